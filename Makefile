@@ -1,0 +1,47 @@
+# Every target works in a fresh clone: the first one builds .venv from constraints.txt.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint docs bench accuracy clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## the tour on real data: writes demo/index.html
+	$(BIN)/python -m examples.tour
+
+# One thread in each of two processes: torch's own threads would compete with the other process.
+test: $(STAMP) ## the test suite, doctests included
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-slow: $(STAMP) ## the tests marked slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: $(STAMP) ## the documentation: writes site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP) ## how fast expectations are, against the trapezoid rule
+	$(BIN)/python -m benchmarks.expectations
+
+accuracy: $(STAMP) ## how exact expectations are, against mpmath
+	$(BIN)/python -m benchmarks.accuracy
+
+clean: ## remove what the other targets wrote, except .venv
+	rm -rf demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# aeon is installed for the recordings in its wheel, which examples/ read as plain files. It is
+# never imported, so it comes without its dependencies (numba, pandas and others), which nothing here would use.
+$(STAMP): pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt -e '.[test,docs,examples]'
+	$(BIN)/pip install --no-deps aeon==1.6.0
+	touch $@
