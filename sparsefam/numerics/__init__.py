@@ -1,0 +1,1 @@
+"""Numerical routines: tensors in, tensors out."""
