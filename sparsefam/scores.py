@@ -1,0 +1,117 @@
+"""Scores: the functions f that a regularized prediction map turns into densities."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .numerics.arguments import broadcast_arguments, require
+
+__all__ = ["AbsoluteDeviation", "Finite", "LocationScale", "Quadratic", "Score", "slope_of"]
+
+
+class Score:
+    """A function of locations, to be mapped to a density by `rpm`."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t, broadcast against the parameters."""
+        raise NotImplementedError
+
+
+def _checked_scale(name: str, **arguments: Tensor | float) -> tuple[Tensor, ...]:
+    loc, scale = broadcast_arguments(**arguments)
+    require(torch.isfinite(loc), "loc", "finite", loc)
+    require(torch.isfinite(scale) & (scale > 0), name, "positive and finite", scale)
+    return loc, scale
+
+
+class Quadratic(Score):
+    r"""$f(t) = -(t - \mu)^2/(2\sigma^2)$: Gaussian at alpha = 1, truncated parabola at alpha = 2.
+
+    Args:
+        loc: $\mu$ (*batch).
+        sigma: $\sigma > 0$ (*batch).
+
+    Raises:
+        ValueError: `loc` not finite, `sigma` not positive and finite, shapes that do not broadcast.
+    """
+
+    def __init__(self, loc: Tensor | float, sigma: Tensor | float) -> None:
+        self.loc, self.sigma = _checked_scale("sigma", loc=loc, sigma=sigma)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t."""
+        return -0.5 * ((t - self.loc) / self.sigma).square()
+
+
+class AbsoluteDeviation(Score):
+    r"""$f(t) = -|t - \mu|/b$: Laplace at alpha = 1, triangular at alpha = 2.
+
+    Args:
+        loc: $\mu$ (*batch).
+        b: $b > 0$ (*batch).
+
+    Raises:
+        ValueError: `loc` not finite, `b` not positive and finite, shapes that do not broadcast.
+    """
+
+    def __init__(self, loc: Tensor | float, b: Tensor | float) -> None:
+        self.loc, self.b = _checked_scale("b", loc=loc, b=b)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t."""
+        return -(t - self.loc).abs() / self.b
+
+
+class LocationScale(Score):
+    r"""$f(t) = -g'(|t - \mu|/\sigma)/\sigma$ for convex g, at alpha = 2.
+
+    Args:
+        loc: $\mu$ (*batch).
+        scale: $\sigma > 0$ (*batch).
+        g: Convex, differentiable on $[0, \infty)$, elementwise in torch.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 13.
+    """
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, g: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.loc, self.scale = _checked_scale("scale", loc=loc, scale=scale)
+        if not callable(g):
+            raise ValueError(f"g must be a callable on tensors, got {g!r}")
+        self.g = g
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t."""
+        return -slope_of(self.g, (t - self.loc).abs() / self.scale) / self.scale
+
+
+class Finite(Score):
+    """Scores of finitely many categories: softmax, sparsemax or entmax by alpha.
+
+    Args:
+        scores: (*batch, K); -inf excludes a category, but not all of them.
+
+    Raises:
+        ValueError: No category, NaN or +inf, or a row with every category excluded.
+    """
+
+    def __init__(self, scores: Tensor) -> None:
+        if scores.dim() < 1 or scores.shape[-1] < 1:
+            raise ValueError(f"scores must have shape (*batch, K >= 1), got {tuple(scores.shape)}")
+        require(scores < float("inf"), "scores", "numbers below +inf", scores)
+        alive = (scores > -float("inf")).any(-1)
+        require(alive, "scores", "finite for at least one category of each row", scores)
+        self.scores = scores
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Scores of the categories t (integers), (*batch, *t.shape) for t of any shape."""
+        return self.scores[..., t]
+
+
+def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Derivative of an elementwise function at x, itself differentiable."""
+    slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
+    return slope
