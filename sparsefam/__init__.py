@@ -1,0 +1,39 @@
+"""Probability densities that can be exactly zero, and continuous attention built on them."""
+
+from . import attention, bases, expectations, scores, supports
+from .dispatch import register_expect
+from .distributions import (
+    BetaGaussian,
+    BetaLaplace,
+    Laplace,
+    LocationScale,
+    Normal,
+    SparseCategorical,
+    SparseDistribution,
+    SymmetricDistribution,
+    Triangular,
+    TruncatedParabola,
+)
+from .prediction_map import rpm
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BetaGaussian",
+    "BetaLaplace",
+    "Laplace",
+    "LocationScale",
+    "Normal",
+    "SparseCategorical",
+    "SparseDistribution",
+    "SymmetricDistribution",
+    "Triangular",
+    "TruncatedParabola",
+    "attention",
+    "bases",
+    "expectations",
+    "register_expect",
+    "rpm",
+    "scores",
+    "supports",
+]

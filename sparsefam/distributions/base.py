@@ -1,0 +1,172 @@
+"""The contract of every density here: what a user may ask, and what follows from what."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Size, Tensor
+from torch.distributions import constraints
+from torch.types import _size
+
+from ..bases import Basis
+from ..dispatch import find_expect
+from ..numerics.arguments import require
+from ..scores import Score
+
+__all__ = ["SparseDistribution"]
+
+
+class SparseDistribution(TorchDistribution):
+    r"""A density that may be exactly zero; a torch and a Pyro distribution at once.
+
+    A subclass names its parameters in `arg_constraints`, stores them as attributes broadcast to
+    the batch shape, and implements `support`, `log_prob`, `rsample`, `quadrature` and what it
+    knows in closed form. Everything else follows from those here.
+
+    Off the support `log_prob` is -inf and its gradient zero. Validation of a value therefore asks
+    for a fitting shape and real numbers, not for membership: mixtures and losses need the -inf.
+
+    Attributes:
+        alpha: Entropic index of the prediction map that this density solves (*batch).
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]]
+    has_rsample = True
+    alpha: Tensor
+
+    @property
+    def score(self) -> Score:
+        """The score f with `rpm(f, alpha)` equal to this density."""
+        raise NotImplementedError
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""$A_\alpha(f)$ in $p = \exp_{2-\alpha}(f - A_\alpha)$ (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
+        """
+        raise NotImplementedError
+
+    def prob(self, value: Tensor) -> Tensor:
+        """Density at `value`; exactly 0 off the support."""
+        return torch.exp(self.log_prob(value))
+
+    def tsallis_entropy(self) -> Tensor:
+        r"""$-\Omega_\alpha(p) = (1 - \int p^\alpha)/(\alpha(\alpha - 1))$; Shannon's at 1 (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
+        """
+        raise NotImplementedError
+
+    def escort(self, beta: Tensor | float | None = None) -> "SparseDistribution":
+        r"""The $\beta$-escort $p^\beta / \int p^\beta$ on the same support; default $2 - \alpha$.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
+        """
+        raise NotImplementedError
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        Both are differentiable in the parameters.
+
+        Args:
+            order: At least the number of nodes over each smooth piece of the density.
+        """
+        raise NotImplementedError
+
+    def expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
+        r"""Expectation $E_p[\psi(t)]$, differentiable in the parameters of p and of psi.
+
+        A registered closed form serves if there is one (`sparsefam.register_expect`); else
+        `quadrature` on the support.
+
+        Args:
+            psi: A basis, or any callable from locations (Q, *batch, *event) to (Q, *batch, *shape).
+            order: Quadrature order, where there is no closed form. A function much narrower than
+                the support needs more.
+
+        Returns:
+            (*batch, N) for a basis, (*batch, *shape) for a callable.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
+        """
+        rule = find_expect(type(self), type(psi))
+        if rule is not None:
+            found: Tensor = rule(self, psi)
+            return found
+        return self._quadrature_expect(psi, order)
+
+    def _quadrature_expect(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
+        nodes, weights = self.quadrature(order)
+        values = psi(nodes)
+        if values.shape[: weights.dim()] != weights.shape:
+            raise ValueError(
+                f"psi must map locations {tuple(nodes.shape)} to values that begin with "
+                f"{tuple(weights.shape)}, got {tuple(values.shape)}"
+            )
+        extra = values.dim() - weights.dim()
+        return (weights.reshape(*weights.shape, *(1,) * extra) * values).sum(0)
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        r"""Generalized $\beta$-covariance of two bases, (*batch, M, N).
+
+        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
+
+        The expectations are under the $\beta$-escort. At the default $\beta = 2 - \alpha$ this is
+        the Jacobian of $E_p[\psi]$ in the score's coefficients on phi (Prop. 3).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
+        """
+        raise NotImplementedError
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the density with its support shaded; see `sparsefam.plotting.plot_density`."""
+        from ..plotting import plot_density  # matplotlib is an optional dependency
+
+        return plot_density(self, ax=ax, **options)
+
+    def expand(
+        self, batch_shape: _size, _instance: "SparseDistribution | None" = None
+    ) -> "SparseDistribution":
+        """The same density with its batch expanded to `batch_shape`, without copying."""
+        new = self._get_checked_instance(type(self), _instance)
+        new.__dict__.update(self.__dict__)
+        shape = Size(batch_shape)
+        # alpha is a parameter of every density, though not of every constructor.
+        for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
+            value = getattr(self, name)
+            event = value.shape[value.dim() - constraint.event_dim :]
+            setattr(new, name, value.expand(shape + event))
+        torch.distributions.Distribution.__init__(new, shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new  # type: ignore[no-any-return]
+
+    def _validate_sample(self, value: Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise ValueError(f"value must be a tensor, got {type(value).__name__}")
+        shape = self.batch_shape + self.event_shape
+        fits = value.shape[value.dim() - len(self.event_shape) :] == self.event_shape
+        try:
+            torch.broadcast_shapes(value.shape, shape)
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"value must broadcast with batch shape {tuple(self.batch_shape)} and end in event "
+                f"shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
+            )
+        require(~torch.isnan(value), "value", "real", value)
+
+    @property
+    def _validation(self) -> bool | None:
+        """What the user asked of `validate_args`, to hand on to a derived density."""
+        return self.__dict__.get("_validate_args")

@@ -1,0 +1,165 @@
+"""The alpha = 1 members: torch's normal and Laplace with everything the sparse ones have."""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Size, Tensor
+from typing_extensions import Self
+
+from ..numerics.arguments import require
+from ..scores import AbsoluteDeviation, Quadratic
+from .symmetric import _LOG_TAIL, SymmetricDistribution
+
+__all__ = ["Laplace", "Normal"]
+
+
+class _Dense(SymmetricDistribution):
+    r"""What the exponential-family limits share: full support, escorts by rescaling."""
+
+    _order: ClassVar[int]
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
+
+    def _edge(self) -> float:
+        return math.inf
+
+    def _reach(self) -> float:
+        return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
+
+    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # q^beta is q with scale beta^(-1/k), times q(0)^(beta - 1).
+        power = torch.as_tensor(beta, dtype=self.loc.dtype, device=self.loc.device)
+        peak = self._standard_log_prob(torch.zeros_like(self.loc))
+        return (power - 1) * peak - power.log() / self._order
+
+    def _log_mean_power(self) -> Tensor:
+        return -self.entropy()
+
+    def escort(self, beta: Tensor | float | None = None) -> Self:
+        r"""The $\beta$-escort: the same family, narrower by $\beta^{-1/k}$; default $\beta = 1$.
+
+        Raises:
+            ValueError: `beta` not positive: $p^0$ has no finite mass on the line.
+        """
+        power = torch.as_tensor(
+            1.0 if beta is None else beta, dtype=self.loc.dtype, device=self.loc.device
+        )
+        require(power > 0, "beta", "positive for a density on the whole line", power)
+        scale = self.scale * power ** (-1 / self._order)
+        return type(self)(self.loc, scale, validate_args=self._validation)
+
+
+class Normal(_Dense, torch.distributions.Normal):
+    r"""`torch.distributions.Normal` with `expect`, `escort` and the rest: softmax's density.
+
+    $$p(t) = \frac{1}{\sqrt{2\pi}\,\sigma} e^{-(t-\mu)^2/(2\sigma^2)}$$
+
+    Args:
+        loc: Mean $\mu$ (*batch).
+        scale: Standard deviation $\sigma > 0$ (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+
+    Examples:
+        >>> Normal(0.0, 1.0).log_normalizer
+        tensor(0.9189)
+    """
+
+    _order = 2
+
+    @classmethod
+    def from_sigma(
+        cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From the score's $\sigma$, which is `scale`."""
+        return cls(loc, sigma, validate_args=validate_args)
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""The score's $\sigma$, which is `scale`."""
+        return self.scale
+
+    @property
+    def score(self) -> Quadratic:
+        r"""$f(t) = -(t - \mu)^2/(2\sigma^2)$."""
+        return Quadratic(self.loc, self.scale)
+
+    def _standard_log_prob(self, x: Tensor) -> Tensor:
+        return -0.5 * x.square() - 0.5 * math.log(2 * math.pi)
+
+    def _standard_cdf(self, x: Tensor) -> Tensor:
+        return 0.5 * torch.erfc(-x * math.sqrt(0.5))
+
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        quantile: Tensor = torch.special.ndtri(value)
+        return quantile
+
+    def _standard_moment(self, order: int) -> float:
+        return float(math.prod(range(1, order, 2)))
+
+    def _standard_entropy(self) -> float:
+        return 0.5 + 0.5 * math.log(2 * math.pi)
+
+    def _standard_sample(self, shape: Size) -> Tensor:
+        return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+
+
+class Laplace(_Dense, torch.distributions.Laplace):
+    r"""`torch.distributions.Laplace` with `expect`, `escort` and the rest.
+
+    $$p(t) = \frac{1}{2b} e^{-|t-\mu|/b}$$
+
+    Args:
+        loc: Mean $\mu$ (*batch).
+        scale: $b > 0$ (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+
+    Examples:
+        >>> Laplace(0.0, 1.0).log_normalizer
+        tensor(0.6931)
+    """
+
+    _order = 1
+
+    @classmethod
+    def from_b(
+        cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
+    ) -> Self:
+        """From the score's b, which is `scale`."""
+        return cls(loc, b, validate_args=validate_args)
+
+    @property
+    def b(self) -> Tensor:
+        """The score's b, which is `scale`."""
+        return self.scale
+
+    @property
+    def score(self) -> AbsoluteDeviation:
+        r"""$f(t) = -|t - \mu|/b$."""
+        return AbsoluteDeviation(self.loc, self.scale)
+
+    def _standard_log_prob(self, x: Tensor) -> Tensor:
+        return -x.abs() - math.log(2)
+
+    def _standard_cdf(self, x: Tensor) -> Tensor:
+        tail = 0.5 * torch.exp(-x.abs())
+        return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        x = torch.log(2 * torch.minimum(value, 1 - value))
+        return torch.where(value < 0.5, x, -x)
+
+    def _standard_moment(self, order: int) -> float:
+        return float(math.factorial(order))
+
+    def _standard_entropy(self) -> float:
+        return 1 + math.log(2)

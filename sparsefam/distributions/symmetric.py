@@ -1,0 +1,248 @@
+"""Symmetric densities of one dimension, written once for x = (t - loc)/scale."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
+from torch.types import _size
+
+from ..bases import Basis
+from ..numerics.arguments import broadcast_arguments, require
+from ..numerics.deformed import expm1_ratio
+from ..numerics.quadrature import smooth_unit_rule
+from ..numerics.roots import attach_root_gradient, increasing_root
+from ..supports import Interval, RealLine, finite, positive_finite
+from .base import SparseDistribution
+from .local import covariance_by_windows, expect_by_windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SymmetricDistribution"]
+
+# Mass that quadrature may leave out where a support is infinite or its tails are negligible: e^-18
+# and e^-40 are below one rounding error.
+_LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
+
+
+class SymmetricDistribution(SparseDistribution):
+    r"""$p(t) = q(|t - loc|/scale)/scale$: subclasses give $\log q$ and what is closed about it.
+
+    A subclass must implement `_standard_log_prob` (and `_edge` if the support is not $[-1, 1]$);
+    the other hooks have defaults by quadrature and root finding, exact to rounding for densities
+    smooth inside each half of their support.
+
+    Args:
+        loc: Centre (*batch).
+        scale: Scale (*batch), positive and finite.
+        alpha: Entropic index (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+    """
+
+    arg_constraints = {"loc": finite, "scale": positive_finite}
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
+        torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
+
+    # What a subclass knows about its standard form.
+
+    def _edge(self) -> Tensor | float:
+        """Half-width of the support of x; infinite if it is the line."""
+        return 1.0
+
+    def _reach(self) -> Tensor | float:
+        """Half-width of x that holds all mass but a rounding error."""
+        return self._edge()
+
+    def _standard_log_prob(self, x: Tensor) -> Tensor:
+        """Log density of x, called only inside the support."""
+        raise NotImplementedError
+
+    def _standard_cdf(self, x: Tensor) -> Tensor:
+        """Distribution function of x inside the support, with the digits of the lower tail."""
+        share, weights = smooth_unit_rule(64, x)
+        low = -self._reach() * torch.ones_like(x)
+        upper = torch.minimum(x, torch.zeros_like(x))
+        lower_half = self._mass(low, upper, share, weights)
+        return lower_half + self._mass(torch.zeros_like(x), x.clamp_min(0), share, weights)
+
+    def _mass(self, low: Tensor, high: Tensor, share: Tensor, weights: Tensor) -> Tensor:
+        shape = (len(share),) + (1,) * low.dim()
+        width = (high - low).clamp_min(0)
+        density = torch.exp(self._standard_log_prob(low + width * share.reshape(shape)))
+        return width * (weights.reshape(shape) * density).sum(0)
+
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        """Inverse of `_standard_cdf`."""
+        lower = torch.minimum(value, 1 - value)
+        lowest = -self._reach() * torch.ones_like(lower)
+        x = increasing_root(
+            lambda x: self._standard_cdf(x) - lower, lowest, torch.zeros_like(lower)
+        )
+        x = attach_root_gradient(
+            x,
+            lambda x: self._standard_cdf(x) - lower,
+            lambda x: torch.exp(self._standard_log_prob(x)),
+        )
+        return torch.where(value <= 0.5, x, -x)
+
+    def _standard_moment(self, order: int) -> Tensor | float:
+        """E[x^order] for even order."""
+        nodes, weights = self._standard_rule(64)
+        return (weights * nodes**order).sum(0)
+
+    def _standard_entropy(self) -> Tensor | float:
+        """Shannon entropy of x."""
+        nodes, weights = self._standard_rule(64)
+        return -(weights * self._standard_log_prob(nodes)).sum(0)
+
+    def _log_power_integral(self, beta: Tensor | float) -> Tensor | float:
+        r"""$\log \int q(x)^\beta dx$."""
+        nodes, weights = self._standard_rule(64)
+        return torch.log((weights * torch.exp((beta - 1) * self._standard_log_prob(nodes))).sum(0))
+
+    def _standard_sample(self, shape: Size) -> Tensor:
+        """Draws of x, reparameterised in the parameters of its law."""
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
+
+    def _peak_score(self) -> Tensor | float:
+        """Score at loc."""
+        return 0.0
+
+    # What follows from it.
+
+    def _standard_rule(self, order: int) -> tuple[Tensor, Tensor]:
+        """Quadrature nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
+        reach = self._reach() * torch.ones_like(self.loc)
+        share, rule = (
+            x.reshape(order, *(1,) * self.loc.dim()) for x in smooth_unit_rule(order, self.loc)
+        )
+        right = reach * share
+        weights = reach * rule * torch.exp(self._standard_log_prob(right))
+        return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
+
+    def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """x = (value - loc)/scale with points off the support moved to 0, and which are inside."""
+        x = (value - self.loc) / self.scale
+        inside = x.abs() < self._edge()
+        return torch.where(inside, x, torch.zeros_like(x)), inside
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """The interval loc -+ half-width, or the line."""
+        edge = self._edge()
+        if isinstance(edge, float) and math.isinf(edge):
+            return RealLine(self.loc)
+        half = edge * self.scale
+        return Interval(self.loc - half, self.loc + half)
+
+    @property
+    def mean(self) -> Tensor:
+        """The centre."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The centre."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch)."""
+        return self.scale.square() * self._standard_moment(2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        x, inside = self._standardize(value)
+        density = self._standard_log_prob(x) - self.scale.log()
+        return torch.where(inside, density, -math.inf)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function; the lower tail keeps its relative accuracy."""
+        if self._validate_args:
+            self._validate_sample(value)
+        x, inside = self._standardize(value)
+        outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
+        return torch.where(inside, self._standard_cdf(x), outside)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function of probabilities in [0, 1].
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        value = value * torch.ones_like(self.loc)
+        return self.loc + self.scale * self._standard_icdf(value)
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+        """Draws (*sample, *batch), differentiable in every parameter."""
+        return self.loc + self.scale * self._standard_sample(self._extended_shape(sample_shape))
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch)."""
+        return self._standard_entropy() + self.scale.log()
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch)."""
+        peak = self._standard_log_prob(torch.zeros_like(self.loc)) - self.scale.log()
+        return self._peak_score() - self._log_escort(peak)
+
+    def tsallis_entropy(self) -> Tensor:
+        r"""$-\Omega_\alpha(p) = -E_p[\log_{2-\alpha} p]/\alpha$ (*batch)."""
+        return -self._log_escort(self._log_mean_power()) / self.alpha.clamp(max=1e30)
+
+    def _log_escort(self, log_p: Tensor) -> Tensor:
+        r"""$\log_{2-\alpha}(e^{\log p})$, exact as alpha -> 1 and at infinity."""
+        slope = (self.alpha - 1).clamp(max=1e30)
+        return log_p * expm1_ratio(slope * log_p)
+
+    def _log_mean_power(self) -> Tensor:
+        r"""$\log E_p[p^{\alpha-1}]/(\alpha - 1)$."""
+        return self._log_power_integral(self.alpha) / (self.alpha - 1) - self.scale.log()
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes and weights, both (2 order, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        Gauss-Legendre on each half of the support after a change of variable that absorbs what
+        the density does at its edges.
+        """
+        if order < 1:
+            raise ValueError(f"order must be at least 1, got {order}")
+        x, weights = self._standard_rule(order)
+        return self.loc + self.scale * x, weights
+
+    def _quadrature_expect(self, psi: "Basis | Callable[[Tensor], Tensor]", order: int) -> Tensor:
+        if isinstance(psi, Basis) and psi.reach is not None:
+            return expect_by_windows(self, psi, order)
+        return super()._quadrature_expect(psi, order)
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        power = 2 - self.alpha if beta is None else beta
+        log_norm = self._log_power_integral(power) + (1 - power) * self.scale.log()
+        covariance = covariance_by_windows(self.escort(beta), phi, psi)
+        return torch.exp(log_norm)[..., None, None] * covariance

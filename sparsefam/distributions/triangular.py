@@ -1,0 +1,135 @@
+"""Beta-Laplacians: truncated powers of a tent, the sparse counterparts of Laplace's density."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from ..scores import AbsoluteDeviation
+from .powers import PowerDistribution, SparsemaxMember
+
+__all__ = ["BetaLaplace", "Triangular"]
+
+
+class BetaLaplace(PowerDistribution):
+    r"""Power of a tent clipped at zero: the alpha-entmax counterpart of Laplace's density.
+
+    $$p(t) = \frac{m + 1}{2s}\,(1 - |x|)_+^m, \qquad x = (t - \mu)/s, \quad m = 1/(\alpha - 1)$$
+
+    It is the prediction map of the score $-|t-\mu|/b$, whose $b$ determines the half-width $s$
+    (`from_b`); as $\alpha \to 1$ at fixed $b$ it tends to Laplace's density. $\alpha = 2$ is the
+    triangular, $\infty$ the uniform law on the support.
+
+    Args:
+        loc: Centre $\mu$ (*batch).
+        scale: Half-width $s > 0$ of the support (*batch).
+        alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
+            closed forms where the exponent is an integer up to 3.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, `alpha` not above 1, shapes
+            that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1 and eq. 12.
+        arXiv:2006.07214
+
+    Examples:
+        >>> BetaLaplace(0.0, 1.0, alpha=1.5).variance
+        tensor(0.1000)
+    """
+
+    _order: ClassVar[int] = 1
+
+    @classmethod
+    def from_b(
+        cls,
+        loc: Tensor | float,
+        b: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""From the score's own scale: $f(t) = -|t - \mu|/b$."""
+        return cls._from_score_scale("b", loc, b, alpha, validate_args)
+
+    @classmethod
+    def from_moments(
+        cls,
+        mean: Tensor | float,
+        variance: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """From mean and variance."""
+        return cls._from_moments(mean, variance, alpha, validate_args)
+
+    @property
+    def b(self) -> Tensor:
+        """The score's b (*batch); at alpha = inf, where it is not determined, inf or 0."""
+        return self._score_scale()
+
+    @property
+    def score(self) -> AbsoluteDeviation:
+        r"""$f(t) = -|t - \mu|/b$."""
+        return AbsoluteDeviation(self.loc, self.b)
+
+    def escort(self, beta: Tensor | float | None = None) -> "BetaLaplace":
+        r"""The $\beta$-escort: exponent $m\beta$ on the same support; default $\beta = 2 - \alpha$.
+
+        Raises:
+            ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
+        """
+        alpha = self._escort_alpha(beta)
+        return BetaLaplace(self.loc, self.scale, alpha, validate_args=self._validation)
+
+    def _standard_cdf(self, x: Tensor) -> Tensor:
+        tail = 0.5 * torch.exp((self._exponent + 1) * torch.log1p(-x.abs()))
+        return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        tail = torch.minimum(value, 1 - value).clamp_min(torch.finfo(value.dtype).tiny)
+        x = torch.expm1(torch.log(2 * tail) / (self._exponent + 1))
+        return torch.where(value < 0.5, x, -x)
+
+
+class Triangular(SparsemaxMember, BetaLaplace):
+    r"""Tent density: the sparsemax counterpart of Laplace's.
+
+    $$p(t) = \frac{1}{s}\,(1 - |x|)_+, \qquad x = (t - \mu)/s$$
+
+    The prediction map of $-|t-\mu|/b$ at $\alpha = 2$, with $s = \sqrt b$.
+
+    Args:
+        loc: Centre $\mu$ (*batch).
+        scale: Half-width $s > 0$ of the support (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 12.
+        arXiv:2006.07214
+
+    Examples:
+        >>> Triangular(0.0, 1.0).variance
+        tensor(0.1667)
+    """
+
+    @classmethod
+    def from_b(  # type: ignore[override]
+        cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From the score's own scale, Tri(t; mu, b) of the paper: $s = \sqrt b$."""
+        return cls._from_score_scale("b", loc, b, 2.0, validate_args)
+
+    @classmethod
+    def from_moments(  # type: ignore[override]
+        cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
+    ) -> Self:
+        """From mean and variance: $s^2 = 6$ variance."""
+        return cls._from_moments(mean, variance, 2.0, validate_args)

@@ -1,0 +1,117 @@
+"""Closed forms of E_p[psi], registered by the types of p and psi."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .bases import BSpline, Fourier, GaussianRBF, Polynomial, Stack
+from .dispatch import register_expect
+from .distributions import (
+    BetaGaussian,
+    Laplace,
+    Normal,
+    SparseDistribution,
+    SymmetricDistribution,
+    Triangular,
+)
+from .distributions.local import gaussians_by_windows, window_rule
+from .distributions.powers import PowerDistribution
+from .numerics.arguments import require
+from .numerics.characteristic import characteristic
+from .numerics.interval import gaussian_expectation
+
+__all__: list[str] = []
+
+# Nodes per half of the support for oscillating functions without a closed form, and with about
+# one radian between them the largest phase that they resolve to rounding.
+_FOURIER_ORDER = 256
+
+
+@register_expect(SparseDistribution, Stack)
+def _stack(p: SparseDistribution, psi: Stack) -> Tensor:
+    return torch.cat([p.expect(basis) for basis in psi.bases], -1)
+
+
+@register_expect(SymmetricDistribution, GaussianRBF)
+def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
+    return gaussians_by_windows(p, psi.centers, psi.widths)
+
+
+@register_expect(PowerDistribution, GaussianRBF)
+def _power_gaussian(p: PowerDistribution, psi: GaussianRBF) -> Tensor:
+    profile = p.profile()
+    if profile is None:
+        return gaussians_by_windows(p, psi.centers, psi.widths)
+    loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
+    return gaussian_expectation(loc, scale, psi.centers, psi.widths, profile)
+
+
+@register_expect(Normal, GaussianRBF)
+def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
+    # The product of two Gaussians integrates to a Gaussian of their difference.
+    scale = torch.hypot(p.scale.unsqueeze(-1), psi.widths)
+    z = (p.loc.unsqueeze(-1) - psi.centers) / scale
+    return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
+
+
+@register_expect(SymmetricDistribution, Polynomial)
+def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
+    # Even central moments only, so all terms of E[(loc + scale x)^k] have one sign.
+    powers = []
+    for k in range(len(psi)):
+        terms = [
+            math.comb(k, j) * p.loc ** (k - j) * p.scale**j * p._standard_moment(j)
+            for j in range(0, k + 1, 2)
+        ]
+        powers.append(torch.stack(terms).sum(0))
+    return torch.stack(powers, -1)
+
+
+@register_expect(SymmetricDistribution, BSpline)
+def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
+    # A polynomial times the density between knots: exact where the density is a polynomial.
+    nodes, weights = window_rule(p, psi.knots[:-1], psi.knots[1:])
+    values: Tensor = psi(nodes)
+    return (weights.unsqueeze(-1) * values).sum((0, 1))
+
+
+@register_expect(SymmetricDistribution, Fourier)
+def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    fine = rho.abs().amax(-1) * p._reach() < _FOURIER_ORDER
+    rule = f"below {_FOURIER_ORDER} over the half-width of the support for {type(p).__name__}"
+    require(fine, "frequencies", rule, psi.frequencies)
+    x, weights = p._standard_rule(_FOURIER_ORDER)
+    waves = torch.cos(x.unsqueeze(-1) * rho)
+    return _fourier(p, psi, (weights.unsqueeze(-1) * waves).sum(0))
+
+
+@register_expect(BetaGaussian, Fourier)
+def _beta_gaussian_fourier(p: BetaGaussian, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, characteristic(rho, p._exponent.unsqueeze(-1) + 0.5))
+
+
+@register_expect(Triangular, Fourier)
+def _triangular_fourier(p: Triangular, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, torch.sinc(rho / (2 * math.pi)).square())
+
+
+@register_expect(Normal, Fourier)
+def _normal_fourier(p: Normal, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, torch.exp(-0.5 * rho * rho))
+
+
+@register_expect(Laplace, Fourier)
+def _laplace_fourier(p: Laplace, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, 1 / (1 + rho * rho))
+
+
+def _fourier(p: SymmetricDistribution, psi: Fourier, amplitude: Tensor) -> Tensor:
+    """Cosines and sines at loc, damped by the characteristic function of the symmetric part."""
+    angle = p.loc.unsqueeze(-1) * psi.frequencies
+    return torch.cat([angle.cos() * amplitude, angle.sin() * amplitude], -1)

@@ -1,0 +1,103 @@
+"""The regularized prediction map: from a score and alpha to the density that maximises."""
+
+from functools import singledispatch
+
+import entmax
+import torch
+from torch import Tensor
+
+from . import scores
+from .distributions import (
+    BetaGaussian,
+    BetaLaplace,
+    Laplace,
+    LocationScale,
+    Normal,
+    SparseCategorical,
+    SparseDistribution,
+    Triangular,
+    TruncatedParabola,
+)
+
+__all__ = ["rpm"]
+
+
+def rpm(score: scores.Score, alpha: Tensor | float, base: object = None) -> SparseDistribution:
+    r"""The density that maximises $E_p[f] - \Omega_\alpha(p)$: $\exp_{2-\alpha}(f - A_\alpha(f))$.
+
+    | score | alpha = 1 | alpha = 2 | other alpha > 1 |
+    |---|---|---|---|
+    | `Quadratic` | `Normal` | `TruncatedParabola` | `BetaGaussian` |
+    | `AbsoluteDeviation` | `Laplace` | `Triangular` | `BetaLaplace` |
+    | `LocationScale` | | `LocationScale` | |
+    | `Finite` | softmax | sparsemax | entmax |
+
+    Args:
+        score: The score f.
+        alpha: Entropic index, at least 1. A tensor, which may require grad, must be above 1 and
+            always gives the general family.
+        base: Reserved for scores that take a base density; none of the above does.
+
+    Raises:
+        ValueError: `alpha` below 1, or a score without a density at this alpha.
+
+    References:
+        Blondel et al. (2020), Learning with Fenchel-Young losses. Martins et al. (2020), Sparse
+        and Continuous Attention Mechanisms, Def. 1 and Prop. 1.
+
+    Examples:
+        >>> rpm(scores.Quadratic(0.0, sigma=1.0), alpha=2.0).scale
+        tensor(1.1447)
+    """
+    if base is not None:
+        raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
+    if not isinstance(alpha, Tensor) and not alpha >= 1:
+        raise ValueError(f"alpha must be at least 1, got {alpha}")
+    return _map(score, alpha)
+
+
+@singledispatch
+def _map(score: object, alpha: Tensor | float) -> SparseDistribution:
+    raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
+
+
+@_map.register
+def _quadratic(score: scores.Quadratic, alpha: Tensor | float) -> SparseDistribution:
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return Normal(score.loc, score.sigma)
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParabola.from_sigma(score.loc, score.sigma)
+    return BetaGaussian.from_sigma(score.loc, score.sigma, alpha)
+
+
+@_map.register
+def _absolute(score: scores.AbsoluteDeviation, alpha: Tensor | float) -> SparseDistribution:
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return Laplace(score.loc, score.b)
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return Triangular.from_b(score.loc, score.b)
+    return BetaLaplace.from_b(score.loc, score.b, alpha)
+
+
+@_map.register
+def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> SparseDistribution:
+    if isinstance(alpha, Tensor) or alpha != 2:
+        raise ValueError(f"alpha must be 2 for a location-scale score (eq. 13), got {alpha}")
+    return LocationScale(score.loc, score.scale, score.g)
+
+
+@_map.register
+def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
+    # The entmax package returns the uniform law at alpha = 1, and no row may be all -inf.
+    f = score.scores
+    if isinstance(alpha, Tensor):
+        probs = entmax.entmax_bisect(f, alpha.unsqueeze(-1) if alpha.dim() else alpha, dim=-1)
+    elif alpha == 1:
+        probs = torch.softmax(f, -1)
+    elif alpha == 2:
+        probs = entmax.sparsemax(f, dim=-1)
+    elif alpha == 1.5:
+        probs = entmax.entmax15(f, dim=-1)
+    else:
+        probs = entmax.entmax_bisect(f, alpha, dim=-1)
+    return SparseCategorical(probs, alpha)
