@@ -1,0 +1,350 @@
+"""The attention layer: padding, moments, contexts against brute-force integrals."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import entmax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+from torch.distributions import Distribution
+
+from sparsefam import BetaGaussian, Normal, SparseDistribution, TruncatedParabola
+from sparsefam.attention import ContinuousAttention, RidgeRegression
+from sparsefam.bases import Fourier, GaussianRBF
+
+DOUBLE = torch.float64
+KINDS = [("quadratic", False), ("moments", False), ("moments", True)]
+ALPHAS = [1.0, 1.5, 2.0]
+
+every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
+
+
+@pytest.fixture(autouse=True)
+def validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of torch.compile switches validation off for the whole process."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+
+
+def make(score: str, combine: bool = False, alpha: Any = 2.0, **options: Any) -> Any:
+    """A layer of two heads on four channels, in float64 and batch first."""
+    options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1} | options
+    return ContinuousAttention(
+        4, 2, GaussianRBF.grid(10, 0.15), alpha, score, combine=combine, **options
+    )
+
+
+def data(length: int = 9) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two examples: queries (2, 3, 4), keys and values (2, length, 4), positions."""
+    query = torch.randn(2, 3, 4, dtype=DOUBLE)
+    key, value = torch.randn(2, 2, length, 4, dtype=DOUBLE)
+    return query, key, value, torch.rand(2, length, dtype=DOUBLE)
+
+
+def integrate(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """E_p[function] by 200 panels of 16 Gauss nodes over the support, or 10 scales each way."""
+    nodes, weights = map(torch.tensor, np.polynomial.legendre.leggauss(16))
+    edge = 10.0 if isinstance(density, Normal) else 1.0
+    centers = torch.linspace(-edge, edge, 401, dtype=DOUBLE)[1::2]
+    half = edge / 200
+    x = (centers.unsqueeze(-1) + half * nodes).flatten()
+    t = density.loc.unsqueeze(-1) + density.scale.unsqueeze(-1) * x
+    mass = torch.exp(density.log_prob(t.movedim(-1, 0))).movedim(0, -1)
+    mass = mass * (half * weights).repeat(200) * density.scale.unsqueeze(-1)
+    return (mass.unsqueeze(-1) * function(t)).sum(-2)
+
+
+# Contexts
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_context_is_the_integral_of_the_values(score: str, combine: bool, alpha: float) -> None:
+    layer, (query, key, value, t) = make(score, combine, alpha), data()
+    context, density = layer(query, key, value, t)
+    assert density.batch_shape == (2, 2, 3)
+    assert isinstance(density, {1.0: Normal, 1.5: BetaGaussian, 2.0: TruncatedParabola}[alpha])
+    values = layer.v_proj(value)
+    function = layer.regression.fit(t, values)
+    heads = integrate(density, function).unflatten(-1, (2, 2))
+    parts = [heads[:, h, :, h] for h in range(2)]
+    if combine:
+        weights = discrete(layer, query, key, alpha)
+        parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
+    expected = layer.out_proj(torch.cat(parts, -1))
+    assert (context - expected).norm() < 1e-9 * expected.norm()
+
+
+def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: float) -> Tensor:
+    """Weights of each head by hand, (B, heads, Lq, L)."""
+    queries, keys = layer.q_proj(query), layer.k_proj(key)
+    scores = [queries[..., c] @ keys[..., c].mT / math.sqrt(2) for c in (slice(2), slice(2, 4))]
+    maps = {1.0: torch.softmax, 1.5: entmax.entmax15, 2.0: entmax.sparsemax}
+    return torch.stack([maps[alpha](s, -1) for s in scores], 1)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_moments_are_those_of_the_weights(alpha: float) -> None:
+    layer, (query, key, value, t) = make("moments", alpha=alpha), data()
+    _, density = layer(query, key, value, t)
+    weights = discrete(layer, query, key, alpha)
+    mean = torch.einsum("bhql,bl->bhq", weights, t)
+    second = torch.einsum("bhql,bl->bhq", weights, t.square())
+    assert torch.allclose(density.mean, mean, rtol=1e-12)
+    variance = (second - mean.square()).clamp_min(1e-6)
+    assert torch.allclose(density.variance, variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("domain", [(0.0, 1.0), (-3.0, 7.0)])
+def test_one_observation_has_a_valid_density(alpha: float, domain: tuple[float, float]) -> None:
+    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(1)
+    context, density = layer(query, key, value, t)
+    assert torch.allclose(density.mean, t[:, None].expand(2, 2, 3), rtol=1e-12)
+    floor = 1e-3 * (domain[1] - domain[0])
+    assert torch.allclose(density.stddev, torch.full((2, 2, 3), floor, dtype=DOUBLE), rtol=1e-9)
+    assert context.isfinite().all()
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_constant_sequences_are_read_as_constants(score: str, combine: bool, alpha: float) -> None:
+    layer = make(score, combine, alpha, penalty=1e-4)
+    for name in ("v_proj", "out_proj", "q_proj", "k_proj"):
+        nn.init.eye_(getattr(layer, name, layer.out_proj).weight)
+    level = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=DOUBLE)
+    t = torch.linspace(-0.5, 1.5, 80, dtype=DOUBLE)
+    basis = layer.regression.basis
+    basis.centers, basis.widths = (
+        torch.linspace(-1, 2, 40, dtype=DOUBLE),
+        torch.full_like(t[0], 0.15),
+    )
+    # Weights that fall off as a Gaussian of deviation 0.08 around the middle.
+    key = -60 * (t - 0.5).square().reshape(80, 1).expand(2, 80, 4)
+    context, density = layer(torch.ones(2, 3, 4, dtype=DOUBLE), key, level.expand(2, 80, 4), t)
+    assert ((density.mean - 0.5).abs() + 3 * density.stddev < 1).all()
+    expected = (2 if combine else 1) * level
+    assert torch.allclose(context, expected.expand(2, 3, 4), rtol=1e-3)
+
+
+@every_kind
+def test_order_of_the_sequence_does_not_matter(score: str, combine: bool) -> None:
+    layer, (query, key, value, t) = make(score, combine), data()
+    order = torch.randperm(9)
+    context, _ = layer(query, key[:, order], value[:, order], t[:, order])
+    assert torch.allclose(context, layer(query, key, value, t)[0], rtol=1e-9)
+
+
+@every_kind
+def test_layouts_agree(score: str, combine: bool) -> None:
+    layer, (query, key, value, t) = make(score, combine), data()
+    context, _ = layer(query, key, value, t)
+    layer.batch_first = False
+    flipped, density = layer(*flip(query, key, value), t)
+    assert torch.allclose(flipped.transpose(0, 1), context)
+    assert density.batch_shape == (2, 2, 3)
+
+
+def flip(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.transpose(0, 1) for tensor in tensors]
+
+
+@every_kind
+def test_shared_positions_are_those_of_every_example(score: str, combine: bool) -> None:
+    layer, (query, key, value, t) = make(score, combine), data()
+    expected, _ = layer(query, key, value, t[:1].expand(2, -1))
+    for shared in (t[0], t[:1]):
+        assert torch.allclose(layer(query, key, value, shared)[0], expected, rtol=1e-10)
+
+
+# Padding
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_padding_changes_neither_context_nor_gradients(
+    score: str, combine: bool, alpha: float
+) -> None:
+    layer, (query, key, value, t) = make(score, combine, alpha), data()
+
+    def run(*inputs: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        context, _ = layer(*inputs, key_padding_mask=padding)
+        wanted = [*inputs, *layer.parameters()]
+        grads = torch.autograd.grad(context.square().sum(), wanted, materialize_grads=True)
+        return context, list(grads)
+
+    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
+    rows = junk[:, None].expand(2, 3, 4)
+    padded = (torch.cat([key, rows], 1), torch.cat([value, rows], 1))
+    padding = (torch.arange(12) >= 9).expand(2, 12)
+    long, long_grads = run(query, *padded, torch.cat([t, junk.expand(2, 3)], 1), padding=padding)
+    short, short_grads = run(query, key, value, t)
+    assert torch.allclose(long, short, rtol=1e-10)
+    for i, (found, expected) in enumerate(zip(long_grads, short_grads, strict=True)):
+        if i in (1, 2, 3):
+            assert not found[:, 9:].any()
+            found = found[:, :9]
+        assert torch.allclose(found, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor(1.3, dtype=DOUBLE)], ids=str)
+def test_weights_of_padding_are_exactly_zero(alpha: Tensor | float) -> None:
+    layer, (query, key, _, _) = make("moments", alpha=alpha), data()
+    mask = torch.rand(2, 9) < 0.5
+    mask[:, 0] = True
+    weights = layer._weights(query, key, mask)
+    assert not weights[(~mask)[:, None, None].expand_as(weights)].any()
+    assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3, dtype=DOUBLE))
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("domain", [(0.0, 1.0), (-2.0, 6.0)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_heads_start_spread_over_the_domain(domain: tuple[float, float], bias: bool) -> None:
+    heads, span = 8, domain[1] - domain[0]
+    basis = GaussianRBF.grid(10, 0.1)
+    layer = ContinuousAttention(64, heads, basis, domain=domain, bias=bias, batch_first=True)
+    sequence = torch.randn(5, 7, 64)
+    _, density = layer(torch.randn(5, 11, 64), sequence, sequence, torch.rand(5, 7))
+    centers = domain[0] + span * (torch.arange(heads) + 0.5) / heads
+    assert (density.mean.mean((0, 2)) - centers).abs().max() < 0.02 * span
+    assert (density.mean - centers[:, None]).abs().max() < 0.2 * span
+    assert (density.sigma / span - 0.1).abs().max() < 0.07
+    _, density = layer(torch.zeros(5, 1, 64), sequence, sequence, torch.rand(5, 7))
+    assert torch.allclose(density.mean, centers[:, None].expand(5, heads, 1), rtol=1e-4)
+    assert torch.allclose(density.sigma, torch.full((5, heads, 1), 0.1 * span), rtol=1e-4)
+
+
+def test_sigma_stays_above_its_floor() -> None:
+    layer, (query, key, value, t) = make("quadratic", domain=(0.0, 5.0)), data()
+    nn.init.constant_(layer.score_proj.bias, -1e4)
+    context, density = layer(query, key, value, t)
+    assert torch.allclose(density.sigma, torch.full((2, 2, 3), 5e-3, dtype=DOUBLE))
+    assert torch.equal(density.loc, torch.zeros(2, 2, 3, dtype=DOUBLE))
+    assert context.isfinite().all()
+
+
+def test_key_and_value_may_have_their_own_channels() -> None:
+    layer = make("moments", kdim=3, vdim=5)
+    query, _, _, t = data()
+    key, value = torch.randn(2, 9, 3, dtype=DOUBLE), torch.randn(2, 9, 5, dtype=DOUBLE)
+    assert layer(query, key, value, t)[0].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("score", ["quadratic", "moments"])
+def test_alpha_is_learned_per_head(score: str) -> None:
+    alpha = nn.Parameter(torch.tensor([[1.3], [2.2]], dtype=DOUBLE))
+    layer, inputs = make(score, alpha=alpha), data()
+    assert dict(layer.named_parameters())["alpha"] is alpha
+
+    def context(alpha: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"alpha": alpha}, inputs)[0]
+
+    assert gradcheck(context, (alpha,), rtol=1e-4, atol=1e-7)
+    _, density = layer(*inputs)
+    assert torch.equal(density.alpha, alpha.expand(2, 2, 3))
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -> None:
+    layer, (query, key, value, t) = make(score, combine, alpha), data(5)
+    inputs = tuple(x.requires_grad_() for x in (query, key, value, t))
+    assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6)
+
+
+@every_kind
+def test_state_dict_round_trip(score: str, combine: bool) -> None:
+    alpha = torch.tensor(1.4, dtype=DOUBLE)
+    layer, twin = make(score, combine, alpha), make(score, combine, alpha + 1)
+    inputs = data()
+    assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin(*inputs)[0], layer(*inputs)[0])
+    own = {"q_proj", "k_proj"} if score == "moments" else {"score_proj"}
+    tops = {name.split(".")[0] for name in layer.state_dict()}
+    assert tops == own | {"alpha", "v_proj", "out_proj", "regression"}
+
+
+@every_kind
+def test_float32_follows_float64(score: str, combine: bool) -> None:
+    layer, inputs = make(score, combine), data()
+    expected, _ = layer(*inputs)
+    context, density = layer.float()(*(x.float() for x in inputs))
+    assert (context.dtype, density.loc.dtype) == (torch.float32, torch.float32)
+    assert (context - expected).norm() < 5e-6 * expected.norm()
+
+
+# Not moments with alpha above 1: the autograd functions of the entmax package cannot be traced.
+@pytest.mark.parametrize(
+    ("score", "alpha"), [("quadratic", 1.0), ("quadratic", 2.0), ("moments", 1.0)]
+)
+def test_compiles_whole(score: str, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch cannot trace its own validation of distributions, and so switches it off itself.
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    layer, inputs = make(score, alpha=alpha), data()
+    padding = (torch.arange(9) >= 7).expand(2, 9)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
+    expected, _ = layer(*inputs, padding)
+    assert torch.allclose(compiled(*inputs, padding), expected, rtol=1e-10)
+
+
+def test_any_basis_serves() -> None:
+    basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
+    layer, inputs = ContinuousAttention(4, 2, basis, batch_first=True, dtype=DOUBLE), data()
+    context, density = layer(*inputs)
+    function = RidgeRegression(basis).fit(inputs[3], layer.v_proj(inputs[2]))
+    heads = integrate(density, function).unflatten(-1, (2, 2))
+    expected = layer.out_proj(torch.cat([heads[:, 0, :, 0], heads[:, 1, :, 1]], -1))
+    assert (context - expected).norm() < 1e-9 * expected.norm()
+
+
+# Errors
+
+
+BASIS = GaussianRBF.grid(4, 0.2)
+Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
+LAYER = ContinuousAttention(4, 2, BASIS, batch_first=True, validate_args=True)
+PADDING = torch.zeros(2, 9, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ContinuousAttention(4, 3, BASIS), "embed_dim must be .*num_heads, got 4 and 3"),
+        (lambda: ContinuousAttention(4, 0, BASIS), "embed_dim must be .*num_heads, got 4 and 0"),
+        (lambda: ContinuousAttention(4, 2, BASIS, 0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: ContinuousAttention(4, 2, BASIS, math.nan), "alpha must be at least 1, got nan"),
+        (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernel"), "score must be .*got 'kernel'"),
+        (
+            lambda: ContinuousAttention(4, 2, BASIS, combine=True),
+            "combine must be False unless score='moments', got score='quadratic'",
+        ),
+        (
+            lambda: ContinuousAttention(4, 2, BASIS, domain=(1.0, 1.0)),
+            r"domain must be two finite numbers that increase, got \(1.0, 1.0\)",
+        ),
+        (lambda: ContinuousAttention(4, 2, BASIS, penalty=-1.0), "penalty must .*got -1.0"),
+        (lambda: LAYER(Q, K, V, T.mT), r"positions must .*got \(9, 2\).*batch_first=True"),
+        (lambda: LAYER(Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\), got \(2, 3, 3\)"),
+        (lambda: LAYER(Q[0], K, V, T), r"query must .*got \(3, 4\)"),
+        (lambda: LAYER(Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\), got \(2, 5, 4\)"),
+        (lambda: LAYER(Q, *flip(K, V), T), r"key must .*got \(9, 2, 4\).*batch_first=True; is"),
+        (lambda: LAYER(Q, K, V[0], T), "value must|key must"),
+        (lambda: LAYER(Q, K, V, T, PADDING.float()), "key_padding_mask must be boolean"),
+        (lambda: LAYER(Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
+        (lambda: LAYER(Q, K, V, T, ~PADDING), "mask must let at least one position.*index .0."),
+        (lambda: LAYER(Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0."),
+        (lambda: LAYER(Q, K[:, :0], V[:, :0], T[:, :0]), r"values must .*got \(2, 0, 4\)"),
+    ],
+)
+def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
