@@ -1,0 +1,235 @@
+"""The shape of the package: who imports whom, how long things are, what an import costs."""
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# A module imports from its own layer and those above it in this list. A new module gets a place
+# here first.
+LAYERS = (
+    {"numerics"},
+    {"dispatch"},
+    {"supports", "scores", "bases"},
+    {"distributions"},
+    {"prediction_map"},
+    {"expectations"},
+    {"attention"},
+    {"plotting"},
+    {"__init__"},
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+NUMERICS_USES = ("numpy", "scipy.special", "sparsefam.numerics", "torch")
+# What an import inside a function is for: packages a user may not have, and the module that
+# draws with them.
+OPTIONAL = ("matplotlib", "rich", "sklearn", "sparsefam.plotting")
+HEAVY = ("matplotlib", "rich", "scipy.stats", "sklearn")
+
+FILE_LINES = 300
+FUNCTION_LINES = 30
+IMPORT_SECONDS = 0.5
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "sparsefam").rglob("*.py"))
+}
+SOURCES = [
+    path
+    for folder in ("sparsefam", "examples", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def walk(node: ast.AST, skip: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:
+    """`node` and what is below it, without the branches that start where `skip` holds."""
+    if not skip(node):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, skip)
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+
+
+def is_for_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def names(module: str, node: ast.AST) -> list[str]:
+    """What an import statement of `module` imports, as dotted names from the root."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    parents = package.split(".")
+    start = parents[: len(parents) + 1 - node.level] if node.level else []
+    source = [*start, node.module] if node.module else start
+    return [".".join([*source, alias.name]) for alias in node.names]
+
+
+def imports(module: str, skip: Callable[[ast.AST], bool] = lambda node: False) -> set[str]:
+    tree = parsed(MODULES[module])
+    return {name for node in walk(tree, skip) for name in names(module, node)}
+
+
+def in_package(found: set[str]) -> set[str]:
+    """The modules of the package among imported names, which may be members of a module."""
+    modules = set()
+    for name in found:
+        if name.split(".")[0] == "sparsefam":
+            while name not in MODULES:
+                name = name.rpartition(".")[0]
+            modules.add(name)
+    return modules
+
+
+def is_under(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def part(module: str) -> str:
+    """The piece of the package a module belongs to: sparsefam.numerics.roots is in numerics."""
+    return [*module.split("."), "__init__"][1]
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@cache
+def code_lines(path: Path) -> frozenset[int]:
+    """The lines of a file that hold code: not blank, no comment, no docstring."""
+    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type not in silent:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return frozenset(lines)
+
+
+def length(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return len(code_lines(path) & set(range(function.lineno, (function.end_lineno or 0) + 1)))
+
+
+def fresh_python(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module: str) -> None:
+    assert part(module) in RANK, f"{module} has no place in LAYERS"
+    for name in in_package(imports(module, is_function)):
+        assert RANK[part(name)] <= RANK[part(module)], f"{module} imports {name}"
+
+
+def test_imports_have_no_cycle() -> None:
+    graph = {
+        module: in_package(imports(module, lambda node: is_function(node) or is_for_typing(node)))
+        for module in MODULES
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, naming the cycle
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_import_only_what_is_optional(module: str) -> None:
+    for name in imports(module) - imports(module, is_function):
+        assert is_under(name, OPTIONAL), f"a function of {module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "numerics"])
+def test_numerics_know_only_tensors(module: str) -> None:
+    for name in imports(module):
+        known = is_under(name, NUMERICS_USES) or name.split(".")[0] in sys.stdlib_module_names
+        assert known, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= FILE_LINES
+    lengths = {function.name: length(path, function) for function in functions(path)}
+    assert {name: n for name, n in lengths.items() if n > FUNCTION_LINES} == {}
+
+
+def test_expand_is_written_once() -> None:
+    found = [
+        f"{module}:{function.lineno}"
+        for module, path in MODULES.items()
+        for function in functions(path)
+        if function.name == "expand"
+    ]
+    assert len(found) == 1, found
+
+
+def test_lengths_leave_out_docstrings_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text(
+        'def f(\n    x,\n):\n    """Two\n    lines."""\n\n    # why\n    return x  # y\n'
+    )
+    assert [length(path, function) for function in functions(path)] == [4]
+
+
+def test_import_leaves_the_process_alone() -> None:
+    code = """
+import json, random, sys, warnings
+import torch, entmax, pyro.distributions, scipy.special  # scipy.special adds a warnings filter
+
+def state():
+    return {
+        "validation": torch.distributions.Distribution._validate_args,
+        "dtype": str(torch.get_default_dtype()),
+        "threads": torch.get_num_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "filters": repr(warnings.filters),
+        "torch rng": torch.get_rng_state().tolist(),
+        "python rng": repr(random.getstate()),
+    }
+
+before = state()
+import sparsefam
+after = state()
+print(json.dumps({"changed": [key for key in before if before[key] != after[key]],
+                  "modules": sorted(sys.modules)}))
+"""
+    report = json.loads(fresh_python(code))
+    assert report["changed"] == []
+    assert [name for name in report["modules"] if is_under(name, HEAVY)] == []
+
+
+def test_import_is_quick() -> None:
+    code = """
+import time
+import torch, pyro.distributions
+
+start = time.process_time()
+import sparsefam
+print(time.process_time() - start)
+"""
+    # Processor time, best of three: other work on the machine does not count against it.
+    seconds: list[float] = []
+    while len(seconds) < 3 and min(seconds, default=IMPORT_SECONDS) >= IMPORT_SECONDS:
+        seconds.append(float(fresh_python(code)))
+    assert min(seconds) < IMPORT_SECONDS, seconds
