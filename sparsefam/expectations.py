@@ -18,6 +18,7 @@ from .distributions import (
 from .distributions.local import gaussians_by_windows, window_rule
 from .distributions.powers import PowerDistribution
 from .numerics.arguments import require
+from .numerics.ball import gaussian_under_power
 from .numerics.characteristic import characteristic
 from .numerics.interval import gaussian_expectation
 
@@ -45,6 +46,14 @@ def _power_gaussian(p: PowerDistribution, psi: GaussianRBF) -> Tensor:
         return gaussians_by_windows(p, psi.centers, psi.widths)
     loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
     return gaussian_expectation(loc, scale, psi.centers, psi.widths, profile)
+
+
+@register_expect(BetaGaussian, GaussianRBF)
+def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
+    if p.profile() is not None:
+        return _power_gaussian(p, psi)
+    loc, scale, m = (x.unsqueeze(-1) for x in (p.loc, p.scale, p._exponent))
+    return gaussian_under_power(loc, scale, psi.centers, psi.widths, m)
 
 
 @register_expect(Normal, GaussianRBF)

@@ -195,13 +195,13 @@ class TruncatedParabola(SparsemaxMember, BetaGaussian):
         return cls._from_score_scale("sigma", loc, sigma, 2.0, validate_args)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        side = 1 - x.abs()
+        side = torch.where(x < 0, 1 + x, 1 - x)
         tail = side.square() * (3 - side) / 4
         return torch.where(x < 0, tail, 1 - tail)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         # The trigonometric root of the cubic, as a distance from the nearer edge.
-        tail = torch.minimum(value, 1 - value).clamp_min(torch.finfo(value.dtype).tiny)
+        tail = torch.where(value < 0.5, value, 1 - value)
         angle = 2 * torch.asin(tail.sqrt())
         side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
         return torch.where(value < 0.5, side - 1, 1 - side)

@@ -151,11 +151,11 @@ class Laplace(_Dense, torch.distributions.Laplace):
         return -x.abs() - math.log(2)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        tail = 0.5 * torch.exp(-x.abs())
+        tail = 0.5 * torch.exp(torch.where(x < 0, x, -x))
         return torch.where(x < 0, tail, 1 - tail)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
-        x = torch.log(2 * torch.minimum(value, 1 - value))
+        x = torch.log(2 * torch.where(value < 0.5, value, 1 - value))
         return torch.where(value < 0.5, x, -x)
 
     def _standard_moment(self, order: int) -> float:

@@ -1,6 +1,7 @@
 """Expectations of functions that live on windows: quadrature where density and function meet."""
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,9 +52,7 @@ def expect_by_windows(p: "SymmetricDistribution", psi: Basis, order: int = 64) -
     return (weights * _own_values(psi, nodes, 1)).sum(0).movedim(0, -1)
 
 
-def gaussians_by_windows(
-    p: "SymmetricDistribution", centers: Tensor, widths: Tensor, order: int = 64
-) -> Tensor:
+def gaussians_by_windows(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> Tensor:
     r"""$E_p[N(t; c_j, w_j^2)]$, (*batch, N), for any standard density.
 
     Nodes are kept in two coordinates at once, $x = (t - loc)/scale$ for the density and
@@ -61,21 +60,44 @@ def gaussians_by_windows(
     """
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
-    reach, cut = p._reach(), 9.5 if p.loc.dtype == torch.float64 else 6.5
-    offset, h = (p.loc - c) / w, p.scale / w
-    share, rule = (x.reshape(order, *(1,) * offset.dim()) for x in smooth_unit_rule(order, p.loc))
-    z = [(offset + side * reach * h).clamp(-cut, cut) for side in (-1, 0, 1)]
-    limit = reach * torch.ones_like(offset)
-    low, high = (_clip((end - offset) / h, -limit, limit) for end in (-cut, cut))
-    x = [low, _clip(torch.zeros_like(low), low, high), high]
-    total = torch.zeros_like(offset)
-    for i in range(2):
+    h = p.scale / w
+    ends = _common_window((p.loc - c) / w, h, p._reach())
+    order = 80 if p.loc.dtype == torch.float64 else 64
+    share, rule = (x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc))
+    total = torch.zeros_like(h)
+    for (x0, z0), (x1, z1) in pairwise(ends):
         # The panel's length, from the coordinate in which its ends are not close together.
-        length = torch.where(h > 1, (z[i + 1] - z[i]) / h, x[i + 1] - x[i])
-        density = torch.exp(p._standard_log_prob(x[i] + length * share))
-        gauss = torch.exp(-0.5 * (z[i] + length * h * share).square())
+        length = torch.where(h > 1, (z1 - z0) / h, x1 - x0)
+        density = torch.exp(p._standard_log_prob(x0 + length * share))
+        gauss = torch.exp(-0.5 * (z0 + length * h * share).square())
         total = total + length * (rule * density * gauss).sum(0)
     return (total / (w * math.sqrt(2 * math.pi))).movedim(0, -1)
+
+
+def _common_window(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[tuple[Tensor, Tensor]]:
+    """Ends and middle, each as (x, z), of where the density and the Gaussian both are.
+
+    Both coordinates of a point are chosen by one condition: chosen apart, at a tie they would
+    hand half a derivative each to different points.
+    """
+    cut = 9.5 if offset.dtype == torch.float64 else 6.5
+    reach = reach * torch.ones_like(h)
+    origin = (torch.zeros_like(offset), offset)
+    sides = []
+    for sign in (-1, 1):
+        inner = sign * offset + reach * h > cut
+        window = ((sign * cut - offset) / h, torch.full_like(offset, sign * cut))
+        sides.append(_choose(inner, window, (sign * reach, offset + sign * reach * h)))
+    empty = sides[0][0] >= sides[1][0]
+    low, high = (_choose(empty, origin, side) for side in sides)
+    middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, origin))
+    return [low, middle, high]
+
+
+def _choose(
+    condition: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    return torch.where(condition, first[0], second[0]), torch.where(condition, first[1], second[1])
 
 
 def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:

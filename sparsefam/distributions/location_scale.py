@@ -69,12 +69,6 @@ class LocationScale(SymmetricDistribution):
         positive = height > 0
         return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
 
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        centre = torch.zeros_like(self._half_width)
-        size = x.abs()
-        area = size * self._slope(self._half_width) - self.g(size) + self.g(centre)
-        return 0.5 + torch.sign(x) * area
-
     def _peak_score(self) -> Tensor:
         return -self._slope(torch.zeros_like(self.loc)) / self.scale
 

@@ -76,21 +76,16 @@ class SymmetricDistribution(SparseDistribution):
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         """Distribution function of x inside the support, with the digits of the lower tail."""
-        share, weights = smooth_unit_rule(64, x)
-        low = -self._reach() * torch.ones_like(x)
-        upper = torch.minimum(x, torch.zeros_like(x))
-        lower_half = self._mass(low, upper, share, weights)
-        return lower_half + self._mass(torch.zeros_like(x), x.clamp_min(0), share, weights)
-
-    def _mass(self, low: Tensor, high: Tensor, share: Tensor, weights: Tensor) -> Tensor:
-        shape = (len(share),) + (1,) * low.dim()
-        width = (high - low).clamp_min(0)
-        density = torch.exp(self._standard_log_prob(low + width * share.reshape(shape)))
-        return width * (weights.reshape(shape) * density).sum(0)
+        share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
+        size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
+        width = (self._reach() - size).clamp_min(0)
+        density = torch.exp(self._standard_log_prob(size + width * share))
+        tail = width * (weights * density).sum(0)
+        return torch.where(x < 0, tail, 1 - tail)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         """Inverse of `_standard_cdf`."""
-        lower = torch.minimum(value, 1 - value)
+        lower = torch.where(value <= 0.5, value, 1 - value)
         lowest = -self._reach() * torch.ones_like(lower)
         x = increasing_root(
             lambda x: self._standard_cdf(x) - lower, lowest, torch.zeros_like(lower)
@@ -194,7 +189,10 @@ class SymmetricDistribution(SparseDistribution):
             self._validate_sample(value)
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         value = value * torch.ones_like(self.loc)
-        return self.loc + self.scale * self._standard_icdf(value)
+        inside = (value > 0) & (value < 1)
+        x = self._standard_icdf(torch.where(inside, value, 0.5))
+        end = self._edge() * torch.where(value == 0, -1.0, torch.where(value == 1, 1.0, math.nan))
+        return self.loc + self.scale * torch.where(inside, x, end.to(x.dtype))
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch), differentiable in every parameter."""

@@ -87,11 +87,13 @@ class BetaLaplace(PowerDistribution):
         return BetaLaplace(self.loc, self.scale, alpha, validate_args=self._validation)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        tail = 0.5 * torch.exp((self._exponent + 1) * torch.log1p(-x.abs()))
+        # Where, not abs: the slope at 0 is the density's.
+        log_side = torch.log1p(torch.where(x < 0, x, -x))
+        tail = 0.5 * torch.exp((self._exponent + 1) * log_side)
         return torch.where(x < 0, tail, 1 - tail)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
-        tail = torch.minimum(value, 1 - value).clamp_min(torch.finfo(value.dtype).tiny)
+        tail = torch.where(value < 0.5, value, 1 - value)
         x = torch.expm1(torch.log(2 * tail) / (self._exponent + 1))
         return torch.where(value < 0.5, x, -x)
 

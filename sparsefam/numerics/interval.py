@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import difference
 from .quadrature import gauss_legendre
 
 __all__ = ["Profile", "gaussian_expectation"]
@@ -160,11 +161,8 @@ def _scaled_integrals(
     wanted: tuple[tuple[Profile, int], ...],
 ) -> tuple[Tensor, ...]:
     r"""$w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$ for each (f, n)."""
-    offset, scale, width = torch.broadcast_tensors(center - loc, scale, width)
-    # What rounding took from center - loc (Knuth's two-sum): at scale / width = 1e4 it would move
-    # an edge by as much as 1e-3 widths in float32.
-    back = offset - center
-    lost = (center - (offset - back)) - (loc + back)
+    offset, lost = difference(center, loc)
+    offset, lost, scale, width = torch.broadcast_tensors(offset, lost, scale, width)
     negative = offset < 0
     lost = torch.where(negative, -lost, lost)
     values = _by_regime((offset.abs(), lost, scale, width), wanted)

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["betainc", "betaincc", "decay_rule", "digamma_difference", "log_gamma_ratio"]
+__all__ = [
+    "betainc",
+    "betaincc",
+    "decay_rule",
+    "digamma_difference",
+    "log_gamma_ratio",
+    "stirling_excess",
+]
 
 # Asymptotic series, in descending powers of the argument, reach float64 from _SHIFT on.
 _SHIFT = 9
@@ -144,6 +151,11 @@ def _stirling_remainder(x: Tensor) -> Tensor:
     # (y + 1/2) log(1 + 1/y) - 1, without the 1.
     terms = (steps + 0.5) * _log_remainder(1 + inverse, inverse) + 0.5 * inverse
     return _stirling_series(x + _SHIFT) + terms.sum(-1)
+
+
+def stirling_excess(x: Tensor) -> Tensor:
+    r"""$\log\Gamma(x) - x \log x + x$ for $x > 0$: it grows no faster than a logarithm."""
+    return _stirling_remainder(x) + 0.5 * torch.log(2 * math.pi / x)
 
 
 def _log_remainder(ratio: Tensor, excess: Tensor) -> Tensor:

@@ -1,0 +1,120 @@
+"""What pictures of densities and of attention share: axes, limits, the strip of supports."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+__all__ = [
+    "check_count",
+    "current_axes",
+    "draw_support",
+    "draw_weights",
+    "round_ticks",
+    "set_limits",
+    "set_view",
+]
+
+# Shares of the axes' height: a row of the strip below the zero line for each support, all rows
+# together at most, and the margin below them.
+_ROW, _ROWS, _MARGIN = 0.028, 0.35, 0.02
+
+
+def current_axes(ax: "Axes | None") -> "Axes":
+    """The axes given, or matplotlib's current ones.
+
+    Raises:
+        ImportError: matplotlib is missing.
+    """
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'sparsefam[examples]'") from error
+    return plt.gca()
+
+
+def check_count(name: str, count: int, limit: int) -> int:
+    """The number of lines to draw, at most `limit`."""
+    if count > limit:
+        raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
+    return count
+
+
+def set_view(ax: "Axes", view: tuple[float, float]) -> tuple[float, float]:
+    """Shows a stretch of the line: finite ends, increasing."""
+    low, high = view
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"view must be (low, high), finite and increasing, got {view}")
+    ax.set_xlim(low, high)
+    return low, high
+
+
+def _next_row(ax: "Axes") -> dict[str, Any]:
+    """How to draw in the next row of the strip; `set_limits` says where that is."""
+    gid = f"support {len(_rows(ax))}"
+    return {"transform": ax.get_xaxis_transform(), "gid": gid}
+
+
+def _rows(ax: "Axes") -> dict[str, list["Line2D"]]:
+    """What is in each row of the strip, from above."""
+    rows: dict[str, list[Line2D]] = {}
+    for line in ax.lines:
+        if (gid := line.get_gid() or "").startswith("support"):
+            rows.setdefault(gid, []).append(line)
+    return rows
+
+
+def draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: Any) -> None:
+    """A bar over each interval, in a row of its own."""
+    style = _next_row(ax)
+    seen = (ends[:, 0] < view[1]) & (ends[:, 1] > view[0])
+    for first, last in ends[seen].tolist():
+        shown = (max(first, view[0]), min(last, view[1]))
+        ax.plot(shown, (0, 0), color=color, linewidth=3.2, solid_capstyle="butt", **style)
+        for end, at, marker in zip((first, last), shown, "<>", strict=True):
+            if end != at:
+                ax.plot([at], [0], marker, color=color, markersize=5, clip_on=False, **style)
+
+
+def draw_weights(
+    ax: "Axes", positions: Tensor, weights: Tensor, labels: list[str | None], color: Any
+) -> None:
+    """Stems at the positions of nonzero weight, which are also marked in a row of the strip."""
+    t = positions.detach().cpu()
+    rows = weights.detach().cpu().reshape(-1, weights.shape[-1])
+    for row, label in zip(rows, labels, strict=True):
+        alive = row > 0
+        at, height = t[alive].numpy(), row[alive].numpy()
+        (dots,) = ax.plot(at, height, "o", color=color, markersize=3, label=label, gid="density")
+        ax.vlines(at, 0, height, color=dots.get_color(), linewidth=1.4, alpha=0.75)
+        ax.plot(at, 0 * height, "|", color=dots.get_color(), markersize=4, **_next_row(ax))
+    set_limits(ax)
+
+
+def set_limits(ax: "Axes", share: float = 1.0) -> None:
+    """Puts zero just above the strip and the highest density at a share of the height above."""
+    heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
+    top = 1.06 * float(max(heights)) or 1.0
+    rows = _rows(ax)
+    height = min(_ROW, _ROWS / max(len(rows), 1))
+    strip = _MARGIN + height * len(rows)
+    for rank, lines in enumerate(rows.values()):
+        for line in lines:
+            line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
+    ax.set_ylim(-top / share * strip / (1 - strip), top / share)
+    ax.set_yticks(round_ticks(0.0, top, 5))
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """About so many round numbers between the two."""
+    from matplotlib.ticker import MaxNLocator
+
+    ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in ticks if low <= tick <= high]

@@ -1,0 +1,143 @@
+"""Pictures of densities of one dimension."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..distributions import SparseCategorical, SparseDistribution
+from .canvas import check_count, current_axes, draw_support, draw_weights, set_limits, set_view
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_density"]
+
+# Mass left out on either side where a support is infinite.
+_TAIL = 5e-4
+
+
+def plot_density(
+    p: SparseDistribution,
+    ax: "Axes | None" = None,
+    *,
+    label: str | Sequence[str] | None = None,
+    color: Any = None,
+    escort: bool = False,
+    view: tuple[float, float] | None = None,
+    limit: int = 10,
+    points: int = 401,
+) -> "Axes":
+    r"""Draws a one-dimensional density, shaded over its support, with the support at the axis.
+
+    An edge where the density jumps is drawn as a vertical line. A bar below the zero line spans
+    the support, and ends in an arrow where the support goes on. Drawing on the same axes again
+    adds to them.
+
+    Args:
+        p: A density of one dimension; one line for each element of its batch. The law of finitely
+            many categories is drawn as stems.
+        ax: Axes to draw on; default the current ones.
+        label: Name for the legend, or one for each element of the batch.
+        color: Any matplotlib colour; default the next of the axes' cycle for each element.
+        escort: Whether to add the escort (`p.escort()`) as a dashed line.
+        view: Stretch of the line to draw; default the supports or, where one is infinite, all but
+            $5 \times 10^{-4}$ of the mass on either side.
+        limit: Largest number of batch elements to draw.
+        points: Number of points on each piece of a line, at least 2.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: `p` has more than one dimension or more batch elements than `limit`, `view` is
+            no interval, there are fewer than two `points`, or `label` has another length than the
+            batch.
+        ImportError: matplotlib is missing.
+    """
+    if p.event_shape:
+        raise ValueError(f"p must have one dimension, got event shape {tuple(p.event_shape)}")
+    if points < 2:
+        raise ValueError(f"points must be at least 2, got {points}")
+    labels = _labels(label, check_count("p", p.batch_shape.numel(), limit))
+    ax = current_axes(ax)
+    if isinstance(p, SparseCategorical):
+        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
+        return ax
+    view = _whole_view(p) if view is None else set_view(ax, view)
+    dashed = _curves(p.escort(), view, points) if escort else None
+    for i, (curve, ends) in enumerate(zip(_curves(p, view, points), _ends(p), strict=True)):
+        (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
+        ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
+        if dashed is not None:
+            ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
+        draw_support(ax, ends, view, line.get_color())
+    set_limits(ax)
+    return ax
+
+
+def _labels(label: str | Sequence[str] | None, count: int) -> list[str | None]:
+    if label is None or isinstance(label, str):
+        return [label, *[None] * (count - 1)]
+    if len(label) != count:
+        raise ValueError(f"label must be one name or {count} of them, got {list(label)}")
+    return list(label)
+
+
+def _ends(p: SparseDistribution) -> Tensor:
+    """The intervals of every batch element (batch, K, 2), NaN where there are fewer than K."""
+    intervals = _intervals(p)
+    return intervals.cpu().double().reshape(-1, *intervals.shape[-2:])
+
+
+def _intervals(p: SparseDistribution) -> Tensor:
+    support: Any = p.support
+    intervals: Tensor = support.intervals
+    return intervals.detach()
+
+
+def _bulk(p: SparseDistribution) -> Tensor:
+    """The intervals, with quantiles in place of infinite ends."""
+    ends = _intervals(p)
+    if not ends.isinf().any():
+        return ends
+    quantiles = [p.icdf(ends.new_full(p.batch_shape, q)).detach() for q in (_TAIL, 1 - _TAIL)]
+    return torch.where(ends.isinf(), torch.stack(quantiles, -1).unsqueeze(-2), ends)
+
+
+def _whole_view(p: SparseDistribution) -> tuple[float, float]:
+    """The stretch that shows every support, or its bulk, and a margin."""
+    bulk = _bulk(p).cpu().double()
+    low, high = float(bulk[~bulk.isnan()].min()), float(bulk[~bulk.isnan()].max())
+    return low - 0.08 * (high - low), high + 0.08 * (high - low)
+
+
+def _curves(p: SparseDistribution, view: tuple[float, float], points: int) -> list[tuple[Any, Any]]:
+    """Points (t, p(t)) of every batch element: zero between supports, upright at jumps."""
+    ends = _intervals(p)
+    shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
+    # Close together at the edges, where a density may be steep, and next to the edges themselves,
+    # where rounding would decide on which side of a jump one is.
+    share = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
+    share = share.clamp(1e-6, 1 - 1e-6).reshape(-1, *(1,) * (ends.dim() - 1))
+    # Where a support is infinite, the bulk of a narrow density may be a small part of the view.
+    spans = (bulk, shown) if ends.isinf().any() else (shown,)
+    nodes = [torch.lerp(span[..., 0], span[..., 1], share) for span in spans]
+    t = torch.cat([shown[None, ..., 0], *nodes, shown[None, ..., 1]]).sort(0).values
+    with torch.no_grad():
+        height = torch.stack([p.prob(x) for x in t.nan_to_num().unbind(-1)], -1)
+    # Down to zero at the edges, unless the view ends before the support does.
+    for side, edge in ((0, height[0]), (1, height[-1])):
+        edge *= shown[..., side] != ends[..., side]
+    # (points, *batch, K) to (batch, K, points)
+    t, height = (x.reshape(len(x), -1, x.shape[-1]).permute(1, 2, 0).cpu() for x in (t, height))
+    return [_join(*piece, view) for piece in zip(t, height, strict=True)]
+
+
+def _join(t: Tensor, height: Tensor, view: tuple[float, float]) -> tuple[Any, Any]:
+    """One line through the pieces (K, points) of a density, from end to end of the view."""
+    present = ~t.isnan()
+    t, height = t[present], height[present]
+    t = torch.cat([t.new_tensor(view[:1]), t, t.new_tensor(view[1:])])
+    return t.numpy(), torch.cat([height[:1], height, height[-1:]]).numpy()
