@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from hypothesis import settings
+from torch.distributions import Distribution
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # read when matplotlib is first imported
 torch.set_num_threads(1)
@@ -16,3 +17,9 @@ settings.load_profile("sparsefam")
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of torch.compile switches validation off for the whole process."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)

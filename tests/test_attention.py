@@ -23,12 +23,6 @@ ALPHAS = [1.0, 1.5, 2.0]
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
-@pytest.fixture(autouse=True)
-def validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first use of torch.compile switches validation off for the whole process."""
-    monkeypatch.setattr(Distribution, "_validate_args", True)
-
-
 def make(score: str, combine: bool = False, alpha: Any = 2.0, **options: Any) -> Any:
     """A layer of two heads on four channels, in float64 and batch first."""
     options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1} | options

@@ -11,7 +11,6 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import Distribution
 
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Stack
 
@@ -36,12 +35,6 @@ def every_basis() -> list[Basis]:
 
 def name(basis: Basis) -> str:
     return type(basis).__name__
-
-
-@pytest.fixture(autouse=True)
-def validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first use of torch.compile switches validation off for the whole process."""
-    monkeypatch.setattr(Distribution, "_validate_args", True)
 
 
 # Values

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from torch.distributions import Distribution
 
 from sparsefam import Normal
 from sparsefam.attention import RidgeRegression, ValueFunction
@@ -35,12 +34,6 @@ def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Te
     rows = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(n, dtype=DOUBLE)])
     right = torch.cat([values, torch.zeros(n, values.shape[-1], dtype=DOUBLE)])
     return torch.linalg.lstsq(rows, right, driver="gelsd").solution
-
-
-@pytest.fixture(autouse=True)
-def validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first use of torch.compile switches validation off for the whole process."""
-    monkeypatch.setattr(Distribution, "_validate_args", True)
 
 
 # The solution

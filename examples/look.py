@@ -1,0 +1,101 @@
+"""How pictures look: light or dark, wide or narrow, in colours that colour-blind people tell apart.
+
+References:
+    Okabe and Ito (2008), Color Universal Design.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["LOOKS", "Look"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One of the four versions of a picture; a page shows the one that fits the screen."""
+
+    dark: bool = False
+    narrow: bool = False
+
+    @property
+    def name(self) -> str:
+        """For file names."""
+        return f"{'dark' if self.dark else 'light'}-{'narrow' if self.narrow else 'wide'}"
+
+    @property
+    def background(self) -> str:
+        """The page's own background."""
+        return "#14181d" if self.dark else "#ffffff"
+
+    @property
+    def ink(self) -> str:
+        """Text and axes."""
+        return "#d8dee6" if self.dark else "#222a33"
+
+    @property
+    def palette(self) -> tuple[str, ...]:
+        """Eight colours, ordered so that neighbours differ in lightness too."""
+        blue, sky = "#0072B2", "#56B4E9"
+        first, fifth = (sky, blue) if self.dark else (blue, sky)
+        yellow = "#F0E442" if self.dark else "#A89B00"
+        return (
+            first,
+            "#E69F00",
+            "#009E73",
+            "#D55E00",
+            fifth,
+            "#CC79A7",
+            yellow,
+            self.ink,
+        )
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Matplotlib's settings for this look, restored afterwards."""
+        settings: dict[Any, Any] = {
+            "figure.facecolor": self.background,
+            "axes.facecolor": self.background,
+            "savefig.facecolor": self.background,
+            "axes.prop_cycle": cycler(color=self.palette),
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": 9.5,
+            "axes.titlelocation": "left",
+            "axes.labelsize": 9,
+            "font.size": 9,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "legend.fontsize": 8.5,
+            "legend.frameon": False,
+            "lines.linewidth": 1.7,
+            "figure.dpi": 160,
+        }
+        inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+        with mpl.rc_context(settings | dict.fromkeys(inked, self.ink)):
+            yield
+
+    def panels(
+        self, rows: int, columns: int, height: float, *, sharex: bool = False
+    ) -> tuple[Figure, list[Axes]]:
+        """A figure as wide as the page, with panels of a height in inches, row by row."""
+        width = 3.9 if self.narrow else 9.4
+        figure, axes = plt.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            sharex=sharex,
+            layout="constrained",
+            figsize=(width, rows * height),
+        )
+        return figure, list(axes.flat)
+
+
+LOOKS = tuple(Look(dark, narrow) for dark in (False, True) for narrow in (False, True))

@@ -1,0 +1,100 @@
+"""Everything sparsefam does, on real input, ending in a page: `make demo` runs this.
+
+`python -m examples.tour` writes `demo/index.html`, its pictures, and `demo/results.json`.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+import sparsefam as sf
+
+from .families import families
+from .page import Section, write_page
+from .progress import Reporter
+from .settings import Settings
+from .vowels import vowels
+
+__all__ = ["STAGES", "main", "run"]
+
+# A stage takes the settings and the reporter and hands back its part of the page.
+STAGES: dict[str, Callable[[Settings, Reporter], Section]] = {
+    "One-dimensional families": families,
+    "Attention on spoken vowels": vowels,
+}
+
+_QUICK = Settings(seeds=2, epochs=1, heads=(3,))
+
+
+def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
+    """Runs all stages and writes the page.
+
+    Args:
+        settings: How much to run.
+        folder: Where the page, its pictures and `results.json` go.
+        reporter: Told of the progress.
+
+    Returns:
+        The page.
+    """
+    # The operations are small: further threads would only wait for each other. One thread also
+    # adds in one order, so that a seed gives the same numbers each time.
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    sections = []
+    for title, stage in STAGES.items():
+        reporter.stage(title)
+        sections.append(stage(settings, reporter))
+    reporter.stage("Writing the page")
+    page = write_page(folder, "sparsefam: a tour", _lead(settings), sections)
+    results = {
+        "settings": asdict(settings),
+        "versions": {"sparsefam": sf.__version__, "torch": torch.__version__},
+        **{section.key: section.results for section in sections},
+    }
+    (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
+    reporter.note(f"{page.resolve().as_uri()}  ({time.perf_counter() - start:.0f} s in all)")
+    return page
+
+
+def _lead(settings: Settings) -> str:
+    quick = " --quick" if settings.heads == _QUICK.heads else ""
+    counts = f"--seeds {settings.seeds} --epochs {settings.epochs}"
+    command = f"python -m examples.tour{quick} {counts}"
+    return (
+        "Densities that can be exactly zero, and attention built on them. Every number and picture "
+        f"on this page was made by <code>{command}</code>, sparsefam {sf.__version__}, "
+        f"torch {torch.__version__}; the numbers are also in <a href='results.json'>"
+        "results.json</a>."
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    defaults = Settings()
+    parser = argparse.ArgumentParser(description="Run the tour and write its page.")
+    parser.add_argument("--seeds", type=_positive, help=f"repetitions ({defaults.seeds})")
+    parser.add_argument("--epochs", type=_positive, help=f"epochs of a run ({defaults.epochs})")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
+    parser.add_argument("--quick", action="store_true", help="a tiny run: are all parts sound?")
+    options = parser.parse_args(arguments)
+    settings = _QUICK if options.quick else defaults
+    given = {name: getattr(options, name) for name in ("seeds", "epochs")}
+    settings = replace(settings, **{name: n for name, n in given.items() if n is not None})
+    run(settings, options.out, Reporter())
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+if __name__ == "__main__":
+    main()
