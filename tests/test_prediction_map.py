@@ -1,0 +1,149 @@
+"""The prediction map: its types, the papers' constants, and scipy's and entmax's twins."""
+
+import math
+
+import entmax
+import pytest
+import scipy.stats
+import torch
+
+import sparsefam as sf
+from sparsefam import scores
+from sparsefam.numerics.deformed import exp_beta
+
+F64 = torch.float64
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=F64)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "quadratic", "absolute"),
+    [
+        (1, sf.Normal, sf.Laplace),
+        (1.0, sf.Normal, sf.Laplace),
+        (1.5, sf.BetaGaussian, sf.BetaLaplace),
+        (2, sf.TruncatedParabola, sf.Triangular),
+        (math.inf, sf.BetaGaussian, sf.BetaLaplace),
+        (torch.tensor(2.0), sf.BetaGaussian, sf.BetaLaplace),
+    ],
+)
+def test_types(alpha: float, quadratic: type, absolute: type) -> None:
+    assert type(sf.rpm(scores.Quadratic(0.1, sigma=0.3), alpha)) is quadratic
+    assert type(sf.rpm(scores.AbsoluteDeviation(0.1, b=0.3), alpha)) is absolute
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 4 / 3, 1.7, 2.0, 3.0])
+@pytest.mark.parametrize("score", [scores.Quadratic, scores.AbsoluteDeviation])
+def test_density_is_the_deformed_exponential_of_the_score(score: type, alpha: float) -> None:
+    f = score(tensor(0.3, -1.0), tensor(0.4, 2.0))
+    p = sf.rpm(f, alpha)
+    t = torch.linspace(-4, 4, 81, dtype=F64)[:, None]
+    expected = exp_beta(f(t) - p.log_normalizer, 2 - alpha)
+    torch.testing.assert_close(p.prob(t), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_constants_of_the_papers() -> None:
+    sigma, b = 0.37, 0.8
+    parabola = sf.rpm(scores.Quadratic(tensor(0.0), tensor(sigma)), 2)
+    assert parabola.scale.item() == pytest.approx((1.5 * sigma**2) ** (1 / 3), rel=1e-14)
+    # Eq. 37: the height at the centre is -lambda.
+    height = 0.5 * (3 / (2 * sigma)) ** (2 / 3)
+    assert parabola.prob(tensor(0.0)).item() == pytest.approx(height, rel=1e-14)
+    triangular = sf.rpm(scores.AbsoluteDeviation(tensor(0.0), tensor(b)), 2)
+    assert triangular.scale.item() == pytest.approx(math.sqrt(b), rel=1e-14)
+    epanechnikov = sf.TruncatedParabola.from_sigma(0.0, math.sqrt(2 / 3))
+    assert epanechnikov.scale.item() == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("g", "twin"),
+    [
+        (lambda x: x**3 / 6, lambda loc, s: sf.TruncatedParabola.from_sigma(loc, s**1.5)),
+        (lambda x: x**2 / 2, lambda loc, s: sf.Triangular.from_b(loc, s**2)),
+    ],
+)
+def test_location_scale_contains_the_named_members(g, twin) -> None:
+    loc, scale = tensor(0.2, -1.0), tensor(0.5, 3.0)
+    p, q = sf.rpm(scores.LocationScale(loc, scale, g), 2), twin(loc, scale)
+    t = torch.linspace(-5, 5, 101, dtype=F64)[:, None]
+    torch.testing.assert_close(p.prob(t), q.prob(t), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(p.entropy(), q.entropy(), rtol=1e-11, atol=0)
+    torch.testing.assert_close(p.log_normalizer, q.log_normalizer, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("alpha", "c"), [(2.0, 4), (1.5, 6), (4 / 3, 8), (math.inf, 2)])
+def test_scipy_knows_the_integer_exponents_as_rdist(alpha: float, c: int) -> None:
+    twin = scipy.stats.rdist(c, loc=0.3, scale=0.7)
+    p = sf.BetaGaussian(tensor(0.3), tensor(0.7), alpha)
+    t, v = torch.linspace(-0.39, 0.99, 12, dtype=F64), torch.linspace(0.01, 0.99, 9, dtype=F64)
+    torch.testing.assert_close(p.prob(t), torch.from_numpy(twin.pdf(t)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(p.cdf(t), torch.from_numpy(twin.cdf(t)), rtol=1e-11, atol=0)
+    torch.testing.assert_close(p.icdf(v), torch.from_numpy(twin.ppf(v)), rtol=1e-10, atol=1e-12)
+    assert p.variance.item() == pytest.approx(twin.var(), rel=1e-12)
+    assert p.entropy().item() == pytest.approx(float(twin.entropy()), rel=1e-8)
+
+
+def test_scipy_knows_the_triangular() -> None:
+    twin = scipy.stats.triang(0.5, loc=-0.4, scale=1.4)
+    p = sf.Triangular(tensor(0.3), tensor(0.7))
+    t, v = torch.linspace(-0.39, 0.99, 12, dtype=F64), torch.linspace(0.01, 0.99, 9, dtype=F64)
+    for ours, theirs in (
+        (p.prob(t), twin.pdf(t)),
+        (p.cdf(t), twin.cdf(t)),
+        (p.icdf(v), twin.ppf(v)),
+    ):
+        torch.testing.assert_close(ours.flatten(), torch.from_numpy(theirs), rtol=1e-12, atol=1e-15)
+    assert p.entropy().item() == pytest.approx(float(twin.entropy()), rel=1e-12)
+
+
+def test_finite_domains_are_softmax_sparsemax_and_entmax() -> None:
+    f = torch.randn(5, 7, dtype=F64, requires_grad=True)
+    twins = {
+        1: torch.softmax(f, -1),
+        1.3: entmax.entmax_bisect(f, 1.3, dim=-1),
+        1.5: entmax.entmax15(f, dim=-1),
+        2: entmax.sparsemax(f, dim=-1),
+    }
+    for alpha, expected in twins.items():
+        found = sf.rpm(scores.Finite(f), alpha).probs
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        weights = torch.randn(5, 7, dtype=F64)
+        slopes = [
+            torch.autograd.grad((p * weights).sum(), f, retain_graph=True)[0]
+            for p in (found, expected)
+        ]
+        torch.testing.assert_close(*slopes, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0])
+def test_excluded_categories_get_exactly_nothing(alpha: float) -> None:
+    f = torch.randn(4, 6, dtype=F64)
+    excluded = torch.tensor([False, True, False, False, True, True])
+    p = sf.rpm(scores.Finite(torch.where(excluded, -math.inf, f)), alpha)
+    alone = sf.rpm(scores.Finite(f[:, ~excluded]), alpha)
+    assert (p.probs[:, excluded] == 0).all()
+    torch.testing.assert_close(p.probs[:, ~excluded], alone.probs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), math.nan), "alpha must be at least 1, got nan"),
+        (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), torch.tensor(1.0)), "alpha must be greater"),
+        (lambda: sf.rpm(scores.LocationScale(0.0, 1.0, lambda x: x**2), 1.5), "alpha must be 2"),
+        (lambda: sf.rpm("score", 2), "score must be one of"),
+        (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 2, base="normal"), "base must be None"),
+        (lambda: scores.Quadratic(0.0, -1.0), "sigma must be positive and finite"),
+        (lambda: scores.AbsoluteDeviation(math.inf, 1.0), "loc must be finite"),
+        (lambda: scores.LocationScale(0.0, 1.0, 3), "g must be a callable"),
+        (lambda: scores.Finite(torch.tensor([math.nan, 0.0])), "scores must be numbers below"),
+        (lambda: scores.Finite(torch.full((2, 3), -math.inf)), "at least one category"),
+        (lambda: scores.Finite(torch.tensor(1.0)), "scores must have shape"),
+    ],
+)
+def test_errors_name_the_argument(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
