@@ -15,18 +15,13 @@ from .distributions import (
     SymmetricDistribution,
     Triangular,
 )
-from .distributions.local import gaussians_by_windows, window_rule
+from .distributions.local import WAVE_ORDER, gaussians_by_windows, require_resolved, window_rule
 from .distributions.powers import PowerDistribution
-from .numerics.arguments import require
 from .numerics.ball import gaussian_under_power
 from .numerics.characteristic import characteristic
 from .numerics.interval import gaussian_expectation
 
 __all__: list[str] = []
-
-# Nodes per half of the support for oscillating functions without a closed form, and with about
-# one radian between them the largest phase that they resolve to rounding.
-_FOURIER_ORDER = 256
 
 
 @register_expect(SparseDistribution, Stack)
@@ -87,12 +82,9 @@ def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
 
 @register_expect(SymmetricDistribution, Fourier)
 def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
-    rho = p.scale.unsqueeze(-1) * psi.frequencies
-    fine = rho.abs().amax(-1) * p._reach() < _FOURIER_ORDER
-    rule = f"below {_FOURIER_ORDER} over the half-width of the support for {type(p).__name__}"
-    require(fine, "frequencies", rule, psi.frequencies)
-    x, weights = p._standard_rule(_FOURIER_ORDER)
-    waves = torch.cos(x.unsqueeze(-1) * rho)
+    nodes, weights = p.quadrature(WAVE_ORDER)
+    require_resolved(psi, nodes, WAVE_ORDER)
+    waves = torch.cos((nodes - p.loc).unsqueeze(-1) * psi.frequencies)
     return _fourier(p, psi, (weights.unsqueeze(-1) * waves).sum(0))
 
 

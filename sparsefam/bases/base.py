@@ -39,6 +39,11 @@ class Basis(nn.Module, ABC):
         """
         return None
 
+    @property
+    def breaks(self) -> Tensor | None:
+        """Increasing locations where some function is not smooth; None if all are everywhere."""
+        return None
+
     def own(self, t: Tensor) -> Tensor:
         """Evaluates each function at locations of its own.
 
@@ -97,6 +102,11 @@ class Stack(Basis):
             return None
         lower, upper = zip(*bounded, strict=True)
         return torch.cat(lower), torch.cat(upper)
+
+    @property
+    def breaks(self) -> Tensor | None:
+        known = [basis.breaks for basis in self.bases if basis.breaks is not None]
+        return torch.cat(known).sort().values if known else None
 
     def forward(self, t: Tensor) -> Tensor:
         return torch.cat([basis(t) for basis in self.bases], -1)

@@ -61,6 +61,10 @@ class BSpline(Basis):
     def reach(self) -> tuple[Tensor, Tensor]:
         return self.knots[: len(self)], self.knots[self.degree + 1 :]
 
+    @property
+    def breaks(self) -> Tensor:
+        return self.knots
+
     def forward(self, t: Tensor) -> Tensor:
         values = self._spans(t)
         # Where all functions vanish the recursion must not meet an infinite location.

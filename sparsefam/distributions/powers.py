@@ -114,7 +114,7 @@ class PowerDistribution(SymmetricDistribution):
     def _reach(self) -> Tensor:
         tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
         share = -torch.expm1(-tail / _positive(self._exponent.detach()))
-        return share ** (1 / self._order)
+        return (share ** (1 / self._order)).clamp(max=1 - torch.finfo(share.dtype).eps)
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_constant() + self._exponent * torch.log1p(-(x.abs() ** self._order))

@@ -67,8 +67,8 @@ class SymmetricDistribution(SparseDistribution):
         return 1.0
 
     def _reach(self) -> Tensor | float:
-        """Half-width of x that holds all mass but a rounding error."""
-        return self._edge()
+        """Half-width of x that holds all mass but a rounding error, inside the support."""
+        return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         """Log density of x, called only inside the support."""
@@ -100,7 +100,7 @@ class SymmetricDistribution(SparseDistribution):
     def _standard_moment(self, order: int) -> Tensor | float:
         """E[x^order] for even order."""
         nodes, weights = self._standard_rule(64)
-        return (weights * nodes**order).sum(0)
+        return (weights * nodes**order).sum(0) if order else 1.0
 
     def _standard_entropy(self) -> Tensor | float:
         """Shannon entropy of x."""
@@ -215,7 +215,9 @@ class SymmetricDistribution(SparseDistribution):
     def _log_escort(self, log_p: Tensor) -> Tensor:
         r"""$\log_{2-\alpha}(e^{\log p})$, exact as alpha -> 1 and at infinity."""
         slope = (self.alpha - 1).clamp(max=1e30)
-        return log_p * expm1_ratio(slope * log_p)
+        finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
+        log_p = torch.where(finite, log_p, 0.0)
+        return torch.where(finite, log_p * expm1_ratio(slope * log_p), math.inf)
 
     def _log_mean_power(self) -> Tensor:
         r"""$\log E_p[p^{\alpha-1}]/(\alpha - 1)$."""
