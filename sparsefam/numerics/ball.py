@@ -180,28 +180,13 @@ def _contour(lam: Tensor, b: Tensor, m: Tensor, inside: Tensor) -> _Contour:
 
     `inside` is 1 - |b|^2, of which the caller knows more digits than b keeps near the edge.
     """
-    count, (log_step, step1, bend0, bend1, damp, cross, stretch) = _PATH.get(
-        lam.dtype, _PATH[torch.float64]
-    )
     top = m + 1
     z = _saddle(lam, b, top)
     scaled = 2 * z.unsqueeze(-1) * lam
     q = 1 / (1 + scaled)
     p = scaled * q
     g = z.unsqueeze(-1) * (b * q).square() * p
-    k2 = top + (0.5 * p * p + 2 * g).sum(-1)
-    k3 = 2 * top + (p * (p * p + 6 * g)).sum(-1)
-    k4 = 6 * top + (p * p * (3 * p * p + 24 * g)).sum(-1)
-    k5 = 24 * top + (p**3 * (12 * p * p + 120 * g)).sum(-1)
-    c = k3 / (6 * k2)
-    e = (damp * (k3 * c / 2 - k4 / 6 + k5 / (120 * c)) / k2).clamp_min(0)
-    step = torch.exp(log_step + step1 / k2)
-    index = torch.arange(count, dtype=lam.dtype, device=lam.device) + 0.5
-    u = index.reshape(count, *(1,) * z.dim()) * step
-    y = u * (1 + stretch * u * u / k2) / k2.sqrt()
-    bend, damped = (bend0 + bend1 / k2) * c, 1 + e * y * y
-    d = torch.complex(cross * c / k2 - bend * y * y / damped, y)
-    slope = torch.complex(-2 * bend * y / damped.square(), torch.ones_like(y))
+    d, steps, k2 = _nodes(top, p, g)
     # Near the edge of a support that is wide against the Gaussian z0 is large, and what b lost to
     # rounding shows: there 1 - |b|^2 is the better datum, and the saddle's own residual enters.
     outer, inner = (b * b * q).sum(-1), (b * b * p).sum(-1)
@@ -210,14 +195,34 @@ def _contour(lam: Tensor, b: Tensor, m: Tensor, inside: Tensor) -> _Contour:
     exponent = top * _minus_log1p(d) + torch.where(edge, residual, 0.0) * d
     axes = d.unsqueeze(-1)
     exponent = exponent + (0.5 * _minus_log1p(p * axes) + g * axes**2 / (1 + p * axes)).sum(-1)
-    weights = torch.exp(exponent) * slope * (1 + 3 * stretch * u * u / k2)
+    weights = torch.exp(exponent) * steps
     total = weights.imag.sum(0)
     excess = (z - top) / top
     rate = torch.where(edge, z * (inside + inner) - top, top * excess - z * outer)
-    log_mean = rate - top * torch.log1p(excess)
-    log_mean = log_mean + torch.log(z / k2.sqrt() * total.clamp_min(_TINY) * step / math.pi)
-    log_mean = log_mean - 0.5 * torch.log1p(scaled).sum(-1)
+    log_mean = rate - top * torch.log1p(excess) - 0.5 * torch.log1p(scaled).sum(-1)
+    log_mean = log_mean + torch.log(z / k2.sqrt() * total.clamp_min(_TINY) / math.pi)
     return _Contour(z, excess, d, weights / total, log_mean)
+
+
+def _nodes(top: Tensor, p: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes d and complex steps (n, ...) from the curvatures at the saddle; and the second one."""
+    count, (log_step, step1, bend0, bend1, damp, cross, stretch) = _PATH.get(
+        top.dtype, _PATH[torch.float64]
+    )
+    k2 = top + (0.5 * p * p + 2 * g).sum(-1)
+    k3 = 2 * top + (p * (p * p + 6 * g)).sum(-1)
+    k4 = 6 * top + (p * p * (3 * p * p + 24 * g)).sum(-1)
+    k5 = 24 * top + (p**3 * (12 * p * p + 120 * g)).sum(-1)
+    c = k3 / (6 * k2)
+    e = (damp * (k3 * c / 2 - k4 / 6 + k5 / (120 * c)) / k2).clamp_min(0)
+    step = torch.exp(log_step + step1 / k2)
+    index = torch.arange(count, dtype=top.dtype, device=top.device) + 0.5
+    u = index.reshape(count, *(1,) * k2.dim()) * step
+    y = u * (1 + stretch * u * u / k2) / k2.sqrt()
+    bend, damped = (bend0 + bend1 / k2) * c, 1 + e * y * y
+    d = torch.complex(cross * c / k2 - bend * y * y / damped, y)
+    slope = torch.complex(-2 * bend * y / damped.square(), torch.ones_like(y))
+    return d, slope * (1 + 3 * stretch * u * u / k2) * step, k2
 
 
 def _saddle(lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
