@@ -1,6 +1,6 @@
 """Probability densities that can be exactly zero, and continuous attention built on them."""
 
-from . import attention, bases, expectations, scores, supports
+from . import attention, bases, expectations, plotting, scores, supports
 from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
@@ -32,6 +32,7 @@ __all__ = [
     "attention",
     "bases",
     "expectations",
+    "plotting",
     "register_expect",
     "rpm",
     "scores",

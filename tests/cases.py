@@ -248,7 +248,13 @@ FAMILIES = [
 SCALARS = [Case(family, family.scalar, family.name) for family in FAMILIES]
 BATCHES = [Case(family, family.batch, f"{family.name}-batch") for family in FAMILIES]
 
-every_case = pytest.mark.parametrize("case", SCALARS + BATCHES, ids=lambda case: case.name)
-every_scalar = pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.name)
-every_batch = pytest.mark.parametrize("case", BATCHES, ids=lambda case: case.name)
+
+def _every(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+every_case = _every(SCALARS + BATCHES)
+every_scalar = _every(SCALARS)
+every_batch = _every(BATCHES)
+every_scored_case = _every([case for case in SCALARS + BATCHES if case.family.has_score])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])

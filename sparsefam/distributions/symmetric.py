@@ -135,9 +135,9 @@ class SymmetricDistribution(SparseDistribution):
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """x = (value - loc)/scale with points off the support moved to 0, and which are inside."""
-        x = (value - self.loc) / self.scale
-        inside = x.abs() < self._edge()
-        return torch.where(inside, x, torch.zeros_like(x)), inside
+        inside = ((value - self.loc) / self.scale).abs() < self._edge()
+        # Moved before the division, whose derivative overflows far away.
+        return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
