@@ -1,0 +1,39 @@
+"""How much memory a method needs at its peak."""
+
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import torch
+
+from .families import Family
+from .workload import FAMILIES, METHODS, workload
+
+__all__ = ["peak_megabytes"]
+
+
+def peak_megabytes(family: Family, method: str, regime: str, threads: int) -> float:
+    """Peak resident memory of one call, above that of the same process after a tiny call.
+
+    In a fresh process, so that nothing is left over from before. Ask before the calling process
+    has done large work: a child starts from its parent's peak, below which nothing shows.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_measure, family.name, method, regime, threads).result()
+
+
+def _measure(family: str, method: str, regime: str, threads: int) -> float:
+    # Families hold functions without names, which no process can send to another.
+    torch.set_num_threads(threads)
+    chosen = next(known for known in FAMILIES if known.name == family)
+    work, tiny = workload(regime), workload(regime, densities=2)
+    METHODS[method](chosen, tiny)
+    before = _peak()
+    METHODS[method](chosen, work)
+    return _peak() - before
+
+
+def _peak() -> float:
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
