@@ -91,7 +91,8 @@ def _table(regime: str, found: Sequence[Run]) -> Table:
     for run in found:
         if run.regime == regime:
             best, middle = min(run.seconds), statistics.median(run.seconds)
-            times = [f"{1e3 * best:.0f}", f"{1e3 * middle:.0f}", f"{gain(found, run):.2g}"]
+            ratio = gain(found, run)
+            times = [f"{1e3 * best:.0f}", f"{1e3 * middle:.0f}", f"{ratio:.{int(ratio < 10)}f}"]
             numbers = [f"{error:.0e}" for error in (*run.row_errors, *run.slope_errors)]
             rows.append([run.family.name, run.method, *times, *numbers])
     return Table(
