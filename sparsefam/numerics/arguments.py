@@ -1,9 +1,22 @@
 """Turning what users pass into tensors that broadcast, with errors that name the argument."""
 
-import torch
-from torch import Tensor
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
-__all__ = ["broadcast_arguments", "difference", "require"]
+import torch
+from torch import Size, Tensor
+
+__all__ = [
+    "broadcast_arguments",
+    "broadcast_location_scale",
+    "cholesky_factor",
+    "difference",
+    "require",
+    "require_scale_tril",
+]
+
+_REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -14,25 +27,63 @@ def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
     Raises:
         ValueError: A value that is not a number or tensor, or shapes that do not broadcast.
     """
-    tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
-    floating = [x.dtype for x in tensors if x.is_floating_point()]
-    dtype = torch.get_default_dtype()
-    if floating:
-        dtype = floating[0]
-        for other in floating[1:]:
-            dtype = torch.promote_types(dtype, other)
-    device = tensors[0].device if tensors else None
-    found = {name: _as_tensor(name, x, dtype, device) for name, x in arguments.items()}
-    try:
-        shape = torch.broadcast_shapes(*(x.shape for x in found.values()))
-    except RuntimeError:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in found.items())
-        raise ValueError(f"shapes must broadcast against each other, got {shapes}") from None
+    found = _as_tensors(arguments)
+    shape = _batch_shape(found, [0] * len(found))
     return tuple(x.expand(shape) for x in found.values())
 
 
+def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
+    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and what else a batch has.
+
+    By their order: the first argument is the location, the second the matrix, any other (*batch).
+    Only batches broadcast: a location of one component does not serve a matrix of three.
+
+    Raises:
+        ValueError: What `broadcast_arguments` refuses, a location that is no vector, a matrix that
+            is not square or not of the location's dimension.
+    """
+    found = _as_tensors(arguments)
+    (name, loc), (matrix_name, matrix), *_ = found.items()
+    if loc.dim() < 1 or loc.shape[-1] < 1:
+        raise ValueError(f"{name} must have shape (*batch, D), D >= 1, got {tuple(loc.shape)}")
+    size = loc.shape[-1]
+    if matrix.shape[-2:] != (size, size):
+        raise ValueError(
+            f"{matrix_name} must be square, (*batch, {size}, {size}) like {name} (*batch, {size}), "
+            f"got shape {tuple(matrix.shape)}"
+        )
+    events = [1, 2, *[0] * (len(found) - 2)]
+    shape = _batch_shape(found, events)
+    return tuple(
+        x.expand(shape + x.shape[x.dim() - event :])
+        for x, event in zip(found.values(), events, strict=True)
+    )
+
+
+def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:
+    tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
+    floating = [x.dtype for x in tensors if x.is_floating_point()]
+    dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
+    device = tensors[0].device if tensors else None
+    return {name: _as_tensor(name, x, dtype, device) for name, x in arguments.items()}
+
+
+def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
+    """What the shapes broadcast to, without the last dimensions that are an event's."""
+    batches = [x.shape[: x.dim() - e] for x, e in zip(tensors.values(), events, strict=True)]
+    try:
+        shape: Size = torch.broadcast_shapes(*batches)
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+        raise ValueError(f"shapes must broadcast against each other, got {shapes}") from None
+    return shape
+
+
 def _as_tensor(
-    name: str, value: Tensor | float, dtype: torch.dtype, device: torch.device | None
+    name: str,
+    value: Tensor | float | Sequence[float],
+    dtype: torch.dtype,
+    device: torch.device | None,
 ) -> Tensor:
     try:
         return torch.as_tensor(value, dtype=dtype, device=device)
@@ -51,6 +102,44 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
     """
     if not torch.compiler.is_compiling() and not torch._is_all_true(valid):
         raise ValueError(f"{name} must be {rule}, got {value}")
+
+
+def require_scale_tril(name: str, value: Tensor) -> None:
+    """Raise unless the matrices (*batch, D, D) are finite, lower triangular, diagonal positive.
+
+    Raises:
+        ValueError: Naming the argument, the rule that is broken and the value.
+    """
+    diagonal = value.diagonal(dim1=-2, dim2=-1)
+    require(torch.isfinite(value), name, "finite", value)
+    require(value.triu(1) == 0, name, "lower triangular", value)
+    require(diagonal != 0, name, f"nonsingular, with a positive diagonal: {_REMEDY}", value)
+    require(diagonal > 0, name, "a Cholesky factor, with a positive diagonal", value)
+
+
+def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
+    """Lower-triangular L (*batch, D, D) with positive diagonal and L L' = matrix.
+
+    Raises:
+        ValueError: A matrix that is not finite, not symmetric, or singular to rounding.
+    """
+    require(torch.isfinite(matrix), name, "finite", matrix)
+    size = matrix.diagonal(dim1=-2, dim2=-1).abs().sqrt()
+    eps = torch.finfo(matrix.dtype).eps
+    # The scale of each entry. One on a diagonal with a 0 is left to the test below.
+    asymmetry = (matrix - matrix.mT).abs() / size.unsqueeze(-1) / size.unsqueeze(-2)
+    require(~(asymmetry > math.sqrt(eps)), name, "symmetric", matrix)
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex((matrix + matrix.mT) / 2)
+    # Rounding each entry changes a pivot by up to eps times this square: all of it, if singular.
+    inverse = torch.linalg.solve_triangular(
+        factor.detach(), size.detach().diag_embed(), upper=False
+    )
+    known = eps * inverse.abs().sum(-1).amax(-1).square() < 1
+    definite = known & (failed == 0)
+    rule = f"positive definite, and is singular or indefinite: {_REMEDY}"
+    require(definite, name, rule, matrix)
+    return factor
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,291 +1,278 @@
-r"""Gaussians under a beta-Gaussian of any exponent, by one short contour integral.
+r"""Gaussians under a beta-Gaussian of any dimension and exponent, by one short contour integral.
 
 A beta-Gaussian is a complex scale mixture of normals: with $m = 1/(\alpha - 1)$, in D dimensions,
-$$p(t) = \frac{\Gamma(m+1+D/2)}{2\pi i} \int e^z z^{-(m+1+D/2)}\, N(t;\, \mu, A/(2z))\, dz,$$
-so that $E_p[N(t; c, S)]$ is the same integral of $N(c; \mu, S + A/(2z))$, and in whitened
-coordinates $E[(1 - |x|^2)_+^m]$ for $x_k \sim N(b_k, \lambda_k)$. The path crosses the real axis
-near the saddle point $z_0$ and bends so that a midpoint rule with a few nodes reaches rounding for
-every width and offset. Nothing cancels: all terms of the exponent are second order at the saddle.
+$$p(t) = \frac{\Gamma(m+1+D/2)}{2\pi i} \int e^z z^{-(m+1+D/2)}\, N(t;\, \mu, A/(2z))\, dz,
+\qquad A = L L',$$
+so that $E_p[N(t; c, C)]$ is the same integral of $N(c; \mu, C + A/(2z))$. In a frame where $A$ is
+the unit matrix and $C$ is diagonal, `contour` gives the nodes. Derivatives are averages over the
+same nodes: of the frame itself, whose eigenvectors may coincide, none is ever taken.
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .arguments import difference
-from .special import log_gamma_ratio, stirling_excess
+from .averages import averages, lowered_averages
+from .frame import turn, whiten
+from .replay import differentiable_partials, draw_path, log_front, log_size
 
-__all__ = ["gaussian_under_power"]
+__all__ = [
+    "gaussian_slopes_under_ball",
+    "gaussian_slopes_under_normal",
+    "gaussians_under_ball",
+    "gaussians_under_normal",
+]
 
-# Half-contour nodes and the path's constants (log step, its slope, bend, its slope, damping,
-# crossing, stretch), fitted over the whole space of (m, p_k, B_k).
-_PATH = {
-    torch.float32: (10, (-0.2397, 0.0415, 0.7013, -0.6178, 0.7691, 3.8518, 0.0131)),
-    torch.float64: (24, (-0.7098, 0.0566, 0.5017, -0.5256, 0.1310, 6.9299, 0.0127)),
-}
-# Neither the density nor the Gaussian is taken as narrower than this share of the other: its
-# square is below the rounding of what it adds to.
-_NARROWEST = 1e-6
-# Distances, in units of the larger of the two, from which on everything is zero.
-_FARTHEST = 1e7
 # Pairs at a time, so that their nodes fit the cache.
 _CHUNK = 16384
-_TINY = 1e-30
+# Exponents from here on have a good path of their own.
+_OWN_PATH = 1.0
 
 
-@dataclass(frozen=True)
-class _Contour:
-    """A saddle, and nodes z0 (1 + d) around it with weights whose imaginary parts sum to one."""
-
-    saddle: Tensor  # z0 (...)
-    excess: Tensor  # z0/(m + 1) - 1 (...)
-    nodes: Tensor  # d, complex (n, ...)
-    weights: Tensor  # complex (n, ...)
-    log_mean: Tensor  # log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1) (...)
-
-
-def gaussian_under_power(
-    loc: Tensor, scale: Tensor, centers: Tensor, widths: Tensor, exponent: Tensor
+def gaussians_under_ball(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: Tensor | float
 ) -> Tensor:
-    r"""$E_p[N(t; c, w^2)]$ for $p \propto (1 - ((t - loc)/scale)^2)_+^m$, elementwise.
+    r"""$E_p[N(t; c_j, C_j)]$ for $p \propto (1 - |u|^2)_+^m$, $u = L^{-1}(t - loc)$, (*batch, N).
 
-    Differentiable to any order in all arguments, which broadcast together. The path is drawn for
-    the exponent $m + 1$, where it is best, and $r_m = r_{m+1} + s\,\partial_s r_{m+1}/(2m + 3)$ is
-    taken under the integral, so that every $m \ge 0$ has the same accuracy: norm-wise 2e-6 in
-    float32 and 1e-14 in float64 for every ratio of scale to width.
+    Differentiable twice in all arguments. Norm-wise error about 1e-6 in float32 and 1e-13 in
+    float64 for every ratio of the support to the Gaussians, in any dimension.
 
     Args:
-        loc: Centres of the densities.
-        scale: Half-widths of their supports.
-        centers: Centres c of the Gaussians.
-        widths: Standard deviations w.
-        exponent: $m \ge 0$.
+        loc: Centres of the densities, (*batch, D).
+        scale_tril: L, (*batch, D, D).
+        centers: Centers of the Gaussians, (N, D).
+        spread: Their standard deviations (N,), or their covariances (N, D, D).
+        exponent: m >= 0, (*batch); a number, which has no derivative, may have a shorter path.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 3.2, does D = 2,
+        m = 1 by quadrature over angles.
     """
-    # The part of the constant that varies with m is left to autograd, which knows it better.
-    constant = stirling_excess(exponent + 2) + log_gamma_ratio(exponent + 2, 0.5)
-    scale = torch.maximum(scale, _NARROWEST * widths)
-    widths = torch.maximum(widths, _NARROWEST * scale)
-    integral: Tensor = _Integral.apply(loc, scale, centers, widths, exponent)[0]
-    return torch.exp(constant - 0.5 * math.log(math.pi)) * integral
+    m, kind = _path_of(exponent, loc)
+    return _integrate(loc, scale_tril, centers, spread, m, kind)
+
+
+def gaussians_under_normal(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor
+) -> Tensor:
+    """The limit alpha = 1, N(c_j; loc, C_j + L L'), with the same care for digits, (*batch, N).
+
+    Args:
+        loc: Means, (*batch, D).
+        scale_tril: L, (*batch, D, D).
+        centers: Centers of the Gaussians, (N, D).
+        spread: Their standard deviations (N,), or their covariances (N, D, D).
+    """
+    none = torch.zeros_like(loc[..., 0])
+    return _integrate(loc, scale_tril, centers, spread, none, "normal")
+
+
+def gaussian_slopes_under_ball(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Derivatives of `gaussians_under_ball` in loc and in A = L L', float64 (*batch, N, D[, D]).
+
+    They keep their digits however wide the Gaussians are, and are differentiable themselves.
+    """
+    m, kind = _path_of(exponent, loc)
+    return _slopes(_outputs(loc, scale_tril, centers, spread, m, kind, True))
+
+
+def gaussian_slopes_under_normal(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same of `gaussians_under_normal`."""
+    none = torch.zeros_like(loc[..., 0])
+    return _slopes(_outputs(loc, scale_tril, centers, spread, none, "normal", True))
+
+
+def _path_of(exponent: Tensor | float, loc: Tensor) -> tuple[Tensor, str]:
+    """The exponents (*batch), and the kind of path that they have."""
+    lowered = isinstance(exponent, Tensor) or exponent < _OWN_PATH
+    m = torch.as_tensor(exponent, dtype=loc.dtype, device=loc.device).expand(loc.shape[:-1])
+    return m, "lowered" if lowered else "ball"
+
+
+def _slopes(found: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Derivatives in loc and A from those in the frame."""
+    _, by_b, by_ball, _, _, rotation, inverse, shrink = found
+    back = rotation.mT @ inverse.unsqueeze(-3)
+    by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
+    pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
+    return by_loc, back.mT @ (pairs * by_ball) @ back
+
+
+def _integrate(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
+) -> Tensor:
+    return _outputs(loc, scale_tril, centers, spread, m, kind, False)[0]
+
+
+def _outputs(
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    m: Tensor,
+    kind: str,
+    sloped: bool,
+) -> tuple[Tensor, ...]:
+    """All that `_Integral` finds, with the batch in place of its rows."""
+    dim, batch = loc.shape[-1], loc.shape[:-1]
+    rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), m.reshape(-1))
+    spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
+    found: tuple[Tensor, ...] = _Integral.apply(*rows[:2], centers, spread, rows[2], kind, sloped)
+    return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
 
 
 class _Integral(torch.autograd.Function):
-    """The integral and its derivatives in center - loc, log scale, log width and exponent."""
+    """The integrals of rows (R) against Gaussians (N), and their derivatives in a fixed frame.
+
+    `sloped` says that the latter are asked for, too.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, exponent: Tensor
+        loc: Tensor,
+        scale_tril: Tensor,
+        centers: Tensor,
+        spread: Tensor,
+        m: Tensor,
+        kind: str,
+        sloped: bool,
     ) -> tuple[Tensor, ...]:
-        inputs = torch.broadcast_tensors(*difference(center, loc), scale, width, exponent)
-        count = inputs[0].numel()
-        if torch.compiler.is_compiling() or count <= _CHUNK:
-            return _integrals(*inputs)
-        # All nodes of a chunk at once fit the cache; those of a large batch do not.
-        flat = [x.reshape(-1) for x in inputs]
-        parts = [_integrals(*(x[i : i + _CHUNK] for x in flat)) for i in range(0, count, _CHUNK)]
-        return tuple(torch.cat(x).reshape(inputs[0].shape) for x in zip(*parts, strict=True))
+        rows, step = loc.shape[0], max(1, _CHUNK // centers.shape[0])
+        if torch.compiler.is_compiling():
+            found: tuple[Tensor, ...] = _opaque(loc, scale_tril, centers, spread, m, kind)
+            return found
+        if rows <= step:
+            return _integrals(loc, scale_tril, centers, spread, m, kind)
+        slices = [slice(i, i + step) for i in range(0, rows, step)]
+        parts = [_integrals(loc[s], scale_tril[s], centers, spread, m[s], kind) for s in slices]
+        return tuple(torch.cat(x) for x in zip(*parts, strict=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, *output[1:])
+        ctx.mark_non_differentiable(*output[5:])
+        ctx.save_for_backward(*inputs[:5], *output[1:])
+        ctx.kind, ctx.sloped = inputs[5:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, partials = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        inputs, partials, frame = (ctx.saved_tensors[i:j] for i, j in ((0, 5), (5, 9), (9, 12)))
         total: list[Any] = [None] * 5
         if grads[0] is not None:
-            total = _pull_back(grads[0], inputs, partials)
-        # A compiled graph has no double backward.
-        if not torch.compiler.is_compiling() and any(g is not None for g in grads[1:]):
-            cotangents = [torch.zeros_like(partials[0]) if g is None else g for g in grads[1:]]
-            with torch.enable_grad():
-                pull = torch.func.vjp(_differentiable_partials, *inputs)[1]
-                above = pull(tuple(cotangents))
+            total = _pull_back(grads[0], inputs, partials, frame)
+        compiling = torch.compiler.is_compiling()
+        # A compiled graph gives zeros where it has no gradient.
+        if any(g is not None for g in grads[1:5]) and (ctx.sloped or not compiling):
+            cotangents = [
+                torch.zeros_like(x) if g is None else g
+                for x, g in zip(partials, grads[1:5], strict=True)
+            ]
+            pull = _opaque_pull if compiling else _pull_partials
+            above = pull(ctx.kind, inputs, cotangents)
             total = [b if a is None else a + b for a, b in zip(total, above, strict=True)]
-        return tuple(total)
-
-
-def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any) -> list[Any]:
-    loc, scale, center, width, exponent = inputs
-    by_offset, by_scale, by_width, by_exponent = (grad * x for x in partials)
-    return [
-        -by_offset.sum_to_size(loc.shape),
-        (by_scale / scale).sum_to_size(scale.shape),
-        by_offset.sum_to_size(center.shape),
-        (by_width / width).sum_to_size(width.shape),
-        by_exponent.sum_to_size(exponent.shape),
-    ]
-
-
-def _differentiable_partials(
-    loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, exponent: Tensor
-) -> tuple[Tensor, ...]:
-    return _integrals(*difference(center, loc), scale, width, exponent)[1:]
+        return (*total, None, None)
 
 
 def _integrals(
-    offset: Tensor, lost: Tensor, scale: Tensor, width: Tensor, exponent: Tensor
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
 ) -> tuple[Tensor, ...]:
-    """The integral and its four derivatives, over nodes that are constants of it."""
-    unit = torch.maximum(scale, width).detach()
-    path = _path_for(*(x.detach() for x in (offset, lost, scale, width, exponent)))
-    mixing = (scale / unit).square() / (2 * path.saddle * (1 + path.nodes))
-    spread = 1 / ((width / unit).square() + mixing)
-    y = (offset / unit).clamp(-_FARTHEST, _FARTHEST)
-    reduced = y * y * spread
-    # log z against log(m + 2): the constant that goes with the integral takes the rest.
-    drift = torch.log((exponent + 2) / (exponent.detach() + 2))
-    turn = torch.log1p(path.excess) + _log1p(path.nodes) - drift
-    weights = path.weights
-    if torch.is_grad_enabled():
-        # Equal to the weights, with the derivatives of the integrand.
-        moved = exponent - exponent.detach()
-        phase = 0.5 * (torch.log(spread) - reduced) - moved * turn.detach()
-        phase = phase + (exponent + 2) * drift - moved
-        weights = weights * torch.exp(phase - phase.detach())
-    share = 1 / (2 * exponent + 3)
-    rate = (reduced - 1) * spread
-    level = 1 + share * mixing * rate
-    by_spread = 0.5 * rate * level + share * mixing * (1 - 2 * reduced) * spread * spread
-    terms = (
-        level,
-        y * spread * (2 * share * mixing * spread - level) / unit,
-        2 * mixing * (by_spread + share * rate),
-        2 * (width / unit).square() * by_spread,
-        -turn * level - 2 * share * share * mixing * rate,
-    )
-    amplitude = torch.exp(path.log_mean) / scale.detach()
-    return tuple(amplitude * (weights * term).imag.sum(0) for term in terms)
+    """Integrals (R, N); derivatives in b, A, the spread and m; the frame: rotation and all."""
+    frame = whiten(loc, scale_tril, centers, spread)
+    path, lam, b = draw_path(frame, m, kind, loc.dtype)
+    full = spread.dim() > 1
+    front, drift = log_front(m, loc.shape[-1], kind)
+    if kind == "lowered":
+        share = 1 / (2 * m + 2 + loc.shape[-1]).unsqueeze(-1)
+        found = lowered_averages(path, b, lam, full, share, drift.to(loc.dtype))
+    else:
+        found = averages(path, b, lam, full)
+    # In float64: what is small against 1 in many dimensions may be large against its inputs.
+    size = torch.exp(log_size(path, frame, scale_tril) + front)
+    scaled = [(size * found.value).to(loc.dtype), *(size * x.double() for x in found[1:])]
+    ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
+    return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
 
-@torch.no_grad()
-def _path_for(
-    offset: Tensor, lost: Tensor, scale: Tensor, width: Tensor, exponent: Tensor
-) -> _Contour:
-    b = (offset / scale).clamp(-_FARTHEST, _FARTHEST)
-    gap = (scale - offset.abs() - torch.where(offset < 0, -lost, lost)) / scale
-    inside = gap.clamp(-_FARTHEST, _FARTHEST) * (1 + b.abs())
-    lam = (width / scale).square() + 0 * b
-    return _contour(lam.unsqueeze(-1), b.unsqueeze(-1), exponent + 1, inside)
+_Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _contour(lam: Tensor, b: Tensor, m: Tensor, inside: Tensor) -> _Contour:
-    """The path for x_k ~ N(b_k, lam_k), both (..., D), and exponents m (...).
-
-    `inside` is 1 - |b|^2, of which the caller knows more digits than b keeps near the edge.
-    """
-    top = m + 1
-    z = _saddle(lam, b, top)
-    scaled = 2 * z.unsqueeze(-1) * lam
-    q = 1 / (1 + scaled)
-    p = scaled * q
-    g = z.unsqueeze(-1) * (b * q).square() * p
-    d, steps, k2 = _nodes(top, p, g)
-    # Near the edge of a support that is wide against the Gaussian z0 is large, and what b lost to
-    # rounding shows: there 1 - |b|^2 is the better datum, and the saddle's own residual enters.
-    outer, inner = (b * b * q).sum(-1), (b * b * p).sum(-1)
-    edge = (outer > 0.5) & (inner < 0.5)
-    residual = z * (inside + (b * b * p * (1 + q)).sum(-1)) - top - 0.5 * p.sum(-1)
-    exponent = top * _minus_log1p(d) + torch.where(edge, residual, 0.0) * d
-    axes = d.unsqueeze(-1)
-    exponent = exponent + (0.5 * _minus_log1p(p * axes) + g * axes**2 / (1 + p * axes)).sum(-1)
-    weights = torch.exp(exponent) * steps
-    total = weights.imag.sum(0)
-    excess = (z - top) / top
-    rate = torch.where(edge, z * (inside + inner) - top, top * excess - z * outer)
-    log_mean = rate - top * torch.log1p(excess) - 0.5 * torch.log1p(scaled).sum(-1)
-    log_mean = log_mean + torch.log(z / k2.sqrt() * total.clamp_min(_TINY) / math.pi)
-    return _Contour(z, excess, d, weights / total, log_mean)
+@torch.library.custom_op("sparsefam::ball_integrals", mutates_args=())
+def _opaque(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
+) -> _Eight:
+    """`_integrals` as one call in a compiled graph: its hundreds of nodes take minutes to fuse."""
+    found = _integrals(loc, scale_tril, centers, spread, m, kind)
+    a, b, c, d, e, f, g, h = (x.contiguous() for x in found)
+    return a, b, c, d, e, f, g, h
 
 
-def _nodes(top: Tensor, p: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes d and complex steps (n, ...) from the curvatures at the saddle; and the second one."""
-    count, (log_step, step1, bend0, bend1, damp, cross, stretch) = _PATH.get(
-        top.dtype, _PATH[torch.float64]
-    )
-    k2 = top + (0.5 * p * p + 2 * g).sum(-1)
-    k3 = 2 * top + (p * (p * p + 6 * g)).sum(-1)
-    k4 = 6 * top + (p * p * (3 * p * p + 24 * g)).sum(-1)
-    k5 = 24 * top + (p**3 * (12 * p * p + 120 * g)).sum(-1)
-    c = k3 / (6 * k2)
-    e = (damp * (k3 * c / 2 - k4 / 6 + k5 / (120 * c)) / k2).clamp_min(0)
-    step = torch.exp(log_step + step1 / k2)
-    index = torch.arange(count, dtype=top.dtype, device=top.device) + 0.5
-    u = index.reshape(count, *(1,) * k2.dim()) * step
-    y = u * (1 + stretch * u * u / k2) / k2.sqrt()
-    bend, damped = (bend0 + bend1 / k2) * c, 1 + e * y * y
-    d = torch.complex(cross * c / k2 - bend * y * y / damped, y)
-    slope = torch.complex(-2 * bend * y / damped.square(), torch.ones_like(y))
-    return d, slope * (1 + 3 * stretch * u * u / k2) * step, k2
+@_opaque.register_fake
+def _(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
+) -> _Eight:
+    pairs, matrix = (loc.shape[0], centers.shape[0]), (loc.shape[1], loc.shape[1])
+    whole = spread.dim() > 1
+    value = loc.new_empty(pairs)
+    double = loc.new_empty(0, dtype=torch.float64)
+    by_b, by_ball = double.new_empty(*pairs, *matrix[1:]), double.new_empty(*pairs, *matrix)
+    rows = pairs if whole else (pairs[0], 1)
+    by_spread = torch.empty_like(by_ball) if whole else double.new_empty(pairs)
+    frame = (double.new_empty(*rows, *matrix), double.new_empty(pairs[0], *matrix))
+    ends = (double.new_empty(pairs), *frame, torch.empty_like(by_b))
+    return value, by_b, by_ball, by_spread, *ends
 
 
-def _saddle(lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """The real z > 0 with z = m + 1 + sum(p_k/2 + B_k), in a fixed number of steps."""
-    single, double = lam.shape[-1] == 1, lam.dtype == torch.float64
-    z = torch.maximum(top + 0 * b.sum(-1), ((b.abs() - 1) / (2 * lam)).amax(-1))
-    for _ in range((2 if single else 5) + (double and not single)):
-        z = torch.maximum(_secular_step(z, lam, b, top), top)
-    for _ in range(1 + double):
-        z = torch.maximum(z * torch.exp(-_halley_step(z, lam, b, top)), top)
-    return z
-
-
-def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """More and Sorensen's step: the reciprocal of |b q| is almost linear in z."""
-    scaled = 2 * z.unsqueeze(-1) * lam
-    q = 1 / (1 + scaled)
-    p = scaled * q
-    weight = (b * q).square()
-    total = weight.sum(-1)
-    inverse = 1 / (total + _TINY)
-    a = ((weight * q).sum(-1) + _TINY) * inverse
-    c = (weight * p).sum(-1) * inverse / z
-    rho, count = total.sqrt(), top + 0.5 * p.sum(-1)
-    x = rho.clamp(max=1.0)
-    found = z
-    for repeat in range(2):
-        if repeat:
-            x = (rho / (a + c * found)).clamp(max=1.0)
-        nu = count / (1 + x)
-        e = a - c * nu - rho
-        root = torch.sqrt(e * e + 4 * a * c * nu)
-        # The stable one of the two ways to write the positive root of a quadratic.
-        small = 2 * a * nu / (e + root).clamp_min(_TINY)
-        found = torch.where(e > 0, small, (root - e) / (2 * c).clamp_min(_TINY))
+def _pull_partials(
+    kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Gradients in the inputs, from those of the partials in the frame."""
+    with torch.enable_grad():
+        pull = torch.func.vjp(differentiable_partials(kind, tuple(inputs)), *inputs)[1]
+        found: tuple[Tensor, ...] = pull(tuple(cotangents))
     return found
 
 
-def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """Step in log z on H = z - m - 1 - sum(p/2 + B), whose derivatives are exact."""
-    scaled = 2 * z.unsqueeze(-1) * lam
-    q = 1 / (1 + scaled)
-    p = scaled * q
-    weight = z.unsqueeze(-1) * (b * q).square()
-    h0 = z - top - (0.5 * p + weight).sum(-1)
-    h1 = z - (0.5 * p * q + weight * (1 - 2 * p)).sum(-1)
-    bent = weight * ((1 - 2 * p).square() - 2 * p * q)
-    h2 = z - (0.5 * p * q * (1 - 2 * p) + bent).sum(-1)
-    newton = h0 / h1
-    return (newton / (1 - 0.5 * newton * h2 / h1).clamp(0.5, 2.0)).clamp(-0.7, 0.7)
+@torch.library.custom_op("sparsefam::ball_pull", mutates_args=())
+def _opaque_pull(kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+    """`_pull_partials` as one call in a compiled graph."""
+    return [x.clone() for x in _pull_partials(kind, inputs, cotangents)]
 
 
-def _log1p(d: Tensor) -> Tensor:
-    """Complex log(1 + d) without rounding 1 + d."""
-    x, y = d.real, d.imag
-    return torch.complex(0.5 * torch.log1p(x * (2 + x) + y * y), torch.atan2(y, 1 + x))
+@_opaque_pull.register_fake
+def _(kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(x) for x in inputs]
 
 
-def _minus_log1p(d: Tensor) -> Tensor:
-    """Complex d - log(1 + d), by its series where the difference would cancel."""
-    small = d.abs() < 0.1
-    near = torch.where(small, d, 0.0)
-    series = torch.zeros_like(d)
-    for k in range(17, 1, -1):
-        series = series * -near + 1 / k
-    return torch.where(small, near * near * series, d - _log1p(d))
+def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: Any) -> list[Tensor]:
+    """Gradients in the inputs, from those of the rows (R, N) and the partials in the frame."""
+    scale_tril, spread, dtype = inputs[1].double(), inputs[3].double(), grad.dtype
+    rotation, inverse, shrink = frame
+    by_b, by_ball, by_spread, by_exponent = partials
+    g = grad.double()
+    back = turn(g.unsqueeze(-1) * by_b * shrink, rotation.mT) @ inverse
+    pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
+    weight = g.unsqueeze(-1).unsqueeze(-1) * pairs
+    ball = _turn_matrices(weight * by_ball, rotation)
+    by_scale_tril = 2 * inverse.mT @ ball @ (inverse @ scale_tril)
+    if spread.dim() > 1:
+        turned = rotation @ (weight * by_spread) @ rotation.mT
+        by_width = (inverse.mT.unsqueeze(1) @ turned @ inverse.unsqueeze(1)).sum(0)
+    else:
+        by_width = (g * by_spread).sum(0) * 2 / spread
+    found = (-back.sum(1), by_scale_tril.tril(), back.sum(0), by_width, (g * by_exponent).sum(1))
+    return [x.to(dtype) for x in found]
+
+
+def _turn_matrices(matrices: Tensor, rotation: Tensor) -> Tensor:
+    """Sum over Gaussians (R, N, D, D) of matrices taken out of their frames, (R, D, D)."""
+    if rotation.shape[1] == 1:
+        return rotation.squeeze(1) @ matrices.sum(1) @ rotation.squeeze(1).mT
+    return (rotation @ matrices @ rotation.mT).sum(1)

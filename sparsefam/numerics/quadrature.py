@@ -4,10 +4,21 @@ from functools import cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import roots_legendre
 from torch import Tensor
 
-__all__ = ["gauss_legendre", "smooth_unit_rule"]
+__all__ = ["constant", "gauss_legendre", "smooth_unit_rule"]
+
+
+def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor to be cached, which outlives whatever mode or transform is active now.
+
+    Made under inference mode it could never enter an autograd graph later, and made inside a
+    transform of torch.func it would stay that transform's own.
+    """
+    with torch.inference_mode(False), torch._C._DisableFuncTorch():
+        return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 @cache
@@ -17,9 +28,7 @@ def _cached(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) 
         y, w = (x + 1) / 2, w / 2
         x, w = y**3 * (10 + y * (6 * y - 15)), 30 * w * (y * (1 - y)) ** 2
         x = np.minimum(x, 1 - torch.finfo(dtype).eps)
-    # A rule made under inference mode could never enter an autograd graph later.
-    with torch.inference_mode(False):
-        return torch.tensor(np.stack([x, w]), dtype=dtype, device=device)
+    return constant(np.stack([x, w]), dtype, device)
 
 
 @torch.library.custom_op("sparsefam::gauss_rule", mutates_args=())

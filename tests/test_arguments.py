@@ -1,0 +1,152 @@
+"""Arguments: what broadcasts, what is refused and how, and which matrices are singular."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from sparsefam.numerics.arguments import (
+    broadcast_arguments,
+    broadcast_location_scale,
+    cholesky_factor,
+    require_scale_tril,
+)
+
+DOUBLE = torch.float64
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+EYE = torch.eye(2)
+
+
+def test_batches_broadcast_and_events_do_not() -> None:
+    found = broadcast_location_scale(
+        loc=[0.0, 1.0],
+        scale_tril=torch.eye(2, dtype=DOUBLE).expand(3, 1, 2, 2),
+        alpha=torch.ones(4),
+    )
+    assert [x.shape for x in found] == [(3, 4, 2), (3, 4, 2, 2), (3, 4)]
+    assert all(x.dtype == DOUBLE for x in found)
+    assert found[0][2, 3].tolist() == [0.0, 1.0] and torch.equal(found[1][2, 3].float(), EYE)
+
+
+def test_integers_become_floats_and_precisions_the_widest() -> None:
+    loc, scale = broadcast_arguments(loc=torch.tensor([1, 2]), scale=3)
+    assert loc.dtype == scale.dtype == torch.float32
+    loc, scale = broadcast_arguments(loc=torch.ones(2), scale=torch.ones((), dtype=DOUBLE))
+    assert loc.dtype == scale.dtype == DOUBLE
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: broadcast_location_scale(mu=0.0, s=EYE), r"mu must have shape .* got \(\)"),
+        (lambda: broadcast_location_scale(mu=[], s=EYE), r"mu must have shape .* got \(0,\)"),
+        (
+            lambda: broadcast_location_scale(mu=[0.0], s=EYE),
+            r"s must be square, \(\*batch, 1, 1\) like mu \(\*batch, 1\), got shape \(2, 2\)",
+        ),
+        (lambda: broadcast_location_scale(mu=[0.0, 1.0], s=EYE[0]), r"s must be square.*\(2,\)"),
+        (lambda: broadcast_location_scale(mu=[0.0, 1.0], s=EYE[:1]), r"s must be.*\(1, 2\)"),
+        (
+            lambda: broadcast_location_scale(mu=torch.zeros(3, 2), s=EYE.expand(4, 2, 2)),
+            r"shapes must broadcast .* mu \(3, 2\), s \(4, 2, 2\)",
+        ),
+        (lambda: broadcast_location_scale(mu="left", s=EYE), "mu must be a number .*'left'"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+SCALES = {
+    "finite, got": [[1.0, 0.0], [math.inf, 1.0]],
+    "finite, got .*nan": [[math.nan, 0.0], [0.0, 1.0]],
+    "lower triangular, got": [[1.0, 0.5], [0.0, 1.0]],
+    "nonsingular, .* add a small multiple of the identity, or model the subspace": [
+        [1.0, 0.0],
+        [0.5, 0.0],
+    ],
+    "a Cholesky factor, with a positive diagonal, got": [[1.0, 0.0], [0.5, -1.0]],
+}
+
+
+@pytest.mark.parametrize("rule", SCALES)
+def test_scale_matrices_are_refused_by_the_rule_they_break(rule: str) -> None:
+    batch = torch.stack([EYE, torch.tensor(SCALES[rule])])
+    with pytest.raises(ValueError, match=f"(?s)^scale_tril must be {rule}"):
+        require_scale_tril("scale_tril", batch)
+    require_scale_tril("scale_tril", torch.tensor([[1e-30, 0.0], [-1e30, 1e30]]))
+
+
+SYMMETRIC = {
+    "finite, got": [[1.0, math.inf], [math.inf, 1.0]],
+    "finite, got .*nan": [[1.0, math.nan], [math.nan, 1.0]],
+    "symmetric, got": [[1.0, 0.5], [0.4, 1.0]],
+    "positive definite, .* indefinite: add": [[1.0, 2.0], [2.0, 1.0]],
+    "positive definite, .* singular or .* or model the subspace": [[4.0, 2.0], [2.0, 1.0]],
+    "positive definite, .* add a small multiple": [[0.0, 0.0], [0.0, 1.0]],
+    "positive definite, and is": [[-1.0, 0.0], [0.0, 1.0]],
+    "positive definite": [[0.0, 1.0], [1.0, 0.0]],
+}
+
+
+@pytest.mark.parametrize("rule", SYMMETRIC)
+def test_matrices_without_a_factor_are_refused_by_the_rule_they_break(rule: str) -> None:
+    batch = torch.stack([EYE, torch.tensor(SYMMETRIC[rule])])
+    with pytest.raises(ValueError, match=f"(?s)^sigma must be {rule}"):
+        cholesky_factor("sigma", batch)
+
+
+def gram(vectors: int, size: int, dtype: torch.dtype) -> Tensor:
+    x = torch.randn(200, size, vectors, dtype=dtype)
+    return x @ x.mT
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 32])
+@every_dtype
+def test_no_singular_matrix_passes_for_its_rounding_errors(dtype: torch.dtype, size: int) -> None:
+    """Torch finds a factor for about half of these."""
+    for matrix in gram(size - 1, size, dtype):
+        with pytest.raises(ValueError, match="sigma must be positive definite, and is singular"):
+            cholesky_factor("sigma", matrix)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 32])
+@every_dtype
+def test_factors_of_matrices_that_have_one(dtype: torch.dtype, size: int) -> None:
+    # Units that differ by 1e12 among the axes are no singularity.
+    units = torch.logspace(-6, 6, size, dtype=dtype).unsqueeze(-1)
+    matrix = units * gram(4 * size, size, dtype) * units.mT
+    factor = cholesky_factor("sigma", matrix)
+    assert (factor.triu(1) == 0).all() and (factor.diagonal(dim1=-2, dim2=-1) > 0).all()
+    error = ((factor @ factor.mT - matrix) / units / units.mT).abs().amax()
+    assert error < 8 * size * torch.finfo(dtype).eps * 4 * size
+
+
+def test_a_rounding_error_is_no_asymmetry() -> None:
+    matrix = torch.tensor([[4.0, 1.0 + 1e-6], [1.0, 2.0]])
+    factor = cholesky_factor("sigma", matrix)
+    torch.testing.assert_close(factor @ factor.mT, (matrix + matrix.mT) / 2)
+
+
+def test_gradients_of_the_factor() -> None:
+    x = torch.randn(2, 3, 4, dtype=DOUBLE, requires_grad=True)
+    assert gradcheck(lambda x: cholesky_factor("sigma", x @ x.mT), x)
+
+
+def test_checks_pass_through_vmap_and_compilation() -> None:
+    def build(loc: Tensor, sigma: Tensor) -> Tensor:
+        factor = cholesky_factor("sigma", sigma)
+        require_scale_tril("factor", factor)
+        return broadcast_location_scale(loc=loc, scale_tril=factor)[1]
+
+    loc, sigma = torch.zeros(4, 3), gram(9, 3, torch.float32)[:4]
+    expected = build(loc, sigma)
+    torch.testing.assert_close(torch.func.vmap(build)(loc, sigma), expected)
+    compiled = torch.compile(build, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(loc, sigma), expected)
+    with pytest.raises(ValueError, match="sigma must be positive definite"):
+        torch.func.vmap(build)(loc, -sigma)

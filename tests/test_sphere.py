@@ -1,0 +1,219 @@
+"""Rules on spheres and radii: their degrees, their error, their limits; ellipsoids in a ball."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from cases import every_dtype
+from scipy.special import hyp0f1, roots_genlaguerre, roots_jacobi
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from sparsefam.numerics import quadrature, sphere
+from sparsefam.numerics.nesting import lies_in_ball
+from sparsefam.numerics.sphere import REPLICATES, direction_rule, radial_count, radial_rule
+
+DOUBLE = torch.float64
+SINGLE = torch.float32
+LIKE = {dtype: torch.empty((), dtype=dtype) for dtype in (SINGLE, DOUBLE)}
+EXPONENTS = [0.0, 1e-3, 0.25, 0.5, 1.0, 3.7, 20.0, 1e3, 1e6, 1e10]
+
+
+# Directions
+
+
+def monomial_mean(powers: tuple[int, ...]) -> float:
+    """Of a monomial over the sphere: a ratio of gamma functions, 0 if a power is odd."""
+    if any(k % 2 for k in powers):
+        return 0.0
+    total = math.prod(math.gamma((k + 1) / 2) / math.gamma(0.5) for k in powers)
+    return total * math.gamma(len(powers) / 2) / math.gamma((len(powers) + sum(powers)) / 2)
+
+
+def largest_miss(dim: int, order: int, degree: int) -> float:
+    """Error of the rule over all monomials of one degree."""
+    x, weights = direction_rule(dim, order, LIKE[DOUBLE])
+    misses = []
+    for powers in itertools.product(range(degree + 1), repeat=dim):
+        if sum(powers) == degree:
+            found = (weights * (x ** torch.tensor(powers)).prod(-1)).sum().item()
+            misses.append(abs(found - monomial_mean(powers)))
+    return max(misses)
+
+
+@pytest.mark.parametrize(("dim", "order"), [(1, 1), (1, 9), (2, 4), (2, 11), (3, 5), (3, 12)])
+def test_directions_are_exact_to_their_order(dim: int, order: int) -> None:
+    for degree in range(order + 1):
+        assert largest_miss(dim, order, degree) < 1e-14, degree
+
+
+@pytest.mark.parametrize(("dim", "order"), [(2, 4), (3, 6)])
+def test_directions_are_not_exact_far_beyond(dim: int, order: int) -> None:
+    assert largest_miss(dim, order, order + 2) > 1e-4
+
+
+@pytest.mark.parametrize("dim", [4, 5, 8])
+def test_quasi_random_directions_are_exact_to_degree_three(dim: int) -> None:
+    for degree in range(4):
+        assert largest_miss(dim, 2, degree) < 1e-14, degree
+    assert largest_miss(4, 2, 4) > 1e-6
+
+
+@every_dtype
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 16, 30])
+def test_directions_are_unit_vectors_in_opposite_pairs(dim: int, dtype: torch.dtype) -> None:
+    x, weights = direction_rule(dim, 6, LIKE[dtype])
+    assert (x.shape, weights.shape) == ((len(x), dim), (len(x),))
+    assert x.dtype == weights.dtype == dtype
+    eps = torch.finfo(dtype).eps
+    assert (x.norm(dim=-1) - 1).abs().max() < 4 * eps
+    assert abs(weights.sum().item() - 1) < len(x) * eps
+    assert (weights > 0).all()
+    pairs = {tuple(row) for row in x.tolist()}
+    assert all(tuple(-v for v in row) in pairs for row in pairs)
+
+
+@pytest.mark.parametrize("dim", [4, 8, 16])
+def test_replicates_tell_the_error_of_quasi_random_directions(dim: int) -> None:
+    # The mean of e^{a'x} over the sphere is 0F1(; D/2; |a|^2/4).
+    size, ratios = 2.0, []
+    for order in (16, 64, 128):
+        x, weights = direction_rule(dim, order, LIKE[DOUBLE])
+        axes = torch.linalg.qr(torch.cos(torch.arange(dim * dim).reshape(dim, dim).double()))[0]
+        values = torch.exp(size * x @ axes)
+        found = (weights[:, None] * values).sum(0)
+        error = (found - hyp0f1(dim / 2, size**2 / 4)).abs()
+        sets = values.unflatten(0, (REPLICATES, -1)).mean(1)
+        claimed = sets.std(0) / REPLICATES**0.5
+        assert (error < 5 * claimed).all()
+        ratios.append((error.square().mean() / claimed.square().mean()).sqrt().item())
+        assert claimed.max() < 4e-3
+    assert 0.3 < sum(ratios) / len(ratios) < 3
+
+
+# Radii
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("count", [1, 2, 9, 17, 40])
+def test_radii_integrate_even_powers(count: int, dim: int) -> None:
+    m = torch.tensor(EXPONENTS, dtype=DOUBLE)
+    radii, weights = radial_rule(count, dim, m)
+    assert radii.shape == weights.shape == (count, len(m))
+    assert ((radii > 0) & (radii < 1)).all()
+    assert (radii.diff(dim=0) > 0).all()
+    assert (weights >= 0).all()
+    log_power, misses = torch.zeros_like(radii), []
+    for k in range(2 * count + 1):
+        misses.append(((weights * log_power.exp()).sum(0) - 1).abs())
+        log_power = log_power + torch.log(radii.square() * (1 + (m + 1) / (dim / 2 + k)))
+    assert torch.stack(misses[:-1]).max() < 1e-12
+    # And no further.
+    assert count > 2 or (misses[-1] > 1e-5).all()
+
+
+@pytest.mark.parametrize("m", [0.0, 0.5, 2.0, 30.0])
+def test_radii_are_those_of_gauss_and_jacobi(m: float) -> None:
+    radii, weights = radial_rule(17, 3, torch.tensor(m, dtype=DOUBLE))
+    x, w = (torch.from_numpy(v) for v in roots_jacobi(17, m, 0.5))
+    torch.testing.assert_close(radii.square(), (1 + x) / 2, rtol=1e-12, atol=0)
+    torch.testing.assert_close(weights, w / w.sum(), rtol=1e-10, atol=0)
+
+
+def test_radii_tend_to_those_of_gauss_and_laguerre() -> None:
+    radii, weights = radial_rule(17, 5, torch.tensor(1e16, dtype=DOUBLE))
+    x, w = (torch.from_numpy(v) for v in roots_genlaguerre(17, 1.5))
+    torch.testing.assert_close(1e16 * radii.square(), x, rtol=1e-12, atol=0)
+    torch.testing.assert_close(weights, w / w.sum(), rtol=1e-9, atol=0)
+
+
+def test_radii_are_differentiable_in_the_exponent() -> None:
+    m = torch.tensor([0.3, 2.0, 15.0], dtype=DOUBLE, requires_grad=True)
+    assert gradcheck(lambda m: radial_rule(9, 3, m), m)
+    assert gradgradcheck(lambda m: radial_rule(4, 2, m), m)
+
+
+def test_radii_keep_the_digits_of_float32() -> None:
+    m = torch.tensor(EXPONENTS, dtype=SINGLE)
+    found, exact = radial_rule(33, 2, m), radial_rule(33, 2, m.double())
+    for a, b in zip(found, exact, strict=True):
+        assert a.dtype == SINGLE
+        torch.testing.assert_close(a.double(), b, rtol=2e-7, atol=1e-38)
+
+
+def test_orders_give_the_degree_of_the_product() -> None:
+    for dim, order in itertools.product((1, 2, 3), range(1, 30)):
+        assert 4 * radial_count(dim, order) - 2 >= order - 1
+
+
+# Caches
+
+
+def total(a: Tensor) -> Tensor:
+    x, weights = direction_rule(5, 3, a)
+    radii, shares = radial_rule(3, 5, a.square())
+    y, rule = quadrature.gauss_legendre(11, a)
+    return (weights * torch.exp(a * x[:, 0])).sum() * (shares * radii).sum() * (rule * y**2).sum()
+
+
+def test_rules_made_inside_a_transform_serve_outside_and_in_compiled_graphs() -> None:
+    a = torch.tensor([0.3, 0.9], dtype=DOUBLE)
+    for cached in (sphere._cached, quadrature._cached):
+        cached.cache_clear()
+    slopes = torch.vmap(torch.func.grad(total))(a)
+    with torch.inference_mode():
+        direction_rule(6, 3, a)
+    torch._dynamo.reset()
+    compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
+    for x, slope in zip(a, slopes, strict=True):
+        x = x.clone().requires_grad_()
+        assert compiled(x).item() == pytest.approx(total(x).item(), rel=1e-14)
+        (found,) = torch.autograd.grad(total(x), x)
+        assert found.item() == pytest.approx(slope.item(), rel=1e-12)
+        assert direction_rule(6, 3, x)[0].mul(x).sum().requires_grad
+
+
+def test_a_compiled_graph_may_meet_other_dimensions() -> None:
+    def sums(x: Tensor) -> Tensor:
+        directions, weights = direction_rule(x.shape[-1], 3, x)
+        return (weights * torch.exp(directions @ x)).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(sums, fullgraph=True, backend="aot_eager")
+    for dim in (2, 3, 5):
+        x = torch.ones(dim, dtype=DOUBLE)
+        torch.testing.assert_close(compiled(x), sums(x))
+
+
+# Ellipsoids in a ball
+
+
+def longest(matrix: Tensor, offset: Tensor) -> Tensor:
+    """Largest |M v + d| by ascent from many directions."""
+    v = torch.randn(300, matrix.shape[-1], dtype=DOUBLE).expand(len(matrix), -1, -1)
+    for _ in range(300):
+        v = v / v.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        image = v @ matrix.mT + offset[:, None]
+        v = image @ matrix
+    return image.norm(dim=-1).amax(-1)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 6])
+def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
+    matrix, offset = torch.randn(60, dim, dim, dtype=DOUBLE), torch.randn(60, dim, dtype=DOUBLE)
+    matrix[:10] = matrix[:10] @ torch.diag(torch.arange(dim) < 1).double()  # flat
+    offset[5:20] = 0  # concentric
+    matrix[20:30] = torch.eye(dim, dtype=DOUBLE) * torch.rand(10, 1, 1, dtype=DOUBLE)  # round
+    offset[30:40, 0] = 1e-9
+    size = longest(matrix, offset)
+    for factor, expected in ((1 - 1e-9, True), (1 + 1e-9, False)):
+        s = factor / size
+        found = lies_in_ball(s[:, None, None] * matrix, s[:, None] * offset)
+        assert (found == expected).all()
+
+
+def test_nesting_of_a_flat_and_of_an_empty_ellipsoid() -> None:
+    matrix = torch.zeros(3, 2, 2, dtype=DOUBLE)
+    offset = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.8, 0.8]], dtype=DOUBLE)
+    assert lies_in_ball(matrix, offset).tolist() == [True, True, False]
