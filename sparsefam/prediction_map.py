@@ -12,11 +12,14 @@ from .distributions import (
     BetaLaplace,
     Laplace,
     LocationScale,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
     Normal,
     SparseCategorical,
     SparseDistribution,
     Triangular,
     TruncatedParabola,
+    TruncatedParaboloid,
 )
 
 __all__ = ["rpm"]
@@ -25,12 +28,13 @@ __all__ = ["rpm"]
 def rpm(score: scores.Score, alpha: Tensor | float, base: object = None) -> SparseDistribution:
     r"""The density that maximises $E_p[f] - \Omega_\alpha(p)$: $\exp_{2-\alpha}(f - A_\alpha(f))$.
 
-    | score | alpha = 1 | alpha = 2 | other alpha > 1 |
-    |---|---|---|---|
-    | `Quadratic` | `Normal` | `TruncatedParabola` | `BetaGaussian` |
-    | `AbsoluteDeviation` | `Laplace` | `Triangular` | `BetaLaplace` |
-    | `LocationScale` | | `LocationScale` | |
-    | `Finite` | softmax | sparsemax | entmax |
+    | alpha | `Quadratic` | `MultivariateQuadratic` | `AbsoluteDeviation` | `Finite` |
+    |---|---|---|---|---|
+    | 1 | `Normal` | `MultivariateNormal` | `Laplace` | softmax |
+    | 2 | `TruncatedParabola` | `TruncatedParaboloid` | `Triangular` | sparsemax |
+    | other > 1 | `BetaGaussian` | `MultivariateBetaGaussian` | `BetaLaplace` | entmax |
+
+    The score `LocationScale` gives the density of that name, at alpha = 2 only.
 
     Args:
         score: The score f.
@@ -68,6 +72,15 @@ def _quadratic(score: scores.Quadratic, alpha: Tensor | float) -> SparseDistribu
     if not isinstance(alpha, Tensor) and alpha == 2:
         return TruncatedParabola.from_sigma(score.loc, score.sigma)
     return BetaGaussian.from_sigma(score.loc, score.sigma, alpha)
+
+
+@_map.register
+def _multivariate(score: scores.MultivariateQuadratic, alpha: Tensor | float) -> SparseDistribution:
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return MultivariateNormal(score.loc, scale_tril=score.sigma_tril)
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParaboloid.from_sigma_tril(score.loc, score.sigma_tril)
+    return MultivariateBetaGaussian.from_sigma_tril(score.loc, score.sigma_tril, alpha)
 
 
 @_map.register

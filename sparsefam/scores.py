@@ -1,13 +1,27 @@
 """Scores: the functions f that a regularized prediction map turns into densities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from .numerics.arguments import broadcast_arguments, require
+from .numerics.arguments import (
+    broadcast_arguments,
+    broadcast_location_scale,
+    cholesky_factor,
+    require,
+    require_scale_tril,
+)
 
-__all__ = ["AbsoluteDeviation", "Finite", "LocationScale", "Quadratic", "Score", "slope_of"]
+__all__ = [
+    "AbsoluteDeviation",
+    "Finite",
+    "LocationScale",
+    "MultivariateQuadratic",
+    "Quadratic",
+    "Score",
+    "slope_of",
+]
 
 
 class Score:
@@ -42,6 +56,56 @@ class Quadratic(Score):
     def __call__(self, t: Tensor) -> Tensor:
         """Score at locations t."""
         return -0.5 * ((t - self.loc) / self.sigma).square()
+
+
+class MultivariateQuadratic(Score):
+    r"""$f(t) = -\tfrac12 (t - \mu)^\top \Sigma^{-1} (t - \mu)$, where $\Sigma = L L^\top$.
+
+    Gaussian at alpha = 1, truncated paraboloid at alpha = 2.
+
+    Args:
+        loc: $\mu$ (*batch, D).
+        sigma_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal.
+
+    Raises:
+        ValueError: `loc` not finite; `sigma_tril` not square, of another dimension than `loc`, not
+            finite, not lower triangular or with a diagonal that is not positive; batches that do
+            not broadcast.
+
+    Examples:
+        >>> f = MultivariateQuadratic.from_sigma([0.0, 0.0], torch.tensor([[4.0, 0.0], [0.0, 1.0]]))
+        >>> f(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
+        tensor([-0.5000, -2.0000])
+    """
+
+    def __init__(self, loc: Tensor | Sequence[float], sigma_tril: Tensor) -> None:
+        self.loc, self.sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
+        require(torch.isfinite(self.loc), "loc", "finite", self.loc)
+        require_scale_tril("sigma_tril", self.sigma_tril)
+
+    @classmethod
+    def from_sigma(cls, loc: Tensor | Sequence[float], sigma: Tensor) -> "MultivariateQuadratic":
+        r"""From $\Sigma$ (*batch, D, D) itself.
+
+        Raises:
+            ValueError: `sigma` not square, finite, symmetric and positive definite to rounding.
+        """
+        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
+        return cls(loc, cholesky_factor("sigma", sigma))
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""$\Sigma$ (*batch, D, D)."""
+        return self.sigma_tril @ self.sigma_tril.mT
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t (..., D)."""
+        size = self.loc.shape[-1]
+        if t.shape[-1:] != (size,):
+            raise ValueError(f"t must have shape (..., {size}), got {tuple(t.shape)}")
+        offset = (t - self.loc).unsqueeze(-1)
+        u: Tensor = torch.linalg.solve_triangular(self.sigma_tril, offset, upper=False)
+        return -0.5 * u.square().sum((-2, -1))
 
 
 class AbsoluteDeviation(Score):

@@ -34,6 +34,50 @@ def test_types(alpha: float, quadratic: type, absolute: type) -> None:
     assert type(sf.rpm(scores.AbsoluteDeviation(0.1, b=0.3), alpha)) is absolute
 
 
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [
+        (1, sf.MultivariateNormal),
+        (1.0, sf.MultivariateNormal),
+        (1.5, sf.MultivariateBetaGaussian),
+        (2, sf.TruncatedParaboloid),
+        (math.inf, sf.MultivariateBetaGaussian),
+        (torch.tensor(2.0), sf.MultivariateBetaGaussian),
+    ],
+)
+def test_types_in_any_dimension(alpha: float, expected: type) -> None:
+    assert type(sf.rpm(scores.MultivariateQuadratic([0.1, 0.0], torch.eye(2)), alpha)) is expected
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.7, 2.0, 3.0, torch.tensor(1.7, dtype=F64)])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_density_of_vectors_is_the_deformed_exponential_of_the_score(
+    size: int, alpha: float | torch.Tensor
+) -> None:
+    tril = torch.randn(2, size, size, dtype=F64).tril(-1) / 2 + torch.diag(
+        torch.linspace(0.4, 2, size, dtype=F64)
+    )
+    f = scores.MultivariateQuadratic(torch.randn(3, 1, size, dtype=F64), tril)
+    p = sf.rpm(f, alpha)
+    assert p.batch_shape == (3, 2) and p.event_shape == (size,)
+    t = p.loc + (3 * torch.rand(200, 1, 1, 1, dtype=F64)) * torch.randn(200, 3, 2, size, dtype=F64)
+    expected = exp_beta(f(t) - p.log_normalizer, 2 - alpha)
+    assert alpha == 1 or 20 < (expected == 0).sum() < 1180
+    torch.testing.assert_close(p.prob(t), expected, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(p.score(t), f(t), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, torch.tensor(3.0, dtype=F64)])
+def test_one_component_is_the_line(alpha: float | torch.Tensor) -> None:
+    loc, sigma = tensor(0.3, -1.0), tensor(0.4, 2.0)
+    line = sf.rpm(scores.Quadratic(loc, sigma), alpha)
+    p = sf.rpm(scores.MultivariateQuadratic(loc[:, None], sigma[:, None, None]), alpha)
+    t = torch.linspace(-4, 4, 81, dtype=F64)[:, None]
+    torch.testing.assert_close(p.prob(t.unsqueeze(-1)), line.prob(t), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(p.log_normalizer, line.log_normalizer, rtol=1e-13, atol=0)
+    torch.testing.assert_close(p.scale_tril[..., 0, 0], line.scale, rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 4 / 3, 1.7, 2.0, 3.0])
 @pytest.mark.parametrize("score", [scores.Quadratic, scores.AbsoluteDeviation])
 def test_density_is_the_deformed_exponential_of_the_score(score: type, alpha: float) -> None:
@@ -134,6 +178,14 @@ def test_excluded_categories_get_exactly_nothing(alpha: float) -> None:
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), math.nan), "alpha must be at least 1, got nan"),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), torch.tensor(1.0)), "alpha must be greater"),
         (lambda: sf.rpm(scores.LocationScale(0.0, 1.0, lambda x: x**2), 1.5), "alpha must be 2"),
+        (
+            lambda: sf.rpm(scores.MultivariateQuadratic([0.0], torch.eye(1)), 0.5),
+            "alpha must be at least 1, got 0.5",
+        ),
+        (
+            lambda: sf.rpm(scores.MultivariateQuadratic([0.0], torch.eye(1)), torch.tensor(1.0)),
+            "alpha must be greater than 1",
+        ),
         (lambda: sf.rpm("score", 2), "score must be one of"),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 2, base="normal"), "base must be None"),
         (lambda: scores.Quadratic(0.0, -1.0), "sigma must be positive and finite"),

@@ -14,6 +14,13 @@ LOC, WIDTH = torch.tensor([[0.25], [-1.0]], dtype=DOUBLE), torch.tensor([0.5, 2.
 T = torch.linspace(-3, 3, 13, dtype=DOUBLE).reshape(13, 1, 1)
 
 
+CENTRE = torch.tensor([[[0.25, -1.0, 3.0]], [[1.0, 0.0, -2.0]]], dtype=DOUBLE)
+TRIL = torch.tensor(
+    [[[0.5, 0.0, 0.0], [-2.0, 3.0, 0.0], [0.25, 1.0, 0.125]], torch.eye(3).tolist()], dtype=DOUBLE
+)
+EYE = torch.eye(2)
+
+
 def cosh(x: Tensor) -> Tensor:
     return torch.cosh(x)
 
@@ -43,6 +50,36 @@ def test_numbers_and_mixed_precisions_become_tensors_of_one_dtype() -> None:
     assert (f.loc.dtype, f.sigma.shape) == (DOUBLE, (2,))
 
 
+def test_multivariate_values_broadcast_over_the_batch() -> None:
+    f = scores.MultivariateQuadratic(CENTRE, TRIL)
+    t = torch.randn(13, 1, 1, 3, dtype=DOUBLE)
+    offset = (t - CENTRE).unsqueeze(-1)
+    expected = -0.5 * (offset.mT @ torch.linalg.inv(TRIL @ TRIL.mT) @ offset)[..., 0, 0]
+    torch.testing.assert_close(f(t), expected, rtol=1e-11, atol=0)
+    assert f(t).shape == (13, 2, 2) and f.loc.shape == (2, 2, 3)
+    assert isinstance(f, scores.Score)
+
+
+def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
+    f = scores.MultivariateQuadratic.from_sigma(CENTRE, TRIL @ TRIL.mT)
+    torch.testing.assert_close(f.sigma_tril, TRIL.expand(2, 2, 3, 3), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(f.sigma, (TRIL @ TRIL.mT).expand(2, 2, 3, 3))
+    line = scores.Quadratic(LOC, WIDTH)
+    same = scores.MultivariateQuadratic.from_sigma(LOC[..., None], WIDTH.square()[:, None, None])
+    torch.testing.assert_close(same(T.unsqueeze(-1)), line(T), rtol=1e-14, atol=0)
+
+
+def test_an_ill_conditioned_matrix_keeps_single_precision() -> None:
+    """Sigma has condition 1e12 here: its inverse would have no digit in float32."""
+    tril = torch.tensor([[1.0, 0.0], [0.75, 1e-6]])
+    t = torch.tensor([[0.5, 0.375 + 2.0**-21], [1e-6, 0.0], [-3.0, 2.0]])
+    found, expected = (
+        scores.MultivariateQuadratic(torch.zeros(2, dtype=dtype), tril.to(dtype))(t.to(dtype))
+        for dtype in (torch.float32, DOUBLE)
+    )
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+
+
 def test_gradients_reach_locations_and_parameters() -> None:
     leaves = [torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in (0.7, 0.25, 2.0)]
     for make in (
@@ -51,6 +88,16 @@ def test_gradients_reach_locations_and_parameters() -> None:
         lambda loc, scale: scores.LocationScale(loc, scale, cosh),
     ):
         assert torch.autograd.gradcheck(lambda t, loc, width, f=make: f(loc, width)(t), leaves)
+
+
+def test_gradients_reach_vectors_and_matrices() -> None:
+    leaves = [x.clone().requires_grad_() for x in (CENTRE[1] + 0.5, CENTRE, TRIL)]
+    assert torch.autograd.gradcheck(
+        lambda t, loc, tril: scores.MultivariateQuadratic(loc, tril.tril())(t), leaves
+    )
+    assert torch.autograd.gradcheck(
+        lambda t, loc, x: scores.MultivariateQuadratic.from_sigma(loc, x @ x.mT)(t), leaves
+    )
 
 
 def test_slope_is_the_derivative_and_can_be_differentiated_again() -> None:
@@ -85,6 +132,51 @@ def test_a_score_must_say_how_to_be_called() -> None:
         (
             lambda: scores.Quadratic(torch.zeros(2), torch.ones(3)),
             r"shapes must broadcast .* loc \(2,\), sigma \(3,\)",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([math.nan, 0.0], EYE),
+            r"loc must be finite, got .*nan",
+        ),
+        (lambda: scores.MultivariateQuadratic(0.0, EYE), r"loc must have shape \(\*batch, D\)"),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0, 0.0], EYE),
+            r"sigma_tril must be square, \(\*batch, 3, 3\) like loc .* got shape \(2, 2\)",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE[:1]),
+            r"sigma_tril must be square, .* got shape \(1, 2\)",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE.flip(0)),
+            "sigma_tril must be lower triangular, got",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], torch.diag(torch.tensor([1.0, 0.0]))),
+            "sigma_tril must be nonsingular, .* add a small multiple of the identity",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], -EYE),
+            "sigma_tril must be a Cholesky factor, with a positive diagonal",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE / 0),
+            "sigma_tril must be finite",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic.from_sigma([0.0, 0.0], torch.ones(2, 2)),
+            "sigma must be positive definite, and is singular or indefinite: add a small multiple",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic.from_sigma([0.0, 0.0], torch.ones(2, 3)),
+            "sigma must be square",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic.from_sigma([0.0, 0.0], EYE + EYE[0]),
+            "sigma must be symmetric",
+        ),
+        (
+            lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE)(torch.zeros(4, 1)),
+            r"t must have shape \(\.\.\., 2\), got \(4, 1\)",
         ),
         (lambda: scores.Finite(torch.zeros(2, 0)), r"scores must have shape .*\(2, 0\)"),
         (lambda: scores.Finite(torch.tensor([0.0, math.inf])), r"numbers below \+inf, got .*inf"),

@@ -1,14 +1,31 @@
 """Constraints that know their intervals, and their bijections."""
 
+import copy
 import math
+import pickle
 
+import pyro
 import pytest
 import torch
-from torch.distributions import biject_to, transform_to
+from pyro.infer import MCMC, NUTS
+from torch import Tensor
+from torch.autograd.functional import jacobian
+from torch.distributions import biject_to, constraints, transform_to
 
-from sparsefam import Normal, TruncatedParabola
-from sparsefam.supports import Interval, RealLine, finite, positive_finite
+from sparsefam import MultivariateBetaGaussian, Normal, TruncatedParabola
+from sparsefam.supports import (
+    Ellipsoid,
+    Interval,
+    RealLine,
+    finite,
+    finite_scale_tril,
+    finite_vector,
+    positive_finite,
+)
 
+DOUBLE = torch.float64
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+every_dimension = pytest.mark.parametrize("size", [1, 2, 3, 8])
 LOWER, UPPER = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
 BOUNDS = torch.broadcast_tensors(LOWER, torch.maximum(UPPER, LOWER + 1))
 
@@ -61,3 +78,206 @@ def test_parameter_constraints_refuse_infinity() -> None:
     assert positive_finite.check(values).tolist() == [False, False, True, True] + [False] * 3
     assert positive_finite.check(transform_to(positive_finite)(torch.randn(9))).all()
     assert finite.check(transform_to(finite)(torch.randn(9))).all()
+
+
+def test_vectors_and_scale_matrices_refuse_infinity_and_singularity() -> None:
+    vectors = torch.tensor([[0.0, -3.0], [0.0, math.inf], [math.nan, 0.0]])
+    assert finite_vector.check(vectors).tolist() == [True, False, False]
+    matrices = {
+        ((1.0, 0.0), (-5.0, 1e-30)): True,
+        ((1.0, 1e-9), (0.0, 1.0)): False,
+        ((1.0, 0.0), (0.0, 0.0)): False,
+        ((1.0, 0.0), (0.0, -1.0)): False,
+        ((1.0, 0.0), (math.inf, 1.0)): False,
+        ((math.inf, 0.0), (0.0, 1.0)): False,
+        ((1.0, math.nan), (0.0, 1.0)): False,
+    }
+    checked = finite_scale_tril.check(torch.tensor(list(matrices)))
+    assert checked.tolist() == list(matrices.values())
+    assert finite_scale_tril.check(torch.ones(4, 2, 3)).tolist() == [False] * 4
+    assert not finite_scale_tril.check(torch.tensor(1.0))
+    for registry in (biject_to, transform_to):
+        assert finite_scale_tril.check(registry(finite_scale_tril)(torch.randn(5, 3, 3))).all()
+        assert finite_vector.check(registry(finite_vector)(torch.randn(5, 3))).all()
+
+
+# Ellipsoids
+
+
+def ellipsoid(size: int, dtype: torch.dtype, smallest: float = 0.1) -> Ellipsoid:
+    """A batch (3, 2) of them, whose axes are as long as 1 and as short as `smallest`."""
+    lengths = torch.logspace(0, math.log10(smallest), size, dtype=dtype).unsqueeze(-1)
+    tril = torch.randn(2, size, size, dtype=dtype).tril(-1) + torch.eye(size, dtype=dtype)
+    return Ellipsoid(torch.randn(3, 1, size, dtype=dtype), lengths * tril)
+
+
+@every_dimension
+@every_dtype
+def test_ellipsoid_is_closed_and_checks_elementwise(dtype: torch.dtype, size: int) -> None:
+    support = ellipsoid(size, dtype)
+    assert support.event_dim == 1 and not support.is_discrete
+    unit = torch.nn.functional.normalize(torch.randn(500, 3, 2, size, dtype=dtype), dim=-1)
+    edge = (support.scale_tril @ unit.unsqueeze(-1)).squeeze(-1)
+    margin = 1e-4 if dtype == torch.float32 else 1e-11
+    assert support.check(support.loc + edge).all()
+    assert support.check(support.loc + (1 - margin) * edge).all()
+    assert not support.check(support.loc + (1 + margin) * edge).any()
+    assert support.check(support.loc).shape == (3, 2)
+    assert support.check(torch.zeros(5, 1, 1, size, dtype=dtype)).shape == (5, 3, 2)
+    for far in (1e30, math.inf, -math.inf, math.nan):
+        assert not support.check(torch.full_like(support.loc, far)).any()
+
+
+@pytest.mark.parametrize("smallest", [1.0, 1e-3, 1e-6])
+@pytest.mark.parametrize("distance", [0.0, 100.0])
+@every_dtype
+def test_rounding_throws_no_point_out(dtype: torch.dtype, distance: float, smallest: float) -> None:
+    """Far from the origin, or through an ill-conditioned matrix, t keeps few digits of u."""
+    support = ellipsoid(8, dtype, smallest)
+    support = Ellipsoid(distance * support.loc, support.scale_tril)
+    y = 10 * torch.randn(500, 3, 2, 8, dtype=dtype)
+    transform = biject_to(support)
+    t = transform(y)
+    assert support.check(t).all()
+    assert transform.inv(t).isfinite().all()
+
+
+def test_on_the_line_it_is_the_interval() -> None:
+    loc, scale = torch.tensor([[0.5], [-1.0]], dtype=DOUBLE), torch.tensor([2.0, 0.25]).double()
+    line = Interval(loc - scale, loc + scale)
+    support = Ellipsoid(loc.unsqueeze(-1), scale[:, None, None])
+    y = torch.linspace(-6, 6, 25, dtype=DOUBLE)[:, None, None].expand(25, 2, 2)
+    ours, theirs = biject_to(support), biject_to(line)
+    t = theirs(y)
+    torch.testing.assert_close(ours(y.unsqueeze(-1)).squeeze(-1), t, rtol=0, atol=1e-14)
+    log_det = ours.log_abs_det_jacobian(y.unsqueeze(-1), t.unsqueeze(-1))
+    torch.testing.assert_close(log_det, theirs.log_abs_det_jacobian(y, t), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("registry", [biject_to, transform_to])
+@every_dimension
+@every_dtype
+def test_space_maps_onto_the_ellipsoid_and_back(registry, dtype: torch.dtype, size: int) -> None:
+    support = ellipsoid(size, dtype)
+    transform = registry(support)
+    assert transform.bijective and transform.codomain is support
+    assert transform.domain is constraints.real_vector
+    y = torch.randn(200, 3, 2, size, dtype=dtype)
+    y = (
+        y
+        / y.norm(dim=-1, keepdim=True)
+        * torch.linspace(0, 6, 200, dtype=dtype)[:, None, None, None]
+    )
+    t = transform(y)
+    assert support.check(t).all()
+    # cosh^2(3) = 101 times the rounding of t, times the condition of the matrix.
+    tolerance = 5e-2 if dtype == torch.float32 else 1e-10
+    assert (transform.inv(t) - y).abs().max() < tolerance
+    shape = transform.forward_shape(torch.Size([7, 1, 1, size]))
+    assert shape == transform.inverse_shape(torch.Size([7, 1, 1, size])) == (7, 3, 2, size)
+    assert transform(torch.zeros(7, 1, 1, size, dtype=dtype)).shape == shape
+
+
+@every_dimension
+def test_log_det_is_that_of_the_jacobian(size: int) -> None:
+    support = ellipsoid(size, DOUBLE)
+    one = Ellipsoid(support.loc[1, 0], support.scale_tril[0, 1])
+    transform = biject_to(one)
+    for radius in (0.0, 1e-6, 0.3, 1.99, 2.01, 7.0):
+        y = radius * torch.nn.functional.normalize(torch.randn(size, dtype=DOUBLE), dim=-1)
+        found = transform.log_abs_det_jacobian(y, transform(y))
+        expected = torch.linalg.slogdet(jacobian(transform, y))
+        assert expected.sign == 1 and found.shape == ()
+        torch.testing.assert_close(found, expected.logabsdet, rtol=0, atol=1e-11)
+    batch = biject_to(support).log_abs_det_jacobian(torch.zeros(5, 3, 2, size), support.loc)
+    assert batch.shape == (5, 3, 2)
+
+
+@every_dtype
+def test_gradients_reach_the_parameters_and_are_finite_at_the_centre(dtype: torch.dtype) -> None:
+    loc = torch.tensor([0.5, -1.0], dtype=dtype, requires_grad=True)
+    tril = torch.tensor([[2.0, 0.0], [1.0, 0.5]], dtype=dtype, requires_grad=True)
+    y = torch.zeros(2, dtype=dtype, requires_grad=True)
+    transform = biject_to(Ellipsoid(loc, tril))
+    t = transform(y)
+    log_det = transform.log_abs_det_jacobian(y, t)
+    slopes = torch.autograd.grad(t.sum() + log_det + transform.inv(t).sum(), (y, loc, tril))
+    assert all(slope.isfinite().all() for slope in slopes)
+    (slope,) = torch.autograd.grad(transform(y)[1], y)
+    torch.testing.assert_close(slope, tril[1] / 2)  # tanh(r/2)/r is 1/2 at 0
+    y = torch.tensor([0.75, -0.5], dtype=DOUBLE, requires_grad=True)
+    fixed = transform(y.to(dtype)).detach().double()
+    leaves = (y, loc.detach().double().requires_grad_(), tril.detach().double().requires_grad_())
+
+    def there_and_back(y: Tensor, loc: Tensor, tril: Tensor) -> tuple[Tensor, ...]:
+        transform = biject_to(Ellipsoid(loc, tril.tril()))
+        t = transform(y)
+        return t, transform.inv(fixed), transform.log_abs_det_jacobian(y, t)
+
+    assert torch.autograd.gradcheck(there_and_back, leaves)
+
+
+def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
+    support = ellipsoid(3, DOUBLE)
+    same, other = (Ellipsoid(support.loc + x, support.scale_tril) for x in (0.0, 1.0))
+    assert biject_to(support) == biject_to(same) != biject_to(other)
+    assert biject_to(support) != biject_to(RealLine(support.loc))
+    assert "loc=tensor" in repr(support) and "scale_tril=tensor" in repr(support)
+    y = torch.randn(3, 2, 3, dtype=DOUBLE)
+    t = biject_to(support)(y)
+    for copied in (pickle.loads(pickle.dumps(support)), copy.deepcopy(support)):
+        assert torch.equal(biject_to(copied)(y), t)
+    cached = biject_to(support).with_cache()
+    assert cached.inv(cached(y)) is y
+
+    def image(y: Tensor, loc: Tensor, tril: Tensor) -> tuple[Tensor, Tensor]:
+        support = Ellipsoid(loc, tril)
+        t = biject_to(support)(y)
+        return t, support.check(t)
+
+    flat = (y.flatten(0, 1), support.loc.flatten(0, 1), support.scale_tril.flatten(0, 1))
+    mapped = torch.func.vmap(image)(*flat)
+    torch.testing.assert_close(mapped[0], t.flatten(0, 1))
+    assert mapped[1].all()
+    compiled = torch.compile(image, fullgraph=True, backend="aot_eager")(*flat)
+    torch.testing.assert_close(compiled, mapped)
+
+
+@pytest.mark.parametrize(
+    ("loc", "tril", "message"),
+    [
+        ([0.0, 0.0], [[1.0, 0.0]], "scale_tril must be square"),
+        ([0.0, 0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], "scale_tril must be square, .* 3, 3"),
+        ([0.0, 0.0], [[1.0, 0.5], [0.0, 1.0]], "scale_tril must be lower triangular"),
+        ([0.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], "scale_tril must be nonsingular"),
+        ([0.0, 0.0], [[1.0, 0.0], [0.0, -1.0]], "scale_tril must be a Cholesky factor"),
+        ([0.0, 0.0], [[1.0, 0.0], [math.nan, 1.0]], "scale_tril must be finite"),
+        ([0.0, math.inf], [[1.0, 0.0], [0.0, 1.0]], "loc must be finite"),
+    ],
+)
+def test_bad_ellipsoids_are_refused(loc: list, tril: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Ellipsoid(torch.tensor(loc), torch.tensor(tril))
+
+
+@pytest.mark.parametrize("alpha", [2.0, pytest.param(math.inf, marks=pytest.mark.slow)])
+def test_hamiltonian_monte_carlo_walks_inside(alpha: float) -> None:
+    loc = torch.tensor([3.0, -1.0], dtype=DOUBLE)
+    tril = torch.tensor([[2.0, 0.0], [3.0, 0.25]], dtype=DOUBLE)
+    target = MultivariateBetaGaussian(loc, tril, alpha)
+    chain = MCMC(
+        NUTS(lambda: pyro.sample("t", target)),
+        num_samples=400,
+        warmup_steps=150,
+        disable_progbar=True,
+    )
+    chain.run()
+    t = chain.get_samples()["t"]
+    assert target.support.check(t).all()
+    assert not chain.diagnostics()["divergences"]["chain 0"]
+    # In units of the true standard deviations; some 200 independent draws have an error of 0.07.
+    u = torch.linalg.solve_triangular(tril, (t - loc).mT, upper=False) * math.sqrt(
+        2 / (alpha - 1) + 4
+    )
+    assert u.mean(-1).abs().max() < 0.2
+    torch.testing.assert_close(torch.cov(u), torch.eye(2, dtype=DOUBLE), rtol=0, atol=0.25)
