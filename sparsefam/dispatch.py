@@ -15,7 +15,8 @@ def register_expect(distribution: type, basis: type) -> Callable[[_Rule], _Rule]
 
     The function receives `(p, psi)` and returns a tensor (*batch, N). It serves subclasses too;
     where several rules apply, the one nearest in the distribution's and then in the basis's method
-    resolution order wins. In the manner of `torch.distributions.kl.register_kl`.
+    resolution order wins. In the manner of `torch.distributions.kl.register_kl`. A function may
+    return `NotImplemented` to leave a case to quadrature.
 
     Args:
         distribution: Type of p.

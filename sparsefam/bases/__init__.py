@@ -3,6 +3,16 @@
 from .base import Basis, Stack
 from .entire import Fourier, Polynomial
 from .gaussian import GaussianRBF
+from .products import Product
 from .splines import BSpline, Indicator
 
-__all__ = ["BSpline", "Basis", "Fourier", "GaussianRBF", "Indicator", "Polynomial", "Stack"]
+__all__ = [
+    "BSpline",
+    "Basis",
+    "Fourier",
+    "GaussianRBF",
+    "Indicator",
+    "Polynomial",
+    "Product",
+    "Stack",
+]

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import reduce
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
-Values = Tensor | Sequence[float] | float
+Values = Tensor | float | Sequence["Values"]
 
 
-def common_dtype(*values: Values) -> torch.dtype:
+def common_dtype(*values: Values | None) -> torch.dtype:
     """The widest floating dtype among the tensors; torch's default if there is none."""
     dtypes = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
@@ -20,8 +20,8 @@ def floating(values: Values, dtype: torch.dtype) -> Tensor:
     return values if isinstance(values, nn.Parameter) else torch.as_tensor(values, dtype=dtype)
 
 
-def store(module: nn.Module, name: str, value: Tensor) -> None:
-    """A parameter stays a parameter; any other tensor becomes a buffer."""
+def store(module: nn.Module, name: str, value: Tensor | None) -> None:
+    """A parameter stays a parameter; any other tensor, or None, becomes a buffer."""
     if isinstance(value, nn.Parameter):
         module.register_parameter(name, value)
     else:
@@ -41,7 +41,22 @@ def check_vector(name: str, values: Tensor) -> None:
         raise ValueError(f"{name} must be one-dimensional and not empty, got shape {shape}")
 
 
+def check_rows(name: str, values: Tensor) -> None:
+    """Raises ValueError unless the tensor holds one number, or one vector, per function."""
+    if values.ndim not in (1, 2) or values.numel() == 0:
+        shape = tuple(values.shape)
+        raise ValueError(f"{name} must have shape (N,) or (N, D), not empty, got shape {shape}")
+
+
 def check_degree(degree: int) -> None:
     """Raises ValueError if the degree is negative."""
     if degree < 0:
         raise ValueError(f"degree must be at least 0, got {degree}")
+
+
+def check_locations(t: Tensor, event_shape: Size) -> None:
+    """Raises ValueError unless locations end in the event shape; they would broadcast to it."""
+    if t.shape[t.ndim - len(event_shape) :] != event_shape:
+        raise ValueError(
+            f"locations must end in event shape {tuple(event_shape)}, got shape {tuple(t.shape)}"
+        )

@@ -4,16 +4,17 @@ from abc import ABC, abstractmethod
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
-__all__ = ["Basis", "Stack"]
+__all__ = ["Basis", "Compound", "Stack"]
 
 
 class Basis(nn.Module, ABC):
-    r"""A vector of $N$ functions $\psi(t) = [\psi_1(t), \dots, \psi_N(t)]$ of a real location.
+    r"""A vector of $N$ functions $\psi(t) = [\psi_1(t), \dots, \psi_N(t)]$ of a location.
 
-    A subclass says how many functions there are (`__len__`) and evaluates them (`forward`).
-    Adding two bases stacks their functions.
+    A location is a real number, or a vector of the basis's `event_shape`. A subclass says how many
+    functions there are (`__len__`) and evaluates them (`forward`). Adding two bases stacks their
+    functions.
     """
 
     @abstractmethod
@@ -21,7 +22,7 @@ class Basis(nn.Module, ABC):
         """Evaluates every function at every location.
 
         Args:
-            t: Locations, shape (...).
+            t: Locations, shape (..., *event_shape).
 
         Returns:
             The values, shape (..., N).
@@ -32,23 +33,31 @@ class Basis(nn.Module, ABC):
         """The number of functions, N."""
 
     @property
+    def event_shape(self) -> Size:
+        """Shape of one location: () for numbers, (D,) for vectors."""
+        return Size()
+
+    @property
     def reach(self) -> tuple[Tensor, Tensor] | None:
         """The window (lower, upper), each (N,), outside which a function is zero to its precision.
 
-        None where the functions have no such window.
+        None where the functions have no such window, and for functions of vectors.
         """
         return None
 
     @property
     def breaks(self) -> Tensor | None:
-        """Increasing locations where some function is not smooth; None if all are everywhere."""
+        """Increasing locations where some function is not smooth.
+
+        None if all are smooth everywhere, and for functions of vectors.
+        """
         return None
 
     def own(self, t: Tensor) -> Tensor:
         """Evaluates each function at locations of its own.
 
         Args:
-            t: Locations (..., N), the last axis over functions.
+            t: Locations (..., N, *event_shape), the N over functions.
 
         Returns:
             The values, shape (..., N).
@@ -63,14 +72,40 @@ class Basis(nn.Module, ABC):
         return f"n={len(self)}"
 
 
-class Stack(Basis):
+class Compound(Basis):
+    """A basis made of others, its members, all of one event shape.
+
+    Args:
+        members: The bases that it is made of.
+
+    Raises:
+        ValueError: If there is none, one of them is not a basis, or their event shapes differ.
+    """
+
+    def __init__(self, *members: Basis) -> None:
+        super().__init__()
+        if not members or not all(isinstance(basis, Basis) for basis in members):
+            names = [type(basis).__name__ for basis in members]
+            raise ValueError(f"bases must be one or more Basis objects, got {names}")
+        shapes = [tuple(basis.event_shape) for basis in members]
+        if len(set(shapes)) > 1:
+            raise ValueError(f"bases must have one event shape, got {shapes}")
+        self.members = nn.ModuleList(members)
+
+    @property
+    def bases(self) -> list[Basis]:
+        """The members, in the order given."""
+        return [member for member in self.members if isinstance(member, Basis)]
+
+
+class Stack(Compound):
     """Several bases side by side, in the order given; nested stacks are flattened.
 
     Args:
-        bases: The bases to stack.
+        bases: The bases to stack, all of one event shape.
 
     Raises:
-        ValueError: If there is none, or one of them is not a basis.
+        ValueError: If there is none, one of them is not a basis, or their event shapes differ.
 
     Examples:
         >>> from sparsefam.bases import Fourier, Polynomial
@@ -79,20 +114,15 @@ class Stack(Basis):
     """
 
     def __init__(self, *bases: Basis) -> None:
-        super().__init__()
-        if not bases or not all(isinstance(basis, Basis) for basis in bases):
-            names = [type(basis).__name__ for basis in bases]
-            raise ValueError(f"bases must be one or more Basis objects, got {names}")
         nested = [basis.bases if isinstance(basis, Stack) else [basis] for basis in bases]
-        self.members = nn.ModuleList(chain.from_iterable(nested))
-
-    @property
-    def bases(self) -> list[Basis]:
-        """The bases stacked, none of them a stack."""
-        return [member for member in self.members if isinstance(member, Basis)]
+        super().__init__(*chain.from_iterable(nested))
 
     def __len__(self) -> int:
         return sum(len(basis) for basis in self.bases)
+
+    @property
+    def event_shape(self) -> Size:
+        return self.bases[0].event_shape
 
     @property
     def reach(self) -> tuple[Tensor, Tensor] | None:

@@ -1,0 +1,89 @@
+"""What densities compute from their parameters and locations, for tests of derivatives."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from battery import DOUBLE, SINGLE, Case, bases, interior
+from cases import weighed
+from torch import Tensor
+
+from sparsefam import SparseDistribution
+from sparsefam.bases import Polynomial
+
+# A density, and locations or for icdf probabilities.
+Function = Callable[[SparseDistribution, Tensor], Tensor]
+
+SHARED: dict[str, Function] = {
+    "log_prob": lambda p, x: p.log_prob(x),
+    "prob": lambda p, x: p.prob(x),
+    "mean": lambda p, x: p.mean,
+    "variance": lambda p, x: p.variance,
+    "entropy": lambda p, x: p.entropy(),
+    "tsallis_entropy": lambda p, x: p.tsallis_entropy(),
+    "log_normalizer": lambda p, x: p.log_normalizer,
+    "escort": lambda p, x: p.escort(1.0).log_prob(x),
+}
+NUMBERS: dict[str, Function] = {
+    "cdf": lambda p, x: p.cdf(x),
+    "icdf": lambda p, x: p.icdf(x),
+    "covariance": lambda p, x: p.generalized_covariance(
+        Polynomial(1), BASES[None, x.dtype]["GaussianRBF"], beta=1.0
+    ),
+    "expect-callable": lambda p, x: p.expect(torch.cos, 128),
+}
+VECTORS: dict[str, Function] = {
+    "covariance_matrix": lambda p, x: p.covariance_matrix,
+    "covariance": lambda p, x: p.generalized_covariance(
+        Polynomial(1, ndim=x.shape[-1]), BASES[x.shape[-1], x.dtype]["GaussianRBF"], beta=1.0
+    ),
+    "expect-callable": lambda p, x: p.expect(torch.cos, 16),
+}
+
+# Exact in both precisions, and made once: a compiled graph cannot check their arguments.
+BASES = {
+    (dim, dtype): bases(dim, dtype) for dim in (None, 1, 2, 3, 8) for dtype in (SINGLE, DOUBLE)
+}
+
+
+def functions(case: Case) -> dict[str, Function]:
+    """All that a case is asked."""
+    own = VECTORS if case.event_shape else NUMBERS
+    expectations = {
+        f"expect-{name}": lambda p, x, name=name: p.expect(BASES[case.family.dim, x.dtype][name])
+        for name in BASES[case.family.dim, DOUBLE]
+    }
+    return SHARED | own | expectations
+
+
+def every_function(cases: list[Case], slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """All functions of all cases; some of them slow."""
+    rows = [weighed(case, name, slow=name in slow) for case in cases for name in functions(case)]
+    return pytest.mark.parametrize(("case", "name"), rows)
+
+
+def arguments(case: Case, name: str, dtype: torch.dtype = DOUBLE) -> tuple[Tensor, ...]:
+    """The parameters and x, all requiring grad."""
+    p = case(SINGLE)
+    x = interior(p, 3)[:2]
+    if name == "icdf":
+        x = torch.tensor([0.01, 0.8]).reshape(2, *(1,) * len(p.batch_shape)).expand(x.shape)
+    leaves = (v.detach().to(dtype).requires_grad_() for v in case.leaves(SINGLE).values())
+    return (*leaves, x.to(dtype, copy=True).requires_grad_())
+
+
+def function(case: Case, name: str) -> Callable[..., Tensor]:
+    chosen = functions(case)[name]
+
+    def evaluate(*leaves: Tensor) -> Tensor:
+        p = case.of(**dict(zip(case.parameters, leaves, strict=False)))
+        return chosen(p, leaves[-1])
+
+    return evaluate
+
+
+def gradients(value: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Gradients of a weighted sum, of which no part cancels another; infinite terms give none."""
+    weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype).reshape(value.shape)
+    found = torch.autograd.grad(value, inputs, weights, allow_unused=True, materialize_grads=True)
+    return list(found)
