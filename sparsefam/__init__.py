@@ -5,14 +5,18 @@ from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
+    EllipticalDistribution,
     Laplace,
     LocationScale,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
     Normal,
     SparseCategorical,
     SparseDistribution,
     SymmetricDistribution,
     Triangular,
     TruncatedParabola,
+    TruncatedParaboloid,
 )
 from .prediction_map import rpm
 
@@ -21,14 +25,18 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "BetaGaussian",
     "BetaLaplace",
+    "EllipticalDistribution",
     "Laplace",
     "LocationScale",
+    "MultivariateBetaGaussian",
+    "MultivariateNormal",
     "Normal",
     "SparseCategorical",
     "SparseDistribution",
     "SymmetricDistribution",
     "Triangular",
     "TruncatedParabola",
+    "TruncatedParaboloid",
     "attention",
     "bases",
     "expectations",

@@ -9,15 +9,48 @@ from typing_extensions import Self
 
 from ..numerics.arguments import require
 from ..scores import AbsoluteDeviation, Quadratic
+from .standardized import StandardizedDistribution
 from .symmetric import _LOG_TAIL, SymmetricDistribution
 
-__all__ = ["Laplace", "Normal"]
+__all__ = ["DenseLaw", "Laplace", "Normal"]
 
 
-class _Dense(SymmetricDistribution):
-    r"""What the exponential-family limits share: full support, escorts by rescaling."""
+class DenseLaw(StandardizedDistribution):
+    r"""What the exponential-family limits share: $q \propto e^{-|x|^k/k}$, closed under escorts.
+
+    A power $\beta$ of the density is the density with its scale multiplied by $\beta^{-1/k}$.
+    """
 
     _order: ClassVar[int]
+
+    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # q^beta is q narrowed, times q(0)^(beta - 1).
+        power = self._power(beta)
+        peak = self._standard_log_prob(torch.zeros_like(self.alpha))
+        dim = max(1, self.event_shape.numel())
+        return (power - 1) * peak - power.log() * dim / self._order
+
+    def _log_mean_power(self) -> Tensor:
+        return -self.entropy()
+
+    def _power(self, beta: Tensor | float | None) -> Tensor:
+        return torch.as_tensor(
+            1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
+        )
+
+    def _escort_factor(self, beta: Tensor | float | None) -> Tensor:
+        """What the escort multiplies the scale by.
+
+        Raises:
+            ValueError: `beta` not positive: $p^0$ has no finite mass.
+        """
+        power = self._power(beta)
+        require(power > 0, "beta", "positive for a density without an edge", power)
+        return power ** (-1 / self._order)
+
+
+class _DenseOnLine(DenseLaw, SymmetricDistribution):
+    """Full support on the line."""
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
@@ -30,30 +63,17 @@ class _Dense(SymmetricDistribution):
     def _reach(self) -> float:
         return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
 
-    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
-        # q^beta is q with scale beta^(-1/k), times q(0)^(beta - 1).
-        power = torch.as_tensor(beta, dtype=self.loc.dtype, device=self.loc.device)
-        peak = self._standard_log_prob(torch.zeros_like(self.loc))
-        return (power - 1) * peak - power.log() / self._order
-
-    def _log_mean_power(self) -> Tensor:
-        return -self.entropy()
-
     def escort(self, beta: Tensor | float | None = None) -> Self:
         r"""The $\beta$-escort: the same family, narrower by $\beta^{-1/k}$; default $\beta = 1$.
 
         Raises:
             ValueError: `beta` not positive: $p^0$ has no finite mass on the line.
         """
-        power = torch.as_tensor(
-            1.0 if beta is None else beta, dtype=self.loc.dtype, device=self.loc.device
-        )
-        require(power > 0, "beta", "positive for a density on the whole line", power)
-        scale = self.scale * power ** (-1 / self._order)
+        scale = self.scale * self._escort_factor(beta)
         return type(self)(self.loc, scale, validate_args=self._validation)
 
 
-class Normal(_Dense, torch.distributions.Normal):
+class Normal(_DenseOnLine, torch.distributions.Normal):
     r"""`torch.distributions.Normal` with `expect`, `escort` and the rest: softmax's density.
 
     $$p(t) = \frac{1}{\sqrt{2\pi}\,\sigma} e^{-(t-\mu)^2/(2\sigma^2)}$$
@@ -110,7 +130,7 @@ class Normal(_Dense, torch.distributions.Normal):
         return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
 
 
-class Laplace(_Dense, torch.distributions.Laplace):
+class Laplace(_DenseOnLine, torch.distributions.Laplace):
     r"""`torch.distributions.Laplace` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{2b} e^{-|t-\mu|/b}$$

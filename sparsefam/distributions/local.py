@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, Stack
+from ..bases import Basis, Fourier, GaussianRBF, Stack
 from ..numerics.arguments import require
 from ..numerics.quadrature import smooth_unit_rule
+from ..numerics.units import in_units
+from .centred import centred, units_of
 
 if TYPE_CHECKING:
     from .symmetric import SymmetricDistribution
@@ -47,21 +49,74 @@ def window_rule(
         breaks: Increasing locations where what is integrated is not smooth.
         order: Nodes between one cut and the next.
     """
-    ends = p.loc.new_tensor([-math.inf, math.inf])
-    if breaks is not None:
-        ends = torch.cat([ends[:1], breaks, ends[1:]])
-    left, right = (x.reshape(-1, *(1,) * lower.dim()) for x in (ends[:-1], ends[1:]))
-    lower, upper = torch.maximum(lower, left), torch.minimum(upper, right)
-    batch = (1,) * p.loc.dim()
-    lower, upper = (x.reshape(*x.shape, *batch) for x in (lower, upper))
+    t, _, weights = _window_nodes(p, lower, upper, breaks, order)
+    return t, weights
+
+
+def _window_nodes(
+    p: "SymmetricDistribution",
+    lower: Tensor,
+    upper: Tensor,
+    breaks: Tensor | None,
+    order: int = 64,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes t, the same nodes as x = (t - loc)/scale, and the weights of `window_rule`.
+
+    Where the support is narrow t has few digits of x, and where a window is, x has few of t.
+    """
+    lower, upper = _pieces(lower, upper, breaks, p.loc.dim())
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
-    half = p._reach() * p.scale
-    low, high = torch.maximum(lower, p.loc - half), torch.minimum(upper, p.loc + half)
-    middle = torch.minimum(torch.maximum(p.loc, low), high)
-    first, second = (middle - low).clamp_min(0), (high - middle).clamp_min(0)
-    nodes = torch.cat([low + first * share, middle + second * share])
-    weights = torch.cat([first * rule, second * rule]) * p.prob(nodes)
-    return nodes.flatten(0, 1), weights.flatten(0, 1)
+    reach = p._reach() * torch.ones_like(p.loc)
+    low, high = _end(p, reach, lower), _end(p, reach, upper)
+    origin = (torch.zeros_like(p.loc), p.loc, torch.ones_like(p.loc, dtype=torch.bool))
+    middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, origin))
+    nodes = []
+    for (x0, t0, given0), (x1, t1, given1) in pairwise([low, middle, high]):
+        # From the coordinate in which both ends are given.
+        given = given0 & given1
+        apart = torch.where(given, t1 - t0, 0.0)
+        length = torch.where(given, apart / p.scale, x1 - x0).clamp_min(0)
+        x = torch.minimum(torch.maximum(x0 + length * share, -reach), reach)
+        t = t0 + torch.where(given, apart, p.scale * (x1 - x0)).clamp_min(0) * share
+        weights = length * rule * torch.exp(p._standard_log_prob(x))
+        nodes.append((_within(t, lower, upper), x, weights))
+    t, x, weights = (torch.cat(part).flatten(0, 1) for part in zip(*nodes, strict=True))
+    return t, x, weights
+
+
+def _pieces(
+    lower: Tensor, upper: Tensor, breaks: Tensor | None, dims: int
+) -> tuple[Tensor, Tensor]:
+    """Ends (pieces, *windows, *ones) of windows cut at breaks, crossed where a piece is empty."""
+    if breaks is None:
+        breaks = lower.new_empty(0)
+    left, right = (
+        torch.cat(x).reshape(-1, *(1,) * lower.dim())
+        for x in ((breaks.new_tensor([-math.inf]), breaks), (breaks, breaks.new_tensor([math.inf])))
+    )
+    lower, upper = torch.maximum(lower, left), torch.minimum(upper, right)
+    return (
+        lower.reshape(*lower.shape, *(1,) * dims),
+        upper.reshape(*upper.shape, *(1,) * dims),
+    )
+
+
+def _end(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> tuple[Tensor, ...]:
+    """One end of windows as x and t, moved to the support, and whether t is what it was."""
+    offset = end - p.loc
+    inside = offset.abs() < reach * p.scale
+    # Moved before the division, whose derivative overflows far away.
+    x = torch.where(inside, offset, 0.0) / p.scale
+    edge = torch.where(offset < 0, -reach, reach)
+    return _choose(inside, (x, end, inside), (edge, p.loc + edge * p.scale, inside))
+
+
+def _within(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """t moved off the ends, where rounding may have put it and a function may jump."""
+    lower, upper = lower.detach(), upper.detach()
+    first, last = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
+    moved = torch.minimum(torch.maximum(t.detach(), first), last)
+    return t + (moved - t.detach())
 
 
 def expect_by_windows(p: "SymmetricDistribution", psi: Basis, order: int = 64) -> Tensor:
@@ -86,37 +141,41 @@ def gaussians_by_windows(p: "SymmetricDistribution", centers: Tensor, widths: Te
     total = torch.zeros_like(h)
     for (x0, z0), (x1, z1) in pairwise(ends):
         # The panel's length, from the coordinate in which its ends are not close together.
-        length = torch.where(h > 1, (z1 - z0) / h, x1 - x0)
+        length = torch.where(h > 1, (z1 - z0) / h.clamp_min(1), x1 - x0)
         density = torch.exp(p._standard_log_prob(x0 + length * share))
         gauss = torch.exp(-0.5 * (z0 + length * h * share).square())
         total = total + length * (rule * density * gauss).sum(0)
     return (total / (w * math.sqrt(2 * math.pi))).movedim(0, -1)
 
 
-def _common_window(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[tuple[Tensor, Tensor]]:
+def _common_window(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[tuple[Tensor, ...]]:
     """Ends and middle, each as (x, z), of where the density and the Gaussian both are.
 
     Both coordinates of a point are chosen by one condition: chosen apart, at a tie they would
     hand half a derivative each to different points.
     """
     cut = 9.5 if offset.dtype == torch.float64 else 6.5
+    half = reach * h
     reach = reach * torch.ones_like(h)
+    empty = (offset + half <= -cut) | (offset - half >= cut)
     origin = (torch.zeros_like(offset), offset)
     sides = []
     for sign in (-1, 1):
-        inner = sign * offset + reach * h > cut
-        window = ((sign * cut - offset) / h, torch.full_like(offset, sign * cut))
-        sides.append(_choose(inner, window, (sign * reach, offset + sign * reach * h)))
-    empty = sides[0][0] >= sides[1][0]
+        inner = (sign * offset + half > cut) & ~empty
+        # No division where it is not used: its derivative overflows.
+        x = torch.where(inner, sign * cut - offset, 0.0) / torch.where(inner, h, 1.0)
+        x = torch.minimum(torch.maximum(x, -reach), reach)
+        window = (x, torch.full_like(offset, sign * cut))
+        sides.append(_choose(inner, window, (sign * reach, offset + sign * half)))
     low, high = (_choose(empty, origin, side) for side in sides)
     middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, origin))
     return [low, middle, high]
 
 
 def _choose(
-    condition: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    return torch.where(condition, first[0], second[0]), torch.where(condition, first[1], second[1])
+    condition: Tensor, first: tuple[Tensor, ...], second: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    return tuple(torch.where(condition, a, b) for a, b in zip(first, second, strict=True))
 
 
 def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
@@ -125,28 +184,63 @@ def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
     A basis without windows is centred before it is integrated: at $loc = 100$ and $scale = 0.01$
     the difference $E[\phi\psi] - E[\phi]E[\psi]$ of powers would keep no digit of float32.
     """
-    if psi.reach is None and phi.reach is not None:
-        return covariance_by_windows(p, psi, phi).mT
-    breaks = Stack(phi, psi).breaks
+    if isinstance(phi, Stack):
+        return torch.cat([covariance_by_windows(p, basis, psi) for basis in phi.bases], -2)
+    if isinstance(psi, Stack):
+        return torch.cat([covariance_by_windows(p, phi, basis) for basis in psi.bases], -1)
     if psi.reach is None:
-        everywhere = p.loc.new_tensor(math.inf)
-        nodes, weights = window_rule(p, -everywhere, everywhere, breaks, WAVE_ORDER)
-        require_resolved(phi, nodes, WAVE_ORDER)
-        require_resolved(psi, nodes, WAVE_ORDER)
-        f, g = (basis(nodes) - p.expect(basis) for basis in (phi, psi))
-        return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
-    lower, upper = _reach(psi)
+        both = phi.reach is None
+        return _everywhere(p, phi, psi) if both else _on_windows(p, psi, phi).mT
     if phi.reach is None:
-        nodes, weights = window_rule(p, lower, upper, breaks)
-        require_resolved(phi, nodes, 64)
-        f, g = phi(nodes) - p.expect(phi), _own_values(psi, nodes, 1)
-        return torch.einsum("qn...,qn...m->...mn", weights * g, f)
-    first, last = _reach(phi)
+        return _on_windows(p, phi, psi)
+    (first, last), (lower, upper) = _reach(phi), _reach(psi)
     lower, upper = torch.maximum(first[:, None], lower), torch.minimum(last[:, None], upper)
-    nodes, weights = window_rule(p, lower, upper, breaks)
-    product = (weights * _own_values(phi, nodes, 1) * _own_values(psi, nodes, 2)).sum(0)
+    if isinstance(phi, GaussianRBF) and isinstance(psi, GaussianRBF):
+        lower, upper = _product_window(phi, psi)
+    t, weights = window_rule(p, lower, upper, Stack(phi, psi).breaks, 80)
+    product = (weights * _own_values(phi, t, 1) * _own_values(psi, t, 2)).sum(0)
     means = p.expect(phi)[..., :, None] * p.expect(psi)[..., None, :]
     return product.movedim((0, 1), (-2, -1)) - means
+
+
+def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]:
+    """Where the products of Gaussians are, which is less than where both of them are, (M, N)."""
+    first, last = (x.unsqueeze(-1) for x in _reach(phi))
+    a, b = torch.as_tensor(phi.widths).expand_as(phi.centers), torch.as_tensor(psi.widths)
+    total = torch.hypot(a.unsqueeze(-1), b)
+    moved = (a.unsqueeze(-1) / total).square() * (psi.centers - phi.centers.unsqueeze(-1))
+    middle, half = phi.centers.unsqueeze(-1) + moved, 0.5 * (last - first) * b / total
+    return middle - half, middle + half
+
+
+def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
+    """Covariance of two bases without windows."""
+    everywhere = p.loc.new_tensor(math.inf)
+    breaks = Stack(phi, psi).breaks
+    t, x, weights = _window_nodes(p, -everywhere, everywhere, breaks, WAVE_ORDER)
+    require_resolved(phi, t, WAVE_ORDER)
+    require_resolved(psi, t, WAVE_ORDER)
+    f, g = (centred(p, basis, t, x) for basis in (phi, psi))
+    found = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+    rows, columns = (units_of(p, basis, torch.ones_like(p.loc)) for basis in (phi, psi))
+    return in_units(found, rows.unsqueeze(-1), columns.unsqueeze(-2))
+
+
+def _on_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
+    """Covariance of a basis without windows and one with them."""
+    lower, upper = _reach(psi)
+    t, x, weights = _window_nodes(p, lower, upper, Stack(phi, psi).breaks)
+    require_resolved(phi, t, 64)
+    # In units too: on a window much smaller than the support, weights and f are tiny.
+    most = weights.detach().flatten(0, 1).amax(0).clamp_min(torch.finfo(weights.dtype).tiny)
+    f, g = centred(p, phi, t, x), _own_values(psi, t, 1)
+    # f averages to zero over the support: a level of g there adds nothing but its rounding.
+    first, last = (y.reshape(-1, *(1,) * p.loc.dim()) for y in (lower, upper))
+    half = p._reach() * p.scale
+    whole = (first <= p.loc - half) & (p.loc + half <= last)
+    g = g - torch.where(whole, (weights * g).sum(0), 0.0)
+    found = torch.einsum("qn...,qn...m->...mn", in_units(weights, 1 / most) * g, f)
+    return in_units(found, units_of(p, phi, most).unsqueeze(-1))
 
 
 def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:

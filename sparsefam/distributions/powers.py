@@ -10,8 +10,8 @@ from typing_extensions import Self
 
 from ..numerics.arguments import broadcast_arguments, require
 from ..numerics.interval import Profile
-from ..numerics.special import digamma_difference, log_gamma_ratio
 from ..supports import finite, positive_finite
+from .exponents import PowerLaw, exponent, exponent_of, log_constant, positive
 from .symmetric import _LOG_TAIL, SymmetricDistribution
 
 __all__ = ["PowerDistribution", "SparsemaxMember"]
@@ -20,7 +20,7 @@ __all__ = ["PowerDistribution", "SparsemaxMember"]
 _LARGEST_CLOSED = 3
 
 
-class PowerDistribution(SymmetricDistribution):
+class PowerDistribution(PowerLaw, SymmetricDistribution):
     r"""Prediction map of the score $-|t-\mu|^k/(k\sigma^k)$ at any alpha, $m = 1/(\alpha - 1)$.
 
     $$q(x) = C\,(1 - |x|^k)_+^m, \qquad
@@ -36,7 +36,6 @@ class PowerDistribution(SymmetricDistribution):
         "alpha": constraints.greater_than(1.0),
     }
     _order: ClassVar[int]
-    _fixed_exponent: float | None
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class PowerDistribution(SymmetricDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        self._fixed_exponent = _exponent_of(alpha)
+        self._fixed_exponent = exponent_of(alpha)
         super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
@@ -72,9 +71,10 @@ class PowerDistribution(SymmetricDistribution):
         loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
         require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        m, km = _exponent(alpha, alpha_), cls._order * _exponent(alpha, alpha_)
-        log_c = _log_constant(cls._order, _exponent_of(alpha), m)
-        log_scale = (log_c + torch.xlogy(m, _positive(km)) + km * width.log()) / (km + 1)
+        m = exponent(alpha, alpha_)
+        km = cls._order * m
+        log_c = log_constant(1 / cls._order, _front(cls._order), exponent_of(alpha), m)
+        log_scale = (log_c + torch.xlogy(m, positive(km)) + km * width.log()) / (km + 1)
         return cls._member(loc, log_scale.exp(), alpha, validate_args)
 
     @classmethod
@@ -89,12 +89,12 @@ class PowerDistribution(SymmetricDistribution):
         valid = torch.isfinite(variance) & (variance > 0)
         require(valid, "variance", "positive and finite", variance)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        unit = _moment(cls._order, _exponent(alpha, alpha_), 2)
+        unit = _moment(cls._order, exponent(alpha, alpha_), 2)
         return cls._member(mean, (variance / unit).sqrt(), alpha, validate_args)
 
     def _score_scale(self) -> Tensor:
         """The inverse of `_from_score_scale`."""
-        m = _positive(self._exponent)
+        m = positive(self._exponent)
         km = self._order * m
         log_width = (
             (km + 1) * self.scale.log() - self._log_constant()
@@ -102,18 +102,16 @@ class PowerDistribution(SymmetricDistribution):
         return log_width.exp()
 
     @property
-    def _exponent(self) -> Tensor:
-        """m = 1/(alpha - 1), (*batch)."""
-        if self._fixed_exponent is None:
-            return 1 / (self.alpha - 1)
-        return torch.full_like(self.loc, self._fixed_exponent)
+    def _shape(self) -> float:
+        return 1 / self._order
 
-    def _log_constant(self) -> Tensor:
-        return _log_constant(self._order, self._fixed_exponent, self._exponent)
+    @property
+    def _front(self) -> float:
+        return _front(self._order)
 
     def _reach(self) -> Tensor:
         tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
-        share = -torch.expm1(-tail / _positive(self._exponent.detach()))
+        share = -torch.expm1(-tail / positive(self._exponent.detach()))
         return (share ** (1 / self._order)).clamp(max=1 - torch.finfo(share.dtype).eps)
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
@@ -121,34 +119,6 @@ class PowerDistribution(SymmetricDistribution):
 
     def _standard_moment(self, order: int) -> Tensor:
         return _moment(self._order, self._exponent, order)
-
-    def _standard_entropy(self) -> Tensor:
-        m = self._exponent
-        return m * digamma_difference(m + 1, 1 / self._order) - self._log_constant()
-
-    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
-        power = self._exponent * beta
-        return beta * self._log_constant() - _log_constant(self._order, None, power)
-
-    def _log_mean_power(self) -> Tensor:
-        # E[(p/p(loc))^(alpha - 1)] = 1 - E|x|^k.
-        m, k = self._exponent, self._order
-        peak = self._log_constant() - self.scale.log()
-        return peak + m * torch.log1p(-1 / (1 + k * (m + 1)))
-
-    def _escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
-        """Entropic index of the member with exponent m beta; a number where both are."""
-        rule = "such that the escort's exponent beta/(alpha - 1) is at least 0"
-        m = self._fixed_exponent
-        if m is not None and not isinstance(beta, Tensor):
-            # m (2 - alpha) = m - 1, without the rounding of alpha.
-            fixed = m - 1 if beta is None else m * beta
-            if fixed < 0:
-                raise ValueError(f"beta must be {rule}, got an exponent of {fixed}")
-            return math.inf if fixed == 0 else 1 + 1 / fixed
-        power = self._exponent - 1 if beta is None else self._exponent * beta
-        require(power >= 0, "beta", rule, 2 - self.alpha if beta is None else beta)
-        return torch.where(power > 0, 1 + 1 / _positive(power), math.inf)
 
     def profile(self) -> Profile | None:
         """The standard density as a piecewise polynomial, if it is one of low degree."""
@@ -182,39 +152,8 @@ class SparsemaxMember(PowerDistribution):
         return cls(loc, scale, validate_args=validate_args)
 
 
-def _exponent_of(alpha: Tensor | float) -> float | None:
-    """m = 1/(alpha - 1) of a number above 1, an exact integer where rounding hides one."""
-    if isinstance(alpha, Tensor) or not alpha > 1:
-        return None
-    m = 1 / (alpha - 1)
-    return float(round(m)) if abs(m - round(m)) <= 1e-12 * m else m
-
-
-def _exponent(alpha: Tensor | float, broadcast: Tensor) -> Tensor:
-    m = _exponent_of(alpha)
-    return 1 / (broadcast - 1) if m is None else torch.full_like(broadcast, m)
-
-
-def _positive(m: Tensor) -> Tensor:
-    """m kept off zero, where alpha = inf would make 0/0 of what has a limit."""
-    return m.clamp_min(1e-30)
-
-
-def _log_constant(order: int, fixed: float | None, m: Tensor) -> Tensor:
-    """log C: once and in float64 for a number, else differentiable in m."""
-    inverse = 1 / order
-    front = math.log(order / 2) - math.lgamma(inverse)
-    if fixed is not None:
-        return torch.full_like(m, _log_gamma_ratio(fixed + 1, inverse) + front)
-    return log_gamma_ratio(m + 1, inverse) + front
-
-
-def _log_gamma_ratio(x: float, delta: float) -> float:
-    """lgamma(x + delta) - lgamma(x) of a number, where the difference would lose digits too."""
-    if x < 1e4:
-        return math.lgamma(x + delta) - math.lgamma(x)
-    slope = delta * (delta - 1) / (2 * x)
-    return delta * math.log(x) + slope * (1 - (2 * delta - 1) / (6 * x))
+def _front(order: int) -> float:
+    return math.log(order / 2) - math.lgamma(1 / order)
 
 
 def _moment(order: int, m: Tensor, power: int) -> Tensor:

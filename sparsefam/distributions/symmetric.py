@@ -11,12 +11,11 @@ from torch.types import _size
 
 from ..bases import Basis
 from ..numerics.arguments import broadcast_arguments, require
-from ..numerics.deformed import expm1_ratio
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..supports import Interval, RealLine, finite, positive_finite
-from .base import SparseDistribution
 from .local import covariance_by_windows, expect_by_windows
+from .standardized import StandardizedDistribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ __all__ = ["SymmetricDistribution"]
 _LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 
 
-class SymmetricDistribution(SparseDistribution):
+class SymmetricDistribution(StandardizedDistribution):
     r"""$p(t) = q(|t - loc|/scale)/scale$: subclasses give $\log q$ and what is closed about it.
 
     A subclass must implement `_standard_log_prob` (and `_edge` if the support is not $[-1, 1]$);
@@ -69,10 +68,6 @@ class SymmetricDistribution(SparseDistribution):
     def _reach(self) -> Tensor | float:
         """Half-width of x that holds all mass but a rounding error, inside the support."""
         return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
-
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        """Log density of x, called only inside the support."""
-        raise NotImplementedError
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         """Distribution function of x inside the support, with the digits of the lower tail."""
@@ -116,10 +111,6 @@ class SymmetricDistribution(SparseDistribution):
         """Draws of x, reparameterised in the parameters of its law."""
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
-
-    def _peak_score(self) -> Tensor | float:
-        """Score at loc."""
-        return 0.0
 
     # What follows from it.
 
@@ -198,30 +189,8 @@ class SymmetricDistribution(SparseDistribution):
         """Draws (*sample, *batch), differentiable in every parameter."""
         return self.loc + self.scale * self._standard_sample(self._extended_shape(sample_shape))
 
-    def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
-        return self._standard_entropy() + self.scale.log()
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch)."""
-        peak = self._standard_log_prob(torch.zeros_like(self.loc)) - self.scale.log()
-        return self._peak_score() - self._log_escort(peak)
-
-    def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p) = -E_p[\log_{2-\alpha} p]/\alpha$ (*batch)."""
-        return -self._log_escort(self._log_mean_power()) / self.alpha.clamp(max=1e30)
-
-    def _log_escort(self, log_p: Tensor) -> Tensor:
-        r"""$\log_{2-\alpha}(e^{\log p})$, exact as alpha -> 1 and at infinity."""
-        slope = (self.alpha - 1).clamp(max=1e30)
-        finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
-        log_p = torch.where(finite, log_p, 0.0)
-        return torch.where(finite, log_p * expm1_ratio(slope * log_p), math.inf)
-
-    def _log_mean_power(self) -> Tensor:
-        r"""$\log E_p[p^{\alpha-1}]/(\alpha - 1)$."""
-        return self._log_power_integral(self.alpha) / (self.alpha - 1) - self.scale.log()
+    def _log_det(self) -> Tensor:
+        return self.scale.log()
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights, both (2 order, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
@@ -239,10 +208,5 @@ class SymmetricDistribution(SparseDistribution):
             return expect_by_windows(self, psi, order)
         return super()._quadrature_expect(psi, order)
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        power = 2 - self.alpha if beta is None else beta
-        log_norm = self._log_power_integral(power) + (1 - power) * self.scale.log()
-        covariance = covariance_by_windows(self.escort(beta), phi, psi)
-        return torch.exp(log_norm)[..., None, None] * covariance
+    def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
+        return covariance_by_windows(self, phi, psi)

@@ -1,0 +1,305 @@
+"""Covariances of bases under elliptical densities, against integrals of two other kinds."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy.special import roots_hermitenorm, roots_jacobi
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+from torch.distributions import Distribution
+
+from sparsefam import MultivariateBetaGaussian, MultivariateNormal
+from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial, Product
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+Density = MultivariateBetaGaussian | MultivariateNormal
+
+
+def member(dim: int, alpha: float | Tensor, dtype: torch.dtype = DOUBLE) -> Density:
+    loc = torch.tensor([0.3, -0.2, 0.1][:dim], dtype=dtype)
+    tril = torch.tensor([[0.9, 0, 0], [0.2, 0.6, 0], [-0.3, 0.1, 0.75]], dtype=dtype)
+    tril = tril[:dim, :dim].contiguous()
+    if isinstance(alpha, float) and alpha == 1:
+        return MultivariateNormal(loc, scale_tril=0.5 * tril)
+    return MultivariateBetaGaussian(loc, tril, alpha)
+
+
+def functions(dim: int, dtype: torch.dtype = DOUBLE) -> dict[str, Basis]:
+    centers = torch.sin(1.7 * torch.arange(1.0, 3 * dim + 1)).reshape(3, dim)
+    mixed = 0.5 * torch.eye(dim) + 0.125 * torch.ones(dim, dim).tril(-1)
+    hills = [GaussianRBF([-0.5, 0.25], 0.5), GaussianRBF([0.5], [0.75]), GaussianRBF([0.0], 0.5)]
+    found = {
+        "isotropic": GaussianRBF(centers, [0.4, 0.6, 5.0]),
+        "full": GaussianRBF(centers, covariance=mixed @ mixed.mT),
+        "hills": Product(*hills[:dim]),
+        "waves": Fourier(torch.stack([0.2 * centers[0], 3 * centers[1]])),
+        "quadratic": Polynomial(2, ndim=dim),
+        "cubic": Polynomial(3, ndim=dim),
+    }
+    return {name: basis.to(dtype) for name, basis in found.items()}
+
+
+def polar(p: Density, beta: float) -> tuple[Tensor, Tensor]:
+    """Nodes (Q, D) and weights of the escort, by rules of scipy's that know nothing of ours."""
+    dim = p.loc.shape[-1]
+    if isinstance(p, MultivariateNormal):
+        x, w = roots_hermitenorm({1: 120, 2: 120, 3: 64}[dim])
+        u = np.stack(np.meshgrid(*[x] * dim, indexing="ij"), -1).reshape(-1, dim) / beta**0.5
+        weights = np.prod(np.meshgrid(*[w] * dim, indexing="ij"), 0).reshape(-1)
+    else:
+        u, weights = ball(dim, float(beta / (p.alpha - 1)))
+    t = p.loc.detach() + torch.as_tensor(u) @ p.scale_tril.detach().mT
+    return t, torch.as_tensor(weights / weights.sum())
+
+
+def ball(dim: int, m: float) -> tuple[np.ndarray, np.ndarray]:
+    """One axis after the other: given the first, the others are a ball of smaller radius."""
+    u, weights = np.zeros((1, 0)), np.ones(1)
+    for left in range(dim, 0, -1):
+        power = m + (left - 1) / 2
+        x, w = roots_jacobi({1: 160, 2: 100, 3: 56}[dim], power, power)
+        rest = np.sqrt(1 - (u**2).sum(-1))
+        u = np.concatenate([np.repeat(u, len(x), 0), (rest[:, None] * x).reshape(-1, 1)], -1)
+        weights = np.repeat(weights, len(x)) * np.tile(w, len(weights))
+    return u, weights
+
+
+def covariance(phi: Basis, psi: Basis, t: Tensor, weights: Tensor) -> Tensor:
+    f, g = (x - weights @ x for x in (phi(t).detach(), psi(t).detach()))
+    found: Tensor = torch.einsum("q,qm,qn->mn", weights, f, g)
+    return found
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return ((found.double() - expected).norm() / expected.norm()).item()
+
+
+PAIRS = [
+    ("isotropic", "isotropic"),
+    ("isotropic", "full"),
+    ("hills", "full"),
+    ("quadratic", "isotropic"),
+    ("full", "quadratic"),
+    ("quadratic", "hills"),
+    ("quadratic", "waves"),
+    ("waves", "waves"),
+    ("waves", "full"),
+    ("isotropic", "waves"),
+    ("cubic", "isotropic"),
+    ("cubic", "cubic"),
+    ("cubic", "waves"),
+]
+
+
+@pytest.mark.parametrize(("rows", "columns"), PAIRS)
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_pairs_agree_with_products_of_gauss_rules(
+    dim: int, alpha: float, rows: str, columns: str
+) -> None:
+    p, beta = member(dim, alpha), 1.0
+    for dtype, most in ((DOUBLE, 1e-10), (SINGLE, 1e-6)):
+        found = functions(dim, dtype)
+        phi, psi = found[rows], found[columns]
+        # What float32 rounds in the parameters is not the covariance's error.
+        q = member(dim, alpha, dtype)
+        exact = type(p)(
+            q.loc.double(),
+            q.scale_tril.double(),
+            **({} if alpha == 1 else {"alpha": alpha}),
+        )
+        t, weights = polar(exact, beta)
+        expected = covariance(phi.double(), psi.double(), t, weights)
+        value = q.generalized_covariance(phi.to(dtype), psi.to(dtype), beta)
+        assert value.dtype == dtype
+        assert error(value, expected) < most
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.02, 1.5, 3.0, math.inf])
+@pytest.mark.parametrize("dim", [1, 2, 8])
+def test_gaussians_of_any_width_in_any_dimension(dim: int, alpha: float) -> None:
+    directions = torch.sin(2.3 * torch.arange(1.0, 2 * dim + 1, dtype=DOUBLE)).reshape(2, 1, dim)
+    directions = directions / directions.norm(dim=-1, keepdim=True)
+    tril, loc = torch.eye(dim, dtype=DOUBLE), torch.zeros(dim, dtype=DOUBLE)
+    p = (
+        MultivariateNormal(loc, scale_tril=tril)
+        if alpha == 1
+        else MultivariateBetaGaussian(loc, tril, alpha)
+    )
+    for offset, widths in [
+        (0.3, (0.2, 0.2)),
+        (1.0, (0.2, 1.0)),
+        (0.3, (1.0, 1.0)),
+        (1.0, (2.0, 10.0)),
+        (0.3, (0.2, 10.0)),
+        (0.3, (1e3, 1e3)),
+    ]:
+        a, b = offset * directions
+        phi, psi = (GaussianRBF(c, w) for c, w in zip((a, 0.7 * b), widths, strict=True))
+        expected = concentric(dim, alpha, (a[0], 0.7 * b[0]), widths)
+        found = p.generalized_covariance(phi, psi, 1.0).item()
+        assert abs(found / expected - 1) < 1e-10
+
+
+def concentric(
+    dim: int, alpha: float, centers: tuple[Tensor, Tensor], widths: tuple[float, float]
+) -> float:
+    """Covariance of two isotropic Gaussians under the unit ball's density, in 40 digits.
+
+    Averaged over directions, exp(g'x) is a function of |g| |x|.
+    """
+    with mpmath.workdps(40):
+        c = [mpmath.matrix(x.tolist()) for x in centers]
+        k = [1 / mpmath.mpf(w) ** 2 for w in widths]
+        g = [x * y for x, y in zip(c, k, strict=True)]
+        half, norms = mpmath.mpf(dim) / 2, [mpmath.norm(x) for x in c]
+        peaks = [
+            mpmath.exp(-n * n * y / 2) * (y / (2 * mpmath.pi)) ** half
+            for n, y in zip(norms, k, strict=True)
+        ]
+
+        def mean(slope: mpmath.matrix, bend: mpmath.mpf) -> mpmath.mpf:
+            square = mpmath.norm(slope) ** 2
+            if alpha == 1:
+                return mpmath.exp(square / (1 + bend) / 2) / (1 + bend) ** half
+            m = 0 if alpha == math.inf else 1 / (mpmath.mpf(alpha) - 1)
+
+            def shell(r: mpmath.mpf) -> mpmath.mpf:
+                radial = 2 * r ** (dim - 1) * (1 - r * r) ** m * mpmath.exp(-bend * r * r / 2)
+                return radial * mpmath.hyp0f1(half, r * r * square / 4)
+
+            return mpmath.quad(shell, [0, 0.02, 0.1, 0.3, 0.6, 1]) / mpmath.beta(half, m + 1)
+
+        both = mean(g[0] + g[1], k[0] + k[1])
+        return float(peaks[0] * peaks[1] * (both - mean(g[0], k[0]) * mean(g[1], k[1])))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_slow_waves_keep_their_digits(alpha: float) -> None:
+    loc, tril = torch.zeros(5, dtype=DOUBLE), torch.eye(5, dtype=DOUBLE)
+    p = (
+        MultivariateNormal(loc, scale_tril=tril)
+        if alpha == 1
+        else MultivariateBetaGaussian(loc, tril, alpha)
+    )
+    slow = 1e-4 * torch.eye(5, dtype=DOUBLE)[:1]
+    found = p.generalized_covariance(Fourier(slow), Fourier(slow), 1.0)
+    second = p.variance[0].item()
+    # sin(w t) is w t, and cos(w t) is 1 - (w t)^2/2, to 8 digits.
+    fourth = 3 * second**2 if alpha == 1 else 3 * second / (1 / second + 2)
+    assert abs(found[1, 1].item() / (1e-8 * second) - 1) < 1e-7
+    assert abs(found[0, 0].item() / (1e-16 * (fourth - second**2) / 4) - 1) < 1e-6
+    assert found[0, 1] == found[1, 0] == 0
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
+def test_far_from_the_origin_the_digits_stay(alpha: float) -> None:
+    for dtype, most in ((SINGLE, 2e-6), (DOUBLE, 1e-11)):
+        near, shift = member(2, alpha, dtype), torch.tensor([128.0, -64.0], dtype=dtype)
+        tril, loc = near.scale_tril / 64, torch.zeros(2, dtype=dtype)
+        kind = type(near)
+        rest = {} if alpha == 1 else {"alpha": alpha}
+        p, moved = kind(loc, tril, **rest), kind(shift, tril, **rest)
+        centers = torch.tensor([[0.015625, 0.0], [0.0, -0.0078125]], dtype=dtype)
+        found, expected = (
+            q.generalized_covariance(
+                Polynomial(1, ndim=2), GaussianRBF(centers + q.loc, 0.0078125).to(dtype), 1.0
+            )
+            for q in (moved, p)
+        )
+        assert error(found, expected.double()) < most
+
+
+def test_pairs_that_no_rule_resolves_are_refused() -> None:
+    p = member(2, 1.5)
+    steps = Product(Indicator([-0.3, 0.1, 0.5]), Polynomial(1)).double()
+    hill = GaussianRBF([[0.3, -0.2]], 0.004).double()
+    for phi, psi in ((steps, functions(2)["waves"]), (hill, functions(2)["waves"])):
+        with pytest.raises(ValueError, match="phi and psi must be smooth enough for quadrature"):
+            p.generalized_covariance(phi, psi)
+    many = MultivariateBetaGaussian(torch.zeros(6), torch.eye(6), 1.5)
+    with pytest.raises(ValueError, match="Polynomial and GaussianRBF"):
+        many.generalized_covariance(Polynomial(4, ndim=6), GaussianRBF(torch.zeros(1, 6), 0.5))
+    flat = GaussianRBF([[0.3, -0.2]], 1e4).double()
+    with pytest.raises(ValueError, match="phi and psi must be of more similar widths"):
+        p.generalized_covariance(hill, flat)
+    q = MultivariateBetaGaussian(p.loc, p.scale_tril, 1.5, validate_args=False)
+    assert q.generalized_covariance(hill, functions(2)["waves"]).isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("names", [("full", "isotropic"), ("isotropic", "isotropic")])
+def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None:
+    p = member(2, alpha)
+    centers, widths = functions(2)["isotropic"].centers, torch.tensor([0.4, 0.6, 5.0]).double()
+    covariances = functions(2)["full"].covariance.expand(3, 2, 2)
+    leaves = [p.loc, p.scale_tril, centers, widths, covariances]
+    index = torch.tensor(alpha, dtype=DOUBLE, requires_grad=True)
+
+    def evaluate(loc: Tensor, tril: Tensor, c: Tensor, w: Tensor, s: Tensor, a: Tensor) -> Tensor:
+        q: Density = MultivariateNormal(loc, scale_tril=tril.tril())
+        if alpha > 1:
+            q = MultivariateBetaGaussian(loc, tril.tril(), a)
+        given = {"isotropic": {"widths": w}, "full": {"covariance": 0.5 * (s + s.mT)}}
+        pair = []
+        for name in names:
+            basis = GaussianRBF(c.detach(), **{k: v.detach() for k, v in given[name].items()})
+            for key, value in {"centers": c, **given[name]}.items():
+                basis._buffers[key] = value
+            pair.append(basis)
+        wide = GaussianRBF(centers, 5.0)
+        wide._buffers["centers"] = c
+        rows = [(pair[0], pair[1]), (wide, wide), (Polynomial(2, ndim=2), pair[0])]
+        found = torch.cat([q.generalized_covariance(*row, 1.0) for row in rows])
+        # Those of the wide ones are tiny.
+        return found * torch.tensor([1.0] * 3 + [1e5] * 3 + [1.0] * 6).double().unsqueeze(-1)
+
+    inputs = [x.detach().clone().requires_grad_() for x in leaves]
+    assert gradcheck(evaluate, (*inputs, index), fast_mode=True)
+
+
+def test_learned_bases_have_gradients_in_float32() -> None:
+    p = member(2, 1.5, SINGLE)
+    psi = GaussianRBF(nn.Parameter(torch.tensor([[0.2, 0.1], [0.5, -0.4]])), 0.5)
+    twin = GaussianRBF(nn.Parameter(psi.centers.detach().double()), 0.5)
+    q = MultivariateBetaGaussian(p.loc.double(), p.scale_tril.double(), 1.5)
+    slopes = []
+    for density, basis in ((p, psi), (q, twin)):
+        value = density.generalized_covariance(Polynomial(2, ndim=2), basis, 1.0)
+        slopes.append(torch.autograd.grad(value.square().sum(), basis.centers)[0])
+    assert slopes[0].dtype == SINGLE
+    assert error(slopes[0], slopes[1]) < 1e-5
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_a_compiled_graph_has_the_gradients(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    found = functions(2)
+    kind, rest = (
+        (MultivariateNormal, {}) if alpha == 1 else (MultivariateBetaGaussian, {"alpha": alpha})
+    )
+
+    def evaluate(loc: Tensor, tril: Tensor) -> Tensor:
+        q = kind(loc, tril.tril(), **rest)
+        return q.generalized_covariance(found["quadratic"], found["isotropic"], 1.0)
+
+    p = member(2, alpha)
+    inputs = tuple(x.detach().clone().requires_grad_() for x in (p.loc, p.scale_tril))
+    torch._dynamo.reset()
+    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
+    values = compiled(*inputs), evaluate(*inputs)
+    torch.testing.assert_close(*values)
+    slopes = [torch.autograd.grad(x.square().sum(), inputs) for x in values]
+    torch.testing.assert_close(*slopes)
+
+
+def test_stacks_are_their_members() -> None:
+    p, found = member(2, 1.5), functions(2)
+    stack = found["quadratic"] + found["isotropic"]
+    whole = p.generalized_covariance(stack, stack, 1.0)
+    blocks = [[p.generalized_covariance(a, b, 1.0) for b in stack.bases] for a in stack.bases]
+    torch.testing.assert_close(whole, torch.cat([torch.cat(row, 1) for row in blocks]))
+    torch.testing.assert_close(whole, whole.mT)

@@ -1,0 +1,26 @@
+"""Densities of vectors of any dimension for tests: mixed scales, no symmetry."""
+
+import torch
+from torch import Tensor
+
+from sparsefam import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+
+
+def factor(dim: int, dtype: torch.dtype = DOUBLE, seed: float = 0.0) -> Tensor:
+    """A lower triangle, mixed and with a positive diagonal."""
+    entries = torch.cos(1.7 * torch.arange(1.0, dim * dim + 1, dtype=dtype) + seed)
+    entries = entries.reshape(dim, dim)
+    return 0.4 * entries.tril(-1) + torch.diag(0.6 + 0.3 * entries.diagonal())
+
+
+def centre(dim: int, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.sin(2.1 * torch.arange(1.0, dim + 1, dtype=dtype))
+
+
+def member(dim: int, alpha: Tensor | float = 2.0) -> EllipticalDistribution:
+    """A density of some dimension; the normal at alpha = 1."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return MultivariateNormal(centre(dim), scale_tril=factor(dim))
+    return MultivariateBetaGaussian(centre(dim), factor(dim), alpha)
