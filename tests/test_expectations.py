@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import DOUBLE, Case, Reference, every_case, every_scalar
+from cases import DOUBLE, Case, every_univariate_case, every_univariate_scalar
+from references import Line
 from scipy.integrate import quad
 from torch import Tensor
 from torch.autograd import gradcheck
@@ -47,7 +48,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", BASES)
-@every_scalar
+@every_univariate_scalar
 def test_against_scipy(case: Case, name: str) -> None:
     psi, breaks = BASES[name]
     (r,) = case.references
@@ -74,7 +75,7 @@ def test_against_scipy(case: Case, name: str) -> None:
 # Narrow and wide
 
 
-def gaussian_expectations(r: Reference, centers: list[float], width: float) -> list[float]:
+def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[float]:
     """E_p[N(t; c, w^2)] as an integral over z = (t - c)/w: a narrow Gaussian is not missed."""
     found = []
     for c in centers:
@@ -99,7 +100,7 @@ def gaussian_expectations(r: Reference, centers: list[float], width: float) -> l
 
 
 @pytest.mark.parametrize("ratio", [1e-4, 1e-3, 0.01, 0.1, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4])
-@every_scalar
+@every_univariate_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
     scale = torch.tensor(ratio, dtype=torch.float32).item()
     parameters = case.parameters | {"loc": 0.0, "scale": scale}
@@ -179,7 +180,7 @@ def test_triangular_waves_agree_with_those_of_the_family() -> None:
     torch.testing.assert_close(closed.double(), general.double(), rtol=0, atol=3e-7)
 
 
-@every_case
+@every_univariate_case
 def test_callables_keep_their_own_shape(case: Case) -> None:
     p = case()
     assert p.expect(torch.sin).shape == p.batch_shape
@@ -195,7 +196,7 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
         p.quadrature(0)
 
 
-@every_scalar
+@every_univariate_scalar
 def test_a_stack_is_its_parts_side_by_side(case: Case) -> None:
     parts = [BASES[name][0].double() for name in ("rbf", "polynomial", "indicator", "fourier")]
     p = case()
@@ -206,7 +207,7 @@ def test_a_stack_is_its_parts_side_by_side(case: Case) -> None:
 # Learned bases
 
 
-@every_scalar
+@every_univariate_scalar
 def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
     p = case()
     centers, widths = [-0.25, 0.5], [0.25, 0.5]
