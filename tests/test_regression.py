@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from sparsefam import Normal
+from sparsefam import Normal, TruncatedParaboloid
 from sparsefam.attention import RidgeRegression, ValueFunction
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
@@ -99,7 +99,52 @@ def test_one_observation_is_fitted_by_hand() -> None:
     assert torch.allclose(fitted, 5 * psi / (psi @ psi + 0.01), rtol=1e-11)
 
 
+@pytest.mark.parametrize(
+    "basis",
+    [
+        GaussianRBF.grid(27, 0.4, ndim=3).double(),
+        GaussianRBF(torch.rand(12, 3, dtype=DOUBLE), covariance=0.1 * torch.eye(3, dtype=DOUBLE)),
+        Polynomial(2, ndim=3).double(),
+    ],
+    ids=["isotropic", "covariance", "polynomial"],
+)
+def test_functions_of_vectors_solve_it_too(basis: Basis) -> None:
+    t, values, mask = space()
+    regression = RidgeRegression(basis, 1e-2)
+    fitted = regression.fit(t, values, mask).coefficients
+    for b in range(3):
+        exact = least_squares(basis, t[b, mask[b]], values[b, mask[b]], 1e-2)
+        assert torch.allclose(fitted[b], exact, rtol=1e-9, atol=1e-10)
+    each = regression.fit(t[:1].expand(3, -1, -1), values).coefficients
+    for shared in (t[0], t[:1]):
+        assert torch.allclose(regression.fit(shared, values).coefficients, each, rtol=1e-9)
+
+
+def space() -> tuple[Tensor, Tensor, Tensor]:
+    """Positions in three dimensions, values and a mask."""
+    _, values, mask = data()
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(3, 20, 3, generator=generator, dtype=DOUBLE), values, mask
+
+
 # Padding
+
+
+def test_padding_of_vectors_is_never_read() -> None:
+    t, values, _ = space()
+    junk = torch.tensor([math.nan, -math.inf, 1e300], dtype=DOUBLE)
+    long_t = torch.cat([t, junk.expand(3, 2, 3)], 1).requires_grad_()
+    long_values = torch.cat([values, junk[:2].expand(3, 2, 2)], 1)
+    regression = RidgeRegression(GaussianRBF.grid(8, 0.5, ndim=3))
+    mask = (torch.arange(22) < 20).expand(3, 22)
+    padded = regression.fit(long_t, long_values, mask).coefficients
+    (grad,) = torch.autograd.grad(padded.square().sum(), long_t)
+    short_t = t.requires_grad_()
+    short = regression.fit(short_t, values).coefficients
+    (expected,) = torch.autograd.grad(short.square().sum(), short_t)
+    assert torch.allclose(padded, short, rtol=1e-10)
+    assert torch.allclose(grad[:, :20], expected, rtol=1e-9)
+    assert not grad[:, 20:].any()
 
 
 def test_padding_changes_neither_fit_nor_gradients() -> None:
@@ -136,6 +181,32 @@ def test_value_function_broadcasts_locations() -> None:
     assert torch.allclose(found[2, 1, 3], expected, rtol=1e-12)
     assert torch.allclose(function(grid[:1])[2], function(grid[:1].expand(3, 4, 5))[2])
     assert torch.allclose(function(grid[0, 0, 0])[1], function(grid[0, 0, 0].expand(3))[1])
+
+
+def test_value_function_takes_vectors() -> None:
+    t, values, _ = space()
+    function = RidgeRegression(GaussianRBF.grid(8, 0.5, ndim=3)).fit(t, values)
+    grid = torch.rand(3, 4, 5, 3, dtype=DOUBLE)
+    found = function(grid)
+    assert found.shape == (3, 4, 5, 2)
+    expected = function.basis(grid[2, 1, 3]) @ function.coefficients[2]
+    assert torch.allclose(found[2, 1, 3], expected, rtol=1e-12)
+    assert torch.allclose(function(grid[:1])[2], function(grid[:1].expand(3, 4, 5, 3))[2])
+    # one location for all, and one for each, are told apart by their number of dimensions
+    assert torch.allclose(function(grid[0, 0, 0])[1], function(grid[0, 0, 0].expand(3, 3))[1])
+    assert torch.allclose(function(grid[:, 0, 0])[1], found[1, 0, 0])
+
+
+@pytest.mark.parametrize("extra", [(), (4,)])
+def test_expectation_of_a_function_of_space(extra: tuple[int, ...]) -> None:
+    t, values, _ = space()
+    function = RidgeRegression(Polynomial(2, ndim=3)).fit(t, values)
+    p = TruncatedParaboloid(torch.rand(3, *extra, 3, dtype=DOUBLE), 0.3 * torch.eye(3).double())
+    mean, second = p.mean, p.covariance_matrix + p.mean.unsqueeze(-1) * p.mean.unsqueeze(-2)
+    rows, columns = torch.triu_indices(3, 3)
+    features = torch.cat([torch.ones_like(mean[..., :1]), mean, second[..., rows, columns]], -1)
+    expected = torch.einsum("b...n,bne->b...e", features, function.coefficients)
+    assert torch.allclose(function.expect(p), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("extra", [(), (4,), (4, 5)])
@@ -198,6 +269,8 @@ def nan_at(tensor: Tensor, *index: int) -> Tensor:
 
 T, VALUES, MASK = data()
 FIT = RidgeRegression(rbf()).fit
+SPACE = space()[0]
+FIT3 = RidgeRegression(Polynomial(1, ndim=3)).fit
 
 
 @pytest.mark.parametrize(
@@ -227,6 +300,25 @@ FIT = RidgeRegression(rbf()).fit
         (
             lambda: FIT(T, VALUES)(T[:2]),
             r"t must have shape \(3, ...\) or \(1, ...\), got \(2, 20\)",
+        ),
+        (lambda: FIT(T, VALUES)(T[:0]), r"t must have shape \(3, ...\) .*got \(0, 20\)"),
+        (lambda: FIT(SPACE, VALUES), r"positions must have shape \(3, 20\).*got \(3, 20, 3\)"),
+        (lambda: FIT3(T, VALUES), r"positions must .*\(3, 20, 3\).*\(20, 3\).*got \(3, 20\)"),
+        (lambda: FIT3(SPACE[..., :2], VALUES), r"positions must .*got \(3, 20, 2\)"),
+        (lambda: FIT3(SPACE[:2], VALUES), r"positions must .*\(3, 20, 3\), \(1, 20, 3\)"),
+        (
+            lambda: FIT3(nan_at(SPACE, 1, 4, 2), VALUES),
+            r"positions must be finite.*got nan at index .1, 4, 2.",
+        ),
+        (
+            lambda: FIT3(SPACE, VALUES)(SPACE[..., :2]),
+            r"t must have shape \(3, ..., 3\) or \(1, ..., 3\), got \(3, 20, 2\)",
+        ),
+        (lambda: FIT3(SPACE, VALUES)(SPACE[:2]), r"t must have .*got \(2, 20, 3\)"),
+        (lambda: FIT3(SPACE, VALUES)(SPACE[0, 0, 0]), r"t must have .*got \(\)"),
+        (
+            lambda: FIT3(SPACE, VALUES).expect(Normal(torch.zeros(3), 1.0)),
+            r"psi must take locations of event shape \(\), got \(3,\)",
         ),
         (
             lambda: FIT(T, VALUES).expect(Normal(torch.zeros(4), 1.0)),

@@ -5,20 +5,16 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..bases import Basis
-from ..distributions import BetaGaussian, Normal, SparseDistribution, TruncatedParabola
+from ..distributions import SparseDistribution
 from ..prediction_map import rpm
-from ..scores import Finite, Quadratic
-from .regression import RidgeRegression
+from ..scores import Finite
+from .arguments import Domain, box_of, check_inputs, check_options, event_of
+from .regression import RidgeRegression, over_events
+from .scores import channel_counts, first_channels, match, quadratic
 
 __all__ = ["ContinuousAttention"]
-
-# Shares of the domain: sigma when training starts, and the least that sigma, or the standard
-# deviation of matched moments, can become.
-_FIRST_SIGMA = 0.1
-_LEAST_SIGMA = 1e-3
 
 
 class ContinuousAttention(nn.Module):
@@ -32,13 +28,16 @@ class ContinuousAttention(nn.Module):
     $$\mu_h = a + (b - a)\,\mathrm{sigmoid}(w_h^\top q + w_{h0}), \qquad
     \sigma_h = (b - a)\,\bigl[10^{-3} + \mathrm{softplus}(v_h^\top q + v_{h0})\bigr],$$
 
-    in the domain $[a, b]$; the keys are not read. Heads start spread evenly over the domain with
-    $\sigma$ a tenth of it, whatever `bias` says: started all together in the middle, as the papers
-    have it, they learn much less.
+    in the domain $[a, b]$; the keys are not read. In D dimensions every axis has such a location
+    and such a $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
+    $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$, and $\ell_{ij}$ for $j < i$ linear in $q$,
+    0 at first. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
+    `bias` says: started all together in the middle, as the papers have it, they learn much less.
 
     With `score="moments"` query and keys give discrete attention weights over the positions, and
-    the density is the one with their mean and variance, the latter at least $[10^{-3}(b - a)]^2$.
-    `combine=True` adds the discrete context to the continuous one.
+    the density is the one with their mean and variance, the latter at least $[10^{-3}(b - a)]^2$;
+    in D dimensions that is added to the diagonal of the covariance. `combine=True` adds the
+    discrete context to the continuous one.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -49,7 +48,9 @@ class ContinuousAttention(nn.Module):
         score: "quadratic" or "moments".
         combine: Whether to add the discrete context; needs `score="moments"`.
         penalty: Ridge penalty of the regression.
-        domain: Where densities may be centred, and the unit of their scales.
+        domain: Where densities may be centred, and the unit of their scales: the ends (a, b) for
+            every axis, or `ndim` such pairs.
+        ndim: Dimension D of the positions, which is that of the basis's locations.
         kdim: Channels of the keys; `embed_dim` if None.
         vdim: Channels of the values; `embed_dim` if None.
         bias: Whether the projections of query, key, value and context have biases.
@@ -85,7 +86,8 @@ class ContinuousAttention(nn.Module):
         *,
         combine: bool = False,
         penalty: float = 1e-2,
-        domain: tuple[float, float] = (0.0, 1.0),
+        domain: Domain = (0.0, 1.0),
+        ndim: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
         bias: bool = True,
@@ -95,14 +97,14 @@ class ContinuousAttention(nn.Module):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        _check_arguments(embed_dim, num_heads, alpha, score, combine, domain)
+        check_options(embed_dim, num_heads, alpha, score, combine)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
-        self.score, self.combine, self.domain = score, combine, domain
+        self.score, self.combine, self.domain, self.ndim = score, combine, domain, ndim
+        self._event, self._box = event_of(ndim, basis), box_of("domain", domain, ndim)
         self._set_alpha(alpha)
-        self._add_projections(bias, device, dtype)
         regression = RidgeRegression(basis, penalty, validate_args=validate_args)
-        self.regression = regression.to(device=device, dtype=dtype)
+        self._add_modules(regression, bias, device, dtype)
         self.reset_parameters()
 
     def _set_alpha(self, alpha: Tensor | float) -> None:
@@ -111,17 +113,23 @@ class ContinuousAttention(nn.Module):
         else:
             self.alpha = alpha
 
-    def _add_projections(
-        self, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
+    def _add_modules(
+        self,
+        regression: RidgeRegression,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
     ) -> None:
         linear = partial(nn.Linear, bias=bias, device=device, dtype=dtype)
         if self.score == "quadratic":
-            self.score_proj = linear(self.embed_dim, 2 * self.num_heads, bias=True)
+            counts = channel_counts(self.num_heads, self.ndim)
+            self.score_proj = linear(self.embed_dim, sum(counts), bias=True)
         else:
             self.q_proj = linear(self.embed_dim, self.embed_dim)
             self.k_proj = linear(self.kdim, self.embed_dim)
         self.v_proj = linear(self.vdim, self.embed_dim)
         self.out_proj = linear(self.embed_dim, self.embed_dim)
+        self.regression = regression.to(device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
         """Draws the weights anew, and spreads the heads over the domain."""
@@ -131,17 +139,15 @@ class ContinuousAttention(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         if self.score == "quadratic":
-            heads = self.num_heads
-            share = (torch.arange(heads) + 0.5) / heads
-            first = math.log(math.expm1(_FIRST_SIGMA - _LEAST_SIGMA))
+            below = channel_counts(self.num_heads, self.ndim)[-1]
             with torch.no_grad():
-                self.score_proj.bias[:heads] = share.logit()
-                self.score_proj.bias[heads:] = first
+                self.score_proj.bias.copy_(first_channels(self.num_heads, self.ndim))
+                self.score_proj.weight[len(self.score_proj.weight) - below :] = 0
 
     def extra_repr(self) -> str:
         return (
             f"{self.embed_dim}, {self.num_heads}, alpha={self.alpha}, score={self.score!r}, "
-            f"combine={self.combine}, domain={self.domain}"
+            f"combine={self.combine}, domain={self.domain}, ndim={self.ndim}"
         )
 
     def forward(
@@ -159,7 +165,7 @@ class ContinuousAttention(nn.Module):
             key: Shape (L, B, kdim), or (B, L, kdim).
             value: Shape (L, B, vdim), or (B, L, vdim).
             positions: Where the values were observed, in any order: shape (B, L) whatever
-                `batch_first`, or (L,) if shared.
+                `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D).
             key_padding_mask: Shape (B, L), True where a position is padding; what the key, value
                 and position are there is never read.
 
@@ -173,13 +179,15 @@ class ContinuousAttention(nn.Module):
             query, key, value = (
                 x.transpose(0, 1) if x.ndim == 3 else x for x in (query, key, value)
             )
-        self._check_shapes(query, key, value, positions, key_padding_mask)
+        channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
+        shapes = dict(zip(channels, (query.shape, key.shape, value.shape), strict=True))
+        check_inputs(channels, shapes, positions, key_padding_mask, self._event, self.batch_first)
         mask = None
         if key_padding_mask is not None:
             # What is never read must be finite even so: gradients are zero times what it becomes.
             mask = ~key_padding_mask
             key, value = (torch.where(mask.unsqueeze(-1), x, 0) for x in (key, value))
-            positions = torch.where(mask, positions, 0)
+            positions = torch.where(over_events(mask, self._event), positions, 0)
         values = self.v_proj(value)
         function = self.regression.fit(positions, values, mask)
         density, weights = self._densities(query, key, positions, mask)
@@ -195,17 +203,12 @@ class ContinuousAttention(nn.Module):
     ) -> tuple[SparseDistribution, Tensor | None]:
         """Densities (B, heads, Lq), and the discrete weights that they match if there are any."""
         if self.score == "quadratic":
-            return self._quadratic(query), None
+            channels = self.score_proj(query)
+            return quadratic(channels, self.num_heads, self._box, self.alpha), None
         weights = self._weights(query, key, mask)
-        return self._match(weights, positions), weights
-
-    def _quadratic(self, query: Tensor) -> SparseDistribution:
-        """Densities whose location and scale are read off the queries (B, Lq, embed_dim)."""
-        low, high = self.domain
-        loc, sigma = self.score_proj(query).movedim(-1, 1).chunk(2, 1)
-        loc = low + (high - low) * torch.sigmoid(loc)
-        sigma = (high - low) * (_LEAST_SIGMA + functional.softplus(sigma))
-        return rpm(Quadratic(loc, sigma=sigma), self.alpha)
+        # (B, 1, 1, L[, D]), or the like with one B if they are shared.
+        per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *self._event)
+        return match(weights, per_query.to(weights.dtype), self._box, self.alpha), weights
 
     def _weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """Discrete attention (B, heads, Lq, L), exactly zero at masked positions."""
@@ -216,70 +219,6 @@ class ContinuousAttention(nn.Module):
         weights: Tensor = rpm(Finite(scores), self.alpha).probs
         return weights
 
-    def _match(self, weights: Tensor, positions: Tensor) -> SparseDistribution:
-        """Densities with the mean and variance of the positions under the weights."""
-        positions = positions.reshape(-1, 1, 1, positions.shape[-1]).to(weights.dtype)
-        mean = (weights * positions).sum(-1)
-        variance = (weights * (positions - mean.unsqueeze(-1)).square()).sum(-1)
-        low, high = self.domain
-        variance = variance.clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
-        if not isinstance(self.alpha, Tensor) and self.alpha == 1:
-            return Normal(mean, variance.sqrt())
-        if not isinstance(self.alpha, Tensor) and self.alpha == 2:
-            return TruncatedParabola.from_moments(mean, variance)
-        return BetaGaussian.from_moments(mean, variance, self.alpha)
-
     def _split(self, channels: Tensor) -> Tensor:
         """Channels (..., embed_dim) by head: (..., heads, head_dim)."""
         return channels.reshape(*channels.shape[:-1], self.num_heads, -1)
-
-    def _check_shapes(
-        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, mask: Tensor | None
-    ) -> None:
-        """Checks inputs that are batch-first by now."""
-        layout = f"with batch_first={self.batch_first}; is the other setting meant?"
-        batch, length = len(query), value.shape[1] if value.ndim == 3 else 0
-        rules = {
-            "query": (query, (batch, query.shape[1] if query.ndim == 3 else 0, self.embed_dim)),
-            "key": (key, (batch, length, self.kdim)),
-            "value": (value, (batch, length, self.vdim)),
-        }
-        for name, (tensor, shape) in rules.items():
-            if tensor.shape != shape:
-                raise ValueError(
-                    f"{name} must have (batch, length, channels) {shape}, "
-                    f"got {tuple(tensor.shape)} {layout}"
-                )
-        if positions.shape not in ((batch, length), (1, length), (length,)):
-            raise ValueError(
-                f"positions must have shape ({batch}, {length}) or ({length},), always batch "
-                f"first, got {tuple(positions.shape)} {layout}"
-            )
-        if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
-            raise ValueError(
-                f"key_padding_mask must be boolean of shape ({batch}, {length}), "
-                f"got {mask.dtype} of shape {tuple(mask.shape)} {layout}"
-            )
-
-
-def _check_arguments(
-    embed_dim: int,
-    num_heads: int,
-    alpha: Tensor | float,
-    score: str,
-    combine: bool,
-    domain: tuple[float, float],
-) -> None:
-    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
-        raise ValueError(
-            f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
-        )
-    if not isinstance(alpha, Tensor) and not alpha >= 1:
-        raise ValueError(f"alpha must be at least 1, got {alpha}")
-    if score not in ("quadratic", "moments"):
-        raise ValueError(f"score must be 'quadratic' or 'moments', got {score!r}")
-    if combine and score != "moments":
-        raise ValueError(f"combine must be False unless score='moments', got score={score!r}")
-    low, high = domain
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"domain must be two finite numbers that increase, got {domain}")

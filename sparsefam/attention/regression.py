@@ -4,7 +4,7 @@ import math
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
 from ..bases import Basis
@@ -36,17 +36,27 @@ class ValueFunction:
         """Evaluates every function at its own locations.
 
         Args:
-            t: Locations, shape (B, ...) or (1, ...); a scalar is the same location for all.
+            t: Locations, shape (B, ..., *event) or (1, ..., *event), where event is the shape of
+                one location of the basis; a single location is the same for all.
 
         Returns:
             The values, shape (B, ..., E).
 
         Raises:
-            ValueError: If the first dimension of the locations is neither B nor 1.
+            ValueError: If the first dimension of the locations is neither B nor 1, or the last ones
+                are no location of the basis.
         """
-        if t.ndim == 0:
+        event = self.basis.event_shape
+        if t.ndim == len(event):
             t = t.unsqueeze(0)
-        return self._contract(self.basis(t), f"t must have shape ({len(self.coefficients)}, ...)")
+        batch = len(self.coefficients)
+        fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
+        if not fits or t.shape[0] not in (1, batch):
+            ends = "".join(f", {size}" for size in event)
+            raise ValueError(
+                f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
+            )
+        return self._contract(self.basis(t))
 
     def expect(self, density: Density) -> Tensor:
         r"""The context $\mathbb E_p[V(t)]$, eq. 15 of the paper.
@@ -60,13 +70,16 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
-        message = f"density must have batch_shape ({len(self.coefficients)}, ...)"
-        return self._contract(density.expect(self.basis), message)
+        features, batch = density.expect(self.basis), len(self.coefficients)
+        if features.ndim < 2 or features.shape[0] not in (1, batch):
+            raise ValueError(
+                f"density must have batch_shape ({batch}, ...) or (1, ...), "
+                f"got {tuple(features.shape[:-1])}"
+            )
+        return self._contract(features)
 
-    def _contract(self, features: Tensor, rule: str) -> Tensor:
+    def _contract(self, features: Tensor) -> Tensor:
         """Features (B, ..., N) against coefficients (B, N, E)."""
-        if features.ndim < 2 or features.shape[0] not in (1, len(self.coefficients)):
-            raise ValueError(f"{rule} or (1, ...), got {tuple(features.shape[:-1])}")
         return torch.einsum("b...n,bne->b...e", features, self.coefficients)
 
 
@@ -120,8 +133,9 @@ class RidgeRegression(nn.Module):
         """Fits one function per example.
 
         Args:
-            positions: Locations of the observations, shape (B, L), in any order. Shape (L,) or
-                (1, L) shares them, and a single factorisation, among all examples.
+            positions: Locations of the observations, in any order: shape (B, L), or (B, L, D) for a
+                basis on D dimensions. Without the B, or with 1 for it, they are shared, and with
+                them a single factorisation, among all examples.
             values: The observations, shape (B, L, E).
             mask: Shape (B, L), True where an observation takes part; what lies at the other places
                 is never read, so that padding cannot leak. None: all take part.
@@ -133,12 +147,13 @@ class RidgeRegression(nn.Module):
             ValueError: If shapes do not match or are empty, if a position or value that takes part
                 is not finite, or if an example has none that does.
         """
-        positions = positions.unsqueeze(0) if positions.ndim == 1 else positions
-        _check_shapes(positions, values, mask)
+        event = self.basis.event_shape
+        _check_shapes(positions, values, mask, event)
+        positions = positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
         if self.validate_args:
             _check_values(positions, values, mask)
         if mask is not None:
-            positions = torch.where(mask, positions, 0)
+            positions = torch.where(over_events(mask, event), positions, 0)
             values = torch.where(mask.unsqueeze(-1), values, 0)
         design = self.basis(positions.double())
         if mask is not None:
@@ -168,16 +183,22 @@ class RidgeRegression(nn.Module):
         _require(valid, rule, torch.full_like(pivots, self.penalty))
 
 
-def _check_shapes(positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
+def over_events(mask: Tensor, event: Size) -> Tensor:
+    """A mask over locations, to broadcast against locations of an event shape."""
+    return mask.reshape(*mask.shape, *(1,) * len(event))
+
+
+def _check_shapes(positions: Tensor, values: Tensor, mask: Tensor | None, event: Size) -> None:
     if values.ndim != 3 or values.numel() == 0:
         raise ValueError(
             f"values must have shape (B, L, E), none of them zero, got {tuple(values.shape)}"
         )
     batch, length = values.shape[:2]
-    if positions.ndim != 2 or positions.shape not in ((batch, length), (1, length)):
+    shared = (length, *event)
+    if positions.shape not in ((batch, *shared), (1, *shared), shared):
         raise ValueError(
-            f"positions must have shape ({batch}, {length}), (1, {length}) or ({length},) "
-            f"to match values, got {tuple(positions.shape)}"
+            f"positions must have shape {(batch, *shared)}, {(1, *shared)} or {shared} "
+            f"to match values and basis, got {tuple(positions.shape)}"
         )
     if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
         raise ValueError(
@@ -191,7 +212,9 @@ def _check_values(positions: Tensor, values: Tensor, mask: Tensor | None) -> Non
     rule = "mask must let at least one position of every example take part"
     _require(part.any(-1), rule, part.sum(-1))
     finite = "must be finite where they take part"
-    _require(positions.isfinite() | ~part, f"positions {finite}", positions.expand_as(part))
+    everywhere = positions.expand(*part.shape, *positions.shape[2:])
+    taken = over_events(part, positions.shape[2:])
+    _require(everywhere.isfinite() | ~taken, f"positions {finite}", everywhere)
     _require(values.isfinite() | ~part.unsqueeze(-1), f"values {finite}", values)
 
 

@@ -36,7 +36,7 @@ def plot_attention(
     of weight zero has none. A series is drawn above, on a vertical axis of its own.
 
     Args:
-        attention: A density with batch shape (heads,) or (), or weights (..., L).
+        attention: A density of one dimension with batch shape (heads,) or (), or weights (..., L).
         positions: Where the observations are (L,).
         values: The series at the positions (L,).
         tokens: L words to write at the positions.
@@ -53,6 +53,9 @@ def plot_attention(
         ImportError: matplotlib is missing.
     """
     _check_lengths(positions, values=values, tokens=tokens)
+    if isinstance(attention, SparseDistribution) and attention.event_shape:
+        shape = tuple(attention.event_shape)
+        raise ValueError(f"attention must have one dimension, got event shape {shape}")
     ax = current_axes(ax)
     if isinstance(attention, SparseCategorical):
         _draw_discrete(ax, attention.probs, positions, view, limit)

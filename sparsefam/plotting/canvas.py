@@ -1,10 +1,12 @@
 """What pictures of densities and of attention share: axes, limits, the strip of supports."""
 
-import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+
+from ..attention.arguments import Domain, box_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +17,7 @@ __all__ = [
     "current_axes",
     "draw_support",
     "draw_weights",
+    "names_of",
     "round_ticks",
     "set_limits",
     "set_view",
@@ -47,11 +50,18 @@ def check_count(name: str, count: int, limit: int) -> int:
     return count
 
 
-def set_view(ax: "Axes", view: tuple[float, float]) -> tuple[float, float]:
+def names_of(label: str | Sequence[str] | None, count: int) -> list[str | None]:
+    """The label of each line, given as one for the first or as one for each."""
+    if label is None or isinstance(label, str):
+        return [label, *[None] * (count - 1)]
+    if len(label) != count:
+        raise ValueError(f"label must be one name or {count} of them, got {list(label)}")
+    return list(label)
+
+
+def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     """Shows a stretch of the line: finite ends, increasing."""
-    low, high = view
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"view must be (low, high), finite and increasing, got {view}")
+    ((low, high),) = box_of("view", view, 1)
     ax.set_xlim(low, high)
     return low, high
 

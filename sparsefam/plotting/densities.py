@@ -1,4 +1,4 @@
-"""Pictures of densities of one dimension."""
+"""Pictures of densities: lines in one dimension, filled contours in two."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..attention.arguments import Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
-from .canvas import check_count, current_axes, draw_support, draw_weights, set_limits, set_view
+from .canvas import (
+    check_count,
+    current_axes,
+    draw_support,
+    draw_weights,
+    names_of,
+    set_limits,
+    set_view,
+)
+from .ellipses import draw_ellipses
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,47 +35,72 @@ def plot_density(
     label: str | Sequence[str] | None = None,
     color: Any = None,
     escort: bool = False,
-    view: tuple[float, float] | None = None,
+    view: Domain | None = None,
     limit: int = 10,
     points: int = 401,
 ) -> "Axes":
-    r"""Draws a one-dimensional density, shaded over its support, with the support at the axis.
+    r"""Draws a density of one or two dimensions, shaded over its support.
 
-    An edge where the density jumps is drawn as a vertical line. A bar below the zero line spans
-    the support, and ends in an arrow where the support goes on. Drawing on the same axes again
-    adds to them.
+    In one dimension, an edge where the density jumps is drawn as a vertical line. A bar below the
+    zero line spans the support, and ends in an arrow where the support goes on.
+
+    In two dimensions, contours are filled, at equal shares of the density's own maximum. The
+    ellipse around them is the support, outside which nothing is drawn; of a normal density, which
+    has no edge, a dashed ellipse leaves out $10^{-3}$ of the mass.
+
+    Drawing on the same axes again adds to them.
 
     Args:
-        p: A density of one dimension; one line for each element of its batch. The law of finitely
-            many categories is drawn as stems.
+        p: A density of one dimension, or an elliptical one of two; one line, or one ellipse, for
+            each element of its batch. The law of finitely many categories is drawn as stems.
         ax: Axes to draw on; default the current ones.
         label: Name for the legend, or one for each element of the batch.
         color: Any matplotlib colour; default the next of the axes' cycle for each element.
-        escort: Whether to add the escort (`p.escort()`) as a dashed line.
+        escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
         view: Stretch of the line to draw; default the supports or, where one is infinite, all but
-            $5 \times 10^{-4}$ of the mass on either side.
+            $5 \times 10^{-4}$ of the mass on either side. In two dimensions the stretch of both
+            axes, or a pair for each.
         limit: Largest number of batch elements to draw.
-        points: Number of points on each piece of a line, at least 2.
+        points: Number of points on each piece of a line, or around an ellipse; at least 2.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: `p` has more than one dimension or more batch elements than `limit`, `view` is
-            no interval, there are fewer than two `points`, or `label` has another length than the
-            batch.
+        ValueError: `p` has more than two dimensions, is not elliptical in two, or has more batch
+            elements than `limit`; `view` is no interval; there are fewer than two `points`; `label`
+            has another length than the batch; or an escort is asked for in two dimensions.
         ImportError: matplotlib is missing.
     """
-    if p.event_shape:
-        raise ValueError(f"p must have one dimension, got event shape {tuple(p.event_shape)}")
+    if tuple(p.event_shape) not in ((), (2,)):
+        shape = tuple(p.event_shape)
+        raise ValueError(f"p must have one or two dimensions, got event shape {shape}")
+    if p.event_shape and escort:
+        raise ValueError("escort must be False for a density of two dimensions, got True")
     if points < 2:
         raise ValueError(f"points must be at least 2, got {points}")
-    labels = _labels(label, check_count("p", p.batch_shape.numel(), limit))
+    labels = names_of(label, check_count("p", p.batch_shape.numel(), limit))
     ax = current_axes(ax)
-    if isinstance(p, SparseCategorical):
+    if p.event_shape:
+        box = None if view is None else box_of("view", view, 2)
+        draw_ellipses(ax, p, labels, color, box, points)
+    elif isinstance(p, SparseCategorical):
         draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
-        return ax
-    view = _whole_view(p) if view is None else set_view(ax, view)
+    else:
+        stretch = _whole_view(p) if view is None else set_view(ax, view)
+        _draw_lines(ax, p, labels, color, escort, stretch, points)
+    return ax
+
+
+def _draw_lines(
+    ax: "Axes",
+    p: SparseDistribution,
+    labels: list[str | None],
+    color: Any,
+    escort: bool,
+    view: tuple[float, float],
+    points: int,
+) -> None:
     dashed = _curves(p.escort(), view, points) if escort else None
     for i, (curve, ends) in enumerate(zip(_curves(p, view, points), _ends(p), strict=True)):
         (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
@@ -74,15 +109,6 @@ def plot_density(
             ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
         draw_support(ax, ends, view, line.get_color())
     set_limits(ax)
-    return ax
-
-
-def _labels(label: str | Sequence[str] | None, count: int) -> list[str | None]:
-    if label is None or isinstance(label, str):
-        return [label, *[None] * (count - 1)]
-    if len(label) != count:
-        raise ValueError(f"label must be one name or {count} of them, got {list(label)}")
-    return list(label)
 
 
 def _ends(p: SparseDistribution) -> Tensor:

@@ -1,0 +1,271 @@
+"""Pictures in the plane: ellipses and cells checked as data, and on the finished picture."""
+
+import math
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Ellipse
+from torch import Tensor
+
+import sparsefam as sf
+from sparsefam.plotting import plot_attention, plot_attention_map, plot_density
+
+LOC = torch.tensor([[0.0, 0.0], [2.5, 0.5], [-1.0, 2.0]])
+SCALE = torch.tensor(
+    [[[1.0, 0.0], [0.6, 0.5]], [[0.5, 0.0], [-0.4, 0.8]], [[1.0, 0.0], [0.0, 0.3]]]
+)
+DENSITIES = {
+    "paraboloid": sf.TruncatedParaboloid(LOC, SCALE),
+    "single": sf.TruncatedParaboloid(LOC[1].double(), SCALE[1].double()),
+    "smooth": sf.MultivariateBetaGaussian(LOC.reshape(3, 1, 2), SCALE.reshape(3, 1, 2, 2), 1.25),
+    "steep": sf.MultivariateBetaGaussian(LOC[0], SCALE[0], 4.0),
+    "far": sf.MultivariateBetaGaussian(LOC[0] + 100, 0.1 * SCALE[0], 1.5),
+    "learned": sf.TruncatedParaboloid(LOC.clone().requires_grad_(), SCALE),
+}
+TURN = np.linspace(0, 2 * math.pi, 61)
+CIRCLE = np.stack([np.cos(TURN), np.sin(TURN)], -1)
+
+
+@pytest.fixture
+def ax() -> Iterator[Axes]:
+    figure, ax = plt.subplots(figsize=(3, 3), dpi=100)
+    yield ax
+    plt.close(figure)
+
+
+def ellipses(ax: Axes, gid: str) -> list[Ellipse]:
+    return [patch for patch in ax.patches if patch.get_gid() == gid]
+
+
+def rim(ellipse: Ellipse) -> np.ndarray:
+    """Points of an ellipse."""
+    return ellipse.get_patch_transform().transform(CIRCLE)
+
+
+def standardized(p: sf.SparseDistribution, i: int, t: np.ndarray) -> np.ndarray:
+    """Distances from the centre of element i, in units of its scale."""
+    loc = p.loc.detach().reshape(-1, 2)[i].double().numpy()
+    scale = p.scale_tril.detach().reshape(-1, 2, 2)[i].double().numpy()
+    return np.linalg.norm(np.linalg.solve(scale, (t - loc).T), axis=0)
+
+
+def pixels(ax: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Locations (P, 2) of the finished picture inside the axes, and their colours (P, 3)."""
+    ax.set_position((0, 0, 1, 1))
+    ax.set_axis_off()
+    ax.figure.canvas.draw()
+    picture = np.asarray(ax.figure.canvas.buffer_rgba())[::-1, :, :3] / 255
+    y, x = np.indices(picture.shape[:2]) + 0.5
+    box = ax.get_window_extent()
+    seen = (x > box.x0 + 1) & (x < box.x1 - 1) & (y > box.y0 + 1) & (y < box.y1 - 1)
+    return ax.transData.inverted().transform(np.stack([x[seen], y[seen]], -1)), picture[seen]
+
+
+# Densities
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_outlines_are_the_supports_and_contours_levels(ax: Axes, name: str) -> None:
+    p = DENSITIES[name]
+    assert plot_density(p, ax) is ax
+    outlines, contours = ellipses(ax, "support"), ellipses(ax, "density")
+    count = p.batch_shape.numel()
+    assert (len(outlines), len(contours)) == (count, 8 * count)
+    m = 1 / (float(p.alpha.flatten()[0]) - 1)
+    for i, outline in enumerate(outlines):
+        assert outline.get_linestyle() == "-" and not outline.get_fill()
+        np.testing.assert_allclose(standardized(p, i, rim(outline)), 1, rtol=1e-6)
+        for k, contour in enumerate(contours[8 * i : 8 * i + 8]):
+            size = math.sqrt(1 - (k / 8) ** (1 / m))
+            np.testing.assert_allclose(standardized(p, i, rim(contour)), size, atol=4e-3)
+            assert contour.get_facecolor()[:3] == outline.get_edgecolor()[:3]
+
+
+def test_uniform_densities_are_filled_to_the_edge(ax: Axes) -> None:
+    p = sf.MultivariateBetaGaussian(LOC[:1], SCALE[:1], math.inf)
+    plot_density(p, ax)
+    for contour in ellipses(ax, "density"):
+        np.testing.assert_allclose(standardized(p, 0, rim(contour)), 1, rtol=1e-6)
+
+
+def test_normal_densities_end_in_a_dashed_line(ax: Axes) -> None:
+    p = sf.MultivariateNormal(LOC, scale_tril=SCALE)
+    plot_density(p, ax)
+    for i, outline in enumerate(ellipses(ax, "support")):
+        assert outline.get_linestyle() == "--"
+        # the chi-squared law of two degrees of freedom: all but 1e-3 of the mass is inside
+        mass = 1 - np.exp(-0.5 * standardized(p, i, rim(outline)) ** 2)
+        np.testing.assert_allclose(mass, 1 - 1e-3, rtol=1e-9)
+        half = rim(ellipses(ax, "density")[8 * i + 4])
+        expected = math.sqrt(2 * math.log(2))
+        np.testing.assert_allclose(standardized(p, i, half), expected, atol=0.02)
+
+
+def test_the_picture_is_blank_where_densities_are_zero(ax: Axes) -> None:
+    p = DENSITIES["paraboloid"]
+    plot_density(p, ax, color="black")
+    t, colour = pixels(ax)
+    radius = np.stack([standardized(p, i, t) for i in range(3)]).min(0)
+    ink = 1 - colour.mean(-1)
+    assert (radius > 1.15).sum() > 5000 and not ink[radius > 1.15].any()
+    # Each contour that a point is in takes 13 % of the light; 8 h whole ones are at height h.
+    height = 8 * (1 - radius**2)
+    away = (height > 0) & (abs(height % 1 - 0.5) < 0.25) & (radius < 0.85)
+    assert away.sum() > 1000
+    wrong = abs(ink[away] - (1 - 0.87 ** np.ceil(height[away]))) > 0.01
+    assert wrong.mean() < 0.02
+    low, high = (np.array(ends) for ends in zip(ax.get_xlim(), ax.get_ylim(), strict=True))
+    points = np.concatenate([rim(outline) for outline in ellipses(ax, "support")])
+    assert (points > low).all() and (points < high).all()
+
+
+def test_views_labels_and_colours(ax: Axes) -> None:
+    plot_density(DENSITIES["single"], ax, label="a", color="red", view=((0.0, 4.0), (-1.0, 2.0)))
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (-1, 2))
+    DENSITIES["paraboloid"].plot(ax, label=["b", "c", "d"], view=(-2.0, 5.0))
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-2, 5), (-2, 5))
+    assert ax.get_legend_handles_labels()[1] == ["a", "b", "c", "d"]
+    edges = [outline.get_edgecolor()[:3] for outline in ellipses(ax, "support")]
+    assert edges[0] == to_rgb("red") and len(set(edges)) == 4
+
+
+class Square(sf.SparseDistribution):
+    """Something of the plane that is no ellipse."""
+
+    arg_constraints = {}
+    support = torch.distributions.constraints.independent(
+        torch.distributions.constraints.unit_interval, 1
+    )
+
+    def __init__(self, size: int) -> None:
+        super().__init__(torch.Size(), torch.Size([size]), validate_args=False)
+
+
+@pytest.mark.parametrize(
+    ("p", "options", "message"),
+    [
+        ("paraboloid", {"limit": 2}, "p must have at most limit=2 batch elements, got 3"),
+        ("paraboloid", {"label": ["a"]}, "label must be one name or 3 of them"),
+        ("paraboloid", {"points": 1}, "points must be at least 2, got 1"),
+        ("paraboloid", {"escort": True}, "escort must be False .* got True"),
+        ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
+        ("paraboloid", {"view": ((0.0, 1.0), (2.0, 2.0))}, "view must be .*2.0, 2.0"),
+        (Square(2), {}, "p must be elliptical .* got Square"),
+        (Square(3), {}, r"p must have one or two dimensions, got event shape \(3,\)"),
+    ],
+)
+def test_bad_options(ax: Axes, p: str | Square, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plot_density(DENSITIES[p] if isinstance(p, str) else p, ax, **options)
+
+
+# Attention over images
+
+
+def image(rows: int = 4, columns: int = 6) -> Tensor:
+    """Colours in which red grows to the right and green grows downwards."""
+    red = torch.linspace(0, 1, columns).expand(rows, columns)
+    green = torch.linspace(0, 1, rows).unsqueeze(-1).expand(rows, columns)
+    return torch.stack([red, green, torch.zeros(rows, columns)])
+
+
+HEADS = sf.TruncatedParaboloid(torch.tensor([[0.8, 0.2], [0.2, 0.9]]), 0.15 * torch.eye(2))
+WIDE = ((0.0, 3.0), (-1.0, 1.0))
+
+
+def test_rows_of_the_image_run_down_the_second_coordinate(ax: Axes) -> None:
+    far = sf.TruncatedParaboloid(torch.tensor([9.0, 9.0]), torch.eye(2))
+    assert plot_attention_map(far, image(), ax=ax, domain=WIDE) is ax
+    t, colour = pixels(ax)
+    x, y = t[:, 0] / 3, (t[:, 1] + 1) / 2
+    inside = (abs(x * 6 - np.round(x * 6)) > 0.1) & (abs(y * 4 - np.round(y * 4)) > 0.1)
+    found, column, row = colour[inside], np.floor(x[inside] * 6), np.floor(y[inside] * 4)
+    np.testing.assert_allclose(found[:, 0], column / 5, atol=0.01)
+    np.testing.assert_allclose(found[:, 1], row / 3, atol=0.01)
+    assert ax.get_ylim() == (1, -1) and len(found) > 5000
+    # up in the picture is towards smaller second coordinates
+    assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
+
+
+def test_supports_are_drawn_over_the_image(ax: Axes) -> None:
+    plot_attention_map(HEADS, torch.zeros(20, 20), ax=ax, label=["a", "b"], color="white")
+    outlines = ellipses(ax, "support")
+    for i, outline in enumerate(outlines):
+        np.testing.assert_allclose(standardized(HEADS, i, rim(outline)), 1, rtol=1e-6)
+    assert ax.get_legend_handles_labels()[1] == ["a", "b"]
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 1), (1, 0))
+    t, colour = pixels(ax)
+    radius = np.stack([standardized(HEADS, i, t) for i in range(2)]).min(0)
+    assert not colour[radius > 1.15].any()
+    assert colour[radius < 0.5].min() > 0.3
+
+
+def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:
+    weights = torch.tensor([[[0.0, 0.1, 0.4], [0.5, 0.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    plot_attention_map(weights, image(), ax=ax, domain=WIDE, label=["a", "b"])
+    cells = [shown for shown in ax.images if shown.get_gid() == "density"]
+    for shown, head in zip(cells, weights, strict=True):
+        rgba = np.asarray(shown.get_array())
+        np.testing.assert_allclose(rgba[..., 3], 0.8 * head / head.max(), rtol=1e-6)
+        assert shown.get_extent() == [0, 3, 1, -1]
+    first, second = (np.asarray(shown.get_array())[0, 0, :3] for shown in cells)
+    assert not np.allclose(first, second)
+    assert ax.get_legend_handles_labels()[1] == ["a", "b"]
+
+
+def test_cells_lie_on_their_part_of_the_image(ax: Axes) -> None:
+    plot_attention_map(torch.eye(3)[:2], torch.zeros(4, 6), ax=ax, color="white", domain=WIDE)
+    t, colour = pixels(ax)
+    x, y = t[:, 0], t[:, 1]
+    away = (abs(x - np.round(x)) > 0.1) & (abs(y - np.round(y)) > 0.1)
+    lit = ((x < 1) & (y < 0)) | ((x > 1) & (x < 2) & (y > 0))
+    np.testing.assert_allclose(colour[away & lit], 0.8, atol=0.01)
+    assert not colour[away & ~lit].any()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 5, 7), (3, 5, 7), (4, 5, 7)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_images_are_taken_channels_first(
+    ax: Axes, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    levels = torch.rand(shape, dtype=torch.float64)
+    picture = levels if dtype == torch.float64 else (255 * levels).to(dtype)
+    plot_attention_map(HEADS, picture, ax=ax)
+    shown = np.asarray(ax.images[0].get_array())
+    kept = picture.squeeze(0) if shape[0] == 1 else picture
+    np.testing.assert_array_equal(shown, kept.movedim(0, -1) if kept.dim() == 3 else kept)
+
+
+GREY = torch.zeros(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((HEADS, torch.zeros(5)), {}, r"image must have shape \(H, W\) or .*got \(5,\)"),
+        ((HEADS, torch.zeros(5, 7, 3)), {}, r"image must have .*got \(5, 7, 3\)"),
+        ((HEADS, GREY / 0), {}, "image must be finite, got values from nan"),
+        ((HEADS, image() - 0.5), {}, r"image must have colours in \[0, 1\], .*-0.5"),
+        ((HEADS, GREY), {"limit": 1}, "attention must have at most limit=1 .* got 2"),
+        ((HEADS, GREY), {"label": ["a"]}, "label must be one name or 2 of them"),
+        ((HEADS, GREY), {"domain": (1.0, 0.0)}, "domain must be .*got"),
+        ((torch.ones(4) / 4, GREY), {}, r"attention must .*\(..., rows, columns\), got \(4,\)"),
+        ((torch.ones(11, 2, 2), GREY), {}, "attention must have at most limit=10 .* got 11"),
+        ((sf.Normal(0.0, 1.0), GREY), {}, r"attention must have two dimensions, .* \(\)"),
+    ],
+)
+def test_bad_attention(
+    ax: Axes, arguments: tuple[object, ...], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        plot_attention_map(*arguments, ax=ax, **options)
+
+
+def test_series_need_attention_of_one_dimension(ax: Axes) -> None:
+    with pytest.raises(ValueError, match=r"attention must have one dimension, .* \(2,\)"):
+        plot_attention(HEADS, torch.rand(4), ax=ax)
