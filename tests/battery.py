@@ -1,0 +1,232 @@
+"""What the battery (test_battery_*.py) asks with: families of densities and locations in them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from references import Ball, Line
+from torch import Size, Tensor
+
+from sparsefam import SparseDistribution
+from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
+from sparsefam.supports import Ellipsoid
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+
+# Values that no distribution may take for a parameter of this name; the last entry of scale_tril
+# is on its diagonal.
+BAD_VALUES = {
+    "loc": [math.nan, math.inf, -math.inf],
+    "scale": [0.0, -1.0, math.nan, math.inf],
+    "scale_tril": [0.0, -1.0, math.nan, math.inf],
+    "alpha": [1.0, 0.5, -2.0, math.nan],
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A distribution, and what is true of it by definition.
+
+    Attributes:
+        name: Identifies it among the tests.
+        make: Builds the distribution from its parameters, given by name.
+        density: Its density in plain Python, up to a constant: (t, **parameters) to a float. Of
+            vectors from arrays (..., D) to arrays (...), a function of |scale_tril^-1 (t - loc)|.
+        scalar: Parameters of one density, by name: numbers exact in float32. Each becomes a tensor
+            that requires grad.
+        batch: Parameters that broadcast to a batch of shape (2, 3), as nested lists.
+        escorts: Values of beta that have an escort (None: the default).
+        no_escorts: Values of beta that are refused.
+        has_score: Whether the density and alpha determine the score.
+        dim: D, if events are vectors.
+        thorough: Whether its derivatives are tested each time, or with the slow tests.
+    """
+
+    name: str
+    make: Callable[..., SparseDistribution]
+    density: Callable[..., Any]
+    scalar: dict[str, Any] = field(default_factory=lambda: {"loc": 0.3125, "scale": 0.6875})
+    batch: dict[str, Any] = field(
+        default_factory=lambda: {"loc": [[0.3125], [-1.25]], "scale": [0.6875, 0.1875, 3.0]}
+    )
+    escorts: tuple[float | None, ...] = (None, 0.0, 0.4, 1.0, 1.5)
+    no_escorts: tuple[float | None, ...] = (-0.5,)
+    has_score: bool = True
+    dim: int | None = None
+    thorough: bool = True
+
+    @property
+    def event_shape(self) -> Size:
+        return Size() if self.dim is None else Size([self.dim])
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A family with parameters of some shape."""
+
+    family: Family
+    parameters: dict[str, Any]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def leaves(self, dtype: torch.dtype = DOUBLE) -> dict[str, Tensor]:
+        """The parameters as tensors that require grad."""
+        return {
+            name: torch.tensor(value, dtype=dtype, requires_grad=True)
+            for name, value in self.parameters.items()
+        }
+
+    def __call__(self, dtype: torch.dtype = DOUBLE) -> SparseDistribution:
+        """The distribution, without gradients."""
+        return self.family.make(**{k: v.detach() for k, v in self.leaves(dtype).items()})
+
+    def of(self, **leaves: Tensor) -> SparseDistribution:
+        """The distribution of parameters: of a factor only its lower triangle."""
+        tril = {k: v.tril() for k, v in leaves.items() if k == "scale_tril"}
+        return self.family.make(**leaves | tril)
+
+    @cached_property
+    def batch_shape(self) -> Size:
+        shapes = [v.shape[: v.dim() - self.rank(k)] for k, v in self.leaves().items()]
+        return torch.broadcast_shapes(*shapes)
+
+    @property
+    def event_shape(self) -> Size:
+        return self.family.event_shape
+
+    def rank(self, name: str) -> int:
+        """How many axes of a parameter, known by its name, belong to one density."""
+        return {"loc": 1, "scale_tril": 2}.get(name, 0) if self.event_shape else 0
+
+    def spread(self, shape: Size | tuple[int, ...], leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters of their own for every density of a batch of this shape."""
+        return {
+            k: v.expand((*shape, *v.shape[v.dim() - self.rank(k) :])) for k, v in leaves.items()
+        }
+
+    @cached_property
+    def references(self) -> list[Line] | list[Ball]:
+        """Its densities, in the order of the flattened batch."""
+        p = self()
+        count = self.batch_shape.numel()
+        leaves = self.spread(self.batch_shape, {k: v.detach() for k, v in self.leaves().items()})
+        flat = {k: v.reshape(count, *v.shape[len(self.batch_shape) :]) for k, v in leaves.items()}
+        make = self._ball if self.event_shape else self._line
+        found = []
+        for i, centre in enumerate(p.mean.reshape(count, *self.event_shape)):
+            row = {k: v[i].numpy() if v[i].dim() else v[i].item() for k, v in flat.items()}
+            bare = make(p, i, partial(self.family.density, **row), centre)
+            found.append(replace(bare, mass=bare.integral(bare.shape)))
+        return found
+
+    def _line(self, p: SparseDistribution, i: int, shape: Any, centre: Tensor) -> Line:
+        (lower, upper), reach = ends(p), 80 * p.stddev
+        lower, upper = torch.maximum(lower, p.mean - reach), torch.minimum(upper, p.mean + reach)
+        return Line(shape, (lower.flatten()[i].item(), upper.flatten()[i].item()), centre.item())
+
+    def _ball(self, p: SparseDistribution, i: int, shape: Any, centre: Tensor) -> Ball:
+        _, factor = frame(p, 15.0)
+        return Ball(shape, centre.numpy(), factor.reshape(-1, *factor.shape[-2:])[i].numpy())
+
+    def reference(self, quantity: Callable[[Any], Any]) -> Tensor:
+        """A quantity of every density of the batch, (*batch, *shape of the quantity)."""
+        values = torch.as_tensor(np.array([quantity(r) for r in self.references]), dtype=DOUBLE)
+        return values.reshape(self.batch_shape + values.shape[1:])
+
+
+# Locations
+
+
+def ends(p: SparseDistribution) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the support of numbers, each (*batch)."""
+    lower, upper = p.support.intervals.squeeze(-2).unbind(-1)
+    return lower, upper
+
+
+def bounded(p: SparseDistribution) -> bool:
+    """Whether the support ends."""
+    if p.event_shape:
+        return isinstance(p.support, Ellipsoid)
+    return bool(p.support.intervals.isfinite().all())
+
+
+def frame(p: SparseDistribution, deviations: float = 3.0) -> tuple[Tensor, Tensor]:
+    """Centre and factor of the support, or of a number of deviations where it does not end."""
+    if not p.event_shape:
+        lower, upper = ends(p) if bounded(p) else (-deviations * p.stddev, deviations * p.stddev)
+        return p.mean, (upper - lower) / 2
+    if isinstance(p.support, Ellipsoid):
+        return p.support.loc, p.support.scale_tril
+    return p.mean, deviations * torch.linalg.cholesky(p.covariance_matrix)
+
+
+def located(p: SparseDistribution, radii: Tensor) -> Tensor:
+    """Locations (K, *batch, *event) at shares (K,) of the way from the centre to the edge.
+
+    A negative share goes the other way; vectors go in a direction of their own for each.
+    """
+    centre, factor = frame(p)
+    radii = radii.to(factor.dtype)
+    if not p.event_shape:
+        return centre + factor * radii.reshape(-1, *(1,) * centre.dim())
+    u = torch.arange(1.0, radii.numel() * p.event_shape[0] + 1).square().cos()
+    u = u.reshape(len(radii), *p.event_shape).to(factor.dtype)
+    u = radii[:, None] * u / u.norm(dim=-1, keepdim=True)
+    return centre + torch.einsum("...ij,kj->k...i", factor, u)
+
+
+def interior(p: SparseDistribution, count: int = 7) -> Tensor:
+    """Locations (count, *batch, *event) inside the support, or within three deviations."""
+    return located(p, torch.linspace(-0.94, 0.96, count, dtype=DOUBLE))
+
+
+def per_event(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum of values (Q, *batch, *shape) with weights (Q, *batch)."""
+    return (weights.reshape(*weights.shape, *(1,) * (values.dim() - weights.dim())) * values).sum(0)
+
+
+def masses(case: Case, q: SparseDistribution) -> Tensor:
+    """Integrals (*batch) of a density of the case's shape over the supports of the case."""
+    rules = [r.rule() for r in case.references]
+    t, weights = (torch.as_tensor(np.stack(x, 1)) for x in zip(*rules, strict=True))
+    probs = q.prob(t.reshape(len(t), *q.batch_shape, *q.event_shape))
+    return (weights.reshape(probs.shape) * probs).sum(0)
+
+
+# Bases
+
+
+def bases(dim: int | None, dtype: torch.dtype) -> dict[str, Basis]:
+    """Bases for events of a shape, exact in float32."""
+    if dim is None:
+        found = {
+            "GaussianRBF": GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]),
+            "Fourier": Fourier([0.5, 3.0]),
+            "Polynomial": Polynomial(3),
+            "BSpline": BSpline([-0.4, -0.1, 0.1, 0.6, 0.9], 2),
+            "Indicator": Indicator([-0.3, 0.1, 0.9]),
+        }
+    else:
+        found = vector_bases(dim)
+    return {name: basis.to(dtype) for name, basis in found.items()}
+
+
+def vector_bases(dim: int) -> dict[str, Basis]:
+    centers = torch.cos(1.3 * torch.arange(1.0, 3 * dim + 1)).reshape(3, dim)
+    mixed = torch.eye(dim) * 0.5 + torch.full((dim, dim), 0.125).tril(-1)
+    found = {
+        "GaussianRBF": GaussianRBF(centers, [0.375, 0.5, 3.0]),
+        "GaussianRBF-full": GaussianRBF(centers, covariance=mixed @ mixed.mT),
+        "Fourier": Fourier(torch.stack([0.5 * centers[0], 3 * centers[1]])),
+        "Polynomial": Polynomial(2, ndim=dim),
+    }
+    if dim <= 3:
+        waves, hills = Fourier([1.0]), GaussianRBF([-0.5, 0.25], 0.75)
+        found["Product"] = Product(*[waves, hills, Polynomial(1)][:dim])
+    return found

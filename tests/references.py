@@ -1,0 +1,225 @@
+"""Densities in plain Python and their integrals: what the battery compares with."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import combinations, pairwise, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.integrate import quad
+from scipy.special import roots_gegenbauer
+
+Array = NDArray[np.float64]
+# A number, or the values at many locations of vectors.
+Values = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A density of numbers, integrated by scipy.
+
+    Attributes:
+        shape: The density up to a constant, of one float.
+        ends: The support, of which 80 standard deviations if it is the line.
+        centre: Where the density may have a kink.
+        mass: Integral of `shape`.
+    """
+
+    shape: Callable[[float], float]
+    ends: tuple[float, float]
+    centre: float
+    mass: float = 1.0
+
+    def density(self, t: float) -> float:
+        return self.shape(t) / self.mass
+
+    def densities(self, t: Array) -> Array:
+        return np.array([self.density(x) for x in t.tolist()])
+
+    def integral(self, g: Callable[[float], float], upper: float = math.inf) -> float:
+        """Integral of g over the support, as far as `upper`."""
+        upper = min(upper, self.ends[1])
+        marks = [self.ends[0], min(self.centre, upper), upper]
+        return sum(
+            quad(g, a, b, epsabs=0, epsrel=1e-11, limit=200)[0] for a, b in pairwise(marks) if a < b
+        )
+
+    def expect(self, g: Callable[[float], float]) -> float:
+        return self.integral(lambda t: g(t) * self.density(t))
+
+    def rule(self) -> tuple[Array, Array]:
+        """Nodes and weights of integrals over the support."""
+        return self.smooth_rule()
+
+    def smooth_rule(self, marks: Sequence[float] = ()) -> tuple[Array, Array]:
+        """Nodes and weights of integrals of functions that are smooth between the marks."""
+        inside = {t for t in marks if self.ends[0] < t < self.ends[1]}
+        halves = [end - self.centre for end in self.ends]
+        near = {self.centre + share * half for half in halves for share in (0.0, 0.1, 0.3, 1.0)}
+        cuts = sorted(near | inside)
+        pieces = [tanh_sinh(0.01, a, b) for a, b in pairwise(cuts)]
+        nodes, weights = zip(*pieces, strict=True)
+        return np.concatenate(nodes), np.concatenate(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """A density of vectors on the image of the unit ball, integrated in spherical coordinates.
+
+    Attributes:
+        shape: The density up to a constant, of locations (..., D).
+        centre: Image of the centre (D,).
+        factor: Image of the ball (D, D); the support, or all of a density that rounding leaves.
+        mass: Integral of `shape`.
+    """
+
+    shape: Callable[[Array], Array]
+    centre: Array
+    factor: Array
+    mass: float = 1.0
+
+    def density(self, t: Values) -> Values:
+        return self.shape(np.asarray(t)) / self.mass
+
+    densities = density
+
+    def integral(self, g: Callable[[Array], Values]) -> Values:
+        """Integral over the support of g, which maps locations (Q, D) to (Q, *shape).
+
+        In the direction g must be a polynomial of degree 7; of the radius any smooth function.
+        """
+        t, weights = self.rule()
+        return np.tensordot(weights, g(t), 1)
+
+    def expect(self, g: Callable[[Array], Values]) -> Values:
+        return self.integral(lambda t: (self.density(t) * g(t).T).T)
+
+    def rule(self) -> tuple[Array, Array]:
+        """Nodes (Q, D) and weights of `integral`."""
+        return self._image(*polynomial_rule(len(self.centre)))
+
+    def smooth_rule(self, marks: Sequence[float] = ()) -> tuple[Array, Array]:
+        """Nodes (Q, D) and weights of integrals of smooth functions, in up to three dimensions."""
+        dim = len(self.centre)
+        return self._image(*(smooth_rule(dim) if dim <= 3 else polynomial_rule(dim)))
+
+    def _image(self, u: Array, weights: Array) -> tuple[Array, Array]:
+        return self.centre + u @ self.factor.T, weights * np.linalg.det(self.factor)
+
+    def projected(self, x: Array) -> tuple[Array, Array]:
+        """Density and level at x of any coordinate of the ball's preimage, to about four digits.
+
+        Here and below, for a density of the radius.
+        """
+        return _interpolated(x, *self._projection)
+
+    @cached_property
+    def _projection(self) -> tuple[Array, Array]:
+        dim = len(self.centre)
+        grid = np.sin(0.5 * math.pi * np.linspace(-1, 1, 4001))
+        if dim == 1:
+            return grid, self._at_radius(np.abs(grid))
+        s, weights = tanh_sinh(0.05, 0.0, 1.0)
+        rest = np.sqrt((1 - grid) * (1 + grid))
+        density = self._at_radius(np.hypot(grid[:, None], rest[:, None] * s))
+        inner = density @ (weights * s ** (dim - 2) * area(dim - 1))
+        return grid, inner * rest ** (dim - 1)
+
+    def radius(self, r: Array) -> tuple[Array, Array]:
+        """Density and level at r of the distance from the centre in the ball's preimage."""
+        grid = np.sin(0.5 * math.pi * np.linspace(0, 1, 4001))
+        return _interpolated(r, grid, self._radial(grid))
+
+    def _radial(self, r: Array) -> Array:
+        dim = len(self.centre)
+        return area(dim) * r ** (dim - 1) * self._at_radius(r)
+
+    def axial(self, g: Callable[[Array, Array], Values]) -> Values:
+        """Mean of g(r, c): of the radius, and the cosine of the direction with any one axis.
+
+        In the ball's preimage, in three dimensions or more.
+        """
+        r, weights = tanh_sinh(0.01, 0.0, 1.0)
+        c, shares = roots_gegenbauer(120, len(self.centre) / 2 - 1)
+        each = (weights * self._radial(r))[:, None] * (shares / shares.sum())
+        return np.tensordot(each, g(*np.broadcast_arrays(r[:, None], c)), 2)
+
+    def _at_radius(self, r: Array) -> Array:
+        """Density at distance r from the centre of the unit ball."""
+        along = self.centre + r[..., None] * self.factor[:, 0]
+        return self.density(along) * np.linalg.det(self.factor)
+
+
+def _interpolated(x: Array, grid: Array, density: Array) -> tuple[Array, Array]:
+    steps = 0.5 * (density[1:] + density[:-1]) * np.diff(grid)
+    levels = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
+    return np.interp(x, grid, density), np.interp(x, grid, levels)
+
+
+def area(dim: int) -> float:
+    """Surface of the unit sphere in `dim` dimensions; two points in one."""
+    return 2 * math.pi ** (dim / 2) / math.gamma(dim / 2)
+
+
+def tanh_sinh(step: float, low: float, high: float) -> tuple[Array, Array]:
+    """Nodes and weights that no power of the distance to an end disturbs."""
+    count = round(3.3 / step)
+    s = np.arange(-count, count + 1) * step
+    angle = 0.5 * math.pi * np.sinh(s)
+    weights = 0.5 * math.pi * step * np.cosh(s) / np.cosh(angle) ** 2
+    half = 0.5 * (high - low)
+    # From the nearer end, whose digits the density needs.
+    gap = 2 * half / (1 + np.exp(2 * np.abs(angle)))
+    return np.where(s < 0, low + gap, high - gap), half * weights
+
+
+@cache
+def polynomial_rule(dim: int) -> tuple[Array, Array]:
+    """Nodes (Q, dim) and weights of integrals over the unit ball: few directions."""
+    if dim == 8:
+        roots = e8_roots()
+        return ball_rule(roots, np.full(len(roots), area(8) / len(roots)), 0.04)
+    return ball_rule(*sphere_rule(dim, 4), 0.04)
+
+
+@cache
+def smooth_rule(dim: int) -> tuple[Array, Array]:
+    """Nodes (Q, dim) and weights of integrals over the unit ball: many directions."""
+    return ball_rule(*sphere_rule(dim, 36 if dim == 3 else 48), 0.035)
+
+
+def ball_rule(directions: Array, shares: Array, step: float) -> tuple[Array, Array]:
+    radii, rule = tanh_sinh(step, 0.0, 1.0)
+    dim = directions.shape[-1]
+    nodes = radii[:, None, None] * directions
+    weights = (rule * radii ** (dim - 1))[:, None] * shares
+    return nodes.reshape(-1, dim), weights.reshape(-1)
+
+
+def sphere_rule(dim: int, half: int) -> tuple[Array, Array]:
+    """Directions (K, dim) and weights, exact for polynomials of degree 2 half - 1."""
+    if dim == 1:
+        return np.array([[1.0], [-1.0]]), np.ones(2)
+    angles = math.pi * (np.arange(2 * half) + 0.5) / half
+    circle = np.stack([np.cos(angles), np.sin(angles)], -1)
+    if dim == 2:
+        return circle, np.full(2 * half, math.pi / half)
+    height, weights = np.polynomial.legendre.leggauss(half)
+    planar = np.sqrt(1 - height**2)[:, None, None] * circle
+    heights = np.broadcast_to(height[:, None, None], (half, 2 * half, 1))
+    sphere = np.concatenate([planar, heights], -1).reshape(-1, 3)
+    return sphere, np.repeat(weights * math.pi / half, 2 * half)
+
+
+def e8_roots() -> Array:
+    """The 240 shortest vectors of the lattice E8, normalised: a spherical 7-design."""
+    units = [
+        [sign[pair.index(i)] if i in pair else 0 for i in range(8)]
+        for pair in combinations(range(8), 2)
+        for sign in product((1, -1), repeat=2)
+    ]
+    halves = [s for s in product((0.5, -0.5), repeat=8) if math.prod(s) > 0]
+    return np.array([*units, *halves]) / math.sqrt(2)

@@ -1,0 +1,105 @@
+"""The battery: bad parameters and values are refused by name."""
+
+import math
+
+import pytest
+import torch
+from battery import BAD_VALUES, DOUBLE, Case
+from cases import every_case, every_multivariate_scalar, every_scalar
+from torch import Tensor
+
+
+def constants(case: Case) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in case.leaves().items()}
+
+
+def scale_name(case: Case) -> str:
+    return "scale_tril" if case.event_shape else "scale"
+
+
+@every_case
+def test_bad_parameters_are_named_with_their_value(case: Case) -> None:
+    for name in case.parameters:
+        for value in BAD_VALUES[name]:
+            leaves = constants(case)
+            leaves[name].view(-1)[-1] = value
+            with pytest.raises(ValueError, match=rf"\b{name}\b[\s\S]*(got|values)[\s\S]*{value:g}"):
+                case.family.make(**leaves)
+
+
+@every_scalar
+def test_shapes_that_do_not_broadcast_are_named(case: Case) -> None:
+    leaves, name = constants(case), scale_name(case)
+    leaves |= case.spread((2,), {"loc": leaves["loc"]}) | case.spread((3,), {name: leaves[name]})
+    with pytest.raises(ValueError, match=rf"loc \(2,.*\), {name} \(3,.*\)"):
+        case.family.make(**leaves)
+
+
+@every_scalar
+def test_arguments_that_are_no_numbers_are_named(case: Case) -> None:
+    with pytest.raises(ValueError, match="loc must be a number or a tensor, got 'left'"):
+        case.family.make(**constants(case) | {"loc": "left"})
+
+
+@every_case
+def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
+    p = case()
+    shape = p.batch_shape + p.event_shape
+    for function in [p.log_prob] if case.event_shape else [p.log_prob, p.cdf, p.icdf]:
+        with pytest.raises(ValueError, match="value must be real, got .*nan"):
+            function(torch.full(shape, math.nan, dtype=DOUBLE))
+        with pytest.raises(ValueError, match="value must be a tensor, got float"):
+            function(0.5)
+        if p.batch_shape:
+            with pytest.raises(ValueError, match=r"value must broadcast.*\(2, 3\).*\(7,.*\)"):
+                function(torch.zeros(7, *p.event_shape, dtype=DOUBLE))
+
+
+@every_multivariate_scalar
+def test_values_of_another_dimension_are_refused(case: Case) -> None:
+    p, dim = case(), case.event_shape[0]
+    for shape in ((), (dim + 1,), (4, dim + 1), (dim, dim + 1)):
+        with pytest.raises(ValueError, match=rf"value must .*event shape \({dim},\).*got shape"):
+            p.log_prob(torch.zeros(shape, dtype=DOUBLE))
+
+
+@every_multivariate_scalar
+def test_factors_of_a_wrong_shape_are_named(case: Case) -> None:
+    leaves, dim = constants(case), case.event_shape[0]
+    eye = torch.eye(dim + 1, dtype=DOUBLE)
+    for factor in (eye[:, :dim], eye[:dim], eye[0], torch.tensor(1.0, dtype=DOUBLE)):
+        with pytest.raises(ValueError, match="scale_tril must .*square.*got"):
+            case.family.make(**leaves | {"scale_tril": factor})
+    other = rf"scale_tril must .*{dim}, {dim}\) like loc .* got shape \({dim + 1}, {dim + 1}\)"
+    with pytest.raises(ValueError, match=other):
+        case.family.make(**leaves | {"scale_tril": eye})
+    with pytest.raises(ValueError, match="loc must .*got"):
+        case.family.make(**leaves | {"loc": torch.tensor(0.5, dtype=DOUBLE)})
+
+
+@every_multivariate_scalar
+def test_factors_that_are_not_lower_triangular_are_named(case: Case) -> None:
+    leaves, dim = constants(case), case.event_shape[0]
+    if dim > 1:
+        leaves["scale_tril"][0, dim - 1] = 0.375
+        with pytest.raises(ValueError, match=r"scale_tril[\s\S]*lower[\s\S]*0\.375"):
+            case.family.make(**leaves)
+
+
+@every_multivariate_scalar
+def test_singular_factors_are_told_what_to_do(case: Case) -> None:
+    leaves = constants(case)
+    leaves["scale_tril"][-1, -1] = 0.0
+    with pytest.raises(ValueError, match=r"scale_tril[\s\S]*singular[\s\S]*(jitter|add)"):
+        case.family.make(**leaves)
+
+
+@every_scalar
+def test_validation_may_be_switched_off(case: Case) -> None:
+    leaves = constants(case)
+    broken = {scale_name(case): -leaves[scale_name(case)]}
+    p = case.family.make(**leaves | broken, validate_args=False)
+    p.log_prob(torch.full(p.event_shape, math.nan, dtype=DOUBLE))
+    q = case.family.make(**leaves, validate_args=False)
+    assert q.expand((2,))._validate_args is False
+    assert q.escort(1.0)._validate_args is False

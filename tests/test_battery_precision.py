@@ -1,0 +1,64 @@
+"""The battery: what float32 keeps, and what becomes of extreme scales."""
+
+import torch
+from battery import DOUBLE, SINGLE, Case
+from cases import CASES, SCALARS, every_dtype
+from functions import arguments, every_function, function, functions, gradients
+from torch import Tensor
+
+# What is a logarithm has the absolute accuracy of one: it may cross zero.
+LOGARITHMS = {"log_prob", "escort", "entropy", "tsallis_entropy", "log_normalizer"}
+
+
+def error(found: Tensor, expected: Tensor, floor: float = 1e-20) -> float:
+    return ((found.double() - expected).norm() / expected.norm().clamp_min(floor)).item()
+
+
+@every_function(CASES)
+def test_float32_keeps_its_digits(case: Case, name: str) -> None:
+    inputs, exact_inputs = arguments(case, name, SINGLE), arguments(case, name)
+    found, expected = (function(case, name)(*x) for x in (inputs, exact_inputs))
+    assert found.dtype == SINGLE
+    finite = expected.isfinite()
+    assert torch.equal(found[~finite].double(), expected[~finite])
+    assert error(found[finite], expected[finite], float(name in LOGARITHMS) or 1e-20) < 2e-6
+    slopes, exact = gradients(found, inputs), gradients(expected, exact_inputs)
+    total = torch.cat([g.flatten() for g in exact])
+    assert error(torch.cat([g.flatten() for g in slopes]), total) < 2e-5
+
+
+@every_dtype
+@every_function(SCALARS)
+def test_extreme_scales_give_numbers_or_a_clear_error(
+    case: Case, name: str, dtype: torch.dtype
+) -> None:
+    for scale in (1e-30, 1e30):
+        *leaves, x = arguments(case, name, dtype)
+        named = dict(zip(case.parameters, leaves, strict=True))
+        key = "scale_tril" if case.event_shape else "scale"
+        named[key] = (named[key] * (scale / named[key].amax())).detach().requires_grad_()
+        p = case.of(**named)
+        if name != "icdf":
+            shares = torch.tensor([-0.5, 0.0, 0.3], dtype=dtype)
+            step = p.scale_tril[..., 0] if case.event_shape else p.scale
+            x = p.loc + shares.reshape(3, *(1,) * step.dim()) * step
+        try:
+            value = functions(case)[name](p, x)
+        except ValueError as error:
+            assert "frequencies must be below" in str(error)
+        else:
+            assert not value[representable(case, name, named, x)].isnan().any()
+            # float32 has no square of these scales.
+            if dtype == DOUBLE:
+                slopes = gradients(value, tuple(named.values()))
+                assert not any(g.isnan().any() for g in slopes)
+
+
+def representable(case: Case, name: str, named: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Which values are in the range of the dtype: of matrices, sums of squares of both signs.
+
+    Numbers must not be NaN beyond it either.
+    """
+    exact = case.of(**{k: v.detach().double() for k, v in named.items()})
+    values = functions(case)[name](exact, x.detach().double())
+    return (values.abs() <= torch.finfo(x.dtype).max) | (not case.event_shape)

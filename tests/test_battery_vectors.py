@@ -1,0 +1,197 @@
+"""The battery: what is asked of densities of vectors alone."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from battery import DOUBLE, Case, bases, interior
+from cases import SCALARS, every_multivariate_case
+from functions import function
+from references import Array
+from scipy.special import betainc, betaincinv
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from sparsefam import (
+    BetaGaussian,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    TruncatedParabola,
+    TruncatedParaboloid,
+)
+from sparsefam.bases import Fourier, GaussianRBF
+
+ALPHAS = [1.05, 4 / 3, 1.5, 2.0, 3.0, math.inf, torch.tensor(1.6875, dtype=DOUBLE)]
+
+
+# One coordinate
+
+
+def twins() -> Iterator[tuple[str, SparseDistribution, SparseDistribution]]:
+    """Densities of vectors of one coordinate, and those of numbers that they should equal."""
+    loc = torch.tensor([[0.3125], [-1.25]], dtype=DOUBLE)
+    scale = torch.tensor([0.6875, 0.1875, 3.0], dtype=DOUBLE)
+    vector, factor = loc.unsqueeze(-1), scale[:, None, None]
+    for alpha in ALPHAS:
+        name = f"alpha-{alpha:.3g}" + "-tensor" * isinstance(alpha, Tensor)
+        one = MultivariateBetaGaussian(vector, factor, alpha)
+        yield name, one, BetaGaussian(loc, scale, alpha)
+    yield "paraboloid", TruncatedParaboloid(vector, factor), TruncatedParabola(loc, scale)
+    yield "normal", MultivariateNormal(vector, scale_tril=factor), Normal(loc, scale)
+
+
+@pytest.mark.parametrize(("p", "q"), [pytest.param(*x[1:], id=x[0]) for x in twins()])
+def test_one_coordinate_is_a_number(p: SparseDistribution, q: SparseDistribution) -> None:
+    t = interior(q)
+    vectors = bases(1, DOUBLE)
+    widths = vectors["GaussianRBF"]
+    numbers = GaussianRBF(widths.centers[:, 0], widths.widths)
+    pairs = {
+        "log_prob": (p.log_prob(t.unsqueeze(-1)), q.log_prob(t)),
+        "mean": (p.mean[..., 0], q.mean),
+        "variance": (p.variance[..., 0], q.variance),
+        "covariance_matrix": (p.covariance_matrix[..., 0, 0], q.variance),
+        "entropy": (p.entropy(), q.entropy()),
+        "tsallis_entropy": (p.tsallis_entropy(), q.tsallis_entropy()),
+        "log_normalizer": (p.log_normalizer, q.log_normalizer),
+        "sigma": (p.sigma[..., 0, 0], q.sigma.square()),
+        "escort": (p.escort(1.5).log_prob(t.unsqueeze(-1)), q.escort(1.5).log_prob(t)),
+        "GaussianRBF": (p.expect(widths), q.expect(numbers)),
+        "Fourier": (
+            p.expect(vectors["Fourier"]),
+            q.expect(Fourier(vectors["Fourier"].frequencies[:, 0])),
+        ),
+    }
+    for name, (found, expected) in pairs.items():
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13, msg=name)
+
+
+# Draws
+
+
+LEARNED = [case for case in SCALARS if case.event_shape and "alpha" in case.parameters]
+
+
+@pytest.mark.parametrize("case", LEARNED, ids=str)
+def test_draws_keep_their_level_as_alpha_changes(case: Case) -> None:
+    leaves = {k: v.detach() for k, v in case.leaves().items()}
+    alpha, dim = leaves["alpha"].item(), len(leaves["loc"])
+    leaves["alpha"] = leaves["alpha"].expand(100).clone().requires_grad_()
+    p = case.of(**leaves)
+    u = torch.linalg.solve_triangular(
+        p.scale_tril, (p.rsample() - p.loc).unsqueeze(-1), upper=False
+    )
+    squared = u.square().sum((-2, -1))
+    (found,) = torch.autograd.grad(squared.sum(), leaves["alpha"])
+    # |u|^2 ~ Beta(D/2, 1/(alpha - 1) + 1), in the direction of u.
+    levels = betainc(dim / 2, 1 / (alpha - 1) + 1, squared.detach().numpy())
+    moved = [betaincinv(dim / 2, 1 / (alpha + h - 1) + 1, levels) for h in (-1e-4, 1e-4)]
+    expected = torch.as_tensor((moved[1] - moved[0]) / 2e-4)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+# Marginals
+
+
+@every_multivariate_case
+def test_marginals_have_the_characteristic_function(case: Case) -> None:
+    p, dim = case(), case.event_shape[0]
+    for kept in {(0,), (dim - 1,), tuple(range(dim)), (dim - 1, 0)[:dim]}:
+        q = p.marginal(kept)
+        assert (q.batch_shape, q.event_shape) == (p.batch_shape, (len(kept),))
+        waves = torch.cos(torch.arange(3.0 * len(kept), dtype=DOUBLE)).reshape(3, len(kept)) * 2
+        padded = torch.zeros(3, dim, dtype=DOUBLE)
+        padded[:, kept] = waves
+        found, expected = q.expect(Fourier(waves)), p.expect(Fourier(padded))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+@every_multivariate_case
+def test_marginals_of_no_coordinate_are_refused(case: Case) -> None:
+    dim = case.event_shape[0]
+    for bad in ([], [dim], [0, 0], [-dim - 1]):
+        with pytest.raises(ValueError, match="indices must .* got"):
+            case().marginal(bad)
+
+
+# Many dimensions
+
+
+AXIAL = [case for case in SCALARS if case.family.dim in (3, 8)]
+every_axial_scalar = pytest.mark.parametrize("case", AXIAL, ids=str)
+
+
+@every_axial_scalar
+def test_waves_in_many_dimensions(case: Case) -> None:
+    p, (r,) = case(), case.references
+    psi = bases(case.family.dim, DOUBLE)["Fourier"]
+    assert isinstance(psi, Fourier)
+    w = psi.frequencies.numpy()
+    lengths = np.linalg.norm(w @ r.factor, axis=-1)
+    amplitudes = r.axial(lambda u, c: np.cos(lengths * (u * c)[..., None]))
+    angles = w @ r.centre
+    expected = np.concatenate([np.cos(angles) * amplitudes, np.sin(angles) * amplitudes])
+    torch.testing.assert_close(p.expect(psi), torch.as_tensor(expected), rtol=1e-11, atol=1e-13)
+
+
+@every_axial_scalar
+@pytest.mark.parametrize("size", [0.25, 1.0, 4.0])
+def test_gaussians_of_the_shape_of_the_density(case: Case, size: float) -> None:
+    p = case()
+    factor = torch.linalg.cholesky(p.covariance_matrix)
+    centers = interior(p, 4)
+    psi = GaussianRBF(centers, covariance=size**2 * p.covariance_matrix)
+    expected = aligned_gaussians(case, centers, size * factor)
+    torch.testing.assert_close(p.expect(psi), torch.as_tensor(expected), rtol=1e-11, atol=0)
+
+
+@every_axial_scalar
+@pytest.mark.parametrize("width", [0.25, 1.0, 4.0])
+def test_gaussians_around_an_isotropic_density(case: Case, width: float) -> None:
+    leaves = {k: v.detach() for k, v in case.leaves().items()}
+    eye = torch.eye(case.family.dim, dtype=DOUBLE)
+    round_case = Case(case.family, case.parameters | {"scale_tril": (eye / 2).tolist()}, "")
+    p = case.family.make(**leaves | {"scale_tril": eye / 2})
+    centers = interior(p, 4)
+    expected = aligned_gaussians(round_case, centers, width * eye)
+    found = p.expect(GaussianRBF(centers, width))
+    torch.testing.assert_close(found, torch.as_tensor(expected), rtol=1e-11, atol=0)
+
+
+def aligned_gaussians(case: Case, centers: Tensor, spread: Tensor) -> Array:
+    """Expectations of N(t; c, S S') where S is a multiple of the reference's factor."""
+    (r,) = case.references
+    ratio = spread[0, 0].item() / r.factor[0, 0]
+    assert np.allclose(spread.numpy(), ratio * r.factor)
+    dim = len(r.centre)
+    offsets = np.linalg.solve(r.factor, (centers.numpy() - r.centre).T)
+    lengths = np.linalg.norm(offsets, axis=0)
+    peak = (2 * math.pi) ** (-dim / 2) / np.linalg.det(spread.numpy())
+
+    def gaussians(u: Array, c: Array) -> Array:
+        u, c = u[..., None], c[..., None]
+        square = (u - lengths) ** 2 + 2 * u * lengths * (1 - c)
+        return peak * np.exp(-0.5 * square / ratio**2)
+
+    return r.axial(gaussians)
+
+
+# Factors whose eigenvectors are not determined, or nearly not
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-9])
+@pytest.mark.parametrize("dim", [2, 3, 8])
+@pytest.mark.parametrize("name", ["GaussianRBF", "GaussianRBF-full", "Fourier", "log_prob"])
+def test_isotropic_factors_have_derivatives(name: str, dim: int, gap: float) -> None:
+    (case,) = (x for x in SCALARS if x.name == f"MultivariateBetaGaussian-{dim}d-learned")
+    leaves = {k: v.detach().clone() for k, v in case.leaves().items()}
+    tilt = gap * torch.linspace(-1, 1, dim, dtype=DOUBLE).diag().cumsum(0).tril()
+    leaves["scale_tril"] = 0.5 * torch.eye(dim, dtype=DOUBLE) + tilt
+    x = interior(case.of(**leaves), 3)[:2]
+    inputs = tuple(v.requires_grad_() for v in leaves.values())
+    evaluate = function(case, name if name == "log_prob" else f"expect-{name}")
+    assert gradcheck(lambda *v: evaluate(*v, x), inputs, fast_mode=dim > 3)
