@@ -6,13 +6,14 @@ References:
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 import sparsefam as sf
 
+from .batches import Batch
 from .recordings import Observations, interpolate
 
 __all__ = ["BASIS_SIZE", "GRID", "Attention", "Continuous", "Discrete", "Examples", "NoAttention"]
@@ -27,7 +28,7 @@ _SIGMA, _LEAST_SIGMA = 0.1, 1e-3
 
 
 @dataclass(frozen=True)
-class Examples:
+class Examples(Batch):
     """Observations with the value function fitted to them, and their interpolation on a grid."""
 
     positions: Tensor  # (B, L)
@@ -45,12 +46,6 @@ class Examples:
         )
         parts = (observed.positions, observed.values, observed.mask, observed.labels)
         return cls(*parts, value.coefficients, interpolate(observed, GRID))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Tensor) -> "Examples":
-        return Examples(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 class Encoder(nn.Sequential):

@@ -10,11 +10,17 @@ class Settings:
     """Options of the tour.
 
     Attributes:
-        seeds: Number of repetitions; each has its own random choices.
-        epochs: Passes over the training examples in each run.
-        heads: Numbers of attention heads to compare; pictures show the first.
+        seeds: Repetitions on the vowels; each has its own random choices.
+        epochs: Passes over the training recordings in each run.
+        heads: Numbers of attention heads to compare on the vowels; pictures show the first.
+        digit_seeds: Repetitions on the digits; pictures show the first.
+        digit_epochs: Passes over the training canvases in each run.
+        canvases: Number of training canvases; there are 3/8 as many to test.
     """
 
     seeds: int = 5
     epochs: int = 40
     heads: tuple[int, ...] = (8, 32)
+    digit_seeds: int = 2
+    digit_epochs: int = 3
+    canvases: int = 4000

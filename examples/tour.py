@@ -14,6 +14,7 @@ import torch
 
 import sparsefam as sf
 
+from .digits import digits
 from .families import families
 from .page import Section, write_page
 from .progress import Reporter
@@ -26,9 +27,17 @@ __all__ = ["STAGES", "main", "run"]
 STAGES: dict[str, Callable[[Settings, Reporter], Section]] = {
     "One-dimensional families": families,
     "Attention on spoken vowels": vowels,
+    "Attention over an image": digits,
 }
 
-_QUICK = Settings(seeds=2, epochs=1, heads=(3,))
+# Settings that are options of the command line.
+_COUNTS = {
+    "seeds": "repetitions on the vowels",
+    "epochs": "epochs of a run on the vowels",
+    "digit_seeds": "repetitions on the digits",
+    "digit_epochs": "epochs of a run on the digits",
+}
+_QUICK = Settings(2, 1, (3,), digit_seeds=2, digit_epochs=1, canvases=64)
 
 
 def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
@@ -64,8 +73,8 @@ def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
 
 def _lead(settings: Settings) -> str:
     quick = " --quick" if settings.heads == _QUICK.heads else ""
-    counts = f"--seeds {settings.seeds} --epochs {settings.epochs}"
-    command = f"python -m examples.tour{quick} {counts}"
+    options = "".join(f" --{_dashed(name)} {getattr(settings, name)}" for name in _COUNTS)
+    command = f"python -m examples.tour{quick}{options}"
     return (
         "Densities that can be exactly zero, and attention built on them. Every number and picture "
         f"on this page was made by <code>{command}</code>, sparsefam {sf.__version__}, "
@@ -78,15 +87,20 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     defaults = Settings()
     parser = argparse.ArgumentParser(description="Run the tour and write its page.")
-    parser.add_argument("--seeds", type=_positive, help=f"repetitions ({defaults.seeds})")
-    parser.add_argument("--epochs", type=_positive, help=f"epochs of a run ({defaults.epochs})")
+    for name, meaning in _COUNTS.items():
+        text = f"{meaning} ({getattr(defaults, name)})"
+        parser.add_argument(f"--{_dashed(name)}", type=_positive, help=text)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     parser.add_argument("--quick", action="store_true", help="a tiny run: are all parts sound?")
     options = parser.parse_args(arguments)
     settings = _QUICK if options.quick else defaults
-    given = {name: getattr(options, name) for name in ("seeds", "epochs")}
+    given = {name: getattr(options, name) for name in _COUNTS}
     settings = replace(settings, **{name: n for name, n in given.items() if n is not None})
     run(settings, options.out, Reporter())
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _positive(text: str) -> int:

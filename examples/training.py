@@ -1,16 +1,23 @@
 """Training and testing of a classifier, and the logistic regression it is compared with."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import ConstantLR, OneCycleLR
 
+from .batches import Batch
 from .mechanisms import Examples
 
-__all__ = ["Run", "logistic_regression", "train"]
+__all__ = ["Run", "accuracy_cell", "logistic_regression", "summary", "train"]
+
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 _RATE, _BATCH = 1e-3, 32
 
@@ -29,25 +36,30 @@ class Run:
 
 def train(
     model: nn.Module,
-    data: tuple[Examples, Examples],
+    data: tuple[AnyBatch, AnyBatch],
     epochs: int,
     generator: torch.Generator,
     on_epoch: Callable[[int, float], None],
+    peak: float | None = None,
 ) -> Run:
     """Trains by Adam and tests after the last epoch.
 
     Args:
-        model: Maps examples to logits.
+        model: Maps examples to logits, classes along the first dimension after the batch.
         data: Training and test examples.
         epochs: Passes over the training examples.
         generator: Shuffles them.
         on_epoch: Called with the number of the epoch that ended and its mean loss.
+        peak: The learning rate rises to this and falls again; None: 1e-3 all the time.
 
     Returns:
         Test accuracy and seconds.
     """
     fit, test = data
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+    steps = epochs * math.ceil(len(fit) / _BATCH)
+    schedule = OneCycleLR(optimizer, peak, steps) if peak else ConstantLR(optimizer, 1.0)
+    model.train()
     start = time.perf_counter()
     for epoch in range(epochs):
         total = 0.0
@@ -57,9 +69,11 @@ def train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
             total += loss.item() * len(batch)
         on_epoch(epoch + 1, total / len(fit))
     seconds = time.perf_counter() - start
+    model.eval()
     with torch.no_grad():
         return Run(_share_right(model(test), test), seconds)
 
@@ -91,5 +105,23 @@ def logistic_regression(data: tuple[Examples, Examples]) -> Run:
         return Run(_share_right(model((test.grid - center) / spread), test), seconds)
 
 
-def _share_right(logits: Tensor, examples: Examples) -> float:
-    return (logits.argmax(-1) == examples.labels).float().mean().item()
+def _share_right(logits: Tensor, examples: Batch) -> float:
+    return (logits.argmax(1) == examples.labels).float().mean().item()
+
+
+def summary(runs: list[Run]) -> dict[str, Any]:
+    """The runs of a method, one for each seed, as numbers for a program."""
+    accuracy = [run.accuracy for run in runs]
+    return {
+        "accuracy": accuracy,
+        "mean": fmean(accuracy),
+        "sd": stdev(accuracy) if len(accuracy) > 1 else None,
+        "seconds": [run.seconds for run in runs],
+        "mean_seconds": fmean(run.seconds for run in runs),
+    }
+
+
+def accuracy_cell(found: dict[str, Any]) -> str:
+    """Mean and sample standard deviation of a summary, in percent."""
+    sd = "" if found["sd"] is None else f" ± {100 * found['sd']:.1f}"
+    return f"{100 * found['mean']:.1f}{sd}"

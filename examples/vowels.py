@@ -1,6 +1,6 @@
 """Second stage: continuous attention on spoken vowels, next to discrete attention and to none."""
 
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from .comparison import (
 from .page import Picture, Prose, Section, Table
 from .progress import Reporter
 from .settings import Settings
-from .training import Run
+from .training import Run, accuracy_cell, summary
 from .vowel_pictures import draw_accuracy, draw_attention, draw_input
 
 __all__ = ["verdict", "vowels"]
@@ -146,25 +146,17 @@ def verdict(found: Comparison) -> str:
 
 def _cells(runs: list[Run]) -> list[str]:
     found = _statistics(runs)
-    accuracy, sd, read = found["mean"], found["sd"], found["read"]
+    read = found["read"]
     return [
-        f"{100 * accuracy:.1f}" + ("" if sd is None else f" ± {100 * sd:.1f}"),
+        accuracy_cell(found),
         f"{found['mean_seconds']:.1f}",
         "–" if read is None else f"{100 * read:.0f}",
     ]
 
 
 def _statistics(runs: list[Run]) -> dict[str, Any]:
-    accuracy = [run.accuracy for run in runs]
     read = [run.read for run in runs if run.read is not None]
-    return {
-        "accuracy": accuracy,
-        "mean": fmean(accuracy),
-        "sd": stdev(accuracy) if len(accuracy) > 1 else None,
-        "seconds": [run.seconds for run in runs],
-        "mean_seconds": fmean(run.seconds for run in runs),
-        "read": fmean(read) if read else None,
-    }
+    return summary(runs) | {"read": fmean(read) if read else None}
 
 
 def _results(found: Comparison) -> dict[str, Any]:

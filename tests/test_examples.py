@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import sparsefam as sf
 from examples import recordings, tour
 from examples.comparison import LOGISTIC, NONE, Comparison, choose_penalty, share_read, vowel_basis
+from examples.digits import MEAN, READERS
 from examples.mechanisms import Attention, Continuous, Discrete, Examples, NoAttention
 from examples.progress import Reporter
 from examples.recordings import Observations, Recordings, interpolate, load_vowels, observe, read_ts
@@ -271,8 +272,9 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tour_writes_its_numbers(quick: Path) -> None:
     results = json.loads((quick / "results.json").read_text())
-    assert set(results) == {"settings", "versions", "families", "vowels"}
-    assert results["settings"] == {"seeds": 2, "epochs": 1, "heads": [3]}
+    assert set(results) == {"settings", "versions", "families", "vowels", "digits"}
+    vowels = {"seeds": 2, "epochs": 1, "heads": [3]}
+    assert results["settings"] == vowels | {"digit_seeds": 2, "digit_epochs": 1, "canvases": 64}
     methods = {(m["name"], m["heads"]): m for m in results["vowels"]["methods"]}
     maps = ("softmax", "sparsemax")
     names = [f"{where} {what}" for where in ("discrete", "continuous") for what in maps]
@@ -284,6 +286,11 @@ def test_the_tour_writes_its_numbers(quick: Path) -> None:
     assert methods[LOGISTIC, 0]["mean"] > 0.88
     assert methods["continuous softmax", 3]["read"] == 1
     assert 0 < methods["continuous sparsemax", 3]["read"] < 1
+    for method in results["digits"]["methods"]:
+        assert len(method["accuracy"]) == len(method["seconds"]) == 2
+        assert method["mean"] == pytest.approx(sum(method["accuracy"]) / 2)
+        assert (method["attention"] is None) == (method["name"] == MEAN)
+    assert [method["name"] for method in results["digits"]["methods"]] == list(READERS)
     assert results["families"]["Triangular, α = 2"]["variance"] == pytest.approx(1 / 6)
 
 
@@ -296,17 +303,20 @@ def test_the_page_stands_alone(quick: Path) -> None:
     assert {link[1:] for link in links.found if link.startswith("#")} <= links.anchors
     assert links.silent == 0
     assert "<!--" not in page and "http" not in page
-    for method in json.loads((quick / "results.json").read_text())["vowels"]["methods"]:
+    results = json.loads((quick / "results.json").read_text())
+    for method in results["vowels"]["methods"] + results["digits"]["methods"]:
         assert f"<td>{100 * method['mean']:.1f} ± {100 * method['sd']:.1f}</td>" in page
 
 
 def test_all_four_versions_of_a_picture_differ(quick: Path) -> None:
-    for name in ("families", "input", "accuracy", "attention"):
+    for name in ("families", "input", "accuracy", "attention", "digits"):
         looks = [f"{tone}-{width}" for tone in ("light", "dark") for width in ("wide", "narrow")]
         assert len({(quick / f"{name}-{look}.png").read_bytes() for look in looks}) == 4
 
 
-@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--epochs", "-1"], ["--seeds", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["--seeds", "0"], ["--epochs", "-1"], ["--digit-seeds", "x"]]
+)
 def test_bad_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         tour.main(arguments)
@@ -337,4 +347,5 @@ def test_progress_is_live_on_a_screen() -> None:
 
 
 def test_settings_default_to_what_the_page_says() -> None:
-    assert Settings() == Settings(seeds=5, epochs=40, heads=(8, 32))
+    vowels = {"seeds": 5, "epochs": 40, "heads": (8, 32)}
+    assert Settings() == Settings(**vowels, digit_seeds=2, digit_epochs=3, canvases=4000)
