@@ -13,6 +13,7 @@ import torch
 
 import sparsefam as sf
 
+from . import ball_accuracy
 from .families import ANY_ALPHA, CLOSED, Family
 from .picture import draw
 from .report import PAGE, Table, console, following, write_section
@@ -24,6 +25,7 @@ __all__ = ["LIMITS", "broken", "main", "near_one", "worst"]
 LIMITS = {torch.float32: (2e-6, 2e-5), torch.float64: (1e-11, 1e-9)}
 RATIOS = [10 ** (k / 4) for k in range(-16, 17)]
 PICTURE = "assets/accuracy.png"
+_COMMAND = "python -m benchmarks.accuracy --write"
 _CLOSED_TITLE = (
     "Closed forms: the largest relative error (2-norm over the basis functions) and, in brackets, "
     "the scale / width where it is. Limits of value and derivatives: "
@@ -135,12 +137,8 @@ def _draw(sweep: Sequence[Case]) -> None:
     draw(PAGE.parent / PICTURE, RATIOS, panels, LIMITS[torch.float32][0])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; 1 if a limit is broken."""
-    parser = argparse.ArgumentParser(description="How exact expectations are, against mpmath.")
-    parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)  # the tensors are small
+def _line(write: bool) -> list[str]:
+    """In one dimension; what is above the limits."""
     near, far = cases(RATIOS, 0.37, 0.05), cases(RATIOS, -7.3, 1.0)
     closed = _rows(CLOSED, near + far, "closed forms")
     rest = _rows(ANY_ALPHA, near[::2], "any other alpha")
@@ -152,12 +150,31 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     for table in tables:
         table.show()
-    if options.write:
+    if write:
         _draw(near)
         picture = f"![Error against scale over width, in three panels]({PICTURE})"
-        command = "python -m benchmarks.accuracy --write"
-        write_section("accuracy", command, [*(table.markdown() for table in tables), picture])
-    failures = [f"{_cells(row)[:2]}: {broken(row)}" for row in closed + rest if broken(row)]
+        write_section("accuracy", _COMMAND, [*(table.markdown() for table in tables), picture])
+    return [f"{_cells(row)[:2]}: {broken(row)}" for row in closed + rest if broken(row)]
+
+
+def _dimensions(write: bool) -> list[str]:
+    """In many dimensions; what is above the limits."""
+    rows = ball_accuracy.rows()
+    table = ball_accuracy.table(rows)
+    table.show()
+    if write:
+        write_section("dimensions", _COMMAND, [table.markdown()])
+    names = [(row, ball_accuracy.broken(row)) for row in rows]
+    return [f"D = {row.dim}, {row.shape.name}, {row.dtype}: {name}" for row, name in names if name]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; 1 if a limit is broken."""
+    parser = argparse.ArgumentParser(description="How exact expectations are, against mpmath.")
+    parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # the tensors are small
+    failures = _line(options.write) + _dimensions(options.write)
     for line in failures:
         console.print(f"above the limit: {line}", style="bold red")
     return 1 if failures else 0
