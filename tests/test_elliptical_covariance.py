@@ -108,7 +108,7 @@ def test_pairs_agree_with_products_of_gauss_rules(
         q = member(dim, alpha, dtype)
         exact = type(p)(
             q.loc.double(),
-            q.scale_tril.double(),
+            scale_tril=q.scale_tril.double(),
             **({} if alpha == 1 else {"alpha": alpha}),
         )
         t, weights = polar(exact, beta)
@@ -202,7 +202,7 @@ def test_far_from_the_origin_the_digits_stay(alpha: float) -> None:
         tril, loc = near.scale_tril / 64, torch.zeros(2, dtype=dtype)
         kind = type(near)
         rest = {} if alpha == 1 else {"alpha": alpha}
-        p, moved = kind(loc, tril, **rest), kind(shift, tril, **rest)
+        p, moved = (kind(x, scale_tril=tril, **rest) for x in (loc, shift))
         centers = torch.tensor([[0.015625, 0.0], [0.0, -0.0078125]], dtype=dtype)
         found, expected = (
             q.generalized_covariance(
@@ -283,7 +283,7 @@ def test_a_compiled_graph_has_the_gradients(alpha: float, monkeypatch: pytest.Mo
     )
 
     def evaluate(loc: Tensor, tril: Tensor) -> Tensor:
-        q = kind(loc, tril.tril(), **rest)
+        q = kind(loc, scale_tril=tril.tril(), **rest)
         return q.generalized_covariance(found["quadratic"], found["isotropic"], 1.0)
 
     p = member(2, alpha)

@@ -174,7 +174,8 @@ def test_quadrature_beyond_three_dimensions_is_exact_to_degree_three(
     dim: int, alpha: float, dtype: torch.dtype
 ) -> None:
     p = member(dim, alpha)
-    p = type(p)(p.loc.to(dtype), p.scale_tril.to(dtype), *(() if alpha == 1 else (alpha,)))
+    rest = {} if alpha == 1 else {"alpha": alpha}
+    p = type(p)(p.loc.to(dtype), scale_tril=p.scale_tril.to(dtype), **rest)
     nodes, weights = p.quadrature(8)
     x, tolerance = nodes - p.loc, 2e-6 if dtype == SINGLE else 1e-12
     torch.testing.assert_close(weights @ x, torch.zeros_like(p.loc), rtol=0, atol=tolerance)
