@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .contour import Contour, contour
 from .frame import Frame, turn, whiten
-from .special import log_gamma_ratio, stirling_excess
+from .special import stirling_excess
 
 __all__ = ["differentiable_partials", "draw_path", "log_front", "log_size"]
 
@@ -54,8 +54,11 @@ def log_front(m: Tensor, dim: int, kind: str) -> tuple[Tensor, Tensor]:
     if kind == "normal":
         return torch.full_like(m, -0.5 * dim * math.log(2 * math.pi)), m
     top = m + (2 if kind == "lowered" else 1)
-    front = stirling_excess(top) + log_gamma_ratio(top, dim / 2) - 0.5 * dim * math.log(math.pi)
-    return front, torch.digamma(top + dim / 2) - top.log()
+    half = dim / 2
+    # log Gamma(top + D/2) - top log top + top, without large terms.
+    front = top * torch.log1p(half / top) + half * torch.log((top + half) / math.pi) - half
+    front = front + stirling_excess(top + half)
+    return front, torch.digamma(top + half) - top.log()
 
 
 def log_size(path: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
