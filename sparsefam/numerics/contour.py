@@ -163,8 +163,8 @@ def _saddle(lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 
 
 def _steps_for(dim: int) -> int:
-    """Steps after which no pair was found to be far from its saddle, of any width and offset."""
-    return (2, 4)[dim - 1] if dim <= 2 else 6 if dim <= 8 else 8
+    """Steps after which fewer than one in 1e5 pairs, drawn to be hard, are far from their saddle."""
+    return 2 if dim == 1 else 6 if dim <= 8 else 8
 
 
 def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
