@@ -163,7 +163,7 @@ def _saddle(lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 
 
 def _steps_for(dim: int) -> int:
-    """Steps after which fewer than one in 1e5 pairs, drawn to be hard, are far from their saddle."""
+    """Steps after which less than one in 1e5 pairs drawn to be hard is far from its saddle."""
     return 2 if dim == 1 else 6 if dim <= 8 else 8
 
 
