@@ -1,15 +1,19 @@
 """The regularized prediction map: from a score and alpha to the density that maximises."""
 
+from collections.abc import Sequence
 from functools import singledispatch
 
 import entmax
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from . import scores
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
+    KernelDeformedExp,
+    KernelExp,
     Laplace,
     LocationScale,
     MultivariateBetaGaussian,
@@ -25,7 +29,11 @@ from .distributions import (
 __all__ = ["rpm"]
 
 
-def rpm(score: scores.Score, alpha: Tensor | float, base: object = None) -> SparseDistribution:
+def rpm(
+    score: scores.Score,
+    alpha: Tensor | float,
+    base: Distribution | Sequence[Distribution] | None = None,
+) -> SparseDistribution:
     r"""The density that maximises $E_p[f] - \Omega_\alpha(p)$: $\exp_{2-\alpha}(f - A_\alpha(f))$.
 
     | alpha | `Quadratic` | `MultivariateQuadratic` | `AbsoluteDeviation` | `Finite` |
@@ -34,13 +42,15 @@ def rpm(score: scores.Score, alpha: Tensor | float, base: object = None) -> Spar
     | 2 | `TruncatedParabola` | `TruncatedParaboloid` | `Triangular` | sparsemax |
     | other > 1 | `BetaGaussian` | `MultivariateBetaGaussian` | `BetaLaplace` | entmax |
 
-    The score `LocationScale` gives the density of that name, at alpha = 2 only.
+    The score `LocationScale` gives the density of that name, at alpha = 2 only; `KernelExpansion`
+    gives `KernelExp` at 1 and `KernelDeformedExp` up to 2; `LogDensity` its density at 1.
 
     Args:
         score: The score f.
         alpha: Entropic index, at least 1. A tensor, which may require grad, must be above 1 and
             always gives the general family.
-        base: Reserved for scores that take a base density; none of the above does.
+        base: Base density of a `KernelExpansion`, default uniform on the unit interval or box; no
+            other score takes one.
 
     Raises:
         ValueError: `alpha` below 1, or a score without a density at this alpha.
@@ -53,11 +63,24 @@ def rpm(score: scores.Score, alpha: Tensor | float, base: object = None) -> Spar
         >>> rpm(scores.Quadratic(0.0, sigma=1.0), alpha=2.0).scale
         tensor(1.1447)
     """
+    if isinstance(score, scores.KernelExpansion):
+        return _kernel(score, alpha, base)
     if base is not None:
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
     if not isinstance(alpha, Tensor) and not alpha >= 1:
         raise ValueError(f"alpha must be at least 1, got {alpha}")
     return _map(score, alpha)
+
+
+def _kernel(
+    score: scores.KernelExpansion,
+    alpha: Tensor | float,
+    base: Distribution | Sequence[Distribution] | None,
+) -> SparseDistribution:
+    parts = (score.weights, score.inducing_points, score.kernel, base)
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return KernelExp(*parts)
+    return KernelDeformedExp(*parts, alpha)
 
 
 @singledispatch
@@ -97,6 +120,13 @@ def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> Spars
     if isinstance(alpha, Tensor) or alpha != 2:
         raise ValueError(f"alpha must be 2 for a location-scale score (eq. 13), got {alpha}")
     return LocationScale(score.loc, score.scale, score.g)
+
+
+@_map.register
+def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
+    if isinstance(alpha, Tensor) or alpha != 1 or not isinstance(score.density, SparseDistribution):
+        raise ValueError(f"alpha must be 1 for the logarithm of a density here, got {alpha}")
+    return score.density
 
 
 @_map.register

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
+from .kernels import Kernel, expansion, expansion_points
 from .numerics.arguments import (
     broadcast_arguments,
     broadcast_location_scale,
@@ -16,7 +18,9 @@ from .numerics.arguments import (
 __all__ = [
     "AbsoluteDeviation",
     "Finite",
+    "KernelExpansion",
     "LocationScale",
+    "LogDensity",
     "MultivariateQuadratic",
     "Quadratic",
     "Score",
@@ -152,6 +156,40 @@ class LocationScale(Score):
         return -slope_of(self.g, (t - self.loc).abs() / self.scale) / self.scale
 
 
+class KernelExpansion(Score):
+    r"""$f(t) = \sum_i w_i\, k(t, t_i)$, an element of the kernel's space of functions.
+
+    Args:
+        weights: $w$ (*batch, I).
+        inducing_points: $t_i$: (I,) or (I, 1) for numbers, (I, D) for vectors; (*batch, I, D) if
+            each score has its own.
+        kernel: (n, D), (m, D) to (n, m), called with float64 matrices.
+
+    Raises:
+        ValueError: `weights` not finite, or another number of them than of inducing points.
+
+    References:
+        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        section 4.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        inducing_points: Tensor,
+        kernel: Kernel,
+    ) -> None:
+        require(torch.isfinite(weights), "weights", "finite", weights)
+        self.points = expansion_points(weights, inducing_points)
+        self.weights, self.inducing_points, self.kernel = weights, inducing_points, kernel
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t (*S, *batch[, D]), broadcast against the batch."""
+        batch = torch.broadcast_shapes(self.weights.shape[:-1], self.points.shape[:-2])
+        located = t if self.points.shape[-1] > 1 else t.unsqueeze(-1)
+        return expansion(self.kernel, self.points, self.weights, located, batch)
+
+
 class Finite(Score):
     """Scores of finitely many categories: softmax, sparsemax or entmax by alpha.
 
@@ -173,6 +211,27 @@ class Finite(Score):
     def __call__(self, t: Tensor) -> Tensor:
         """Scores of the categories t (integers), (*batch, *t.shape) for t of any shape."""
         return self.scores[..., t]
+
+
+class LogDensity(Score):
+    r"""$f(t) = \log p(t)$ of a given density, whose prediction map at alpha = 1 is p itself.
+
+    Args:
+        density: The density p.
+
+    Raises:
+        ValueError: `density` is no distribution.
+    """
+
+    def __init__(self, density: Distribution) -> None:
+        if not isinstance(density, Distribution):
+            raise ValueError(f"density must be a distribution, got {density!r}")
+        self.density = density
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Score at locations t."""
+        log_p: Tensor = self.density.log_prob(t)
+        return log_p
 
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def test_first_and_second_derivatives(dim: int, full: bool, kind: str) -> None:
 
     def integral(loc: Tensor, factor: Tensor, centers: Tensor, spread: Tensor, m: Tensor) -> Tensor:
         spread = (spread + spread.mT) / 2 if full else spread
-        return ball._integrate(loc, factor.tril(), centers, spread, m, kind)
+        return ball._integrate((loc, factor.tril(), centers, spread), m, kind)
 
     assert gradcheck(integral, inputs)
     assert gradgradcheck(integral, inputs, atol=1e-6, rtol=1e-5)
@@ -120,6 +120,49 @@ def test_first_and_second_derivatives(dim: int, full: bool, kind: str) -> None:
 
 def _loss(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor) -> Tensor:
     return gaussians_under_ball(loc, scale_tril, centers, spread, m).square().sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_integrated_in_float32(dtype: torch.dtype) -> None:
+    inputs = [x.to(dtype).requires_grad_() for x in example(2, full=False)]
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    for narrow, exact in (
+        (gaussians_under_ball(*inputs), gaussians_under_ball(*wide)),
+        (gaussians_under_ball(*inputs[:4], 4 / 3), gaussians_under_ball(*wide[:4], 4 / 3)),
+        (gaussians_under_normal(*inputs[:4]), gaussians_under_normal(*wide[:4])),
+    ):
+        assert torch.equal(narrow, exact.to(dtype))
+    slopes, exact_slopes = (torch.autograd.grad(_loss(*x), x) for x in (inputs, wide))
+    for slope, exact_slope in zip(slopes, exact_slopes, strict=True):
+        assert slope.dtype == dtype
+        assert (slope - exact_slope).norm() < 2 * torch.finfo(dtype).eps * exact_slope.norm()
+
+
+@pytest.mark.parametrize("double", range(4))
+def test_the_widest_input_says_what_is_computed(double: int) -> None:
+    inputs = [x.float().requires_grad_() for x in example(2, full=False)]
+    inputs[double] = inputs[double].detach().double().requires_grad_()
+    exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
+    slopes = torch.autograd.grad(_loss(*inputs), inputs)
+    exact = torch.autograd.grad(_loss(*exact_inputs), exact_inputs)
+    compiled = torch.compile(gaussians_under_ball, fullgraph=True, backend="aot_eager")
+    for function in (gaussians_under_ball, compiled):
+        assert torch.equal(function(*inputs), gaussians_under_ball(*exact_inputs))
+    for x, slope, exact_slope in zip(inputs, slopes, exact, strict=True):
+        assert slope.dtype == x.dtype
+        torch.testing.assert_close(slope, exact_slope.to(x.dtype), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
+def test_without_gradients_values_are_the_same(full: bool, kind: str) -> None:
+    *inputs, m = example(3, full)
+    expected = ball._integrate(tuple(inputs), m, kind)
+    with torch.no_grad():
+        found = ball._integrate(tuple(inputs), m, kind)
+        mapped = torch.func.vmap(lambda loc: ball._integrate((loc, *inputs[1:]), m, kind))
+        torch.testing.assert_close(mapped(inputs[0][None])[0], expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
 
 
 def test_vmap_agrees_with_the_batch() -> None:
@@ -141,6 +184,8 @@ def test_compiles_into_one_graph(full: bool) -> None:
     torch.testing.assert_close(found, expected)
     slopes, exact = (torch.autograd.grad(x, inputs) for x in (found, expected))
     torch.testing.assert_close(slopes, exact)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), expected)
 
 
 def test_large_batches_go_in_chunks_without_a_seam() -> None:

@@ -9,7 +9,7 @@ import torch
 from scipy.special import roots_jacobi
 from torch import Tensor
 
-from sparsefam import BetaGaussian
+from sparsefam import BetaGaussian, MultivariateBetaGaussian
 from sparsefam.numerics.ball import gaussians_under_ball
 from sparsefam.numerics.contour import contour
 from sparsefam.numerics.interval import gaussian_expectation
@@ -133,6 +133,57 @@ def test_mean_over_the_ball_against_nested_quadrature(dim: int) -> None:
     path = contour(lam, b, top, 1 - b.square().sum())
     found = torch.exp(path.log_mean + stirling_excess(top + 1)).item()
     assert found == pytest.approx(_nested(lam.tolist(), b.tolist(), m, 1.0), rel=1e-12)
+
+
+def hard_pairs(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """A support 1e4 times as long as thin, and narrow Gaussians around it: loc to spread."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=F64, generator=generator)
+
+    axes = torch.linalg.qr(draw(3, 3))[0] * torch.tensor([1e2, 1.0, 1e-2])
+    factor = torch.linalg.cholesky(axes @ axes.mT)
+    u = torch.nn.functional.normalize(draw(2000, 3), dim=-1)
+    u = u * (1 + 0.6 * torch.rand(2000, 1, dtype=F64, generator=generator))
+    inputs = (torch.zeros(3), factor, u @ factor.mT, torch.tensor(1e-3))
+    return tuple(x.to(dtype) for x in inputs)
+
+
+def with_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Another number of steps towards the saddle."""
+    monkeypatch.setattr("sparsefam.numerics.contour._steps_for", lambda dim: count)
+
+
+@pytest.mark.parametrize("m", [0.6, 1.0, 5.0])
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 1e-4), (F64, 1e-7)])
+def test_a_few_steps_find_the_saddle_of_hard_pairs(
+    m: float, dtype: torch.dtype, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = hard_pairs(dtype)
+    found = gaussians_under_ball(*inputs, m)
+    peak = MultivariateBetaGaussian(*inputs[:2], 1 + 1 / m).log_prob(inputs[0]).exp()
+    assert ((found >= 0) & (found <= peak)).all()
+    with_steps(monkeypatch, 40)
+    exact = gaussians_under_ball(*inputs, m)
+    torch.testing.assert_close(found, exact, rtol=limit, atol=1e-30 * peak.item())
+
+
+def test_a_saddle_that_is_not_found_leaves_a_bound_without_derivatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loc, factor, centers, width = hard_pairs(F64)
+    exact = gaussians_under_ball(loc, factor, centers, width, 1.0)
+    with_steps(monkeypatch, 0)
+    centers.requires_grad_()
+    found = gaussians_under_ball(loc, factor, centers, width, 1.0)
+    (slopes,) = torch.autograd.grad(found.sum(), centers)
+    lost = (slopes == 0).all(-1) & (found > 0)
+    assert 20 < lost.sum() < 1000
+    peak = MultivariateBetaGaussian(loc, factor, 2.0).log_prob(loc).exp()
+    assert ((found > exact) & (found < peak))[lost].all()
+    torch.testing.assert_close(found[~lost], exact[~lost], rtol=1e-3, atol=0)
+    assert slopes.isfinite().all()
 
 
 def _nested(lam: list[float], b: list[float], m: float, room: float) -> float:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"numerics"},
     {"dispatch"},
-    {"supports", "scores", "bases"},
+    {"supports", "kernels", "scores", "bases"},
     {"distributions"},
     {"prediction_map"},
     {"expectations"},

@@ -360,6 +360,8 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             "scale_tril must be lower triangular",
         ),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, 1.0), r"alpha[\s\S]*1"),
+        (lambda: MultivariateBetaGaussian(ZERO, EYE, "2"), "alpha must be a number or a tensor"),
+        (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
         (
             lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0),
             "alpha must be greater than 1, got 1.0",

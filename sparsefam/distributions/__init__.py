@@ -6,7 +6,11 @@ from .beta_gaussian import BetaGaussian, TruncatedParabola
 from .dense import Laplace, Normal
 from .elliptical import EllipticalDistribution
 from .finite import SparseCategorical
+from .kernel import KernelDistribution
+from .kernel_deformed import KernelDeformedExp
+from .kernel_exp import KernelExp
 from .location_scale import LocationScale
+from .mixture import Mixture
 from .multivariate import MultivariateBetaGaussian
 from .multivariate_normal import MultivariateNormal
 from .paraboloid import TruncatedParaboloid
@@ -17,8 +21,12 @@ __all__ = [
     "BetaGaussian",
     "BetaLaplace",
     "EllipticalDistribution",
+    "KernelDeformedExp",
+    "KernelDistribution",
+    "KernelExp",
     "Laplace",
     "LocationScale",
+    "Mixture",
     "MultivariateBetaGaussian",
     "MultivariateNormal",
     "Normal",

@@ -33,6 +33,8 @@ class SparseDistribution(TorchDistribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
+    # Attributes that are computed anew when the batch expands.
+    _per_batch: ClassVar[tuple[str, ...]] = ()
     alpha: Tensor
 
     @property
@@ -182,7 +184,8 @@ class SparseDistribution(TorchDistribution):
     ) -> "SparseDistribution":
         """The same density with its batch expanded to `batch_shape`, without copying."""
         new = self._get_checked_instance(type(self), _instance)
-        new.__dict__.update(self.__dict__)
+        kept = {k: v for k, v in self.__dict__.items() if k not in self._per_batch}
+        new.__dict__.update(kept)
         shape = Size(batch_shape)
         # alpha is a parameter of every density, though not of every constructor.
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():

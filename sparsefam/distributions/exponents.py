@@ -1,6 +1,7 @@
 r"""What the densities $C\,(1 - y)_+^m$ share, whatever power or norm of x is called y."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -73,7 +74,7 @@ class PowerLaw(StandardizedDistribution):
 
 def exponent_of(alpha: Tensor | float) -> float | None:
     """m = 1/(alpha - 1) of a number above 1, an exact integer where rounding hides one."""
-    if isinstance(alpha, Tensor) or not alpha > 1:
+    if not isinstance(alpha, Real) or not alpha > 1:
         return None
     m = 1 / (alpha - 1)
     return float(round(m)) if abs(m - round(m)) <= 1e-12 * m else m

@@ -229,7 +229,7 @@ def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
 def _on_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
     """Covariance of a basis without windows and one with them."""
     lower, upper = _reach(psi)
-    t, x, weights = _window_nodes(p, lower, upper, Stack(phi, psi).breaks)
+    t, x, weights = _window_nodes(p, lower, upper, Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
     # In units too: on a window much smaller than the support, weights and f are tiny.
     most = weights.detach().flatten(0, 1).amax(0).clamp_min(torch.finfo(weights.dtype).tiny)

@@ -1,5 +1,5 @@
 """Closed forms of E_p[psi], registered by the types of p and psi when this package is imported."""
 
-from . import multivariate, shared, univariate
+from . import kernels, multivariate, shared, univariate
 
-__all__ = ["multivariate", "shared", "univariate"]
+__all__ = ["kernels", "multivariate", "shared", "univariate"]

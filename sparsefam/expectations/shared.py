@@ -7,11 +7,12 @@ from ..bases import Stack
 from ..dispatch import register_expect
 from ..distributions import SparseDistribution
 
-__all__ = ["damped_waves"]
+__all__ = ["damped_waves", "stack_expectation"]
 
 
 @register_expect(SparseDistribution, Stack)
-def _stack(p: SparseDistribution, psi: Stack) -> Tensor:
+def stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
+    """Expectations of several bases side by side."""
     return torch.cat([p.expect(basis) for basis in psi.bases], -1)
 
 

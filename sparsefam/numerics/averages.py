@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .contour import Contour
 
-__all__ = ["Averages", "averages", "lowered_averages"]
+__all__ = ["Averages", "averages", "lowered_averages", "lowered_value"]
 
 
 class Averages(NamedTuple):
@@ -49,21 +49,30 @@ def averages(path: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
     weighted = path.weights * path.steps
     first = weighted.imag.sum(1)
     second = (weighted.unsqueeze(1) * path.steps).imag.sum(2)
+    # Exactly one, or zero where there is no path: then there are no derivatives.
+    one = path.weights.imag.sum(0).round()
     rise, fall = q * first, p * first
     reach = 2 * path.saddle * q * b
-    ball = 1 + rise.unsqueeze(0) - fall.unsqueeze(1) - _outer(p, q) * second
+    ball = one + rise.unsqueeze(0) - fall.unsqueeze(1) - _outer(p, q) * second
     by_ball = 0.5 * _outer(q * b, reach) * ball
-    by_ball = by_ball - _diagonal(0.5 * q * (1 - fall))
+    by_ball = by_ball - _diagonal(0.5 * q * (one - fall))
     if full:
-        level = 1 + rise.unsqueeze(0) + rise.unsqueeze(1) + _outer(q, q) * second
+        level = one + rise.unsqueeze(0) + rise.unsqueeze(1) + _outer(q, q) * second
         by_spread = 0.5 * _outer(reach, reach) * level
-        by_spread = by_spread - _diagonal(path.saddle * q * (1 + rise))
+        by_spread = by_spread - _diagonal(path.saddle * q * (one + rise))
     else:
         square = second.diagonal(dim1=0, dim2=1).movedim(-1, 0)
-        level = reach * b * (1 + 2 * rise + q * q * square)
-        by_spread = (0.5 * p * (level - (1 + rise))).sum(0)
-    one = torch.ones_like(q[0])
-    return Averages(one, -reach * (1 + rise), by_ball, by_spread, torch.zeros_like(one))
+        level = reach * b * (one + 2 * rise + q * q * square)
+        by_spread = (0.5 * p * (level - (one + rise))).sum(0)
+    value, none = torch.ones_like(one), torch.zeros_like(one)
+    return Averages(value, -reach * (one + rise), by_ball, by_spread, none)
+
+
+def lowered_value(path: Contour, b: Tensor, lam: Tensor, share: Tensor) -> Tensor:
+    """What `lowered_averages` finds first."""
+    excess = _lowering(path, b, lam, share)[2]
+    total: Tensor = (path.weights * (1 + excess)).imag.sum(0)
+    return total
 
 
 def lowered_averages(
@@ -82,11 +91,7 @@ def lowered_averages(
         share: 1/(2m + 2 + D), (*pairs).
         drift: Derivative in m of the logarithm of what multiplies the path's integral, (*pairs).
     """
-    q = path.shrink.unsqueeze(1)
-    p = 2 * path.saddle * lam.unsqueeze(1) * q
-    inverse = 2 * path.saddle * q * (1 + q * path.steps)
-    tau = q * (1 - p * path.steps)
-    excess = share * (tau * (b.square().unsqueeze(1) * inverse - 1)).sum(0)
+    inverse, tau, excess = _lowering(path, b, lam, share)
     weights, shared = path.weights * (1 + excess), share * path.weights
     by_b = b * (2 * shared * tau * inverse - weights * inverse).imag.sum(1)
     mixed = 0.5 * weights - shared * (tau.unsqueeze(0) + tau.unsqueeze(1))
@@ -103,6 +108,17 @@ def lowered_averages(
     rate = (drift - path.turns) * (excess + _variation(path, b)) - 2 * share * excess
     by_exponent = (path.weights * rate).imag.sum(0)
     return Averages(weights.imag.sum(0), by_b, by_ball, by_spread, by_exponent)
+
+
+def _lowering(
+    path: Contour, b: Tensor, lam: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """S and tau (D, n, *pairs), and what the derivative in s adds to 1, (n, *pairs)."""
+    q = path.shrink.unsqueeze(1)
+    p = 2 * path.saddle * lam.unsqueeze(1) * q
+    inverse = 2 * path.saddle * q * (1 + q * path.steps)
+    tau = q * (1 - p * path.steps)
+    return inverse, tau, share * (tau * (b.square().unsqueeze(1) * inverse - 1)).sum(0)
 
 
 def _variation(path: Contour, b: Tensor) -> Tensor:

@@ -9,12 +9,13 @@ same nodes: of the frame itself, whose eigenvectors may coincide, none is ever t
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .averages import averages, lowered_averages
+from .averages import averages, lowered_averages, lowered_value
 from .frame import turn, whiten
 from .replay import differentiable_partials, draw_path, log_front, log_size
 
@@ -30,6 +31,9 @@ _CHUNK = 16384
 # Exponents from here on have a good path of their own.
 _OWN_PATH = 1.0
 
+# loc, scale_tril, centers and spread.
+_Four = tuple[Tensor, Tensor, Tensor, Tensor]
+
 
 def gaussians_under_ball(
     loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: Tensor | float
@@ -37,7 +41,9 @@ def gaussians_under_ball(
     r"""$E_p[N(t; c_j, C_j)]$ for $p \propto (1 - |u|^2)_+^m$, $u = L^{-1}(t - loc)$, (*batch, N).
 
     Differentiable twice in all arguments. Norm-wise error about 1e-6 in float32 and 1e-13 in
-    float64 for every ratio of the support to the Gaussians, in any dimension.
+    float64 for every ratio of the support to the Gaussians, in any dimension. Long thin supports
+    lose in float64 what rounding their inputs does, too: 1e-12 and 3e-11 are left where the
+    longest half-axis is 1e4 and 1e6 times the shortest.
 
     Args:
         loc: Centres of the densities, (*batch, D).
@@ -46,12 +52,14 @@ def gaussians_under_ball(
         spread: Their standard deviations (N,), or their covariances (N, D, D).
         exponent: m >= 0, (*batch); a number, which has no derivative, may have a shorter path.
 
+    Returns:
+        In the dtype that the other four promote to, computed in float32 at least.
+
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 3.2, does D = 2,
         m = 1 by quadrature over angles.
     """
-    m, kind = _path_of(exponent, loc)
-    return _integrate(loc, scale_tril, centers, spread, m, kind)
+    return _integrate((loc, scale_tril, centers, spread), *_path_of(exponent, loc))
 
 
 def gaussians_under_normal(
@@ -65,8 +73,7 @@ def gaussians_under_normal(
         centers: Centers of the Gaussians, (N, D).
         spread: Their standard deviations (N,), or their covariances (N, D, D).
     """
-    none = torch.zeros_like(loc[..., 0])
-    return _integrate(loc, scale_tril, centers, spread, none, "normal")
+    return _integrate((loc, scale_tril, centers, spread), torch.zeros_like(loc[..., 0]), "normal")
 
 
 def gaussian_slopes_under_ball(
@@ -76,54 +83,53 @@ def gaussian_slopes_under_ball(
 
     They keep their digits however wide the Gaussians are, and are differentiable themselves.
     """
-    m, kind = _path_of(exponent, loc)
-    return _slopes(_outputs(loc, scale_tril, centers, spread, m, kind, True))
+    return _slopes((loc, scale_tril, centers, spread), *_path_of(exponent, loc))
 
 
 def gaussian_slopes_under_normal(
     loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same of `gaussians_under_normal`."""
-    none = torch.zeros_like(loc[..., 0])
-    return _slopes(_outputs(loc, scale_tril, centers, spread, none, "normal", True))
+    return _slopes((loc, scale_tril, centers, spread), torch.zeros_like(loc[..., 0]), "normal")
 
 
 def _path_of(exponent: Tensor | float, loc: Tensor) -> tuple[Tensor, str]:
     """The exponents (*batch), and the kind of path that they have."""
-    lowered = isinstance(exponent, Tensor) or exponent < _OWN_PATH
-    m = torch.as_tensor(exponent, dtype=loc.dtype, device=loc.device).expand(loc.shape[:-1])
-    return m, "lowered" if lowered else "ball"
+    batch = loc.shape[:-1]
+    if isinstance(exponent, Tensor):
+        return exponent.expand(batch), "lowered"
+    m = torch.full(batch, exponent, dtype=torch.float64, device=loc.device)
+    return m, "lowered" if exponent < _OWN_PATH else "ball"
 
 
-def _slopes(found: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _integrate(inputs: _Four, m: Tensor, kind: str) -> Tensor:
+    return _outputs(inputs, m, kind, False)[0].to(_dtype_of(inputs))
+
+
+def _slopes(inputs: _Four, m: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Derivatives in loc and A from those in the frame."""
-    _, by_b, by_ball, _, _, rotation, inverse, shrink = found
+    _, by_b, by_ball, _, _, rotation, inverse, shrink = _outputs(inputs, m, kind, True)
     back = rotation.mT @ inverse.unsqueeze(-3)
     by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
     pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
     return by_loc, back.mT @ (pairs * by_ball) @ back
 
 
-def _integrate(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
-) -> Tensor:
-    return _outputs(loc, scale_tril, centers, spread, m, kind, False)[0]
+def _dtype_of(inputs: _Four) -> torch.dtype:
+    return reduce(torch.promote_types, (x.dtype for x in inputs))
 
 
-def _outputs(
-    loc: Tensor,
-    scale_tril: Tensor,
-    centers: Tensor,
-    spread: Tensor,
-    m: Tensor,
-    kind: str,
-    sloped: bool,
-) -> tuple[Tensor, ...]:
-    """All that `_Integral` finds, with the batch in place of its rows."""
+def _outputs(inputs: _Four, m: Tensor, kind: str, sloped: bool) -> tuple[Tensor, ...]:
+    """All that `_Integral` finds, with the batch in place of its rows; or the integrals alone."""
+    dtype = torch.promote_types(_dtype_of(inputs), torch.float32)
+    loc, scale_tril, centers, spread, m = (x.to(dtype) for x in (*inputs, m))
     dim, batch = loc.shape[-1], loc.shape[:-1]
-    rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), m.reshape(-1))
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
-    found: tuple[Tensor, ...] = _Integral.apply(*rows[:2], centers, spread, rows[2], kind, sloped)
+    rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
+    if sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        found: tuple[Tensor, ...] = _Integral.apply(*rows, kind, sloped)
+    else:
+        found = _by_chunks(rows, kind, False)
     return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
 
 
@@ -145,15 +151,11 @@ class _Integral(torch.autograd.Function):
         kind: str,
         sloped: bool,
     ) -> tuple[Tensor, ...]:
-        rows, step = loc.shape[0], max(1, _CHUNK // centers.shape[0])
+        inputs = [loc, scale_tril, centers, spread, m]
         if torch.compiler.is_compiling():
-            found: tuple[Tensor, ...] = _opaque(loc, scale_tril, centers, spread, m, kind)
+            found: tuple[Tensor, ...] = _opaque(inputs, kind)
             return found
-        if rows <= step:
-            return _integrals(loc, scale_tril, centers, spread, m, kind)
-        slices = [slice(i, i + step) for i in range(0, rows, step)]
-        parts = [_integrals(loc[s], scale_tril[s], centers, spread, m[s], kind) for s in slices]
-        return tuple(torch.cat(x) for x in zip(*parts, strict=True))
+        return _by_chunks(inputs, kind, True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -181,21 +183,39 @@ class _Integral(torch.autograd.Function):
         return (*total, None, None)
 
 
-def _integrals(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
-) -> tuple[Tensor, ...]:
-    """Integrals (R, N); derivatives in b, A, the spread and m; the frame: rotation and all."""
+def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
+    """`_integrals` of some rows at a time."""
+    loc, scale_tril, centers, spread, m = inputs
+    rows, step = loc.shape[0], max(1, _CHUNK // centers.shape[0])
+    if rows <= step:
+        return _integrals(inputs, kind, sloped)
+    slices = [slice(i, i + step) for i in range(0, rows, step)]
+    parts = [
+        _integrals((loc[s], scale_tril[s], centers, spread, m[s]), kind, sloped) for s in slices
+    ]
+    return tuple(torch.cat(x) for x in zip(*parts, strict=True))
+
+
+def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
+    """Integrals (R, N); derivatives in b, A, the spread and m; the frame: rotation and all.
+
+    The integrals alone if it is not `sloped`.
+    """
+    loc, scale_tril, centers, spread, m = inputs
     frame = whiten(loc, scale_tril, centers, spread)
     path, lam, b = draw_path(frame, m, kind, loc.dtype)
-    full = spread.dim() > 1
     front, drift = log_front(m, loc.shape[-1], kind)
+    # In float64: what is small against 1 in many dimensions may be large against its inputs.
+    size = torch.exp(log_size(path, frame, scale_tril) + front)
+    share = 1 / (2 * m + 2 + loc.shape[-1]).unsqueeze(-1)
+    if not sloped:
+        value = size * lowered_value(path, b, lam, share) if kind == "lowered" else size
+        return (value.to(loc.dtype),)
+    full = spread.dim() > 1
     if kind == "lowered":
-        share = 1 / (2 * m + 2 + loc.shape[-1]).unsqueeze(-1)
         found = lowered_averages(path, b, lam, full, share, drift.to(loc.dtype))
     else:
         found = averages(path, b, lam, full)
-    # In float64: what is small against 1 in many dimensions may be large against its inputs.
-    size = torch.exp(log_size(path, frame, scale_tril) + front)
     scaled = [(size * found.value).to(loc.dtype), *(size * x.double() for x in found[1:])]
     ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
@@ -205,19 +225,15 @@ _Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.custom_op("sparsefam::ball_integrals", mutates_args=())
-def _opaque(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
-) -> _Eight:
-    """`_integrals` as one call in a compiled graph: its hundreds of nodes take minutes to fuse."""
-    found = _integrals(loc, scale_tril, centers, spread, m, kind)
-    a, b, c, d, e, f, g, h = (x.contiguous() for x in found)
+def _opaque(inputs: Sequence[Tensor], kind: str) -> _Eight:
+    """`_by_chunks` as one call in a compiled graph, which could not fuse its complex numbers."""
+    a, b, c, d, e, f, g, h = (x.contiguous() for x in _by_chunks(inputs, kind, True))
     return a, b, c, d, e, f, g, h
 
 
 @_opaque.register_fake
-def _(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor, kind: str
-) -> _Eight:
+def _(inputs: Sequence[Tensor], kind: str) -> _Eight:
+    loc, _, centers, spread, _ = inputs
     pairs, matrix = (loc.shape[0], centers.shape[0]), (loc.shape[1], loc.shape[1])
     whole = spread.dim() > 1
     value = loc.new_empty(pairs)

@@ -66,8 +66,9 @@ def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     slope = 1 - torch.as_tensor(beta, dtype=u.dtype, device=u.device)
     x = slope * u
     inside = x > -1
+    # The pole is on the right, the edge on the left, and so is -inf where beta is 1.
+    edge = torch.where(u > 0, math.inf, 0.0).to(u.dtype)
     u, x = torch.where(inside, u, torch.zeros_like(u)), torch.where(inside, x, torch.zeros_like(x))
-    edge = torch.where(slope > 0, 0.0, math.inf).to(u.dtype)
     return torch.where(inside, torch.exp(u * log1p_ratio(x)), edge)
 
 

@@ -1,0 +1,81 @@
+"""Distributions of torch's as densities of this package, and what a mixture asks of either."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..supports import RealLine
+from .base import SparseDistribution
+from .dense import Laplace, Normal
+from .foreign import ForeignDistribution, class_name
+from .foreign_line import ForeignOnLine
+from .multivariate_normal import MultivariateNormal
+from .symmetric import SymmetricDistribution
+
+__all__ = ["adopted", "cuts_of", "intervals_of", "tail_of", "whole_line"]
+
+# Where to cut the range of a coordinate: far out a step in it is a large factor of t.
+_SHARES = [0.0, 0.1, 0.2, 0.27, 0.34, 0.42, 0.5, 0.6, 0.8, 1.0]
+
+
+def adopted(p: Any) -> SparseDistribution:
+    """The same law as a density of this package, of its own class where there is one."""
+    if isinstance(p, SparseDistribution):
+        return p
+    law = class_name(p)
+    if law == "Normal":
+        return Normal(p.loc, p.scale, validate_args=False)
+    if law == "Laplace":
+        return Laplace(p.loc, p.scale, validate_args=False)
+    if law == "MultivariateNormal":
+        return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
+    if law == "Independent" and len(p.event_shape) == 1 and class_name(p.base_dist) == "Normal":
+        tril = p.base_dist.scale.diag_embed()
+        return MultivariateNormal(p.base_dist.loc, scale_tril=tril, validate_args=False)
+    return ForeignDistribution(p) if p.event_shape else ForeignOnLine(p)
+
+
+def whole_line(p: SparseDistribution) -> bool:
+    """Whether every density of the batch is positive on the whole line."""
+    if isinstance(p, ForeignOnLine):
+        return p.ends == (None, None)
+    return isinstance(p.support, RealLine)
+
+
+def intervals_of(p: Any) -> Tensor:
+    """The support of a density of numbers as intervals (*batch, J, 2)."""
+    found: Tensor = p.intervals if isinstance(p, ForeignOnLine) else p.support.intervals
+    return found
+
+
+def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
+    """Mass below each value, or above where `upper`, with the digits of a small one."""
+    if isinstance(p, SymmetricDistribution):
+        x, inside = p._standardize(value)
+        outside = ((value < p.loc) == upper).to(x.dtype)
+        return torch.where(inside, p._standard_cdf(torch.where(upper, -x, x)), outside)
+    if isinstance(p, ForeignOnLine):
+        return p.tail(value, upper)
+    below = p.cdf(value)
+    return torch.where(upper, 1 - below, below)
+
+
+def cuts_of(p: SparseDistribution) -> Tensor:
+    """Locations (*batch, J) in any order, between which a density of numbers is smooth and simple.
+
+    The first and last of them leave out no more than a rounding error of the mass.
+    """
+    if isinstance(p, SymmetricDistribution):
+        # Odd numbers: the second derivative of an integral is lost where a cut is another's edge.
+        share = p.loc.new_tensor([-1.0, -0.2371, 0.0, 0.2371, 1.0])
+        half = p._reach() * p.scale
+        return p.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+    if isinstance(p, ForeignOnLine):
+        y = torch.tensor([-x for x in _SHARES[:0:-1]] + _SHARES).to(p.alpha) * p.coordinate.reach
+        return p.coordinate.locations(y.reshape(-1, *(1,) * p.alpha.dim()))[0].movedim(0, -1)
+    ends = intervals_of(p).flatten(-2)
+    nodes = p.quadrature(8)[0]
+    inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
+    return torch.cat([torch.where(ends.abs() < math.inf, ends, math.nan), inner], -1)

@@ -1,0 +1,232 @@
+"""Densities of numbers of torch's: what they do not know themselves, by quadrature."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..bases import Basis
+from ..numerics.quadrature import gauss_legendre
+from ..numerics.roots import attach_root_gradient, increasing_root
+from .beta_gaussian import BetaGaussian
+from .coordinate import Coordinate
+from .foreign import ForeignDistribution, class_name
+
+__all__ = ["ForeignOnLine"]
+
+# Gauss-Legendre nodes over a large part of the support, and over one of many panels; and the order
+# of the trapezoidal rule where two functions may be narrow.
+_PART, _SHORT, _PANELS, _FINE = 80, 10, 64, 512
+# Their `cdf` has no derivative in the shape.
+_SHAPED = ("Chi2", "Gamma", "InverseGamma")
+
+
+class ForeignOnLine(ForeignDistribution):
+    """A continuous distribution of numbers of torch's; its density should have one peak.
+
+    Args:
+        base: The original (*batch).
+    """
+
+    @property
+    def ends(self) -> tuple[Tensor | None, Tensor | None]:
+        """Lower and upper end of the support (*batch), None where there is none."""
+        bounds = (getattr(self.base.support, f"{name}_bound", None) for name in ("lower", "upper"))
+        lower, upper = (
+            None
+            if x is None
+            else torch.as_tensor(x, dtype=self.alpha.dtype, device=self.alpha.device).expand(
+                self.alpha.shape
+            )
+            for x in bounds
+        )
+        return lower, upper
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch)."""
+        known = self._known("mean")
+        return self.expect(lambda t: t) if known is None else known
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch)."""
+        known, mean = self._known("variance"), self.mean
+        return self.expect(lambda t: (t - mean).square()) if known is None else known
+
+    def _inside(self) -> Tensor:
+        lower, upper = (x if x is None else x.detach() for x in self.ends)
+        if lower is not None and upper is not None:
+            return (lower + upper) / 2
+        if lower is not None:
+            return lower + lower.abs().clamp_min(1)
+        return torch.zeros_like(self.alpha) if upper is None else upper - upper.abs().clamp_min(1)
+
+    @property
+    def intervals(self) -> Tensor:
+        """The support as an interval (*batch, 1, 2)."""
+        lower, upper = self.ends
+        infinite = torch.full_like(self.alpha, math.inf)
+        ends = [-infinite if lower is None else lower, infinite if upper is None else upper]
+        return torch.stack(ends, -1).unsqueeze(-2)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """What to integrate in."""
+        with torch.no_grad():
+            centre = self._middle()
+            # As wide as the uniform density of the same height, where the variance is not known.
+            wide = (0.5 * torch.exp(-self.base.log_prob(centre))).clamp(1e-9, 1e9)
+            spread = self._known("stddev")
+            if spread is not None:
+                wide = torch.where(spread.isfinite() & (spread > 0), spread, wide)
+        return Coordinate(*self.ends, centre, wide)
+
+    def _middle(self) -> Tensor:
+        """The mean, or else the median, or else the mode, or else anywhere."""
+        found = self._inside()
+        for known in (self._known("mode"), self._median(), self._known("mean")):
+            if known is not None:
+                within = known.isfinite() & self.base.support.check(known)
+                found = torch.where(within, known, found)
+        return found
+
+    def _median(self) -> Tensor | None:
+        try:
+            median: Tensor = self.base.icdf(0.5 * torch.ones_like(self._inside()))
+        except NotImplementedError:
+            return None
+        return median
+
+    def _weighed(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Locations at y (Q, ...), and the weights times the density there, by dy."""
+        t, slope = self.coordinate.locations(y)
+        log_p = self.log_prob(t)
+        # A density may be infinite on an end, and a function where there is no mass any more.
+        weights = weights * slope * torch.exp(torch.where(log_p.isfinite(), log_p, -math.inf))
+        return torch.where(weights > 0, t, self._inside()), weights
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes and weights, both (4 order + 1, *batch): $\sum_q w_q g(t_q) \to E_p[g]$."""
+        if order < 1:
+            raise ValueError(f"order must be at least 1, got {order}")
+        reach = self.coordinate.reach
+        y = torch.linspace(-reach, reach, 4 * order + 1).to(self.alpha)
+        nodes, weights = self._weighed(
+            y.reshape(-1, *(1,) * self.alpha.dim()), self.alpha * (reach / (2 * order))
+        )
+        return nodes, weights / weights.sum(0)
+
+    def tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        """Mass below each value, or above where `upper`; each with its own digits."""
+        inside = self.base.support.check(value)
+        at = self._moved(value, inside)
+        outside = (value < self._inside()) == upper
+        if (known := self._known_cdf(at)) is not None:
+            found = torch.where(upper, 1 - known, known)
+        else:
+            found = self._integrated(at, upper)
+        return torch.where(inside, found, outside.to(found.dtype))
+
+    def _known_cdf(self, value: Tensor) -> Tensor | None:
+        if class_name(self.base) in _SHAPED:
+            return None
+        try:
+            known: Tensor = self.base.cdf(value)
+        except NotImplementedError:
+            return None
+        return known
+
+    def _integrated(self, value: Tensor, upper: Tensor) -> Tensor:
+        """Mass below each value inside the support, or above."""
+        reach = self.coordinate.reach
+        y = self.coordinate.of(value)
+        grid = torch.linspace(-reach, reach, _PANELS + 1).to(y).reshape(-1, *(1,) * y.dim())
+        panels = self._part(grid[:-1], grid[1:], _SHORT)[1].sum(0)
+        none = torch.zeros_like(panels[:1])
+        low = torch.cat([none, panels.cumsum(0)])
+        high = torch.cat([panels.flip(0).cumsum(0).flip(0), none])
+        # From the next cut outwards, and what is beyond it.
+        right = y > 0
+        place = (y.detach() / reach + 1) * (_PANELS // 2)
+        index = torch.where(right, place.ceil(), place.floor()).long().clamp(0, _PANELS)
+        cut = (2 * index / _PANELS - 1) * reach
+        ends = torch.where(right, y, cut), torch.where(right, cut, y)
+        above, below = (x.expand(len(x), *y.shape).gather(0, index[None])[0] for x in (high, low))
+        mass = self._part(*ends, _SHORT)[1].sum(0) + torch.where(right, above, below)
+        return torch.where(right == upper, mass, 1 - mass)
+
+    def _part(self, low: Tensor, high: Tensor, order: int) -> tuple[Tensor, Tensor]:
+        """Nodes and weights (Q, ...) between two values of y."""
+        nodes, rule = (x.reshape(-1, *(1,) * low.dim()) for x in gauss_legendre(order, self.alpha))
+        half = (high - low) / 2
+        return self._weighed(low + half * (1 + nodes), half * rule)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function, integrated where the original has none."""
+        return self.tail(value, torch.zeros_like(value, dtype=torch.bool))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function, by root finding where the original has none."""
+        try:
+            known: Tensor = self.base.icdf(value)
+        except NotImplementedError:
+            return self._found_quantile(value)
+        return known
+
+    def _found_quantile(self, value: Tensor) -> Tensor:
+        c = self.coordinate
+        value = value * torch.ones_like(self.alpha)
+        upper = value > 0.5
+        goal = torch.where(upper, 1 - value, value)
+        end = torch.full_like(value, c.reach)
+
+        def excess(t: Tensor) -> Tensor:
+            gap = self.tail(t, upper) - goal
+            return torch.where(upper, -gap, gap)
+
+        y = increasing_root(lambda y: excess(c.locations(y)[0]), -end, end)
+        t = attach_root_gradient(c.locations(y)[0], excess, self.prob)
+        low, high = self.intervals[..., 0, :].unbind(-1)
+        return torch.where(value <= 0, low, torch.where(value >= 1, high, t))
+
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
+        if isinstance(psi, Basis) and class_name(self.base) == "Uniform":
+            return self._uniform().expect(psi, order)
+        if isinstance(psi, Basis) and psi.reach is not None:
+            return self._expect_by_windows(psi)
+        return super()._quadrature_expect(psi, order)
+
+    def _uniform(self) -> BetaGaussian:
+        """The same law with closed forms."""
+        lower, upper = self.intervals[..., 0, :].unbind(-1)
+        return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)
+
+    def _expect_by_windows(self, psi: Basis) -> Tensor:
+        """Each function where it is not zero, cut where it is not smooth."""
+        c, ones = self.coordinate, (1,) * self.alpha.dim()
+        low, high = (c.of(x.reshape(-1, *ones).to(self.alpha)) for x in psi.reach or ())
+        cuts = [low]
+        if psi.breaks is not None:
+            inner = c.of(psi.breaks.reshape(-1, 1, *ones).to(self.alpha))
+            cuts += torch.minimum(torch.maximum(inner, low), high).unbind()
+        found = []
+        for a, b in pairwise([*cuts, high]):
+            nodes, weights = self._part(a, b, _PART)
+            values = psi.own(nodes.movedim(1, -1))
+            found.append((weights.movedim(1, -1) * values).sum(0))
+        return torch.stack(found).sum(0)
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        if class_name(self.base) == "Uniform":
+            return self._uniform().generalized_covariance(phi, psi, 1.0)
+        nodes, weights = self.quadrature(_FINE)
+        f, g = (basis(nodes) for basis in (phi, psi))
+        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
+        return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)

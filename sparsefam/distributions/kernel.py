@@ -1,0 +1,276 @@
+"""What the densities of kernel scores share, whatever becomes of the score."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+
+from ..bases import Basis
+from ..kernels import Kernel, expansion, expansion_points, kernel_matrix
+from ..numerics.arguments import require
+from ..supports import finite_vector
+from .base import SparseDistribution
+from .base_measure import BaseMeasure
+from .kernel_panels import KernelPanels
+
+__all__ = ["KernelDistribution"]
+
+# Errors of the polynomials on panels, by dimension, in float32 and float64.
+_TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
+_MODE_STEPS = 40
+_INDEFINITE = 1e-8
+_MARGIN = 4.0
+
+
+class KernelDistribution(SparseDistribution):
+    r"""A density of the score $f(t) = \sum_i w_i k(t, t_i)$ relative to a base density.
+
+    All integrals are sums over nodes that the batch shares, with weights of its own for each
+    density: an expectation is one matrix product. Subclasses say what becomes of the score.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
+    weights: Tensor
+    inducing_points: Tensor
+
+    def __init__(
+        self,
+        weights: Tensor,
+        inducing_points: Tensor,
+        kernel: Kernel,
+        base: Distribution | Sequence[Distribution] | None,
+        alpha: Tensor | float,
+        tolerance: float | None,
+        panels: KernelPanels | None,
+        validate_args: bool | None,
+    ) -> None:
+        points = expansion_points(weights, inducing_points)
+        dim = points.shape[-1]
+        if not callable(kernel):
+            raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
+        batch = torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
+        if isinstance(alpha, Tensor):
+            batch = torch.broadcast_shapes(batch, alpha.shape)
+        self.weights = weights.expand(*batch, -1)
+        self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
+            batch
+        )
+        self.inducing_points, self.kernel, self.base = inducing_points, kernel, base
+        self._points = points
+        event = Size() if dim == 1 else Size([dim])
+        super().__init__(batch, event, validate_args=validate_args)
+        require(torch.isfinite(weights), "weights", "finite", weights)
+        self.panels = panels or self._find_panels(tolerance)
+
+    def _find_panels(self, tolerance: float | None) -> KernelPanels:
+        points = self._points.detach().double()
+        base = BaseMeasure(self.base, points.shape[-1], self.weights.dtype)
+        require(torch.isfinite(points), "inducing_points", "finite", points)
+        inside = torch.isfinite(base.log_density(points))
+        require(inside, "inducing_points", "inside the support of the base", points)
+        gram = self._gram(points)
+        weights = self.weights.detach().double().unsqueeze(-1)
+        norm = float((weights.mT @ gram @ weights).clamp_min(0).amax().sqrt())
+        if tolerance is None:
+            rough, fine = _TOLERANCE.get(points.shape[-1], _TOLERANCE[3])
+            tolerance = fine if self.weights.dtype == torch.float64 else rough
+
+        # |f(t)| is at most its norm times sqrt(k(t, t)); other scores may have larger norms.
+        def growth(deviation: Tensor) -> Tensor:
+            return self._growth(_MARGIN * norm * deviation)
+
+        panels = KernelPanels.find(self.kernel, self._points, base, tolerance, growth)
+        if self.event_shape:
+            return panels
+        with torch.no_grad():
+            finer = panels.for_scores(self._exact_scores, not bool((self.alpha > 1).all()))
+        return panels if finer is panels else finer.with_matrix_of(self.kernel, self._points)
+
+    def _exact_scores(self, t: Tensor) -> Tensor:
+        """f of every row at locations (q,), float64, (R, q)."""
+        located = t.reshape(-1, *(1,) * (len(self.batch_shape) + 1))
+        weights = self.weights.detach().double()
+        found = expansion(self.kernel, self._points, weights, located, self.batch_shape)
+        return found.reshape(len(t), -1).T
+
+    def _gram(self, points: Tensor) -> Tensor:
+        """The kernel on the inducing points (*batch, I, I), which must be semi-definite."""
+        rows = points.reshape(-1, *points.shape[-2:])
+        with torch.no_grad():
+            gram = torch.stack([kernel_matrix(self.kernel, row, row) for row in rows])
+        slack = _INDEFINITE * gram.abs().amax((-2, -1)) * rows.shape[1]
+        symmetric = (gram - gram.mT).abs().amax((-2, -1)) <= slack
+        require(symmetric, "kernel", "symmetric on the inducing points", gram)
+        least = torch.linalg.eigvalsh(gram)[..., 0]
+        rule = "positive semi-definite on the inducing points"
+        require(least >= -slack, "kernel", rule, f"an eigenvalue of {least.amin():.3g}")
+        return gram.reshape(*points.shape[:-2], *gram.shape[1:])
+
+    def _growth(self, size: Tensor) -> Tensor:
+        """Logarithm of what p may be, relative to the base, where |f| is `size`."""
+        raise NotImplementedError
+
+    # Scores
+
+    def _score_at(self, t: Tensor) -> Tensor:
+        """f at locations (*S, *batch, *event), broadcast against the batch."""
+        located = t if self.event_shape else t.unsqueeze(-1)
+        return expansion(self.kernel, self._points, self.weights, located, self.batch_shape)
+
+    def _scores_on(self, panels: KernelPanels) -> Tensor:
+        """f at the nodes of panels, a row for each density, (R, G, m)."""
+        matrix = panels.matrix
+        if matrix is None:
+            matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
+        matrix = matrix.to(self.weights)
+        if matrix.dim() == 2:
+            scores = self.weights.reshape(-1, self.weights.shape[-1]) @ matrix
+        else:
+            scores = (self.weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1])
+        return scores.reshape(-1, *panels.measure.shape)
+
+    def _weights_on(self, panels: KernelPanels) -> Tensor:
+        """Weights (R, G, m) at the nodes of any panels: their sum with g is E_p[g]."""
+        raise NotImplementedError
+
+    def _log_relative(self, scores: Tensor) -> Tensor:
+        """log p relative to the base, of scores (*S, *batch)."""
+        raise NotImplementedError
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density; -inf off the support, with zero gradient."""
+        if self._validate_args:
+            self._validate_sample(value)
+        locations = value if self.event_shape else value.unsqueeze(-1)
+        base = self.panels.base.log_density(locations.detach()).to(self.weights.dtype)
+        inside = torch.isfinite(base)
+        lifted = inside.unsqueeze(-1) if self.event_shape else inside
+        safe = torch.where(lifted, value, self._inner_location().to(value.dtype))
+        log = self._log_relative(self._score_at(safe))
+        slope = self._base_slope(locations, inside)
+        return torch.where(inside, log + base + slope, -math.inf)
+
+    def _base_slope(self, locations: Tensor, inside: Tensor) -> Tensor:
+        """Zero, with the derivative of the base's log density in the location."""
+        if not locations.requires_grad:
+            return torch.zeros_like(inside, dtype=self.weights.dtype)
+        safe = torch.where(inside.unsqueeze(-1), locations, self._points_inside(locations))
+        log = self.panels.base.log_density(safe)
+        return (log - log.detach()).to(self.weights.dtype)
+
+    def _points_inside(self, like: Tensor) -> Tensor:
+        return self._points.reshape(-1, self._points.shape[-1])[0].detach().to(like.dtype)
+
+    def _inner_location(self) -> Tensor:
+        point = self._points.reshape(-1, self._points.shape[-1])[0].detach()
+        return point if self.event_shape else point.squeeze(-1)
+
+    # Integrals
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        The nodes are the same for every density. Weights next to an edge of the support are
+        effective ones: right for smooth g, but they may be negative.
+
+        Args:
+            order: Panels are halved until there are at least this many nodes on each axis.
+        """
+        panels = self.panels.with_order(order)
+        weights = self._weights_on(panels)
+        count = len(panels.nodes)
+        nodes = panels.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
+        nodes = nodes.expand(count, *self.batch_shape, -1)
+        weights = weights.reshape(-1, count).T.reshape(count, *self.batch_shape)
+        return nodes if self.event_shape else nodes.squeeze(-1), weights
+
+    def _means(self, values: Tensor, panels: KernelPanels) -> Tensor:
+        """Expectations (*batch, N) of functions with values (Q, N) at nodes."""
+        weights = self._weights_on(panels)
+        found = weights.reshape(-1, len(panels.nodes)) @ values
+        return found.reshape(*self.batch_shape, -1)
+
+    def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
+        nodes = panels.nodes.to(self.weights)
+        values: Tensor = psi(nodes if self.event_shape else nodes.squeeze(-1))
+        return values
+
+    def _moment(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Expectation of a function from nodes (Q, D) to (Q, N)."""
+        return self._means(function(self.panels.nodes.to(self.weights)), self.panels)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch, *event)."""
+        found = self._moment(lambda t: t)
+        return found if self.event_shape else found.squeeze(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each component (*batch, *event)."""
+        found = self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
+        return found if self.event_shape else found.squeeze(-1)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Covariance (*batch, D, D), also of a single number."""
+        mean = self.mean if self.event_shape else self.mean.unsqueeze(-1)
+        nodes = self.panels.nodes.to(self.weights)
+        offset = nodes - mean.unsqueeze(-2)
+        weights = self._weights_on(self.panels).reshape(*self.batch_shape, -1, 1)
+        return (weights * offset).mT @ offset
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
+
+        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
+
+        The expectations are under the $\beta$-escort; default $\beta = 2 - \alpha$.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
+        """
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        panels = self.panels.for_basis(phi).for_basis(psi)
+        weights = self._power_weights_on(panels, beta).flatten(1)
+        left, right = self._values_of(phi, panels), self._values_of(psi, panels)
+        mean = (weights @ right) / weights.sum(-1, keepdim=True)
+        centred = right - mean.unsqueeze(1)
+        found = torch.einsum("rq,qm,rqn->rmn", weights, left, centred)
+        return found.reshape(*self.batch_shape, *found.shape[1:])
+
+    def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:
+        """Weights (R, G, m) of p^beta relative to the base."""
+        raise NotImplementedError
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is largest (*batch, *event), by search from the best node."""
+        with torch.no_grad():
+            return self._search_mode()
+
+    def _search_mode(self) -> Tensor:
+        nodes, _ = self.quadrature(1)
+        log = self.log_prob(nodes)
+        best = log.argmax(0, keepdim=True)
+        dim = self._points.shape[-1]
+        lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
+        t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
+        width = torch.stack([axis.breaks.diff().amax() for axis in self.panels.axes]).to(t)
+        steps = torch.cartesian_prod(
+            *[torch.linspace(-1, 1, 5, dtype=t.dtype, device=t.device)] * dim
+        )
+        steps = steps.reshape(-1, *(1,) * len(self.batch_shape), dim)
+        for _ in range(_MODE_STEPS):
+            tried = t + width * steps
+            log = self.log_prob(tried if self.event_shape else tried.squeeze(-1))
+            best = log.argmax(0, keepdim=True).unsqueeze(-1).expand(1, *self.batch_shape, dim)
+            t, width = tried.gather(0, best), width * 0.6
+        t = t.squeeze(0)
+        return t if self.event_shape else t.squeeze(-1)

@@ -1,0 +1,169 @@
+"""Kernel families on the line: distribution functions, quantiles, samples, exact supports."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..numerics.arguments import require
+from ..numerics.effective import edge_pieces
+from ..numerics.normalizer import effective_weights
+from ..numerics.quantiles import panel_quantiles
+from ..numerics.truncated import Power
+from ..supports import IntervalUnion
+from .kernel_power import KernelPower
+from .once import once
+
+__all__ = ["KernelLine"]
+
+
+class KernelLine(KernelPower):
+    """What only densities of numbers have."""
+
+    # Supports
+
+    @once
+    def _intervals(self) -> Tensor:
+        """Intervals (*batch, K, 2) of the support, padded with NaN."""
+        with torch.no_grad():
+            pieces = edge_pieces(self._offsets_on(self.panels), self._power)
+            breaks = self.panels.axes[0].breaks.to(self.weights)
+            count = len(breaks) - 1
+            lower, upper = (end.T.reshape(-1, count, end.shape[0]) for end in pieces)
+            low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
+            ends = [
+                torch.where(
+                    y == -1, low, torch.where(y == 1, high, (low + high + (high - low) * y) / 2)
+                )
+                for y in (lower, upper)
+            ]
+            ends = [torch.where(upper > lower, end, math.nan) for end in ends]
+            found = IntervalUnion.merged(torch.stack(ends, -1).flatten(1, 2)).intervals
+            most = int((~found[..., 0].isnan()).sum(-1).amax())
+            found = self._polished(found[:, :most].reshape(*self.batch_shape, most, 2))
+            return self._to_base(found)
+
+    def _polished(self, intervals: Tensor) -> Tensor:
+        """Ends moved by Newton's method on the score itself, where they are edges."""
+        power = self._power_of(self.weights)
+        ends = intervals.flatten(-2).movedim(-1, 0)
+        first, last = self._range()
+        inner = (ends > first) & (ends < last)
+        t = torch.where(inner, ends, self._inner_location()).requires_grad_()
+        eps = power.eps
+        with torch.enable_grad():
+            u = 1 + eps * (self._score_at(t) - self._batched(self._parts[0]).detach())
+            (rate,) = torch.autograd.grad(u.sum(), t)
+        step = u.detach() / rate
+        # An edge that would come near its neighbours is as good as tangent, and stays.
+        gaps = ends.diff(dim=0).nan_to_num(math.inf)
+        room = torch.cat([gaps[:1], torch.minimum(gaps[1:], gaps[:-1]), gaps[-1:]])
+        small = step.abs() < room / 4
+        moved = torch.where(inner & small, t.detach() - step, ends)
+        return moved.movedim(0, -1).reshape(intervals.shape)
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        breaks = self.panels.axes[0].breaks.to(self.weights)
+        return breaks[0], breaks[-1]
+
+    def _to_base(self, intervals: Tensor) -> Tensor:
+        """Ends at the range of the panels are those of the base, which may be infinite."""
+        first, last = self._range()
+        low, high = self.panels.base.bounds(0)
+        lower, upper = intervals.unbind(-1)
+        lower = torch.where(lower <= first, low, lower)
+        return torch.stack([lower, torch.where(upper >= last, high, upper)], -1)
+
+    # Distribution functions
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function."""
+        if self._validate_args:
+            self._validate_sample(value)
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        first, last = self._range()
+        t = value.detach().clamp(first, last)
+        panel, y = self._place(t)
+        x, measure, power = self._panel_values(panel)
+        part = effective_weights(x, measure, power, y.reshape(-1, 1))[0].sum((1, 2))
+        part = part.reshape(value.shape) / self._batched(self._parts[2])
+        found = self._mass_before(panel) + part
+        # The derivative in the location is the density.
+        if value.requires_grad:
+            found = found + self.prob(value).detach() * (value - value.detach())
+        found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
+        return found.clamp(0, 1)
+
+    def _place(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Panels and places in them, from -1 to 1, of locations."""
+        breaks = self.panels.axes[0].breaks.to(t)
+        panel = (torch.searchsorted(breaks, t.contiguous()) - 1).clamp(0, len(breaks) - 2)
+        low, high = breaks[panel], breaks[panel + 1]
+        return panel, ((2 * t - low - high) / (high - low)).clamp(-1, 1)
+
+    def _panel_values(self, panel: Tensor) -> tuple[Tensor, Tensor, Power]:
+        """f - A (n, 1, m), measure (n, 1, m) and the power of panels (*S, *batch)."""
+        offsets = self._offsets_on(self.panels)
+        order = offsets.shape[-1]
+        rows = offsets.reshape(*self.batch_shape, -1, order).expand(*panel.shape, -1, order)
+        place = panel.reshape(*panel.shape, 1, 1).expand(*panel.shape, 1, order)
+        x = rows.gather(-2, place).reshape(-1, 1, order)
+        power = self._power
+        if isinstance(power.eps, Tensor):
+            power = power._replace(eps=self._batched(power.eps).expand(panel.shape).reshape(-1))
+        return x, self._measure(self.panels)[panel.reshape(-1)].unsqueeze(1), power
+
+    def _mass_before(self, panel: Tensor) -> Tensor:
+        """Mass of all panels before those given, (*S, *batch)."""
+        masses = self._weights_on(self.panels).sum(-1)
+        before = (masses.cumsum(-1) - masses).reshape(*self.batch_shape, -1)
+        before = before.expand(*panel.shape, -1)
+        return before.gather(-1, panel.unsqueeze(-1)).squeeze(-1)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function, differentiable in the level and in the parameters.
+
+        Raises:
+            ValueError: Levels outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+            require((value >= 0) & (value <= 1), "value", "in [0, 1]", value)
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        return self._attached(self._quantiles(value.detach()), value)
+
+    def _attached(self, t: Tensor, level: Tensor | None = None) -> Tensor:
+        """Quantiles with the derivatives of the function that they are: dt = (dq - dF)/p."""
+        mass = self.cdf(t)
+        change = mass.detach() - mass
+        if level is not None:
+            change = change + level - level.detach()
+        density = self.prob(t).detach()
+        alive = density > 0
+        return t + torch.where(alive, change, 0.0) / torch.where(alive, density, 1.0)
+
+    @torch.no_grad()
+    def _quantiles(self, level: Tensor) -> Tensor:
+        masses = self._weights_on(self.panels).sum(-1).clamp_min(0).reshape(*self.batch_shape, -1)
+        above = masses.cumsum(-1)
+        above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
+        panel = torch.searchsorted(above, level.unsqueeze(-1).contiguous()).squeeze(-1)
+        panel = panel.clamp_max(masses.shape[-1] - 1)
+        last = above.gather(-1, panel.unsqueeze(-1)).squeeze(-1)
+        own = masses.expand(*level.shape, -1).gather(-1, panel.unsqueeze(-1)).squeeze(-1)
+        x, measure, power = self._panel_values(panel)
+        _, lengths = self.panels.axes[0].rule()
+        density = measure.squeeze(1) / lengths.to(measure)[panel.reshape(-1)]
+        breaks = self.panels.axes[0].breaks.to(level)
+        low, high = breaks[panel], breaks[panel + 1]
+        due = (own - (last - level)).clamp_min(0) * self._batched(self._parts[2])
+        due = (due * 2 / (high - low)).reshape(-1)
+        y = panel_quantiles(x.squeeze(1), density, power, due).reshape(level.shape)
+        return self._kept((low + high + (high - low) * y) / 2)
+
+    def _kept(self, t: Tensor) -> Tensor:
+        """Locations in the nearest interval of the support, which rounding may have left."""
+        lower, upper = self._intervals.to(t).unbind(-1)
+        inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
+        gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
+        return inside.gather(-1, gap.argmin(-1, keepdim=True)).squeeze(-1)

@@ -1,0 +1,217 @@
+"""Where kernel families are integrated: panels on which their scores are polynomials."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ..bases import Basis
+from ..kernels import Kernel, kernel_matrix
+from ..numerics.panels import Axis, errors, find_panels, product_rule
+from .base_measure import BaseMeasure
+
+__all__ = ["KernelPanels"]
+
+_MOST_NODES = 2**18
+_MOST_HALVINGS = 10
+# Of the tolerance, what the error of a score and the mass it moves may be.
+_SHARE = 0.2
+# Units of rounding by which a function may differ from a polynomial that it is.
+_ROUNDING = 100
+# Nodes along each axis at least: edges are not resolved along the first ones.
+_LEAST_NODES = {1: 1, 2: 128, 3: 32}
+
+
+@dataclass(frozen=True, eq=False)
+class KernelPanels:
+    """The nodes that densities of one kernel, set of inducing points and base have in common.
+
+    Attributes:
+        axes: Panels along each axis. Edges are located along the last one.
+        nodes: All nodes (Q, D), float64.
+        measure: Quadrature weights times the base density, by panel (G, m), float64.
+        base: The base density.
+        tolerance: To which scores are polynomials on a panel.
+        matrix: The kernel at inducing points and nodes (*B, I, Q), float64, unless it is learned.
+    """
+
+    axes: tuple[Axis, ...]
+    nodes: Tensor
+    measure: Tensor
+    base: BaseMeasure
+    tolerance: float
+    matrix: Tensor | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_finer", WeakKeyDictionary())
+
+    @classmethod
+    def find(
+        cls,
+        kernel: Kernel,
+        inducing_points: Tensor,
+        base: BaseMeasure,
+        tolerance: float,
+        growth: Callable[[Tensor], Tensor],
+    ) -> "KernelPanels":
+        """Panels for a kernel, as few as the tolerance allows.
+
+        Args:
+            kernel: The kernel.
+            inducing_points: (*B, I, D), float64.
+            base: The base density.
+            tolerance: Greatest error of a polynomial, relative to the kernel's greatest value.
+            growth: What sqrt(k(t, t)) lets the density grow to, as a logarithm.
+
+        Raises:
+            ValueError: A tail that the base does not bound, or no panels within reason.
+        """
+        with torch.no_grad():
+            points = inducing_points.reshape(-1, base.dim)
+            axes = [
+                _find_axis(kernel, points, base, axis, tolerance, growth)
+                for axis in range(base.dim)
+            ]
+            panels = cls.of_axes(axes, base, tolerance)
+            panels = panels.with_order(_LEAST_NODES.get(base.dim, 1))
+        return panels.with_matrix_of(kernel, inducing_points)
+
+    @classmethod
+    def of_axes(cls, axes: list[Axis], base: BaseMeasure, tolerance: float) -> "KernelPanels":
+        """The tensor product of axes."""
+        count = math.prod((len(axis.breaks) - 1) * axis.order for axis in axes)
+        if count > _MOST_NODES:
+            raise ValueError(
+                f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
+            )
+        nodes, weights = product_rule(axes)
+        measure = weights * base.log_density(nodes).exp()
+        return cls(tuple(axes), nodes, measure.reshape(-1, axes[-1].order), base, tolerance, None)
+
+    def with_matrix_of(self, kernel: Kernel, inducing_points: Tensor) -> "KernelPanels":
+        """With the kernel at the nodes, unless it is learned."""
+        matrix = kernel_matrix(kernel, inducing_points, self.nodes)
+        if matrix.requires_grad:
+            return self
+        parts = (self.axes, self.nodes, self.measure, self.base, self.tolerance)
+        return KernelPanels(*parts, matrix)
+
+    def with_order(self, order: int) -> "KernelPanels":
+        """Panels halved until each axis has as many nodes; itself if it has."""
+        axes = []
+        for axis in self.axes:
+            while (len(axis.breaks) - 1) * axis.order < order:
+                axis = axis.halved()
+            axes.append(axis)
+        same = all(len(a.breaks) == len(b.breaks) for a, b in zip(axes, self.axes, strict=True))
+        return self if same else KernelPanels.of_axes(axes, self.base, self.tolerance)
+
+    def for_scores(self, scores: Callable[[Tensor], Tensor], peaked: bool) -> "KernelPanels":
+        """Panels on which scores, not only kernels, are polynomials; itself if they are here.
+
+        Args:
+            scores: From locations (q,), float64, to (n, q).
+            peaked: Whether their exponentials must be resolved, too, as densities.
+        """
+        axis = self.axes[0]
+        for _ in range(_MOST_HALVINGS):
+            values = scores(axis.rule()[0].flatten())
+            rounding = torch.finfo(values.dtype).eps * values.abs().amax()
+            bound = _SHARE * self.tolerance + _ROUNDING * rounding
+            fine = (errors(scores, axis) <= bound).all()
+            if fine and peaked:
+                top = values.amax(-1, keepdim=True)
+                height = partial(_relative, scores, top)
+                mass = errors(height, axis) * axis.breaks.diff()
+                whole = (values - top).exp() @ axis.rule()[1].flatten()
+                fine = (mass.sum(-1) <= _SHARE * self.tolerance * whole).all()
+            if fine:
+                break
+            axis = axis.halved()
+        same = len(axis.breaks) == len(self.axes[0].breaks)
+        return self if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
+
+    def for_basis(self, psi: Basis) -> "KernelPanels":
+        """Panels on which the functions of a basis are polynomials, too; itself if they are here.
+
+        The answer is remembered for as long as the basis does not change. Compiled graphs, which
+        cannot look at values, and more than one dimension keep the panels as they are.
+        """
+        if torch.compiler.is_compiling() or len(self.axes) > 1:
+            return self
+        state = [(id(x), x._version) for x in (*psi.parameters(), *psi.buffers())]
+        known = self._finer.get(psi)  # type: ignore[attr-defined]
+        if known is None or known[0] != state:
+            with torch.no_grad():
+                known = (state, self._cut_for(psi))
+            self._finer[psi] = known  # type: ignore[attr-defined]
+        return self if known[1] is None else known[1]
+
+    def _cut_for(self, psi: Basis) -> "KernelPanels | None":
+        axis, breaks = self.axes[0], psi.breaks
+        if breaks is not None:
+            axis = axis.cut(breaks)
+
+        def columns(t: Tensor) -> Tensor:
+            values: Tensor = psi(t.to(dtype))
+            return values.double().T
+
+        dtype = _dtype_of(psi)
+        tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
+        for _ in range(_MOST_HALVINGS):
+            largest = columns(axis.rule()[0].flatten()).abs().amax()
+            if (errors(columns, axis) <= tolerance * largest).all():
+                break
+            axis = axis.halved()
+        same = len(axis.breaks) == len(self.axes[0].breaks)
+        return None if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
+
+
+def _dtype_of(psi: Basis) -> torch.dtype:
+    found = [x.dtype for x in (*psi.parameters(), *psi.buffers()) if x.is_floating_point()]
+    return found[0] if found else torch.float64
+
+
+def _relative(scores: Callable[[Tensor], Tensor], top: Tensor, t: Tensor) -> Tensor:
+    return (scores(t) - top).exp()
+
+
+def _find_axis(
+    kernel: Kernel,
+    points: Tensor,
+    base: BaseMeasure,
+    axis: int,
+    tolerance: float,
+    growth: Callable[[Tensor], Tensor],
+) -> Axis:
+    """Panels along an axis: the others stay at each inducing point's own coordinates."""
+
+    def lines(t: Tensor) -> Tensor:
+        if base.dim == 1:
+            return kernel_matrix(kernel, points, t.unsqueeze(-1))
+        moved = points.unsqueeze(1).repeat(1, len(t), 1)
+        moved[..., axis] = t
+        found = kernel_matrix(kernel, points, moved.flatten(0, 1))
+        return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
+
+    def own(t: Tensor) -> Tensor:
+        """Growth along the axis through the mean point."""
+        moved = points.mean(0).repeat(len(t), 1)
+        moved[:, axis] = t
+        variance = kernel_matrix(kernel, moved, moved).diagonal()
+        return growth(variance.clamp_min(0).sqrt())
+
+    ends = base.reach(axis, own)
+    found = find_panels(
+        lines, lambda t: base.log_factor(axis, t).exp(), ends, tolerance, points[:, axis]
+    )
+    if found is None:
+        raise ValueError(
+            f"kernel must be smooth between the inducing points, or tolerance larger: panels on "
+            f"{ends} do not resolve it, or the base, to {tolerance:g}"
+        )
+    return found

@@ -1,0 +1,143 @@
+"""Truncated powers of kernel scores: what kernel families and their escorts have in common."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..numerics.arguments import require
+from ..numerics.deformed import expm1_ratio
+from ..numerics.normalizer import effective_weights, log_integrals
+from ..numerics.truncated import Power
+from ..scores import KernelExpansion
+from .kernel import KernelDistribution
+from .kernel_panels import KernelPanels
+from .once import once
+
+__all__ = ["KernelPower"]
+
+
+class KernelPower(KernelDistribution):
+    r"""$p = [1 + \epsilon(f - A)]_+^k\, q_0/Z$ with $k = ratio/\epsilon - order$.
+
+    A subclass gives the power, and once for all panels A (R,), the weights, Z (R,), and the weights
+    of the lowered power.
+    """
+
+    @property
+    def _power(self) -> Power:
+        raise NotImplementedError
+
+    @once
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A, weights of p, Z and the weights of the lowered power."""
+        raise NotImplementedError
+
+    def _measure(self, panels: KernelPanels) -> Tensor:
+        return panels.measure.to(self.weights)
+
+    def _offsets_on(self, panels: KernelPanels) -> Tensor:
+        """f - A at nodes, (R, G, m)."""
+        return self._scores_on(panels) - self._parts[0].reshape(-1, 1, 1)
+
+    def _weights_on(self, panels: KernelPanels) -> Tensor:
+        if panels is self.panels:
+            return self._parts[1]
+        found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), self._power)
+        return found / self._parts[2].reshape(-1, 1, 1)
+
+    def _batched(self, rows: Tensor) -> Tensor:
+        return rows.reshape(self.batch_shape)
+
+    def _power_of(self, like: Tensor) -> Power:
+        """The power with eps shaped for scores (*S, *batch)."""
+        power = self._power
+        return (
+            power._replace(eps=self._batched(power.eps)) if isinstance(power.eps, Tensor) else power
+        )
+
+    def _log_relative(self, scores: Tensor) -> Tensor:
+        power = self._power_of(scores)
+        x = scores - self._batched(self._parts[0])
+        inside = power.eps * x > -1
+        log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
+        return torch.where(inside, log - self._batched(self._parts[2]).log(), -math.inf)
+
+    # As a prediction map: p = [1 + e (g - A')]_+^(1/e) with e = 1/k, g = share f.
+
+    @property
+    def _share(self) -> Tensor:
+        """What f is multiplied with to be the score, (*batch)."""
+        power = self._power_of(self.weights)
+        own = power.factor_of_log  # k eps
+        require(
+            torch.as_tensor(own != 0), "alpha", "finite for a score to be determined", self.alpha
+        )
+        log_mass = self._batched(self._parts[2]).log()
+        return own * torch.exp(-(self.alpha - 1) * log_mass)
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
+        """
+        log_mass = self._batched(self._parts[2]).log()
+        rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
+        return rest + self._share * self._batched(self._parts[0])
+
+    @property
+    def score(self) -> KernelExpansion:
+        """The kernel expansion with `rpm(score, alpha, base)` equal to this density."""
+        weights = self._share.unsqueeze(-1) * self.weights
+        return KernelExpansion(weights, self.inducing_points, self.kernel)
+
+    def tsallis_entropy(self) -> Tensor:
+        r"""$-\Omega_\alpha(p)$ relative to the base, which the prediction map maximises (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
+        """
+        # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
+        mean = (self._weights_on(self.panels) * self._scores_on(self.panels)).sum((1, 2))
+        return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
+
+    def entropy(self) -> Tensor:
+        r"""Shannon entropy $-\int p \log p\,dt$ (*batch)."""
+        power, mass = self._power, self._parts[2]
+        logs = log_integrals(self._offsets_on(self.panels), self._measure(self.panels), power)
+        relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
+        log_base = self.panels.base.log_density(self.panels.nodes).to(self.weights).unsqueeze(-1)
+        return relative - self._means(log_base, self.panels).squeeze(-1)
+
+    # Escorts
+
+    def _escort_power(self, beta: Tensor | float | None) -> Power:
+        """The power of p^beta.
+
+        Raises:
+            ValueError: `beta` no number, or negative.
+        """
+        power = self._power
+        if beta is None:
+            # 2 - alpha, which lowers the exponent of a prediction map by one.
+            return power.lowered()
+        if isinstance(beta, Tensor) and beta.numel() > 1:
+            raise ValueError(f"beta must be one number for a kernel family, got {beta}")
+        if not 0 <= float(beta) < math.inf:
+            raise ValueError(f"beta must be finite and not negative, got {beta}")
+        if power.order:
+            raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
+        return power._replace(ratio=power.ratio * float(beta))
+
+    def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:
+        if beta is not None and float(beta) == 1:
+            return self._weights_on(panels)
+        power = self._escort_power(beta)
+        exponent = 2 - self.alpha.reshape(-1) if beta is None else torch.as_tensor(float(beta))
+        found = self._parts[3]
+        if beta is not None or panels is not self.panels:
+            found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), power)
+        scale = torch.exp(-exponent * self._parts[2].log())
+        return found * scale.reshape(-1, 1, 1)

@@ -1,0 +1,106 @@
+"""Kernels as users have them, and sums of them at inducing points."""
+
+from collections.abc import Callable
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Size, Tensor
+
+from .numerics.arguments import require
+
+__all__ = ["Kernel", "expansion", "expansion_points", "kernel_matrix"]
+
+# (n, D), (m, D) to (n, m)
+Kernel = Callable[[Tensor, Tensor], Tensor]
+
+
+def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
+    """Inducing points (I,), (I, D) or (*batch, I, D) as (*batch, I, D).
+
+    Raises:
+        ValueError: No floating tensors, or shapes that do not fit weights (*batch, I).
+    """
+    for name, value in (("weights", weights), ("inducing_points", inducing_points)):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 1:
+            got = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+            raise ValueError(
+                f"{name} must be a floating tensor with one dimension or more, got {got}"
+            )
+    points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
+    if points.shape[-2] != weights.shape[-1] or weights.shape[-1] < 1:
+        raise ValueError(
+            f"weights must have one number for each inducing point, got {tuple(weights.shape)} for "
+            f"inducing_points {tuple(inducing_points.shape)}"
+        )
+    try:
+        torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"weights and inducing_points must have batches that broadcast, got "
+            f"{tuple(weights.shape)} and {tuple(inducing_points.shape)}"
+        ) from None
+    return points
+
+
+def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
+    """k(points, t) for (*batch, I, D) and (q, D): (*batch, I, q), computed in float64.
+
+    Stationary kernels are often written with |x|^2 - 2 x'z + |z|^2, which in float32 has no digits
+    left where points are close.
+
+    Raises:
+        ValueError: What the kernel returns has another shape, or is not finite.
+    """
+    size = t.shape[-1]
+    found = _called(kernel, points.double().reshape(-1, size), t.double())
+    due = (points.shape[:-1].numel(), t.shape[0])
+    if not isinstance(found, Tensor) or found.shape != due:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        shapes = f"({due[0]}, {size}), ({due[1]}, {size})"
+        raise ValueError(f"kernel must map {shapes} to {due}, got {got}")
+    require(torch.isfinite(found), "kernel", "finite", "a value that is not")
+    return found.reshape(*points.shape[:-1], -1)
+
+
+def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
+    if not isinstance(kernel, PyroModule) or kernel._pyro_context.active:
+        return kernel(points, t)
+    # Kernels that are no part of a model would share parameters of one name in Pyro's store.
+    with pyro.get_param_store().scope():
+        found: Tensor = kernel(points, t)
+    return found
+
+
+def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
+    """Sum of weights times kernels at locations.
+
+    Args:
+        kernel: The kernel.
+        points: Inducing points (*batch, I, D), or (I, D) if they are shared.
+        weights: (*batch, I).
+        t: Locations (*S, *batch, D), which broadcast against the batch.
+        batch: The batch.
+
+    Returns:
+        Shape (*S, *batch).
+    """
+    lead = t.shape[:-1]
+    columns = kernel_matrix(kernel, points, t.reshape(-1, t.shape[-1])).to(weights)
+    if points.dim() > 2:
+        return _with_own_points(columns, weights, lead, batch)
+    if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
+        # Locations that the batch shares: one matrix product.
+        found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
+        return found.reshape(*lead[: max(0, len(lead) - len(batch))], *batch)
+    return (columns.T.reshape(*lead, -1) * weights).sum(-1)
+
+
+def _with_own_points(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
+    """The sums for columns (*batch, I, q): every location with the points of its own density."""
+    sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
+    sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
+    full = torch.broadcast_shapes(lead, batch)
+    place = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
+    rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
+    return rows.expand(len(sums), *full).gather(0, place.unsqueeze(0)).squeeze(0)

@@ -1,0 +1,157 @@
+"""Where polynomials on panels are positive: their roots, and the pieces between them.
+
+On each panel, mapped to [-1, 1], a function is known by its values at Gauss-Legendre nodes, and is
+taken for the polynomial through them. Arrays hold one panel in each column, the last axis, so that
+every operation runs along memory.
+"""
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.polynomial import chebyshev
+from scipy.special import roots_legendre
+from torch import Tensor
+
+from .quadrature import constant
+
+__all__ = ["Panel", "Pieces", "chebyshev_sum", "panel_rule", "positive_pieces", "sign_changes"]
+
+
+class Panel(NamedTuple):
+    """What turns m nodal values into something else.
+
+    Attributes:
+        weights: Gauss-Legendre weights (m,).
+        coefficients: To Chebyshev coefficients, (m, m).
+        checks: To values at `points`, (C, m).
+        points: -cos of equidistant angles, both ends included, (C,).
+        slope: From coefficients to those of the derivative, (m, m).
+    """
+
+    weights: Tensor
+    coefficients: Tensor
+    checks: Tensor
+    points: Tensor
+    slope: Tensor
+
+
+class Pieces(NamedTuple):
+    """Where n polynomials are positive: K pieces, some of them empty.
+
+    Attributes:
+        lower: Their lower ends, (K, n).
+        upper: Their upper ends, (K, n).
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+
+@cache
+def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
+    nodes, weights = roots_legendre(order)
+    count = 2 * order + 1
+    points = -np.cos(np.pi * np.arange(count) / (count - 1))
+    vander = chebyshev.chebvander(nodes, order - 1)
+    coefficients = np.linalg.inv(vander)
+    checks = chebyshev.chebvander(points, order - 1) @ coefficients
+    slope = np.zeros((order, order))
+    for k in range(1, order):
+        derivative = chebyshev.chebder(np.eye(order)[k])
+        slope[: len(derivative), k] = derivative
+    parts = (weights, coefficients, checks, points, slope)
+    return Panel(*(constant(x, dtype, device) for x in parts))
+
+
+def panel_rule(order: int, like: Tensor) -> Panel:
+    """The constants of panels with a number of nodes, like a tensor."""
+    return _panel_rule(order, like.dtype, like.device)
+
+
+def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Polynomials with coefficients (m, n) at x (..., n), by Clenshaw's recurrence."""
+    twice = 2 * x
+    above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
+    for c in coefficients[1:-1].flip(0):
+        above, current = current, torch.addcmul(c - above, twice, current)
+    if len(coefficients) == 1:
+        return current
+    return torch.addcmul(coefficients[0] - above, x, current)
+
+
+def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
+    """Check points and values at them, (C, n), and where the sign changes after one, (C - 1, n).
+
+    A dip through zero between check points is found from the parabola through three of them: the
+    middle one moves to its vertex.
+    """
+    u = panel.checks @ values
+    left, mid, right = u[:-2], u[1:-1], u[2:]
+    bend, tilt = left + right - 2 * mid, left - right
+    vertex = mid - tilt.square() / (8 * bend)
+    crosses = ((vertex > 0) != (mid > 0)) & (tilt.abs() <= bend.abs()) & (bend != 0)
+    crosses &= ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
+    middle = torch.where(crosses, vertex, mid)
+    spacing = math.pi / (len(u) - 1)
+    angle = spacing * torch.arange(1, len(u) - 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
+    moved = -torch.cos(angle + spacing * torch.where(crosses, tilt / (2 * bend), 0.0))
+    points = torch.where(crosses, moved, panel.points[1:-1].unsqueeze(-1))
+    ends = panel.points[[0, -1]].unsqueeze(-1).expand(2, u.shape[1])
+    x = torch.cat([ends[:1], points, ends[1:]])
+    u = torch.cat([u[:1], middle, u[-1:]])
+    positive = u > 0
+    return x, u, positive[1:] != positive[:-1]
+
+
+def positive_pieces(
+    coefficients: Tensor, slope: Tensor, points: Tensor, values: Tensor, changes: Tensor, most: int
+) -> Pieces:
+    """Pieces where polynomials with coefficients (m, n) are positive, `most` (odd) roots in each.
+
+    Args:
+        coefficients: Chebyshev coefficients (m, n).
+        slope: Those of the derivative, (m, n).
+        points: Check points (C, n).
+        values: Values there, (C, n).
+        changes: Where the sign changes after a check point, (C - 1, n).
+        most: How many roots are found; further ones are left out.
+    """
+    place = changes.cumsum(0)
+    hits = [changes & (place == k) for k in range(1, most + 1)] if most > 1 else [changes]
+    after = torch.stack([hit.byte().argmax(0) for hit in hits])
+    found = torch.stack([hit.any(0) for hit in hits])
+    brackets = (points.gather(0, after), points.gather(0, after + 1))
+    heights = (values.gather(0, after), values.gather(0, after + 1))
+    roots = torch.where(found, _roots(coefficients, slope, brackets, heights), 1.0)
+    edges = torch.cat([-torch.ones_like(roots[:1]), roots, torch.ones_like(roots[:1])])
+    starts = values[0] > 0
+    lower = torch.where(starts, edges[0:-1:2], edges[1::2])
+    upper = torch.where(starts, edges[1::2], edges[2::2])
+    return Pieces(lower, torch.maximum(lower, upper))
+
+
+def _roots(
+    coefficients: Tensor,
+    slope: Tensor,
+    bracket: tuple[Tensor, Tensor],
+    heights: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Newton's method, kept in a bracket (J, n): as many steps as the dtype needs."""
+    (low, high), (first, last) = bracket, heights
+    apart = first != last
+    share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
+    x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
+    rising = first <= 0
+    least = 8 * torch.finfo(x.dtype).eps
+    for _ in range(3 if x.dtype == torch.float32 else 5):
+        value, rate = chebyshev_sum(coefficients, x), chebyshev_sum(slope, x)
+        left = (value <= 0) == rising
+        low, high = torch.where(left, x, low), torch.where(left, high, x)
+        step = x - value / rate
+        # Rounding may put a root that is found outside its bracket, from which no step escapes.
+        inside = ((step >= low) & (step <= high)) | ((step - x).abs() <= least)
+        x = torch.where(inside, step, (low + high) / 2)
+    return x

@@ -1,0 +1,110 @@
+r"""Truncated powers $[1 + \epsilon x]_+^k$: deformed exponentials and their derivatives."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .deformed import log1p_ratio
+
+__all__ = ["Power"]
+
+# Exponents whose power is a short product.
+_SHORT = (-1, 0, 1, 2)
+
+
+class Power(NamedTuple):
+    r"""$[1 + \epsilon x]_+^k$ with $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$.
+
+    Attributes:
+        eps: alpha - 1 >= 0, a number, or one above 0 for each row.
+        ratio: 1, or beta for a beta-escort.
+        order: How often it was differentiated, or its escort of beta = 2 - alpha taken.
+    """
+
+    eps: Tensor | float
+    ratio: float = 1.0
+    order: int = 0
+
+    @property
+    def exponent(self) -> Tensor | float:
+        """k, a number or one for each row."""
+        if not isinstance(self.eps, Tensor) and self.eps == 0:
+            return math.inf
+        return self.ratio / self.eps - self.order
+
+    @property
+    def is_jump(self) -> Tensor | bool:
+        """Whether the power is 0 or 1."""
+        return self.exponent == 0
+
+    @property
+    def factor(self) -> Tensor | float:
+        """What the derivative in x is of the lowered power."""
+        factor = self.ratio - self.order * self.eps
+        if isinstance(factor, Tensor):
+            return torch.where(factor == 0, self.eps, factor)
+        return self.eps if self.is_jump else factor
+
+    def lowered(self) -> "Power":
+        """With the exponent less one."""
+        return self._replace(order=self.order + 1)
+
+    def at(self, x: Tensor) -> Tensor:
+        """The power itself, to all digits however small eps is; 0^-1 is 0."""
+        if isinstance(self.eps, Tensor) or self.exponent not in _SHORT:
+            inside = self.eps * x > -1
+            return torch.where(inside, torch.exp(self.factor_of_log * self.log_base(x)), 0.0)
+        u = (1 + self.eps * x).clamp_min(0)
+        return (torch.zeros_like, lambda u: (u > 0).to(u), lambda u: u, torch.square)[
+            _SHORT.index(int(self.exponent))
+        ](u)
+
+    @property
+    def factor_of_log(self) -> Tensor | float:
+        r"""$k\epsilon$, which has a limit."""
+        return self.ratio - self.order * self.eps
+
+    def log_base(self, x: Tensor) -> Tensor:
+        r"""$\log(1 + \epsilon x)/\epsilon$ inside, 0 elsewhere."""
+        y = self.eps * x
+        inside = y > -1
+        x, y = torch.where(inside, x, 0.0), torch.where(inside, y, 0.0)
+        return x * log1p_ratio(y)
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        r"""$\partial_\epsilon$ of `log_base`, exact as eps tends to 0."""
+        y = self.eps * x
+        small = y.abs() < (3e-2 if x.dtype == torch.float32 else 1e-3)
+        near, far = torch.where(small, y, 0.0), torch.where(small | (y <= -1), 1.0, y)
+        tail = -3 / 4 + near * (4 / 5 + near * (-5 / 6 + near * 6 / 7))
+        series = x.square() * (-1 / 2 + near * (2 / 3 + near * tail))
+        scale = torch.where(small, torch.ones_like(x), self.eps)
+        return torch.where(small, series, (far / (1 + far) - torch.log1p(far)) / scale.square())
+
+    def function(self, name: str, x: Tensor) -> Tensor:
+        """A function that belongs to the power, at x.
+
+        | name | function, with the power v and its logarithm's base L |
+        |---|---|
+        | power | v |
+        | lowered | the power with the exponent less one |
+        | slope | derivative of v in eps, at order 0 |
+        | log | v L |
+        | log_lowered | derivative of v L in x |
+        | log_slope | derivative of v L in eps, at order 0 |
+        """
+        if name == "power":
+            return self.at(x)
+        if name == "lowered":
+            return self.lowered().at(x)
+        if name == "log":
+            return self.at(x) * self.log_base(x)
+        if name == "log_lowered":
+            return self.lowered().at(x) * (1 + self.factor_of_log * self.log_base(x))
+        slope = self.log_slope(x)
+        level = (
+            self.ratio * slope if name == "slope" else slope * (1 + self.ratio * self.log_base(x))
+        )
+        return self.at(x) * level

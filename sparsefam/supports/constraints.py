@@ -1,0 +1,67 @@
+"""What parameters must satisfy: torch's constraints let infinity pass."""
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, constraints, transform_to
+from torch.distributions.transforms import (
+    ExpTransform,
+    LowerCholeskyTransform,
+    Transform,
+    identity_transform,
+)
+
+__all__ = ["finite", "finite_scale_tril", "finite_vector", "positive_finite"]
+
+
+class _Finite(constraints.Constraint):
+    """Finite real numbers; `constraints.real` lets infinities pass."""
+
+    def check(self, value: Tensor) -> Tensor:
+        return torch.isfinite(value)
+
+
+class _PositiveFinite(constraints.Constraint):
+    """Positive finite numbers; `constraints.positive` lets infinity pass."""
+
+    def check(self, value: Tensor) -> Tensor:
+        return torch.isfinite(value) & (value > 0)
+
+
+class _FiniteScaleTril(constraints.Constraint):
+    """Finite lower-triangular matrices with positive diagonals.
+
+    `constraints.lower_cholesky` lets infinity pass.
+    """
+
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        if value.dim() < 2 or value.shape[-2] != value.shape[-1]:
+            return value.new_zeros(value.shape[:-2], dtype=torch.bool)
+        positive = (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
+        valid: Tensor = positive & ((value.triu(1) == 0) & value.isfinite()).all(-1).all(-1)
+        return valid
+
+
+finite = _Finite()
+finite_scale_tril = _FiniteScaleTril()
+finite_vector = constraints.independent(finite, 1)
+positive_finite = _PositiveFinite()
+
+
+@biject_to.register(_FiniteScaleTril)
+@transform_to.register(_FiniteScaleTril)
+def _to_scale_tril(constraint: constraints.Constraint) -> Transform:
+    return LowerCholeskyTransform()
+
+
+@biject_to.register(_Finite)
+@transform_to.register(_Finite)
+def _to_finite(constraint: constraints.Constraint) -> Transform:
+    return identity_transform
+
+
+@biject_to.register(_PositiveFinite)
+@transform_to.register(_PositiveFinite)
+def _to_positive(constraint: constraints.Constraint) -> Transform:
+    return ExpTransform()
