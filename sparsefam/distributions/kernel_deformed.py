@@ -57,8 +57,8 @@ class KernelDeformedExp(KernelFamily):
         >>> kernel = RBF(1, lengthscale=torch.tensor(0.1))
         >>> weights, points = torch.tensor([4.0, -4.0, 3.0]), torch.tensor([0.2, 0.5, 0.8])
         >>> KernelDeformedExp(weights, points, kernel).support.intervals
-        tensor([[0.0663, 0.3103],
-                [0.7050, 0.9136]])
+        tensor([[0.0134, 0.3319],
+                [0.6810, 0.9704]])
     """
 
     def __init__(
