@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -13,11 +14,16 @@ __all__ = ["BaseMeasure"]
 # Mass that may be lost at either end of an unbounded base, and how far it is looked for.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
 _DOUBLINGS = 70
-# Log densities below this are rounding; growth below this is none; orders of growth this close are
-# the same.
-_FAR, _SMALL, _CLOSE = 1e300, 1e-6, 0.02
+# Log densities below -_FAR are not looked at; growth below _SMALL is none; orders of growth that
+# differ by _CLOSE are the same, and are measured over so many steps.
+_FAR, _SMALL, _CLOSE, _WINDOW = 1e15, 1e-6, 0.02, 9
+# By how much a log density that is linear in the score grows when the score doubles, at least.
+_LINEAR = 1.9
+# Where panels end at first: at such powers of this number times the scale.
+_FAR_APART, _SCALES = 16, 20
 
 Base = Distribution | Sequence[Distribution] | None
+Growth = Callable[[Tensor], Tensor]
 
 
 class BaseMeasure:
@@ -57,8 +63,11 @@ class BaseMeasure:
     @staticmethod
     def _inner(factor: Distribution) -> Tensor:
         """Some location inside the support."""
-        mean = factor.mean if torch.isfinite(factor.mean).all() else factor.mode
-        return mean
+        try:
+            mean = factor.mean
+        except NotImplementedError:
+            return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
+        return mean if torch.isfinite(mean).all() else factor.mode
 
     def bounds(self, axis: int) -> tuple[float, float]:
         """The ends of the support of a factor, maybe infinite."""
@@ -67,49 +76,90 @@ class BaseMeasure:
         high = getattr(support, "upper_bound", math.inf)
         return float(low), float(high)
 
-    def reach(self, axis: int, growth: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    def reach(self, axis: int, deviation: Growth, growth: Growth) -> tuple[float, float]:
         """The ends of the interval outside of which density times growth has no mass to speak of.
 
         Args:
             axis: Which factor.
-            growth: Logarithm of what the density may be multiplied with, (q,) to (q,).
+            deviation: sqrt(k(t, t)) at locations, (q,) to (q,).
+            growth: Logarithm of what the density may be multiplied with there, of deviations.
+
+        Raises:
+            ValueError: A tail that does not outweigh the growth (Prop. 1).
         """
-        low, high = self.bounds(axis)
-        centre = float(self._inner(self.factors[axis]))
         low, high = (
-            end if math.isfinite(end) else self._end(axis, centre, side, growth)
-            for end, side in ((low, -1.0), (high, 1.0))
+            end
+            if math.isfinite(end)
+            else self._end(axis, side * self._steps(axis), deviation, growth)
+            for end, side in zip(self.bounds(axis), (-1.0, 1.0), strict=True)
         )
         return low, high
 
-    def _end(
-        self, axis: int, centre: float, side: float, growth: Callable[[Tensor], Tensor]
-    ) -> float:
-        """Where the tail on one side is light enough, on a grid of quarters of powers of two.
+    def scales(self, axis: int) -> Tensor:
+        """Locations around the centre of a factor, further and further apart."""
+        steps = self._unit(axis) * float(_FAR_APART) ** torch.arange(
+            1, _SCALES, dtype=torch.float64
+        )
+        return torch.cat([self._centre(axis) - steps, self._centre(axis) + steps])
 
-        Raises:
-            ValueError: If it never is, or if p grows as fast as the tail falls (Prop. 1).
-        """
-        steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
-        t = centre + side * steps
-        log, size = self.log_factor(axis, t), growth(t)
-        size = size - size[0]
-        # Of one order of growth a large enough score wins. The order is the slope in log t.
-        tail, rise = (-log[log > -_FAR]).log2(), size.clamp_min(_SMALL).log2()
-        light = (log + size + steps.log() < self._tail) | (log == -math.inf)
-        heavy = (~light).nonzero()
+    def _centre(self, axis: int) -> Tensor:
+        return self._inner(self.factors[axis]).detach()
+
+    def _unit(self, axis: int) -> Tensor:
+        """The scale of a factor."""
+        factor = self.factors[axis]
+        try:
+            found = factor.stddev
+        except NotImplementedError:
+            found = torch.full((), math.nan)
+        other = torch.as_tensor(getattr(factor, "scale", 1.0))
+        return torch.where(torch.isfinite(found) & (found > 0), found, other).detach()
+
+    def _steps(self, axis: int) -> Tensor:
+        """Distances from the centre, by quarters of powers of two."""
+        powers = torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4
+        return self._unit(axis) * 2.0**powers
+
+    def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
+        """The first location from where on outwards the tail is light."""
+        t = self._centre(axis) + steps
+        log = self.log_factor(axis, t)
+        seen = int((log > -_FAR).sum())
+        log, size, away = log[:seen], deviation(t[:seen]), steps[:seen].abs()
+        power = growth(size)
+        heavy = (log + (power - power[:1]) + away.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
-        outweighed = last >= len(steps)
-        if not outweighed and size[last] > _SMALL:
-            window = slice(last, min(last + 8, len(tail)))
-            orders = [4 * x[window].diff().mean() for x in (tail, rise)]
-            outweighed = bool(orders[1] >= orders[0] - _CLOSE)
-        if outweighed:
-            raise ValueError(
-                f"base must have tails that outweigh the growth of the kernel's k(t, t), got "
-                f"{self.factors[axis]}: the density cannot be normalised for every score (Prop. 1)"
-            )
+        place = min(last, seen - 1)
+        # Whether the density grows as the exponential of the score, or as a mere power of it.
+        exponential = growth(2 * size[place]) > _LINEAR * power[place] > _SMALL
+        self._compare(axis, log, size, away, bool(exponential), last < seen)
         return float(t[last])
+
+    def _compare(
+        self, axis: int, log: Tensor, size: Tensor, away: Tensor, exponential: bool, light: bool
+    ) -> None:
+        """Refuse growth of the order of the tail, of which a large enough score wins."""
+        eta, order = (_order(x[-_WINDOW:], away[-_WINDOW:]) for x in (-log, size))
+        if exponential and order > _CLOSE and order >= eta - _CLOSE:
+            self._refuse(
+                axis,
+                f"k(t, t) grows as |t|^{2 * order:.2g}, an exponent that must be less than twice "
+                f"that of the tail, exp(-c |t|^{eta:.2g})",
+            )
+        if not light:
+            self._refuse(axis, "the power of k(t, t) that bounds the density has no mean under it")
+
+    def _refuse(self, axis: int, reason: str) -> NoReturn:
+        raise ValueError(
+            "base must have tails that outweigh the growth of the kernel, or not every score has a "
+            f"density (Prop. 1), got {self.factors[axis]}: {reason}"
+        )
+
+
+def _order(x: Tensor, t: Tensor) -> float:
+    """The exponent of the power of t that x > 0 grows as."""
+    logs = x.clamp_min(_SMALL).log()
+    return float((logs[-1] - logs[0]) / (t[-1] / t[0]).log())
 
 
 def _factors(base: Base, dim: int) -> list[Distribution]:
@@ -148,7 +198,9 @@ def _doubled(factor: Distribution) -> Distribution:
     """The distribution without validation, its parameters constants in float64."""
     factor = copy.copy(factor)
     for name, value in list(factor.__dict__.items()):
-        if isinstance(value, Tensor):
+        if isinstance(value, Distribution):
+            factor.__dict__[name] = _doubled(value)
+        elif isinstance(value, Tensor):
             if value.requires_grad:
                 raise ValueError(
                     f"base must be constant, got a {name} that requires grad: {factor}"

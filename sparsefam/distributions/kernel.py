@@ -121,19 +121,19 @@ class KernelDistribution(SparseDistribution):
         return expansion(self.kernel, self._points, self.weights, located, self.batch_shape)
 
     def _scores_on(self, panels: KernelPanels) -> Tensor:
-        """f at the nodes of panels, a row for each density, (R, G, m)."""
+        """f at the nodes of panels, a column for each density, (m, G, R)."""
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
         matrix = matrix.to(self.weights)
         if matrix.dim() == 2:
-            scores = self.weights.reshape(-1, self.weights.shape[-1]) @ matrix
+            scores = matrix.T @ self.weights.reshape(-1, self.weights.shape[-1]).T
         else:
-            scores = (self.weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1])
-        return scores.reshape(-1, *panels.measure.shape)
+            scores = (self.weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
+        return scores.reshape(*panels.measure.shape, -1)
 
     def _weights_on(self, panels: KernelPanels) -> Tensor:
-        """Weights (R, G, m) at the nodes of any panels: their sum with g is E_p[g]."""
+        """Weights (m, G, R) at the nodes of any panels: their sum with g is E_p[g]."""
         raise NotImplementedError
 
     def _log_relative(self, scores: Tensor) -> Tensor:
@@ -184,13 +184,13 @@ class KernelDistribution(SparseDistribution):
         count = len(panels.nodes)
         nodes = panels.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
         nodes = nodes.expand(count, *self.batch_shape, -1)
-        weights = weights.reshape(-1, count).T.reshape(count, *self.batch_shape)
+        weights = weights.reshape(count, *self.batch_shape)
         return nodes if self.event_shape else nodes.squeeze(-1), weights
 
     def _means(self, values: Tensor, panels: KernelPanels) -> Tensor:
         """Expectations (*batch, N) of functions with values (Q, N) at nodes."""
         weights = self._weights_on(panels)
-        found = weights.reshape(-1, len(panels.nodes)) @ values
+        found = weights.reshape(len(panels.nodes), -1).T @ values
         return found.reshape(*self.batch_shape, -1)
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
@@ -220,7 +220,8 @@ class KernelDistribution(SparseDistribution):
         mean = self.mean if self.event_shape else self.mean.unsqueeze(-1)
         nodes = self.panels.nodes.to(self.weights)
         offset = nodes - mean.unsqueeze(-2)
-        weights = self._weights_on(self.panels).reshape(*self.batch_shape, -1, 1)
+        weights = self._weights_on(self.panels).reshape(len(nodes), -1).T
+        weights = weights.reshape(*self.batch_shape, -1, 1)
         return (weights * offset).mT @ offset
 
     def generalized_covariance(
@@ -238,7 +239,7 @@ class KernelDistribution(SparseDistribution):
         self._check_basis("phi", phi)
         self._check_basis("psi", psi)
         panels = self.panels.for_basis(phi).for_basis(psi)
-        weights = self._power_weights_on(panels, beta).flatten(1)
+        weights = self._power_weights_on(panels, beta).flatten(0, 1).T
         left, right = self._values_of(phi, panels), self._values_of(psi, panels)
         mean = (weights @ right) / weights.sum(-1, keepdim=True)
         centred = right - mean.unsqueeze(1)
@@ -246,7 +247,7 @@ class KernelDistribution(SparseDistribution):
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:
-        """Weights (R, G, m) of p^beta relative to the base."""
+        """Weights (m, G, R) of p^beta relative to the base."""
         raise NotImplementedError
 
     @property

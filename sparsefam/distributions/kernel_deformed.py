@@ -112,5 +112,5 @@ class KernelDeformedExp(KernelFamily):
             level, weights, lowered = normalized_weights(scores, measure, self._power.eps)
             return level, weights, torch.ones_like(level), lowered
         weights, lowered = effective_weights(scores, measure, self._power)
-        mass = weights.sum((1, 2))
-        return torch.zeros_like(mass), weights / mass.reshape(-1, 1, 1), mass, lowered
+        mass = weights.sum((0, 1))
+        return torch.zeros_like(mass), weights / mass, mass, lowered

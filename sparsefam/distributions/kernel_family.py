@@ -21,7 +21,10 @@ __all__ = ["KernelFamily"]
 class KernelFamily(KernelLine):
     """A kernel family with everything that a density here has."""
 
-    _per_batch: ClassVar[tuple[str, ...]] = ("_parts", "_intervals")
+    _per_batch: ClassVar[tuple[str, ...]] = (
+        *("_parts", "_parts_detached"),
+        *("_intervals", "_intervals_detached"),
+    )
 
     @property
     def support(self) -> constraints.Constraint:
@@ -139,7 +142,7 @@ class KernelEscort(KernelFamily):
     @once
     def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         level = self._parent._parts[0]
-        offsets = self._scores_on(self.panels) - level.reshape(-1, 1, 1)
+        offsets = self._scores_on(self.panels) - level
         weights, lowered = effective_weights(offsets, self._measure(self.panels), self._power)
-        mass = weights.sum((1, 2))
-        return level, weights / mass.reshape(-1, 1, 1), mass, lowered
+        mass = weights.sum((0, 1))
+        return level, weights / mass, mass, lowered

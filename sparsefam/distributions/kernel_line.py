@@ -28,8 +28,8 @@ class KernelLine(KernelPower):
         with torch.no_grad():
             pieces = edge_pieces(self._offsets_on(self.panels), self._power)
             breaks = self.panels.axes[0].breaks.to(self.weights)
-            count = len(breaks) - 1
-            lower, upper = (end.T.reshape(-1, count, end.shape[0]) for end in pieces)
+            shape = (len(pieces.lower), len(breaks) - 1, -1)
+            lower, upper = (end.reshape(shape).permute(2, 1, 0) for end in pieces)
             low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
             ends = [
                 torch.where(
@@ -85,7 +85,7 @@ class KernelLine(KernelPower):
         t = value.detach().clamp(first, last)
         panel, y = self._place(t)
         x, measure, power = self._panel_values(panel)
-        part = effective_weights(x, measure, power, y.reshape(-1, 1))[0].sum((1, 2))
+        part = effective_weights(x, measure, power, y.reshape(-1))[0].sum(0)
         part = part.reshape(value.shape) / self._batched(self._parts[2])
         found = self._mass_before(panel) + part
         # The derivative in the location is the density.
@@ -102,23 +102,25 @@ class KernelLine(KernelPower):
         return panel, ((2 * t - low - high) / (high - low)).clamp(-1, 1)
 
     def _panel_values(self, panel: Tensor) -> tuple[Tensor, Tensor, Power]:
-        """f - A (n, 1, m), measure (n, 1, m) and the power of panels (*S, *batch)."""
+        """f - A (m, n), measure (m, n) and the power of panels (*S, *batch)."""
         offsets = self._offsets_on(self.panels)
-        order = offsets.shape[-1]
-        rows = offsets.reshape(*self.batch_shape, -1, order).expand(*panel.shape, -1, order)
-        place = panel.reshape(*panel.shape, 1, 1).expand(*panel.shape, 1, order)
-        x = rows.gather(-2, place).reshape(-1, 1, order)
+        row = torch.arange(offsets.shape[-1], device=panel.device).reshape(self.batch_shape)
+        place = panel.reshape(-1)
+        x = offsets[:, place, row.expand(panel.shape).reshape(-1)]
         power = self._power
         if isinstance(power.eps, Tensor):
             power = power._replace(eps=self._batched(power.eps).expand(panel.shape).reshape(-1))
-        return x, self._measure(self.panels)[panel.reshape(-1)].unsqueeze(1), power
+        return x, self._measure(self.panels).squeeze(-1)[:, place], power
 
     def _mass_before(self, panel: Tensor) -> Tensor:
         """Mass of all panels before those given, (*S, *batch)."""
-        masses = self._weights_on(self.panels).sum(-1)
-        before = (masses.cumsum(-1) - masses).reshape(*self.batch_shape, -1)
-        before = before.expand(*panel.shape, -1)
+        masses = self._panel_masses()
+        before = (masses.cumsum(-1) - masses).expand(*panel.shape, -1)
         return before.gather(-1, panel.unsqueeze(-1)).squeeze(-1)
+
+    def _panel_masses(self) -> Tensor:
+        """Masses of panels (*batch, G)."""
+        return self._weights_on(self.panels).sum(0).T.reshape(*self.batch_shape, -1)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile function, differentiable in the level and in the parameters.
@@ -144,7 +146,7 @@ class KernelLine(KernelPower):
 
     @torch.no_grad()
     def _quantiles(self, level: Tensor) -> Tensor:
-        masses = self._weights_on(self.panels).sum(-1).clamp_min(0).reshape(*self.batch_shape, -1)
+        masses = self._panel_masses().clamp_min(0)
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
         panel = torch.searchsorted(above, level.unsqueeze(-1).contiguous()).squeeze(-1)
@@ -153,12 +155,12 @@ class KernelLine(KernelPower):
         own = masses.expand(*level.shape, -1).gather(-1, panel.unsqueeze(-1)).squeeze(-1)
         x, measure, power = self._panel_values(panel)
         _, lengths = self.panels.axes[0].rule()
-        density = measure.squeeze(1) / lengths.to(measure)[panel.reshape(-1)]
+        density = measure / lengths.to(measure).T[:, panel.reshape(-1)]
         breaks = self.panels.axes[0].breaks.to(level)
         low, high = breaks[panel], breaks[panel + 1]
         due = (own - (last - level)).clamp_min(0) * self._batched(self._parts[2])
         due = (due * 2 / (high - low)).reshape(-1)
-        y = panel_quantiles(x.squeeze(1), density, power, due).reshape(level.shape)
+        y = panel_quantiles(x, density, power, due).reshape(level.shape)
         return self._kept((low + high + (high - low) * y) / 2)
 
     def _kept(self, t: Tensor) -> Tensor:

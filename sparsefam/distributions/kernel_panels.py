@@ -32,8 +32,8 @@ class KernelPanels:
 
     Attributes:
         axes: Panels along each axis. Edges are located along the last one.
-        nodes: All nodes (Q, D), float64.
-        measure: Quadrature weights times the base density, by panel (G, m), float64.
+        nodes: All nodes (Q, D), float64, the first of every panel before the second of any.
+        measure: Quadrature weights times the base density, by panel (m, G), float64.
         base: The base density.
         tolerance: To which scores are polynomials on a panel.
         matrix: The kernel at inducing points and nodes (*B, I, Q), float64, unless it is learned.
@@ -89,8 +89,10 @@ class KernelPanels:
                 f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
             )
         nodes, weights = product_rule(axes)
-        measure = weights * base.log_density(nodes).exp()
-        return cls(tuple(axes), nodes, measure.reshape(-1, axes[-1].order), base, tolerance, None)
+        order = axes[-1].order
+        nodes = nodes.reshape(-1, order, len(axes)).transpose(0, 1).flatten(0, 1)
+        measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
+        return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
     def with_matrix_of(self, kernel: Kernel, inducing_points: Tensor) -> "KernelPanels":
         """With the kernel at the nodes, unless it is learned."""
@@ -198,16 +200,20 @@ def _find_axis(
         found = kernel_matrix(kernel, points, moved.flatten(0, 1))
         return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
 
-    def own(t: Tensor) -> Tensor:
-        """Growth along the axis through the mean point."""
+    def deviation(t: Tensor) -> Tensor:
+        """sqrt(k(t, t)) along the axis through the mean point."""
         moved = points.mean(0).repeat(len(t), 1)
         moved[:, axis] = t
-        variance = kernel_matrix(kernel, moved, moved).diagonal()
-        return growth(variance.clamp_min(0).sqrt())
+        return kernel_matrix(kernel, moved, moved).diagonal().clamp_min(0).sqrt()
 
-    ends = base.reach(axis, own)
+    ends = base.reach(axis, deviation, growth)
     found = find_panels(
-        lines, lambda t: base.log_factor(axis, t).exp(), ends, tolerance, points[:, axis]
+        lines,
+        lambda t: base.log_factor(axis, t).exp(),
+        ends,
+        tolerance,
+        points[:, axis],
+        base.scales(axis).to(points),
     )
     if found is None:
         raise ValueError(

@@ -34,17 +34,17 @@ class KernelPower(KernelDistribution):
         raise NotImplementedError
 
     def _measure(self, panels: KernelPanels) -> Tensor:
-        return panels.measure.to(self.weights)
+        return panels.measure.unsqueeze(-1).to(self.weights)
 
     def _offsets_on(self, panels: KernelPanels) -> Tensor:
-        """f - A at nodes, (R, G, m)."""
-        return self._scores_on(panels) - self._parts[0].reshape(-1, 1, 1)
+        """f - A at nodes, (m, G, R)."""
+        return self._scores_on(panels) - self._parts[0]
 
     def _weights_on(self, panels: KernelPanels) -> Tensor:
         if panels is self.panels:
             return self._parts[1]
         found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), self._power)
-        return found / self._parts[2].reshape(-1, 1, 1)
+        return found / self._parts[2]
 
     def _batched(self, rows: Tensor) -> Tensor:
         return rows.reshape(self.batch_shape)
@@ -100,7 +100,7 @@ class KernelPower(KernelDistribution):
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
         """
         # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
-        mean = (self._weights_on(self.panels) * self._scores_on(self.panels)).sum((1, 2))
+        mean = (self._weights_on(self.panels) * self._scores_on(self.panels)).sum((0, 1))
         return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
@@ -140,4 +140,4 @@ class KernelPower(KernelDistribution):
         if beta is not None or panels is not self.panels:
             found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), power)
         scale = torch.exp(-exponent * self._parts[2].log())
-        return found * scale.reshape(-1, 1, 1)
+        return found * scale

@@ -35,13 +35,15 @@ _ROUNDING = 8
 
 @torch.no_grad()
 def draw_by_rejection(p: "KernelFamily", sample_shape: Size) -> Tensor:
-    """Independent samples (*sample, *batch, D), from the exact density.
+    """Independent samples (*sample, *batch, D): their effective sample size is their number.
 
-    Where a proposal finds the density above its envelope, the envelope is raised and the draws of
-    its batch member are made anew. What remains wrong is the mass above the envelope that no
-    proposal met, of the order of 1 in as many proposals (2 to 10 a draw), what the panels cut
-    from the tails of the base (1e-9 in float32, 1e-17 in float64) and parts of the support that lie
-    between neighbouring nodes. Draws are inside the support by the rounding error of the score.
+    The envelope is estimated from the scores at the nodes, not proved to be a bound. Where a
+    proposal finds the density above it, it is raised there and all draws of the batch member are
+    made anew, so that no proposal of those that are returned was above. What remains wrong is the
+    mass above the envelope that no proposal met, of the order of 1 in as many proposals (2 to 10 a
+    draw), what the panels cut from the tails of the base (1e-9 in float32, 1e-17 in float64) and
+    parts of the support that lie between neighbouring nodes. Draws are inside the support by the
+    rounding error of the score.
 
     The memory is a few times that of the scores at the nodes; proposals are made in parts.
 
@@ -140,7 +142,7 @@ class _Envelope:
         axes = p.panels.axes
         self._ends = [_cell_ends(axis) for axis in axes]
         counts = [len(ends) - 1 for ends in self._ends]
-        grid = p._offsets_on(p.panels).reshape(-1, *counts)
+        grid = p._offsets_on(p.panels).permute(2, 1, 0).reshape(-1, *counts)
         level = _highest(grid).flatten(1)
         power = _of_rows(p._power, torch.arange(len(level), device=level.device).unsqueeze(-1))
         inside = power.eps * level > -1

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from .quadrature import constant
 
-__all__ = ["Panel", "Pieces", "chebyshev_sum", "panel_rule", "positive_pieces", "sign_changes"]
+__all__ = [
+    "Panel",
+    "Pieces",
+    "Signs",
+    "chebyshev_sum",
+    "panel_rule",
+    "positive_pieces",
+    "sign_changes",
+    "signs",
+    "single_piece",
+]
 
 
 class Panel(NamedTuple):
@@ -29,6 +39,7 @@ class Panel(NamedTuple):
         checks: To values at `points`, (C, m).
         points: -cos of equidistant angles, both ends included, (C,).
         slope: From coefficients to those of the derivative, (m, m).
+        bends: To second differences of the values at `points`, (C - 2, m).
     """
 
     weights: Tensor
@@ -36,6 +47,7 @@ class Panel(NamedTuple):
     checks: Tensor
     points: Tensor
     slope: Tensor
+    bends: Tensor
 
 
 class Pieces(NamedTuple):
@@ -62,7 +74,8 @@ def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
     for k in range(1, order):
         derivative = chebyshev.chebder(np.eye(order)[k])
         slope[: len(derivative), k] = derivative
-    parts = (weights, coefficients, checks, points, slope)
+    bends = checks[:-2] + checks[2:] - 2 * checks[1:-1]
+    parts = (weights, coefficients, checks, points, slope, bends)
     return Panel(*(constant(x, dtype, device) for x in parts))
 
 
@@ -80,6 +93,51 @@ def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
     if len(coefficients) == 1:
         return current
     return torch.addcmul(coefficients[0] - above, x, current)
+
+
+class Signs(NamedTuple):
+    """What the values of n polynomials at check points tell about their roots.
+
+    Attributes:
+        values: Values at the check points, (C, n).
+        positive: How many are positive, (n,).
+        changes: How often the sign changes, (n,).
+        dips: Above 0 where a dip through zero between check points cannot be excluded, (n,).
+    """
+
+    values: Tensor
+    positive: Tensor
+    changes: Tensor
+    dips: Tensor
+
+    def take(self, columns: Tensor) -> "Signs":
+        """Those of some columns."""
+        return Signs(*(part.index_select(-1, columns) for part in self))
+
+
+def signs(values: Tensor, panel: Panel) -> Signs:
+    """Signs of polynomials with nodal values (m, n); numbers for booleans, which are faster."""
+    u = panel.checks @ values
+    positive = u.sign().clamp_min_(0)
+    changes = (positive[1:] - positive[:-1]).abs_().sum(0)
+    # The vertex of a parabola lies at most an eighth of its bend below the middle.
+    dips = (panel.bends @ values).abs_().sub_(u[1:-1].abs(), alpha=8).amax(0)
+    return Signs(u, positive.sum(0), changes, dips)
+
+
+def single_piece(
+    coefficients: Tensor, slope: Tensor, found: Signs, panel: Panel
+) -> Pieces:
+    """The piece (1, n) where polynomials are positive whose sign changes once or never."""
+    u = found.values
+    starts, changes = u[:1] > 0, found.changes > 0
+    after = torch.where(starts[0], found.positive, len(u) - found.positive).long() - 1
+    after = after.clamp(0, len(u) - 2).unsqueeze(0)
+    bracket = (panel.points[after], panel.points[after + 1])
+    roots = _roots(coefficients, slope, bracket, (u.gather(0, after), u.gather(0, after + 1)))
+    lower = torch.where(starts | ~changes, -1.0, roots)
+    upper = torch.where(starts & changes, roots, 1.0)
+    return Pieces(lower, torch.where(starts | changes, upper, lower))
 
 
 def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,6 +6,8 @@ rule times the power. Where it changes sign, the sum would see the edge only to 
 there the polynomial through the nodes is integrated, piece by positive piece, against the Lagrange
 polynomials. The weights are then *effective*: they may be negative, but neither $\psi$ nor f is
 evaluated anywhere else, so that expectations remain one matrix product, and so do derivatives.
+
+Nodes come first and panels last, (m, ...): every operation then runs along memory.
 """
 
 from typing import NamedTuple
@@ -13,7 +15,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .edges import Panel, Pieces, chebyshev_sum, panel_rule, positive_pieces, sign_changes
+from .edges import (
+    Panel,
+    Pieces,
+    chebyshev_sum,
+    panel_rule,
+    positive_pieces,
+    sign_changes,
+    signs,
+    single_piece,
+)
+from .moments import chebyshev_polynomials, piece_integrals, short_moments
 from .quadrature import gauss_legendre, smooth_unit_rule
 from .truncated import Power
 
@@ -21,6 +33,8 @@ __all__ = ["edge_pieces", "power_weights"]
 
 # From this exponent on a power meets zero so smoothly that the rule's own weights serve.
 _SMOOTH = 12.0
+# Up to this exponent integrals follow from those of Chebyshev polynomials without loss of digits.
+_SHORT = 2
 # Roots in a panel, where their number is not looked at.
 _MOST_ROOTS = 5
 
@@ -35,11 +49,11 @@ class _Task(NamedTuple):
     upper: Tensor | None  # (n,)
 
     def take(self, columns: Tensor) -> "_Task":
-        return self._replace(
-            x=self.x[:, columns],
-            of=_take(self.of, columns),
-            upper=None if self.upper is None else self.upper[columns],
-        )
+        of, upper = self.of, self.upper
+        if isinstance(of.eps, Tensor):
+            of = of._replace(eps=of.eps[columns])
+        upper = None if upper is None else upper[columns]
+        return self._replace(x=self.x.index_select(1, columns), of=of, upper=upper)
 
 
 def power_weights(
@@ -49,81 +63,80 @@ def power_weights(
     names: tuple[str, ...],
     upper: Tensor | None = None,
 ) -> list[Tensor]:
-    """Effective weights (R, G, m) of functions of 1 + eps x.
+    """Effective weights (m, *columns) of functions of 1 + eps x.
 
     Args:
-        x: Values of rows at the nodes of panels, (R, G, m).
-        measure: The rule's own weights, times a base density, (G, m) or (R, G, m).
-        of: The power, its eps a number or (R,).
-        names: Functions that `Power.function` knows.
-        upper: Where each panel ends (R, G), from -1 to 1; default 1.
+        x: Values at the nodes of panels, (m, *columns).
+        measure: The rule's own weights, times a base density, which broadcast against x.
+        of: The power, its eps a number or broadcasting against the columns.
+        names: Functions that `Power.functions` knows.
+        upper: Where each panel ends (*columns), from -1 to 1; default 1.
     """
-    order, eps = x.shape[-1], of.eps
-    rows = of._replace(eps=eps.reshape(-1, 1, 1)) if isinstance(eps, Tensor) else of
-    found = [measure * rows.function(name, x) for name in names]
-    if not isinstance(eps, Tensor) and of.exponent > _SMOOTH and upper is None:
+    x = x.contiguous()
+    found = [v * measure for v in of.functions(names, x)]
+    if not isinstance(of.eps, Tensor) and of.exponent > _SMOOTH and upper is None:
         return found
-    flat = of
-    if isinstance(eps, Tensor):
-        flat = of._replace(eps=eps.repeat_interleave(x.shape[1]))
-    panel = panel_rule(order, x)
-    scale = (measure / panel.weights).expand_as(x).reshape(-1, order)
-    ends = [w.reshape(-1, order) for w in found]
-    end = None if upper is None else upper.reshape(-1)
-    task = _Task(x.reshape(-1, order).T, flat, names, panel, end)
-    (_everywhere if x.is_cuda else _where_needed)(task, ends, scale)
+    task = _task(x, of, names, upper)
+    scale = measure / task.panel.weights.reshape(-1, *(1,) * (x.dim() - 1))
+    mend = _everywhere if x.is_cuda else _where_needed
+    mend(task, [w.reshape(len(x), -1) for w in found], scale.expand_as(x).reshape(len(x), -1))
     return found
 
 
 def edge_pieces(x: Tensor, of: Power) -> Pieces:
-    """Pieces (K, R * G) of panels on which 1 + eps x is positive, for x (R, G, m)."""
-    order = x.shape[-1]
-    eps = of.eps.repeat_interleave(x.shape[1]) if isinstance(of.eps, Tensor) else of.eps
-    panel = panel_rule(order, x)
-    task = _Task(x.reshape(-1, order).T, of._replace(eps=eps), (), panel, None)
-    points, values, changes = sign_changes(1 + eps * task.x, panel)
+    """Pieces (K, n) of panels on which 1 + eps x is positive, for x (m, *columns)."""
+    task = _task(x, of, (), None)
+    points, values, changes = sign_changes(1 + task.of.eps * task.x, task.panel)
     most = _MOST_ROOTS if x.is_cuda else int(changes.sum(0).amax()) | 1
-    return _pieces(task, points, values, changes, most)[0]
+    return positive_pieces(*_polynomials(task), points, values, changes, most)
+
+
+def _task(x: Tensor, of: Power, names: tuple[str, ...], upper: Tensor | None) -> _Task:
+    if isinstance(of.eps, Tensor):
+        of = of._replace(eps=of.eps.expand(x.shape[1:]).reshape(-1))
+    end = None if upper is None else upper.reshape(-1)
+    return _Task(x.reshape(len(x), -1), of, names, panel_rule(len(x), x), end)
 
 
 def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
-    """Mends weights (n, m) where an edge is near, which depends on the data."""
+    """Mends weights (m, n) where an edge is near, which depends on the data."""
+    near = None
     if task.upper is None:
         near = _candidates(task).nonzero().squeeze(-1)
-    else:
-        near = torch.arange(task.x.shape[1])
-    task = task.take(near)
-    points, values, changes = sign_changes(1 + task.of.eps * task.x, task.panel)
-    count = changes.sum(0)
-    # A power that is no polynomial is not one near an edge outside the panel either.
-    whole = task.upper is None and _is_exact(task.of)
-    few = count == 1 if whole else (count <= 1) & (values > 0).any(0)
-    if task.upper is not None:
-        few = count <= 1
-    for chosen, most in ((few, 1), (count > 1, None)):
+        task = task.take(near)
+    seen = signs(1 + task.of.eps * task.x, task.panel)
+    several = (seen.changes > 1) | (seen.dips > 0)
+    few = ~several
+    if task.upper is None:
+        # A power that is no polynomial is not one near an edge outside the panel either.
+        few &= seen.changes == 1 if _is_exact(task.of) else seen.positive > 0
+    for chosen, is_single in ((few, True), (several, False)):
         place = chosen.nonzero().squeeze(-1)
         if len(place):
-            roots = most or int(count.max()) | 1
-            p, v, c = (part[:, place] for part in (points, values, changes))
-            weights = _mended(task.take(place), p, v, c, roots)
-            target = near[place]
-            for ends, mended in zip(found, weights, strict=True):
-                ends[target] = mended * scale[target]
+            part = task.take(place)
+            coefficients, slope = _polynomials(part)
+            if is_single:
+                pieces = single_piece(coefficients, slope, seen.take(place), part.panel)
+            else:
+                points, values, changes = sign_changes(1 + part.of.eps * part.x, part.panel)
+                roots = int(changes.sum(0).amax()) | 1
+                pieces = positive_pieces(coefficients, slope, points, values, changes, roots)
+            target = place if near is None else near[place]
+            factor = scale.index_select(1, target)
+            for ends, mended in zip(found, _mended(part, pieces, coefficients, slope), strict=True):
+                ends.index_copy_(1, target, mended * factor)
 
 
 def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     """The same without a look at the data: every panel is integrated piece by piece."""
     points, values, changes = sign_changes(1 + task.of.eps * task.x, task.panel)
-    weights = _mended(task, points, values, changes, _MOST_ROOTS)
+    coefficients, slope = _polynomials(task)
+    pieces = positive_pieces(coefficients, slope, points, values, changes, _MOST_ROOTS)
     edged = changes.any(0) if _is_exact(task.of) else (values > 0).any(0)
     if task.upper is not None:
         edged = torch.ones_like(edged)
-    for ends, mended in zip(found, weights, strict=True):
-        ends.copy_(torch.where(edged.unsqueeze(-1), mended * scale, ends))
-
-
-def _take(of: Power, columns: Tensor) -> Power:
-    return of._replace(eps=of.eps[columns]) if isinstance(of.eps, Tensor) else of
+    for ends, mended in zip(found, _mended(task, pieces, coefficients, slope), strict=True):
+        ends.copy_(torch.where(edged, mended * scale, ends))
 
 
 def _is_exact(of: Power) -> bool:
@@ -140,52 +153,50 @@ def _candidates(task: _Task) -> Tensor:
     return (low < edge + slack) & (high > edge - slack)
 
 
-def _pieces(
-    task: _Task, points: Tensor, values: Tensor, changes: Tensor, most: int
-) -> tuple[Pieces, Tensor, Tensor]:
-    """Positive pieces, the coefficients of x, and those of the slope of 1 + eps x."""
-    coefficients = task.panel.coefficients @ task.x
-    base = task.of.eps * coefficients
-    base[0] += 1
-    slope = task.panel.slope @ base
-    pieces = positive_pieces(base, slope, points, values, changes, most)
+def _polynomials(task: _Task) -> tuple[Tensor, Tensor]:
+    """Chebyshev coefficients of 1 + eps x and of its slope."""
+    base = task.panel.coefficients @ (1 + task.of.eps * task.x)
+    return base, task.panel.slope @ base
+
+
+def _mended(task: _Task, pieces: Pieces, coefficients: Tensor, slope: Tensor) -> list[Tensor]:
+    """Raw effective weights (m, n) of the functions."""
     if task.upper is not None:
         pieces = Pieces(*(torch.minimum(end, task.upper) for end in pieces))
-    return pieces, coefficients, slope
+    jump = task.of.is_jump
+    if _is_short(task):
+        power = int(task.of.exponent)
+        powers = [power if name == "power" else power - 1 for name in task.names]
+        count = (max(powers) + 1) * (len(coefficients) - 1) + 1
+        integrals = piece_integrals(*pieces, count)
+        found = [short_moments(coefficients, k, integrals) for k in powers]
+    else:
+        found = _quadratures(task, pieces)
+        if "lowered" in task.names and (isinstance(jump, Tensor) or jump):
+            place = task.names.index("lowered")
+            edges = _at_edges(slope, pieces, len(coefficients))
+            found[place] = torch.where(torch.as_tensor(jump), edges, found[place])
+    return [task.panel.coefficients.T @ moments for moments in found]
 
 
-def _mended(
-    task: _Task, points: Tensor, values: Tensor, changes: Tensor, most: int
-) -> list[Tensor]:
-    """Raw effective weights (n, m) of the functions."""
-    pieces, coefficients, slope = _pieces(task, points, values, changes, most)
-    order, of = len(coefficients), task.of
+def _is_short(task: _Task) -> bool:
+    names = set(task.names)
+    if isinstance(task.of.exponent, Tensor) or not names <= {"power", "lowered"}:
+        return False
+    return task.of.exponent in range("lowered" in names, _SHORT + 1)
+
+
+def _quadratures(task: _Task, pieces: Pieces) -> list[Tensor]:
+    """Moments (m, n) of the functions with the Chebyshev polynomials, by a rule on each piece."""
+    order = len(task.x)
     width = pieces.upper - pieces.lower
     nodes, weights = _unit_rule(order, task)
     y = torch.addcmul(pieces.lower, width, nodes.reshape(-1, 1, 1)).flatten(0, 1)
     share = (weights.reshape(-1, 1, 1) * width).flatten(0, 1)
-    basis = _chebyshev(y, order)
-    x = (coefficients.unsqueeze(1) * basis).sum(0)
-    found = []
-    for name in task.names:
-        heights = share * of.function(name, x)
-        moments = torch.stack([(heights * b).sum(0) for b in basis])
-        jump = of.is_jump
-        if name == "lowered" and (isinstance(jump, Tensor) or jump):
-            moments = torch.where(torch.as_tensor(jump), _at_edges(slope, pieces, order), moments)
-        found.append(moments.T @ task.panel.coefficients)
-    return found
-
-
-def _chebyshev(y: Tensor, count: int) -> Tensor:
-    """Chebyshev polynomials (count, ...) at y."""
-    basis = y.new_empty(count, *y.shape)
-    basis[0], basis[1] = 1, y
-    twice = 2 * y
-    for k in range(2, count):
-        torch.mul(twice, basis[k - 1], out=basis[k])
-        basis[k] -= basis[k - 2]
-    return basis
+    x = chebyshev_sum(task.panel.coefficients @ task.x, y)
+    heights = [share * value for value in task.of.functions(task.names, x)]
+    basis = chebyshev_polynomials(y, order)
+    return [torch.stack([(height * b).sum(0) for b in basis]) for height in heights]
 
 
 def _at_edges(slope: Tensor, pieces: Pieces, count: int) -> Tensor:
@@ -194,7 +205,7 @@ def _at_edges(slope: Tensor, pieces: Pieces, count: int) -> Tensor:
     proper = (pieces.upper > pieces.lower).repeat(2, 1) & (ends.abs() < 1)
     rate = chebyshev_sum(slope, ends).abs()
     share = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
-    return (_chebyshev(ends, count) * share).sum(1)
+    return (chebyshev_polynomials(ends, count) * share).sum(1)
 
 
 def _unit_rule(order: int, task: _Task) -> tuple[Tensor, Tensor]:

@@ -20,13 +20,13 @@ __all__ = ["effective_weights", "log_integrals", "normalized_weights"]
 
 
 def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-    r"""$A$ (R,) with mass 1, and the weights of $p$ and of $p^{2-\alpha}$, (R, G, m).
+    r"""$A$ (R,) with mass 1, and the weights of $p$ and of $p^{2-\alpha}$, (m, G, R).
 
     Differentiable in f, twice where eps is a number, and in a tensor eps.
 
     Args:
-        f: Scores at the nodes of panels, (R, G, m).
-        measure: The rule's own weights, times a base density, (G, m).
+        f: Scores at the nodes of panels, (m, G, R).
+        measure: The rule's own weights, times a base density, (m, G, 1).
         eps: alpha - 1 in (0, 1], a number or (R,).
     """
     found: tuple[Tensor, ...] = _Normalized.apply(f, measure, eps)
@@ -36,15 +36,15 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
 def effective_weights(
     x: Tensor, measure: Tensor, of: Power, upper: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Weights (R, G, m) of $[1 + \epsilon x]_+^k$ and of $[1 + \epsilon x]_+^{k-1}$.
+    r"""Weights (m, *columns) of $[1 + \epsilon x]_+^k$ and of $[1 + \epsilon x]_+^{k-1}$.
 
     Differentiable as `normalized_weights`; in eps only at order 0, and only the former.
 
     Args:
-        x: Values at the nodes of panels, (R, G, m).
-        measure: The rule's own weights, times a base density, (G, m) or (R, G, m).
-        of: The power.
-        upper: Where each panel ends (R, G), from -1 to 1, without a derivative; default 1.
+        x: Values at the nodes of panels, (m, *columns).
+        measure: The rule's own weights, times a base density, which broadcast against x.
+        of: The power, its eps a number or (columns,).
+        upper: Where each panel ends (*columns), from -1 to 1, without a derivative; default 1.
     """
     found: tuple[Tensor, Tensor] = _Effective.apply(x, measure, of.eps, upper, of.ratio, of.order)
     return found
@@ -56,23 +56,24 @@ def log_integrals(x: Tensor, measure: Tensor, of: Power) -> Tensor:
     return found
 
 
+def _total(w: Tensor) -> Tensor:
+    """Sums over all panels (R,)."""
+    return w.flatten(0, -2).sum(0)
+
+
 def _solve(f: Tensor, measure: Tensor, of: Power) -> Tensor:
-    """The normaliser (R, 1, 1): by the rule's own weights, then by effective ones."""
+    """The normaliser (R,): by the rule's own weights, then by effective ones."""
+    share = measure.reshape(1, -1)
     if not isinstance(of.eps, Tensor) and of.eps == 0:
-        return torch.logsumexp(f + measure.log(), (1, 2), keepdim=True)
+        return torch.logsumexp(f.flatten(0, 1) + share.T.log(), 0)
     level = _lower_bound(f, measure, of.eps)
     single = f.dtype == torch.float32
     for _ in range(6 if single else 8):
-        x = f - level
-        mass = (measure * of.at(x)).sum((1, 2), keepdim=True)
-        rate = (measure * of.lowered().at(x)).sum((1, 2), keepdim=True)
-        level = level + _step(mass, rate, of.eps)
+        mass, rate = (share @ v.flatten(0, 1) for v in of.pair(f - level))
+        level = level + _step(mass[0], rate[0], of.eps)
     for _ in range(1 if single else 3):
-        mass, rate = (
-            w.sum((1, 2), keepdim=True)
-            for w in find_weights(f - level, measure, of, "power lowered")
-        )
-        level = level + _step(mass, rate, of.eps)
+        mass, rate = find_weights(f - level, measure, of, "power lowered")
+        level = level + _step(_total(mass), _total(rate), of.eps)
     return level
 
 
@@ -88,37 +89,41 @@ def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
     """
 
     def bound(mean: Tensor, share: Tensor) -> Tensor:
-        log = -share.log()
+        log = -share.clamp_min(torch.finfo(f.dtype).tiny).log()
         return mean - log * expm1_ratio(eps * log)
 
-    by_panel = measure.sum(-1, keepdim=True)
-    weighed = f * measure
-    whole = bound(weighed.sum((1, 2), keepdim=True) / measure.sum(), measure.sum())
-    panels = bound(weighed.sum(-1, keepdim=True) / by_panel, by_panel)
-    nodes = bound(f, measure)
-    peak = torch.maximum(panels.amax((1, 2), keepdim=True), nodes.amax((1, 2), keepdim=True))
-    return torch.maximum(whole, peak)
-
-
-def _columns(eps: Tensor | float) -> Tensor | float:
-    return eps.reshape(-1, 1, 1) if isinstance(eps, Tensor) else eps
+    by_panel = measure.sum(0)
+    sums = (f * measure).sum(0)
+    whole = bound(sums.sum(0) / measure.sum(), measure.sum())
+    panels = bound(sums / by_panel.clamp_min(torch.finfo(f.dtype).tiny), by_panel).amax(0)
+    nodes = bound(f, measure).flatten(0, 1).amax(0)
+    return torch.maximum(whole, torch.maximum(panels, nodes))
 
 
 def _fold(count: int, dims: tuple[Any, ...], x: Tensor, measure: Tensor, *rest: Any) -> list[Any]:
     """Arguments of rows, with the dimension that vmap adds among the rows."""
 
     def lift(value: Tensor, dim: int | None) -> Tensor:
-        value = value.expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
-        return value.flatten(0, 1)
+        if dim is None:
+            value = value.unsqueeze(-2).expand(*value.shape[:-1], count, -1)
+        else:
+            value = value.movedim(dim, -2)
+        return value.flatten(-2)
 
     # What belongs to panels alone is shared; else it has rows, as x.
-    if measure.dim() > 2 or dims[1] is not None:
+    if measure.shape[-1] > 1 or dims[1] is not None:
         measure = lift(measure, dims[1])
     others = [
         lift(value, dim) if isinstance(value, Tensor) else value
         for value, dim in zip(rest, dims[2:], strict=True)
     ]
     return [lift(x, dims[0]), measure, *others]
+
+
+def _unfolded(found: tuple[Tensor, ...], count: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Rows with the dimension of vmap before them, and where it is."""
+    parts = tuple(w.unflatten(-1, (count, -1)) for w in found)
+    return parts, tuple(w.dim() - 2 for w in parts)
 
 
 class _Effective(torch.autograd.Function):
@@ -146,7 +151,7 @@ class _Effective(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
         found = _Effective.apply(*_fold(info.batch_size, dims, *inputs))
-        return tuple(w.unflatten(0, (info.batch_size, -1)) for w in found), (0, 0)
+        return _unfolded(found, info.batch_size)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, above: Tensor | None) -> tuple[Any, ...]:
@@ -171,7 +176,7 @@ class _LogIntegral(torch.autograd.Function):
         x: Tensor, measure: Tensor, eps: Tensor | float, ratio: float, order: int
     ) -> Tensor:
         (found,) = find_weights(x, measure, Power(eps, ratio, order), "log")
-        return found.sum((1, 2))
+        return _total(found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -191,8 +196,8 @@ class _LogIntegral(torch.autograd.Function):
         by_eps = None
         if ctx.needs_input_grad[2]:
             (slopes,) = find_weights(x, measure, of, "log_slope")
-            by_eps = grad * slopes.sum((1, 2))
-        return _columns(grad) * by_x, None, by_eps, None, None
+            by_eps = grad * _total(slopes)
+        return grad * by_x, None, by_eps, None, None
 
 
 class _Normalized(torch.autograd.Function):
@@ -200,10 +205,10 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        of = Power(_columns(eps))
+        of = Power(eps)
         level = _solve(f, measure, of)
         w, lowered = find_weights(f - level, measure, of, "power lowered")
-        return level.reshape(-1), w, lowered
+        return level, w, lowered
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -213,22 +218,22 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
         found = _Normalized.apply(*_fold(info.batch_size, dims, *inputs))
-        return tuple(w.unflatten(0, (info.batch_size, -1)) for w in found), (0, 0, 0)
+        return _unfolded(found, info.batch_size)
 
     @staticmethod
     def backward(
         ctx: Any, by_level: Tensor | None, grad: Tensor | None, above: Tensor | None
     ) -> tuple[Any, ...]:
         f, measure, escort, level, of = _saved(ctx, Power(1.0))
-        x = f - _columns(level)
-        total = escort.sum((1, 2), keepdim=True)
+        x = f - level
+        total = _total(escort)
         # d/df at fixed A first, and then what A follows: the mass stays 1.
         found = torch.zeros_like(f) if grad is None else escort * grad
         if above is not None:
             found = found + _second(x, measure, of) * above
-        drift = -found.sum((1, 2), keepdim=True)
+        drift = -_total(found)
         if by_level is not None:
-            drift = drift + _columns(by_level)
+            drift = drift + by_level
         found = found + escort * (drift / total)
         by_eps = None
         if ctx.needs_input_grad[2]:
@@ -246,7 +251,7 @@ def _save(ctx: Any, eps: Tensor | float, *tensors: Tensor) -> None:
 def _saved(ctx: Any, of: Power) -> tuple[Any, ...]:
     if ctx.number is not None:
         return (*ctx.saved_tensors, of._replace(eps=ctx.number))
-    return (*ctx.saved_tensors[:-1], of._replace(eps=_columns(ctx.saved_tensors[-1])))
+    return (*ctx.saved_tensors[:-1], of._replace(eps=ctx.saved_tensors[-1]))
 
 
 def _second(x: Tensor, measure: Tensor, of: Power, upper: Tensor | None = None) -> Tensor:
@@ -269,4 +274,4 @@ def _slopes(
     if above is not None or of.order:
         raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
     (slopes,) = find_weights(x, measure, of, "slope", upper)
-    return (grad * slopes).sum((1, 2))
+    return _total(grad * slopes)

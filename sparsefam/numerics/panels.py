@@ -19,6 +19,10 @@ _FEW_NODES = 256
 _KINKED_ORDERS = (4, 8)
 _SMOOTH_PANELS, _MOST_PANELS = 160, 4096
 _FIRST = 4
+# At how many locations more it is made sure that nothing was missed between nodes, and to how many
+# times the tolerance; what takes the place of no distance; how often the range is quartered around
+# what was missed.
+_LOOKED_AT, _AT_ENDS, _NO_GAP, _NARROWEST = 16, 100.0, 1e-300, 16
 # Where a polynomial is compared with its function: its error is largest towards the ends.
 _CHECKS = (-0.999, -0.5, 0.1, 0.999)
 
@@ -58,6 +62,7 @@ def find_panels(
     ends: tuple[float, float],
     tolerance: float,
     kinks: Tensor,
+    narrow: Tensor,
 ) -> Axis | None:
     """Panels on which all columns are polynomials to a tolerance; None if there are none.
 
@@ -67,8 +72,24 @@ def find_panels(
         ends: Of the interval.
         tolerance: Greatest error of the columns, relative to the greatest value; of the mass.
         kinks: Where columns may have kinks, which is tried when they turn out not to be smooth.
+        narrow: Further ends of the first panels, around what long ones would not see.
     """
     start = torch.linspace(*ends, _FIRST + 1, dtype=torch.float64, device=kinks.device)
+    start = Axis(start, 0).cut(narrow).breaks
+    found = _searched(columns, density, start, tolerance, kinks)
+    if found is None or _is_seen(columns, found, tolerance, kinks):
+        return found
+    # Columns are so narrow that no node came near.
+    steps = (ends[1] - ends[0]) * 4.0 ** -torch.arange(1, _NARROWEST, device=kinks.device)
+    around = torch.stack([kinks - steps.unsqueeze(-1), kinks + steps.unsqueeze(-1)])
+    start = Axis(start, 0).cut(around.flatten()).breaks
+    found = _searched(columns, density, start, tolerance, kinks)
+    return found if found and _is_seen(columns, found, tolerance, kinks) else None
+
+
+def _searched(
+    columns: Columns, density: Columns, start: Tensor, tolerance: float, kinks: Tensor
+) -> Axis | None:
     kinked = Axis(start[[0, -1]], 0).cut(kinks).breaks
 
     def search(breaks: Tensor, order: int, most: int) -> Axis | None:
@@ -83,6 +104,23 @@ def find_panels(
         (start, _ORDERS[1], _MOST_PANELS),
     )
     return next((axis for attempt in attempts if (axis := search(*attempt)) is not None), None)
+
+
+def _is_seen(columns: Columns, axis: Axis, tolerance: float, at: Tensor) -> bool:
+    """Whether columns are polynomials on panels at some of the locations, too."""
+    at = at[:: 1 + len(at) // _LOOKED_AT]
+    panel = torch.searchsorted(axis.breaks, at.contiguous(), right=True) - 1
+    panel = panel.clamp(0, len(axis.breaks) - 2)
+    low, high = axis.breaks[panel], axis.breaks[panel + 1]
+    x, _ = gauss_legendre(axis.order, axis.breaks)
+    gaps = ((2 * at - low - high) / (high - low)).unsqueeze(-1) - x
+    apart = x.unsqueeze(-1) - x
+    share = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
+    values = columns(axis.rule()[0][panel].flatten()).unflatten(-1, gaps.shape)
+    error = (values * share).sum(-1) / share.sum(-1) - columns(at)
+    largest = torch.maximum(values.abs().amax(), columns(at).abs().amax())
+    # Interpolation next to an end is worse than at the checks, which were enough there.
+    return bool((error.abs() <= _AT_ENDS * tolerance * largest).all())
 
 
 def errors(columns: Columns, axis: Axis) -> Tensor:

@@ -14,17 +14,17 @@ def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tens
     """Locations in [-1, 1] on n panels, inside the pieces where the power is positive.
 
     Args:
-        x: Values at the nodes, (n, m).
-        density: Base density at the nodes, (n, m).
+        x: Values at the nodes, (m, n).
+        density: Base density at the nodes, (m, n).
         of: The power, its eps a number or (n,).
         mass: What the power times the base density, integrated from -1, shall be, (n,).
     """
-    panel = panel_rule(x.shape[-1], x)
-    x, density = panel.coefficients @ x.T, panel.coefficients @ density.T
-    base = of.eps * x
-    base[0] += 1
+    panel = panel_rule(len(x), x)
+    values = 1 + of.eps * x
+    x, density = panel.coefficients @ x, panel.coefficients @ density
+    base = panel.coefficients @ values
     slope = panel.slope @ base
-    points, values, changes = sign_changes(torch.linalg.solve(panel.coefficients, base), panel)
+    points, values, changes = sign_changes(values, panel)
     most = 5 if x.is_cuda else int(changes.sum(0).amax()) | 1
     pieces = positive_pieces(base, slope, points, values, changes, most)
     nodes, weights = (part.reshape(-1, 1, 1) for part in _rule(of, x))

@@ -11,14 +11,16 @@ from .deformed import log1p_ratio
 __all__ = ["Power"]
 
 # Exponents whose power is a short product.
-_SHORT = (-1, 0, 1, 2)
+_SHORT = range(-1, 5)
+# In place of the logarithm of 0, so that times the exponent 0 it is a number.
+_LOG_ZERO = -1e6
 
 
 class Power(NamedTuple):
     r"""$[1 + \epsilon x]_+^k$ with $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$.
 
     Attributes:
-        eps: alpha - 1 >= 0, a number, or one above 0 for each row.
+        eps: alpha - 1 >= 0, a number, or ones above 0 that broadcast against x.
         ratio: 1, or beta for a beta-escort.
         order: How often it was differentiated, or its escort of beta = 2 - alpha taken.
     """
@@ -29,7 +31,7 @@ class Power(NamedTuple):
 
     @property
     def exponent(self) -> Tensor | float:
-        """k, a number or one for each row."""
+        """k, a number or a tensor as eps."""
         if not isinstance(self.eps, Tensor) and self.eps == 0:
             return math.inf
         return self.ratio / self.eps - self.order
@@ -47,24 +49,43 @@ class Power(NamedTuple):
             return torch.where(factor == 0, self.eps, factor)
         return self.eps if self.is_jump else factor
 
-    def lowered(self) -> "Power":
-        """With the exponent less one."""
-        return self._replace(order=self.order + 1)
-
-    def at(self, x: Tensor) -> Tensor:
-        """The power itself, to all digits however small eps is; 0^-1 is 0."""
-        if isinstance(self.eps, Tensor) or self.exponent not in _SHORT:
-            inside = self.eps * x > -1
-            return torch.where(inside, torch.exp(self.factor_of_log * self.log_base(x)), 0.0)
-        u = (1 + self.eps * x).clamp_min(0)
-        return (torch.zeros_like, lambda u: (u > 0).to(u), lambda u: u, torch.square)[
-            _SHORT.index(int(self.exponent))
-        ](u)
-
     @property
     def factor_of_log(self) -> Tensor | float:
         r"""$k\epsilon$, which has a limit."""
         return self.ratio - self.order * self.eps
+
+    def lowered(self) -> "Power":
+        """With the exponent less one."""
+        return self._replace(order=self.order + 1)
+
+    def base(self, x: Tensor) -> Tensor:
+        r"""$[1 + \epsilon x]_+$."""
+        return (1 + self.eps * x).clamp_min(0)
+
+    # A choice between two tensors costs as much as thirty products: signs and bounds serve instead.
+
+    def at(self, x: Tensor) -> Tensor:
+        """The power itself, to all digits however small eps is; 0^k is 0 for any k."""
+        exponent = self.exponent
+        if exponent == math.inf:
+            return torch.exp(self.ratio * x)
+        if isinstance(exponent, Tensor) or exponent not in _SHORT:
+            y = (self.eps * x).clamp_min(-1)
+            log = torch.log1p(y).clamp_min(_LOG_ZERO if self._has_limit else -40.0)
+            return torch.exp(exponent * log) * (1 + y).sign()
+        return _short_power(self.base(x), int(exponent))
+
+    @property
+    def _has_limit(self) -> bool:
+        """Whether the power of 0 is finite."""
+        return isinstance(self.exponent, Tensor) or self.exponent >= 0
+
+    def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The power and the lowered power."""
+        lowered = self.lowered().at(x)
+        if self.exponent == math.inf:
+            return lowered, lowered
+        return lowered * self.base(x), lowered
 
     def log_base(self, x: Tensor) -> Tensor:
         r"""$\log(1 + \epsilon x)/\epsilon$ inside, 0 elsewhere."""
@@ -83,8 +104,8 @@ class Power(NamedTuple):
         scale = torch.where(small, torch.ones_like(x), self.eps)
         return torch.where(small, series, (far / (1 + far) - torch.log1p(far)) / scale.square())
 
-    def function(self, name: str, x: Tensor) -> Tensor:
-        """A function that belongs to the power, at x.
+    def functions(self, names: tuple[str, ...], x: Tensor) -> list[Tensor]:
+        """Functions that belong to the power, at x.
 
         | name | function, with the power v and its logarithm's base L |
         |---|---|
@@ -95,6 +116,11 @@ class Power(NamedTuple):
         | log_lowered | derivative of v L in x |
         | log_slope | derivative of v L in eps, at order 0 |
         """
+        if names == ("power", "lowered"):
+            return list(self.pair(x))
+        return [self._function(name, x) for name in names]
+
+    def _function(self, name: str, x: Tensor) -> Tensor:
         if name == "power":
             return self.at(x)
         if name == "lowered":
@@ -108,3 +134,15 @@ class Power(NamedTuple):
             self.ratio * slope if name == "slope" else slope * (1 + self.ratio * self.log_base(x))
         )
         return self.at(x) * level
+
+
+def _short_power(u: Tensor, exponent: int) -> Tensor:
+    """u^k for u >= 0, and 0 where u is."""
+    if exponent < 0:
+        inside = u > 0
+        return torch.where(inside, 1 / torch.where(inside, u, 1.0), 0.0)
+    if exponent == 0:
+        return u.sign()
+    if exponent > 2:
+        return _short_power(u, 2) * _short_power(u, exponent - 2)
+    return u if exponent == 1 else u.square()

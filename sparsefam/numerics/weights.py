@@ -12,8 +12,8 @@ __all__ = ["find_weights"]
 def find_weights(
     x: Tensor, measure: Tensor, of: Power, names: str, upper: Tensor | None = None
 ) -> list[Tensor]:
-    """`power_weights` of names with spaces between, its eps of any shape."""
-    eps = of.eps.reshape(-1) if isinstance(of.eps, Tensor) else None
+    """`power_weights` of names with spaces between."""
+    eps = of.eps if isinstance(of.eps, Tensor) else None
     number = 0.0 if isinstance(of.eps, Tensor) else float(of.eps)
     find = _opaque if torch.compiler.is_compiling() else _found
     found: list[Tensor] = find(x, measure, eps, upper, number, of.ratio, of.order, names)
