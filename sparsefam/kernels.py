@@ -92,7 +92,7 @@ def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch:
     if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
         # Locations that the batch shares: one matrix product.
         found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
-        return found.reshape(*lead[: max(0, len(lead) - len(batch))], *batch)
+        return found.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
     return (columns.T.reshape(*lead, -1) * weights).sum(-1)
 
 

@@ -10,24 +10,31 @@ from torch import Size, Tensor
 
 from ..bases import Basis
 
-__all__ = ["Box", "Domain", "box_of", "check_inputs", "check_options", "event_of"]
+__all__ = ["Box", "Domain", "box_of", "check_inputs", "check_score", "check_sizes", "event_of"]
 
 Domain = tuple[float, float] | Sequence[tuple[float, float]]
 Box = tuple[tuple[float, float], ...]
 
+_SCORES = ("quadratic", "moments", "kernel", "mixture")
+_LISTED = ", ".join(map(repr, _SCORES[:-1])) + f" or {_SCORES[-1]!r}"
 
-def check_options(
-    embed_dim: int, num_heads: int, alpha: Tensor | float, score: str, combine: bool
-) -> None:
-    """Raises ValueError for an argument of the constructor that is out of its range."""
+
+def check_sizes(embed_dim: int, num_heads: int) -> None:
+    """Raises ValueError unless the channels make as many heads."""
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(
             f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
         )
+
+
+def check_score(score: str, alpha: Tensor | float, combine: bool) -> None:
+    """Raises ValueError for a score that there is not, or that alpha or combine do not fit."""
+    if score not in _SCORES:
+        raise ValueError(f"score must be {_LISTED}, got {score!r}")
     if not isinstance(alpha, Tensor) and not alpha >= 1:
         raise ValueError(f"alpha must be at least 1, got {alpha}")
-    if score not in ("quadratic", "moments"):
-        raise ValueError(f"score must be 'quadratic' or 'moments', got {score!r}")
+    if not isinstance(alpha, Tensor) and score == "kernel" and alpha > 2:
+        raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
     if combine and score != "moments":
         raise ValueError(f"combine must be False unless score='moments', got score={score!r}")
 

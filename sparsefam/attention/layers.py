@@ -1,18 +1,24 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..bases import Basis
 from ..distributions import SparseDistribution
+from ..kernels import Kernel
 from ..prediction_map import rpm
 from ..scores import Finite
-from .arguments import Domain, box_of, check_inputs, check_options, event_of
+from .arguments import Domain, box_of, check_inputs, check_score, check_sizes, event_of
+from .moments import match
+from .projections import ScoreOptions, score_projection
 from .regression import RidgeRegression, over_events
-from .scores import channel_counts, first_channels, match, quadratic
+from .scores import ScoreProjection
 
 __all__ = ["ContinuousAttention"]
 
@@ -85,6 +91,10 @@ class ContinuousAttention(nn.Module):
         score: str = "quadratic",
         *,
         combine: bool = False,
+        inducing_points: Tensor | int = 64,
+        kernel: Kernel | None = None,
+        normalization: Literal["inside", "outside"] = "inside",
+        components: int = 8,
         penalty: float = 1e-2,
         domain: Domain = (0.0, 1.0),
         ndim: int = 1,
@@ -97,17 +107,31 @@ class ContinuousAttention(nn.Module):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        check_options(embed_dim, num_heads, alpha, score, combine)
-        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
-        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self._set_sizes(embed_dim, num_heads, kdim or embed_dim, vdim or embed_dim, batch_first)
+        self._set_score(score, alpha, combine, domain, ndim, basis)
+        regression = RidgeRegression(basis, penalty, validate_args=validate_args)
+        own = (inducing_points, kernel, normalization, components)
+        self._add_modules(regression, own, bias, device, dtype)
+
+    def _set_sizes(
+        self, embed_dim: int, num_heads: int, kdim: int, vdim: int, batch_first: bool
+    ) -> None:
+        check_sizes(embed_dim, num_heads)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.kdim, self.vdim, self.batch_first = kdim, vdim, batch_first
+
+    def _set_score(
+        self,
+        score: str,
+        alpha: Tensor | float,
+        combine: bool,
+        domain: Domain,
+        ndim: int,
+        basis: Basis,
+    ) -> None:
+        check_score(score, alpha, combine)
         self.score, self.combine, self.domain, self.ndim = score, combine, domain, ndim
         self._event, self._box = event_of(ndim, basis), box_of("domain", domain, ndim)
-        self._set_alpha(alpha)
-        regression = RidgeRegression(basis, penalty, validate_args=validate_args)
-        self._add_modules(regression, bias, device, dtype)
-        self.reset_parameters()
-
-    def _set_alpha(self, alpha: Tensor | float) -> None:
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
@@ -116,33 +140,48 @@ class ContinuousAttention(nn.Module):
     def _add_modules(
         self,
         regression: RidgeRegression,
+        own: ScoreOptions,
         bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
         linear = partial(nn.Linear, bias=bias, device=device, dtype=dtype)
-        if self.score == "quadratic":
-            counts = channel_counts(self.num_heads, self.ndim)
-            self.score_proj = linear(self.embed_dim, sum(counts), bias=True)
-        else:
+        shape = (self.embed_dim, self.num_heads, self._box)
+        self.score_proj = score_projection(self.score, *shape, own, device, dtype)
+        if self.score_proj is None:
             self.q_proj = linear(self.embed_dim, self.embed_dim)
             self.k_proj = linear(self.kdim, self.embed_dim)
         self.v_proj = linear(self.vdim, self.embed_dim)
         self.out_proj = linear(self.embed_dim, self.embed_dim)
         self.regression = regression.to(device=device, dtype=dtype)
+        self._prepare()
+        self.register_load_state_dict_post_hook(_prepare)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draws the weights anew, and spreads the heads over the domain."""
-        for name, module in self.named_children():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, gain=0.1 if name == "score_proj" else 1.0)
+        for module in self.children():
+            if isinstance(module, ScoreProjection):
+                module.spread()
+            elif isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        if self.score == "quadratic":
-            below = channel_counts(self.num_heads, self.ndim)[-1]
-            with torch.no_grad():
-                self.score_proj.bias.copy_(first_channels(self.num_heads, self.ndim))
-                self.score_proj.weight[len(self.score_proj.weight) - below :] = 0
+
+    def _prepare(self) -> None:
+        if self.score_proj is not None:
+            self.score_proj.prepare(self.regression.basis)
+
+    # Before a compiled graph asks, which could not.
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._prepare()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare()
 
     def extra_repr(self) -> str:
         return (
@@ -202,9 +241,9 @@ class ContinuousAttention(nn.Module):
         self, query: Tensor, key: Tensor, positions: Tensor, mask: Tensor | None
     ) -> tuple[SparseDistribution, Tensor | None]:
         """Densities (B, heads, Lq), and the discrete weights that they match if there are any."""
-        if self.score == "quadratic":
-            channels = self.score_proj(query)
-            return quadratic(channels, self.num_heads, self._box, self.alpha), None
+        if self.score_proj is not None:
+            self._prepare()
+            return self.score_proj.densities(query, self.alpha), None
         weights = self._weights(query, key, mask)
         # (B, 1, 1, L[, D]), or the like with one B if they are shared.
         per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *self._event)
@@ -222,3 +261,9 @@ class ContinuousAttention(nn.Module):
     def _split(self, channels: Tensor) -> Tensor:
         """Channels (..., embed_dim) by head: (..., heads, head_dim)."""
         return channels.reshape(*channels.shape[:-1], self.num_heads, -1)
+
+
+def _prepare(layer: nn.Module, _: object) -> None:
+    """After a state was loaded; a function, as it travels with copies of the layer."""
+    if isinstance(layer, ContinuousAttention):
+        layer._prepare()

@@ -16,8 +16,8 @@ from .symmetric import SymmetricDistribution
 
 __all__ = ["adopted", "cuts_of", "intervals_of", "tail_of", "whole_line"]
 
-# Where to cut the range of a coordinate: far out a step in it is a large factor of t.
-_SHARES = [0.0, 0.1, 0.2, 0.27, 0.34, 0.42, 0.5, 0.6, 0.8, 1.0]
+# Equal parts of the coordinate of a density of torch's.
+_PIECES = 16
 
 
 def adopted(p: Any) -> SparseDistribution:
@@ -73,8 +73,10 @@ def cuts_of(p: SparseDistribution) -> Tensor:
         half = p._reach() * p.scale
         return p.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
     if isinstance(p, ForeignOnLine):
-        y = torch.tensor([-x for x in _SHARES[:0:-1]] + _SHARES).to(p.alpha) * p.coordinate.reach
-        return p.coordinate.locations(y.reshape(-1, *(1,) * p.alpha.dim()))[0].movedim(0, -1)
+        first, last = p.bulk
+        share = torch.linspace(0, 1, _PIECES + 1).to(p.alpha)
+        y = first + (last - first) * share.reshape(-1, *(1,) * p.alpha.dim())
+        return p.coordinate.locations(y)[0].movedim(0, -1)
     ends = intervals_of(p).flatten(-2)
     nodes = p.quadrature(8)[0]
     inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.types import _size
 
 from .adoption import adopted
 from .base import SparseDistribution
+from .foreign import kind_of
 
 __all__ = ["Components"]
 
@@ -38,12 +40,14 @@ class Components:
         self.count = batch[-1] if self.batched else len(members)
         self.batch_shape: Size = batch[:-1] if self.batched else batch
         self.event_shape: Size = members[0].event_shape
+        # Some parts answer in a wider type.
+        self.dtype = _common_dtype(members)
         if self.count < 1:
             raise ValueError("components must be at least one, got none")
 
     def ask(self, question: Callable[[Any], Tensor], rank: int = 0) -> Tensor:
         """Answers (*batch, K, *shape) of each to a question, where shape has `rank` axes."""
-        answers = [question(p) for p in self.parts]
+        answers = [question(p).to(self.dtype) for p in self.parts]
         return answers[0] if self.batched else _stacked(answers, -1 - rank)
 
     def at(self, question: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
@@ -51,10 +55,11 @@ class Components:
 
         Others are asked about too, (*sample, *batch) each.
         """
+        dtype = torch.promote_types(self.dtype, value.dtype)
         if not self.batched:
-            return _stacked([question(p, value, *others) for p in self.parts], -1)
+            return _stacked([question(p, value, *others).to(dtype) for p in self.parts], -1)
         value = value.unsqueeze(-1 - len(self.event_shape))
-        return question(self.parts[0], value, *(x.unsqueeze(-1) for x in others))
+        return question(self.parts[0], value, *(x.unsqueeze(-1) for x in others)).to(dtype)
 
     def sample(self, sample_shape: _size, batch: Size) -> Tensor:
         """A draw of each (*sample, *batch, K, *event), for an expanded batch."""
@@ -92,7 +97,8 @@ class Components:
         batch = probs.shape[:-1]
         found = []
         for part, mass in self._with(probs):
-            nodes, weights = self._expanded(part, batch).quadrature(order)
+            rule = self._expanded(part, batch).quadrature(order)
+            nodes, weights = (x.to(self.dtype) for x in rule)
             weights = weights * mass
             if self.batched:
                 # The components' axis next to the nodes'
@@ -112,7 +118,7 @@ class Components:
         """
         found = []
         for part, here in self._with(present):
-            rows = question(part)
+            rows = question(part).to(self.dtype)
             shape = here.shape
             rank = rows.dim() - len(part.batch_shape)
             rows = rows.expand(shape + rows.shape[rows.dim() - rank :])
@@ -169,6 +175,16 @@ def _common_batch(members: list[Distribution]) -> Size:
         found = [tuple(batch) for batch in batches]
         raise ValueError(f"components must have batches that broadcast, got {found}") from None
     return batch
+
+
+def _common_dtype(members: list[Distribution]) -> torch.dtype:
+    found = [
+        p.alpha.dtype
+        if isinstance(p, SparseDistribution)
+        else kind_of(p).get("dtype", torch.get_default_dtype())
+        for p in members
+    ]
+    return reduce(torch.promote_types, found)
 
 
 def _unchecked(p: SparseDistribution) -> SparseDistribution:

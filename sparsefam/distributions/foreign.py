@@ -13,7 +13,7 @@ from torch.types import _size
 
 from .base import SparseDistribution
 
-__all__ = ["ForeignDistribution", "class_name"]
+__all__ = ["ForeignDistribution", "class_name", "kind_of"]
 
 
 def class_name(p: Distribution) -> str | None:
@@ -23,24 +23,31 @@ def class_name(p: Distribution) -> str | None:
     return name if type(p) in known else None
 
 
-def _unchecked(p: Distribution) -> Distribution:
-    """A copy without validation, which is for the support and not for what rounding makes of it."""
+def _unchecked(p: Distribution, widened: bool = False) -> Distribution:
+    """A copy without validation, which is for the support and not for what rounding makes of it.
+
+    Args:
+        p: The original.
+        widened: Whether the copy has its parameters in float64.
+    """
     p = copy.copy(p)
     p._validate_args = False
     for name, value in vars(p).items():
         if isinstance(value, Distribution):
-            setattr(p, name, _unchecked(value))
+            setattr(p, name, _unchecked(value, widened))
+        elif widened and isinstance(value, Tensor) and value.is_floating_point():
+            setattr(p, name, value.double())
     return p
 
 
-def _kind(p: Distribution) -> dict[str, Any]:
-    """Type and device of a distribution's parameters."""
+def kind_of(p: Distribution) -> dict[str, Any]:
+    """Type and device of a distribution's parameters; empty where it has none."""
     for value in vars(p).values():
         if isinstance(value, Tensor) and value.is_floating_point():
             return {"dtype": value.dtype, "device": value.device}
     for value in vars(p).values():
         if isinstance(value, Distribution):
-            return _kind(value)
+            return kind_of(value)
     return {}
 
 
@@ -55,9 +62,15 @@ class ForeignDistribution(SparseDistribution):
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
+    # Whether to ask a copy with parameters in float64: their formulas lose digits of float32.
+    _widened: ClassVar[bool] = False
+
     def __init__(self, base: Distribution) -> None:
-        self.base: Any = _unchecked(base)
-        self.alpha = torch.ones(base.batch_shape, **_kind(base))
+        self._drawn: Any = _unchecked(base)
+        # Only a class that is known keeps all it knows in tensors.
+        widened = self._widened and class_name(base) is not None
+        self.base: Any = _unchecked(base, widened)
+        self.alpha = torch.ones(base.batch_shape, **kind_of(self.base))
         Distribution.__init__(self, base.batch_shape, base.event_shape, validate_args=False)
 
     def __repr__(self) -> str:
@@ -98,24 +111,28 @@ class ForeignDistribution(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density; -inf with zero gradient off the support."""
-        inside = self.base.support.check(value)
-        at = self._moved(value, inside)
-        with torch.no_grad():
-            # Some say that they live on the whole line, and are NaN on part of it.
-            found = self.base.log_prob(at).nan_to_num(-math.inf, math.inf, -math.inf)
+        inside, found = self._looked_up(value)
         # On an end of the support it may be infinite, and its derivatives undefined.
         finite = found.isfinite()
         density = self.base.log_prob(self._moved(value, inside & finite))
         return torch.where(inside, torch.where(finite, density, found), -math.inf)
 
+    def _looked_up(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether values are inside, and the log densities of those, without gradient."""
+        with torch.no_grad():
+            inside = self.base.support.check(value)
+            # Some say that they live on the whole line, and are NaN on part of it.
+            found = self.base.log_prob(self._moved(value, inside))
+            return inside, found.nan_to_num(-math.inf, math.inf, -math.inf)
+
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch, *event)."""
-        drawn: Tensor = self.base.expand(self.batch_shape).sample(sample_shape)
+        drawn: Tensor = self._drawn.expand(self.batch_shape).sample(sample_shape)
         return drawn
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch, *event) with the original's derivatives."""
-        drawn: Tensor = self.base.expand(self.batch_shape).rsample(sample_shape)
+        drawn: Tensor = self._drawn.expand(self.batch_shape).rsample(sample_shape)
         return drawn
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..bases import Basis
+from ..bases import Basis, Fourier
+from ..numerics.arguments import require
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
 from .beta_gaussian import BetaGaussian
@@ -21,14 +22,20 @@ __all__ = ["ForeignOnLine"]
 _PART, _SHORT, _PANELS, _FINE = 80, 10, 64, 512
 # Their `cdf` has no derivative in the shape.
 _SHAPED = ("Chi2", "Gamma", "InverseGamma")
+# Log densities of less than minus this, and of more, count as none.
+_FAINT = 640.0
 
 
 class ForeignOnLine(ForeignDistribution):
     """A continuous distribution of numbers of torch's; its density should have one peak.
 
+    Classes of torch's and Pyro's answer in float64.
+
     Args:
         base: The original (*batch).
     """
+
+    _widened = True
 
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
@@ -103,20 +110,37 @@ class ForeignOnLine(ForeignDistribution):
     def _weighed(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Locations at y (Q, ...), and the weights times the density there, by dy."""
         t, slope = self.coordinate.locations(y)
-        log_p = self.log_prob(t)
-        # A density may be infinite on an end, and a function where there is no mass any more.
-        weights = weights * slope * torch.exp(torch.where(log_p.isfinite(), log_p, -math.inf))
-        return torch.where(weights > 0, t, self._inside()), weights
+        # A density may be infinite on an end, and its slope infinite where it underflows.
+        inside, found = self._looked_up(t)
+        alive = inside & (found.abs() < _FAINT)
+        t = self._moved(t, alive)
+        weights = weights * slope * torch.exp(self.base.log_prob(t))
+        return t, torch.where(alive, weights, 0.0)
+
+    @property
+    def bulk(self) -> tuple[Tensor, Tensor]:
+        """First and last value of the coordinate (*batch) between which the mass is."""
+        c = self.coordinate
+        y = torch.linspace(-c.reach, c.reach, _PANELS + 1).to(self.alpha)
+        y = y.reshape(-1, *(1,) * self.alpha.dim())
+        with torch.no_grad():
+            t, slope = c.locations(y)
+            inside, found = self._looked_up(t)
+            height = torch.where(inside & (found < math.inf), found + slope.log(), -math.inf)
+            alive = height > height.amax(0) - _FAINT / 8
+            step = 2 * c.reach / _PANELS
+            first = torch.where(alive, y, c.reach).amin(0) - step
+            last = torch.where(alive, y, -c.reach).amax(0) + step
+        return first.clamp(min=-c.reach), last.clamp(max=c.reach)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights, both (4 order + 1, *batch): $\sum_q w_q g(t_q) \to E_p[g]$."""
         if order < 1:
             raise ValueError(f"order must be at least 1, got {order}")
-        reach = self.coordinate.reach
-        y = torch.linspace(-reach, reach, 4 * order + 1).to(self.alpha)
-        nodes, weights = self._weighed(
-            y.reshape(-1, *(1,) * self.alpha.dim()), self.alpha * (reach / (2 * order))
-        )
+        first, last = self.bulk
+        share = torch.linspace(0, 1, 4 * order + 1).to(self.alpha)
+        y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
+        nodes, weights = self._weighed(y, last - first)
         return nodes, weights / weights.sum(0)
 
     def tail(self, value: Tensor, upper: Tensor) -> Tensor:
@@ -197,7 +221,18 @@ class ForeignOnLine(ForeignDistribution):
             return self._uniform().expect(psi, order)
         if isinstance(psi, Basis) and psi.reach is not None:
             return self._expect_by_windows(psi)
+        if isinstance(psi, Fourier):
+            return self._expect_waves(psi)
         return super()._quadrature_expect(psi, order)
+
+    def _expect_waves(self, psi: Fourier) -> Tensor:
+        weights, values = self._quadrature_values(psi, _FINE)
+        found = (weights * values).sum(0)
+        # Every other node is a rule too, with about the root of the error.
+        rough = (weights * values)[::2].sum(0) / weights[::2].sum(0)
+        fits = (rough - found).abs() < 1e-4
+        require(fits, "frequencies", f"low enough to integrate {self}", psi.frequencies)
+        return found
 
     def _uniform(self) -> BetaGaussian:
         """The same law with closed forms."""
@@ -206,8 +241,11 @@ class ForeignOnLine(ForeignDistribution):
 
     def _expect_by_windows(self, psi: Basis) -> Tensor:
         """Each function where it is not zero, cut where it is not smooth."""
-        c, ones = self.coordinate, (1,) * self.alpha.dim()
-        low, high = (c.of(x.reshape(-1, *ones).to(self.alpha)) for x in psi.reach or ())
+        c, ones, (first, last) = self.coordinate, (1,) * self.alpha.dim(), self.bulk
+        low, high = (
+            torch.minimum(torch.maximum(c.of(x.reshape(-1, *ones).to(self.alpha)), first), last)
+            for x in psi.reach or ()
+        )
         cuts = [low]
         if psi.breaks is not None:
             inner = c.of(psi.breaks.reshape(-1, 1, *ones).to(self.alpha))

@@ -62,7 +62,7 @@ class KernelDistribution(SparseDistribution):
         self._points = points
         event = Size() if dim == 1 else Size([dim])
         super().__init__(batch, event, validate_args=validate_args)
-        require(torch.isfinite(weights), "weights", "finite", weights)
+        require(finite_vector.check(weights), "weights", "finite", weights)
         self.panels = panels or self._find_panels(tolerance)
 
     def _find_panels(self, tolerance: float | None) -> KernelPanels:
@@ -132,9 +132,18 @@ class KernelDistribution(SparseDistribution):
             scores = (self.weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
         return scores.reshape(*panels.measure.shape, -1)
 
+    @property
+    def _mass(self) -> Tensor:
+        """What the weights are too large by, (R,)."""
+        raise NotImplementedError
+
+    def _unnormalized_on(self, panels: KernelPanels) -> Tensor:
+        """Weights (m, G, R) at the nodes of any panels, up to the mass."""
+        raise NotImplementedError
+
     def _weights_on(self, panels: KernelPanels) -> Tensor:
         """Weights (m, G, R) at the nodes of any panels: their sum with g is E_p[g]."""
-        raise NotImplementedError
+        return self._unnormalized_on(panels) / self._mass
 
     def _log_relative(self, scores: Tensor) -> Tensor:
         """log p relative to the base, of scores (*S, *batch)."""
@@ -189,8 +198,8 @@ class KernelDistribution(SparseDistribution):
 
     def _means(self, values: Tensor, panels: KernelPanels) -> Tensor:
         """Expectations (*batch, N) of functions with values (Q, N) at nodes."""
-        weights = self._weights_on(panels)
-        found = weights.reshape(len(panels.nodes), -1).T @ values
+        weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
+        found = weights.T @ values / self._mass.unsqueeze(-1)
         return found.reshape(*self.batch_shape, -1)
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:

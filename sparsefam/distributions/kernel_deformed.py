@@ -13,6 +13,7 @@ from ..numerics.normalizer import effective_weights, normalized_weights
 from ..numerics.truncated import Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
+from .kernel_power import Parts
 from .once import once
 
 __all__ = ["KernelDeformedExp"]
@@ -86,7 +87,7 @@ class KernelDeformedExp(KernelFamily):
             self._require_support()
 
     def _require_support(self) -> None:
-        alive = self._batched(self._parts[2].detach() > 0)
+        alive = self._batched(self._parts.mass.detach() > 0)
         empty = alive if torch.compiler.is_compiling() else (~alive).nonzero().tolist()
         rule = (
             "such that 1 + (alpha - 1) f is positive somewhere (normalization='inside' always has "
@@ -106,11 +107,11 @@ class KernelDeformedExp(KernelFamily):
         return Power((self.alpha - 1).reshape(-1))
 
     @once
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _parts(self) -> Parts:
         measure, scores = self._measure(self.panels), self._scores_on(self.panels)
         if self.normalization == "inside":
             level, weights, lowered = normalized_weights(scores, measure, self._power.eps)
-            return level, weights, torch.ones_like(level), lowered
+            return Parts(level, weights, torch.ones_like(level), lowered)
         weights, lowered = effective_weights(scores, measure, self._power)
         mass = weights.sum((0, 1))
-        return torch.zeros_like(mass), weights / mass, mass, lowered
+        return Parts(torch.zeros_like(mass), weights, mass, lowered)

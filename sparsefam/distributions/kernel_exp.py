@@ -12,6 +12,7 @@ from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated import Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
+from .kernel_power import Parts
 from .once import once
 
 __all__ = ["KernelExp"]
@@ -78,10 +79,10 @@ class KernelExp(KernelFamily):
         return Power(0.0)
 
     @once
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _parts(self) -> Parts:
         found = normalized_weights(self._scores_on(self.panels), self._measure(self.panels), 0.0)
         level, weights, lowered = found
-        return level, weights, torch.ones_like(level), lowered
+        return Parts(level, weights, torch.ones_like(level), lowered)
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelExp":
         r"""The $\beta$-escort relative to the base, whose weights are beta times these; default 1.

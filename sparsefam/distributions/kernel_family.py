@@ -12,6 +12,7 @@ from ..numerics.normalizer import effective_weights
 from ..numerics.truncated import Power
 from ..supports import IntervalUnion, Region
 from .kernel_line import KernelLine
+from .kernel_power import Parts
 from .kernel_rejection import draw_by_rejection
 from .once import once
 
@@ -26,7 +27,7 @@ class KernelFamily(KernelLine):
         *("_intervals", "_intervals_detached"),
     )
 
-    @property
+    @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """The exact union of intervals; of vectors what tells inside from outside."""
         if self.event_shape:
@@ -140,9 +141,8 @@ class KernelEscort(KernelFamily):
         return self._escorted
 
     @once
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        level = self._parent._parts[0]
+    def _parts(self) -> Parts:
+        level = self._parent._parts.level
         offsets = self._scores_on(self.panels) - level
         weights, lowered = effective_weights(offsets, self._measure(self.panels), self._power)
-        mass = weights.sum((0, 1))
-        return level, weights / mass, mass, lowered
+        return Parts(level, weights, weights.sum((0, 1)), lowered)

@@ -52,7 +52,7 @@ class KernelLine(KernelPower):
         t = torch.where(inner, ends, self._inner_location()).requires_grad_()
         eps = power.eps
         with torch.enable_grad():
-            u = 1 + eps * (self._score_at(t) - self._batched(self._parts[0]).detach())
+            u = 1 + eps * (self._score_at(t) - self._batched(self._parts.level).detach())
             (rate,) = torch.autograd.grad(u.sum(), t)
         step = u.detach() / rate
         # An edge that would come near its neighbours is as good as tangent, and stays.
@@ -86,7 +86,7 @@ class KernelLine(KernelPower):
         panel, y = self._place(t)
         x, measure, power = self._panel_values(panel)
         part = effective_weights(x, measure, power, y.reshape(-1))[0].sum(0)
-        part = part.reshape(value.shape) / self._batched(self._parts[2])
+        part = part.reshape(value.shape) / self._batched(self._parts.mass)
         found = self._mass_before(panel) + part
         # The derivative in the location is the density.
         if value.requires_grad:
@@ -130,7 +130,7 @@ class KernelLine(KernelPower):
         """
         if self._validate_args:
             self._validate_sample(value)
-            require((value >= 0) & (value <= 1), "value", "in [0, 1]", value)
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         return self._attached(self._quantiles(value.detach()), value)
 
@@ -158,7 +158,7 @@ class KernelLine(KernelPower):
         density = measure / lengths.to(measure).T[:, panel.reshape(-1)]
         breaks = self.panels.axes[0].breaks.to(level)
         low, high = breaks[panel], breaks[panel + 1]
-        due = (own - (last - level)).clamp_min(0) * self._batched(self._parts[2])
+        due = (own - (last - level)).clamp_min(0) * self._batched(self._parts.mass)
         due = (due * 2 / (high - low)).reshape(-1)
         y = panel_quantiles(x, density, power, due).reshape(level.shape)
         return self._kept((low + high + (high - low) * y) / 2)

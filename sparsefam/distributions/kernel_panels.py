@@ -17,7 +17,7 @@ from .base_measure import BaseMeasure
 __all__ = ["KernelPanels"]
 
 _MOST_NODES = 2**18
-_MOST_HALVINGS = 10
+_MOST_STEPS = 24
 # Of the tolerance, what the error of a score and the mass it moves may be.
 _SHARE = 0.2
 # Units of rounding by which a function may differ from a polynomial that it is.
@@ -120,22 +120,36 @@ class KernelPanels:
             peaked: Whether their exponentials must be resolved, too, as densities.
         """
         axis = self.axes[0]
-        for _ in range(_MOST_HALVINGS):
+        for _ in range(_MOST_STEPS):
             values = scores(axis.rule()[0].flatten())
             rounding = torch.finfo(values.dtype).eps * values.abs().amax()
             bound = _SHARE * self.tolerance + _ROUNDING * rounding
-            fine = (errors(scores, axis) <= bound).all()
-            if fine and peaked:
-                top = values.amax(-1, keepdim=True)
-                height = partial(_relative, scores, top)
-                mass = errors(height, axis) * axis.breaks.diff()
-                whole = (values - top).exp() @ axis.rule()[1].flatten()
-                fine = (mass.sum(-1) <= _SHARE * self.tolerance * whole).all()
-            if fine:
+            coarse = (errors(scores, axis) > bound).any(0)
+            if peaked:
+                coarse |= self._is_coarse(scores, values, axis)
+            if not coarse.any():
                 break
-            axis = axis.halved()
-        same = len(axis.breaks) == len(self.axes[0].breaks)
-        return self if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
+            axis = axis.refined(coarse)
+        return self._with_axis(axis)
+
+    def _is_coarse(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
+        """On which panels (P,) the rule misses mass of the scores' exponentials, as densities."""
+        top = values.amax(-1, keepdim=True)
+
+        def masses(axis: Axis) -> Tensor:
+            nodes, weights = axis.rule()
+            heights = (scores(nodes.flatten()) - top).exp()
+            return (heights.unflatten(-1, nodes.shape) * weights).sum(-1)
+
+        rough = masses(axis)
+        missed = (masses(axis.halved()).unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
+        due = _SHARE * self.tolerance * rough.sum(-1, keepdim=True) / rough.shape[-1]
+        return (missed > due).any(0)
+
+    def _with_axis(self, axis: Axis) -> "KernelPanels":
+        if axis.count == self.axes[0].count:
+            return self
+        return KernelPanels.of_axes([axis], self.base, self.tolerance)
 
     def for_basis(self, psi: Basis) -> "KernelPanels":
         """Panels on which the functions of a basis are polynomials, too; itself if they are here.
@@ -151,9 +165,10 @@ class KernelPanels:
             with torch.no_grad():
                 known = (state, self._cut_for(psi))
             self._finer[psi] = known  # type: ignore[attr-defined]
-        return self if known[1] is None else known[1]
+        found: KernelPanels = known[1]
+        return found
 
-    def _cut_for(self, psi: Basis) -> "KernelPanels | None":
+    def _cut_for(self, psi: Basis) -> "KernelPanels":
         axis, breaks = self.axes[0], psi.breaks
         if breaks is not None:
             axis = axis.cut(breaks)
@@ -164,22 +179,18 @@ class KernelPanels:
 
         dtype = _dtype_of(psi)
         tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
-        for _ in range(_MOST_HALVINGS):
+        for _ in range(_MOST_STEPS):
             largest = columns(axis.rule()[0].flatten()).abs().amax()
-            if (errors(columns, axis) <= tolerance * largest).all():
+            coarse = (errors(columns, axis) > tolerance * largest).any(0)
+            if not coarse.any():
                 break
-            axis = axis.halved()
-        same = len(axis.breaks) == len(self.axes[0].breaks)
-        return None if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
+            axis = axis.refined(coarse)
+        return self._with_axis(axis)
 
 
 def _dtype_of(psi: Basis) -> torch.dtype:
     found = [x.dtype for x in (*psi.parameters(), *psi.buffers()) if x.is_floating_point()]
     return found[0] if found else torch.float64
-
-
-def _relative(scores: Callable[[Tensor], Tensor], top: Tensor, t: Tensor) -> Tensor:
-    return (scores(t) - top).exp()
 
 
 def _find_axis(
@@ -200,13 +211,7 @@ def _find_axis(
         found = kernel_matrix(kernel, points, moved.flatten(0, 1))
         return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
 
-    def deviation(t: Tensor) -> Tensor:
-        """sqrt(k(t, t)) along the axis through the mean point."""
-        moved = points.mean(0).repeat(len(t), 1)
-        moved[:, axis] = t
-        return kernel_matrix(kernel, moved, moved).diagonal().clamp_min(0).sqrt()
-
-    ends = base.reach(axis, deviation, growth)
+    ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
     found = find_panels(
         lines,
         lambda t: base.log_factor(axis, t).exp(),
@@ -221,3 +226,10 @@ def _find_axis(
             f"{ends} do not resolve it, or the base, to {tolerance:g}"
         )
     return found
+
+
+def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
+    """sqrt(k(t, t)) along an axis through the mean point."""
+    moved = points.mean(0).repeat(len(t), 1)
+    moved[:, axis] = t
+    return kernel_matrix(kernel, moved, moved).diagonal().clamp_min(0).sqrt()

@@ -1,6 +1,7 @@
 """Truncated powers of kernel scores: what kernel families and their escorts have in common."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +15,29 @@ from .kernel import KernelDistribution
 from .kernel_panels import KernelPanels
 from .once import once
 
-__all__ = ["KernelPower"]
+__all__ = ["KernelPower", "Parts"]
+
+
+class Parts(NamedTuple):
+    """What a density is made of.
+
+    Attributes:
+        level: A, (R,).
+        weights: Of the power, (m, G, R).
+        mass: Z, (R,).
+        lowered: Weights of the lowered power, (m, G, R).
+    """
+
+    level: Tensor
+    weights: Tensor
+    mass: Tensor
+    lowered: Tensor
 
 
 class KernelPower(KernelDistribution):
     r"""$p = [1 + \epsilon(f - A)]_+^k\, q_0/Z$ with $k = ratio/\epsilon - order$.
 
-    A subclass gives the power, and once for all panels A (R,), the weights, Z (R,), and the weights
-    of the lowered power.
+    A subclass gives the power, and the parts on its own panels.
     """
 
     @property
@@ -29,22 +45,25 @@ class KernelPower(KernelDistribution):
         raise NotImplementedError
 
     @once
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A, weights of p, Z and the weights of the lowered power."""
+    def _parts(self) -> Parts:
         raise NotImplementedError
+
+    @property
+    def _mass(self) -> Tensor:
+        return self._parts.mass
 
     def _measure(self, panels: KernelPanels) -> Tensor:
         return panels.measure.unsqueeze(-1).to(self.weights)
 
     def _offsets_on(self, panels: KernelPanels) -> Tensor:
         """f - A at nodes, (m, G, R)."""
-        return self._scores_on(panels) - self._parts[0]
+        return self._scores_on(panels) - self._parts.level
 
-    def _weights_on(self, panels: KernelPanels) -> Tensor:
+    def _unnormalized_on(self, panels: KernelPanels) -> Tensor:
         if panels is self.panels:
-            return self._parts[1]
+            return self._parts.weights
         found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), self._power)
-        return found / self._parts[2]
+        return found
 
     def _batched(self, rows: Tensor) -> Tensor:
         return rows.reshape(self.batch_shape)
@@ -58,10 +77,10 @@ class KernelPower(KernelDistribution):
 
     def _log_relative(self, scores: Tensor) -> Tensor:
         power = self._power_of(scores)
-        x = scores - self._batched(self._parts[0])
+        x = scores - self._batched(self._parts.level)
         inside = power.eps * x > -1
         log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
-        return torch.where(inside, log - self._batched(self._parts[2]).log(), -math.inf)
+        return torch.where(inside, log - self._batched(self._parts.mass).log(), -math.inf)
 
     # As a prediction map: p = [1 + e (g - A')]_+^(1/e) with e = 1/k, g = share f.
 
@@ -73,7 +92,7 @@ class KernelPower(KernelDistribution):
         require(
             torch.as_tensor(own != 0), "alpha", "finite for a score to be determined", self.alpha
         )
-        log_mass = self._batched(self._parts[2]).log()
+        log_mass = self._batched(self._parts.mass).log()
         return own * torch.exp(-(self.alpha - 1) * log_mass)
 
     @property
@@ -83,9 +102,9 @@ class KernelPower(KernelDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        log_mass = self._batched(self._parts[2]).log()
+        log_mass = self._batched(self._parts.mass).log()
         rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
-        return rest + self._share * self._batched(self._parts[0])
+        return rest + self._share * self._batched(self._parts.level)
 
     @property
     def score(self) -> KernelExpansion:
@@ -105,7 +124,7 @@ class KernelPower(KernelDistribution):
 
     def entropy(self) -> Tensor:
         r"""Shannon entropy $-\int p \log p\,dt$ (*batch)."""
-        power, mass = self._power, self._parts[2]
+        power, mass = self._power, self._parts.mass
         logs = log_integrals(self._offsets_on(self.panels), self._measure(self.panels), power)
         relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
         log_base = self.panels.base.log_density(self.panels.nodes).to(self.weights).unsqueeze(-1)
@@ -136,8 +155,8 @@ class KernelPower(KernelDistribution):
             return self._weights_on(panels)
         power = self._escort_power(beta)
         exponent = 2 - self.alpha.reshape(-1) if beta is None else torch.as_tensor(float(beta))
-        found = self._parts[3]
+        found = self._parts.lowered
         if beta is not None or panels is not self.panels:
             found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), power)
-        scale = torch.exp(-exponent * self._parts[2].log())
+        scale = torch.exp(-exponent * self._parts.mass.log())
         return found * scale

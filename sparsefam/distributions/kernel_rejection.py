@@ -95,7 +95,7 @@ class _Target:
     def __init__(self, p: "KernelFamily") -> None:
         self._kernel, self._base, self._points = p.kernel, p.panels.base, p._points
         self._weights = p.weights.reshape(-1, p.weights.shape[-1])
-        self._level, self._power = p._parts[0], p._power
+        self._level, self._power = p._parts.level, p._power
         sets = p._points.shape[:-2]
         self._set_of = torch.arange(sets.numel(), device=p.weights.device).reshape(sets)
         self._set_of = self._set_of.expand(p.batch_shape).reshape(-1)

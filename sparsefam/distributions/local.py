@@ -198,9 +198,20 @@ def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
     if isinstance(phi, GaussianRBF) and isinstance(psi, GaussianRBF):
         lower, upper = _product_window(phi, psi)
     t, weights = window_rule(p, lower, upper, Stack(phi, psi).breaks, 80)
-    product = (weights * _own_values(phi, t, 1) * _own_values(psi, t, 2)).sum(0)
+    f, g = _own_values(phi, t, 1), _own_values(psi, t, 2)
+    # Over the whole support the means come off first: of wide functions little else is left.
+    whole = _covers(p, lower, upper)
+    f, g = (x - torch.where(whole, (weights * x).sum(0), 0.0) for x in (f, g))
+    product = (weights * f * g).sum(0).movedim((0, 1), (-2, -1))
     means = p.expect(phi)[..., :, None] * p.expect(psi)[..., None, :]
-    return product.movedim((0, 1), (-2, -1)) - means
+    return product - torch.where(whole.movedim((0, 1), (-2, -1)), 0.0, means)
+
+
+def _covers(p: "SymmetricDistribution", lower: Tensor, upper: Tensor) -> Tensor:
+    """Whether each window (*windows) holds the whole support, (*windows, *batch)."""
+    first, last = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in (lower, upper))
+    half = p._reach() * p.scale
+    return (first <= p.loc - half) & (p.loc + half <= last)
 
 
 def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]:
@@ -235,10 +246,7 @@ def _on_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
     most = weights.detach().flatten(0, 1).amax(0).clamp_min(torch.finfo(weights.dtype).tiny)
     f, g = centred(p, phi, t, x), _own_values(psi, t, 1)
     # f averages to zero over the support: a level of g there adds nothing but its rounding.
-    first, last = (y.reshape(-1, *(1,) * p.loc.dim()) for y in (lower, upper))
-    half = p._reach() * p.scale
-    whole = (first <= p.loc - half) & (p.loc + half <= last)
-    g = g - torch.where(whole, (weights * g).sum(0), 0.0)
+    g = g - torch.where(_covers(p, lower, upper), (weights * g).sum(0), 0.0)
     found = torch.einsum("qn...,qn...m->...mn", in_units(weights, 1 / most) * g, f)
     return in_units(found, units_of(p, phi, most).unsqueeze(-1))
 

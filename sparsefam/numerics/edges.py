@@ -125,9 +125,7 @@ def signs(values: Tensor, panel: Panel) -> Signs:
     return Signs(u, positive.sum(0), changes, dips)
 
 
-def single_piece(
-    coefficients: Tensor, slope: Tensor, found: Signs, panel: Panel
-) -> Pieces:
+def single_piece(coefficients: Tensor, slope: Tensor, found: Signs, panel: Panel) -> Pieces:
     """The piece (1, n) where polynomials are positive whose sign changes once or never."""
     u = found.values
     starts, changes = u[:1] > 0, found.changes > 0
@@ -179,7 +177,8 @@ def positive_pieces(
     """
     place = changes.cumsum(0)
     hits = [changes & (place == k) for k in range(1, most + 1)] if most > 1 else [changes]
-    after = torch.stack([hit.byte().argmax(0) for hit in hits])
+    index = torch.arange(len(changes), device=changes.device).unsqueeze(-1)
+    after = torch.stack([(hit * index).sum(0) for hit in hits])
     found = torch.stack([hit.any(0) for hit in hits])
     brackets = (points.gather(0, after), points.gather(0, after + 1))
     heights = (values.gather(0, after), values.gather(0, after + 1))

@@ -86,7 +86,7 @@ def power_weights(
 def edge_pieces(x: Tensor, of: Power) -> Pieces:
     """Pieces (K, n) of panels on which 1 + eps x is positive, for x (m, *columns)."""
     task = _task(x, of, (), None)
-    points, values, changes = sign_changes(1 + task.of.eps * task.x, task.panel)
+    points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
     most = _MOST_ROOTS if x.is_cuda else int(changes.sum(0).amax()) | 1
     return positive_pieces(*_polynomials(task), points, values, changes, most)
 
@@ -104,7 +104,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     if task.upper is None:
         near = _candidates(task).nonzero().squeeze(-1)
         task = task.take(near)
-    seen = signs(1 + task.of.eps * task.x, task.panel)
+    seen = signs(task.of.inside(task.x), task.panel)
     several = (seen.changes > 1) | (seen.dips > 0)
     few = ~several
     if task.upper is None:
@@ -118,7 +118,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
             if is_single:
                 pieces = single_piece(coefficients, slope, seen.take(place), part.panel)
             else:
-                points, values, changes = sign_changes(1 + part.of.eps * part.x, part.panel)
+                points, values, changes = sign_changes(part.of.inside(part.x), part.panel)
                 roots = int(changes.sum(0).amax()) | 1
                 pieces = positive_pieces(coefficients, slope, points, values, changes, roots)
             target = place if near is None else near[place]
@@ -129,7 +129,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
 
 def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     """The same without a look at the data: every panel is integrated piece by piece."""
-    points, values, changes = sign_changes(1 + task.of.eps * task.x, task.panel)
+    points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
     coefficients, slope = _polynomials(task)
     pieces = positive_pieces(coefficients, slope, points, values, changes, _MOST_ROOTS)
     edged = changes.any(0) if _is_exact(task.of) else (values > 0).any(0)
@@ -155,7 +155,7 @@ def _candidates(task: _Task) -> Tensor:
 
 def _polynomials(task: _Task) -> tuple[Tensor, Tensor]:
     """Chebyshev coefficients of 1 + eps x and of its slope."""
-    base = task.panel.coefficients @ (1 + task.of.eps * task.x)
+    base = task.panel.coefficients @ (task.of.inside(task.x))
     return base, task.panel.slope @ base
 
 

@@ -49,13 +49,13 @@ def short_moments(coefficients: Tensor, power: int, integrals: Tensor) -> Tensor
         values, back = _squaring(order, coefficients.dtype, coefficients.device)
         coefficients = back @ (values @ coefficients).square_()
     # T_j T_l = (T_{j + l} + T_|j - l|)/2: slices of the integrals, the second reversed.
-    mirrored = torch.cat([integrals[1:order].flip(0), integrals])
+    mirrored = torch.cat([*integrals[1:order].split(1)[::-1], integrals])
     ahead = torch.zeros_like(integrals[:order])
     behind = torch.zeros_like(ahead)
     for j, c in enumerate(coefficients):
-        ahead.addcmul_(c, integrals[j : j + order])
-        behind.addcmul_(c, mirrored[j : j + order])
-    return ahead.add_(behind.flip(0)).div_(2)
+        ahead.addcmul_(c, integrals[j : j + order], value=0.5)
+        behind.addcmul_(c, mirrored[j : j + order], value=0.5)
+    return ahead.add_(torch.cat(behind.split(1)[::-1]))
 
 
 @cache

@@ -158,13 +158,19 @@ class _Effective(torch.autograd.Function):
         saved = _saved(ctx, Power(1.0, ctx.ratio, ctx.order))
         (x, measure, lowered), of = saved[:3], saved[-1]
         upper = saved[3] if ctx.bounded else None
-        found, by_eps = torch.zeros_like(x), None
+        found, by_eps = None, None
         if grad is not None:
-            found = of.factor * lowered * grad
+            factor = of.factor
+            found = (
+                lowered * grad
+                if not isinstance(factor, Tensor) and factor == 1
+                else (factor * lowered * grad)
+            )
             if ctx.needs_input_grad[2]:
                 by_eps = _slopes(x, measure, of, grad, above, upper)
         if above is not None:
-            found = found + _second(x, measure, of, upper) * above
+            second = _second(x, measure, of, upper) * above
+            found = second if found is None else found + second
         return found, None, by_eps, None, None, None
 
 

@@ -19,6 +19,9 @@ _FEW_NODES = 256
 _KINKED_ORDERS = (4, 8)
 _SMOOTH_PANELS, _MOST_PANELS = 160, 4096
 _FIRST = 4
+# Orders that panels begin with, and the part of them from which on all are refined together.
+_FIRST_ORDERS = (4, 8, 16)
+_MANY = 0.3
 # At how many locations more it is made sure that nothing was missed between nodes, and to how many
 # times the tolerance; what takes the place of no distance; how often the range is quartered around
 # what was missed.
@@ -52,8 +55,26 @@ class Axis(NamedTuple):
 
     def halved(self) -> "Axis":
         """Each panel in two."""
-        middle = (self.breaks[:-1] + self.breaks[1:]) / 2
-        return self._replace(breaks=torch.cat([self.breaks, middle]).sort().values)
+        return self.cut((self.breaks[:-1] + self.breaks[1:]) / 2)
+
+    @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return (len(self.breaks) - 1) * self.order
+
+    def refined(self, coarse: Tensor) -> "Axis":
+        """With more nodes in panels that are too coarse (P,): all if many are, else these halved.
+
+        More nodes in a panel serve better than more panels, but make its edges dearer: by quarters,
+        up to half as many again.
+        """
+        first = max(order for order in _FIRST_ORDERS if order <= self.order)
+        more = self.order + first // 4
+        if coarse.double().mean() > _MANY:
+            if more <= first * 3 // 2:
+                return self._replace(order=more)
+            return self._replace(order=first).halved()
+        return self.cut(((self.breaks[:-1] + self.breaks[1:]) / 2)[coarse])
 
 
 def find_panels(
@@ -108,9 +129,9 @@ def _searched(
 
 def _is_seen(columns: Columns, axis: Axis, tolerance: float, at: Tensor) -> bool:
     """Whether columns are polynomials on panels at some of the locations, too."""
-    at = at[:: 1 + len(at) // _LOOKED_AT]
-    panel = torch.searchsorted(axis.breaks, at.contiguous(), right=True) - 1
-    panel = panel.clamp(0, len(axis.breaks) - 2)
+    at = at[(at > axis.breaks[0]) & (at < axis.breaks[-1])]
+    at = torch.cat([at[:: 1 + len(at) // _LOOKED_AT], axis.breaks[:2].mean(0, keepdim=True)])
+    panel = torch.searchsorted(axis.breaks, at, right=True) - 1
     low, high = axis.breaks[panel], axis.breaks[panel + 1]
     x, _ = gauss_legendre(axis.order, axis.breaks)
     gaps = ((2 * at - low - high) / (high - low)).unsqueeze(-1) - x

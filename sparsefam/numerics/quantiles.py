@@ -20,7 +20,7 @@ def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tens
         mass: What the power times the base density, integrated from -1, shall be, (n,).
     """
     panel = panel_rule(len(x), x)
-    values = 1 + of.eps * x
+    values = of.inside(x)
     x, density = panel.coefficients @ x, panel.coefficients @ density
     base = panel.coefficients @ values
     slope = panel.slope @ base

@@ -60,7 +60,13 @@ class Power(NamedTuple):
 
     def base(self, x: Tensor) -> Tensor:
         r"""$[1 + \epsilon x]_+$."""
-        return (1 + self.eps * x).clamp_min(0)
+        return self.inside(x).clamp_min_(0)
+
+    def inside(self, x: Tensor) -> Tensor:
+        r"""$1 + \epsilon x$."""
+        if isinstance(self.eps, Tensor):
+            return 1 + self.eps * x
+        return torch.add(x.new_ones(()), x, alpha=self.eps)
 
     # A choice between two tensors costs as much as thirty products: signs and bounds serve instead.
 

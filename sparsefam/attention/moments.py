@@ -1,0 +1,54 @@
+"""Densities with the moments of discrete attention weights."""
+
+import torch
+from torch import Tensor
+
+from ..distributions import (
+    BetaGaussian,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    TruncatedParabola,
+    TruncatedParaboloid,
+)
+from .arguments import Box
+from .placement import LEAST_SIGMA, stretch
+
+__all__ = ["match"]
+
+
+def match(
+    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+) -> SparseDistribution:
+    """Densities (...) with the moments of positions (..., L[, D]) under weights (..., L)."""
+    if len(box) > 1:
+        return _match_covariance(weights, positions, box, alpha)
+    mean = (weights * positions).sum(-1)
+    variance = (weights * (positions - mean.unsqueeze(-1)).square()).sum(-1)
+    ((low, high),) = box
+    variance = variance.clamp_min((LEAST_SIGMA * (high - low)) ** 2)
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return Normal(mean, variance.sqrt())
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParabola.from_moments(mean, variance)
+    return BetaGaussian.from_moments(mean, variance, alpha)
+
+
+def _match_covariance(
+    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+) -> SparseDistribution:
+    weights = weights.unsqueeze(-1)
+    mean = (weights * positions).sum(-2)
+    offsets = positions - mean.unsqueeze(-2)
+    covariance = (weights * offsets).mT @ offsets
+    covariance = 0.5 * (covariance + covariance.mT)
+    floor = stretch(torch.full_like(mean, LEAST_SIGMA), box).square()
+    # Of positions on a line, far outside the domain, the floor is all rounding.
+    rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)
+    covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return MultivariateNormal.from_moments(mean, covariance)
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParaboloid.from_moments(mean, covariance)
+    return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
