@@ -45,14 +45,29 @@ class ContinuousAttention(nn.Module):
     in D dimensions that is added to the diagonal of the covariance. `combine=True` adds the
     discrete context to the continuous one.
 
+    With `score="kernel"` the densities have any shape: a `KernelExp` or `KernelDeformedExp`
+    relative to the uniform density on the domain, whose weights, one for each inducing point, are
+    linear in the query. All densities share one set of nodes, found once for a constant kernel, so
+    that their expectations are two matrix products and what the edges of supports need. With
+    `score="mixture"` each is a `Mixture` of densities of quadratic scores, and their log weights
+    come from the query as well. Of both the keys are not read, and both start wide.
+
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
         basis: The functions that the value functions are combinations of.
         alpha: Entropic index, at least 1: 1 softmax, 2 sparsemax. A tensor above 1 may require
-            grad, and broadcasts to (B, num_heads, Lq).
-        score: "quadratic" or "moments".
+            grad, and broadcasts to (B, num_heads, Lq). At most 2 with `score="kernel"`.
+        score: "quadratic", "moments", "kernel" or "mixture".
         combine: Whether to add the discrete context; needs `score="moments"`.
+        inducing_points: Of `score="kernel"`: their number, for a grid on the domain (to the power
+            `ndim`), or locations (I,), or (I, D), in it.
+        kernel: Of `score="kernel"`: (n, D), (m, D) to (n, m), for instance one of
+            `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default: a constant
+            Gaussian, as wide as two steps of the grid. Parameters that require grad are learned;
+            the nodes are then found anew whenever they change, and graphs cannot be compiled.
+        normalization: Of `score="kernel"`: "inside" or "outside", as in `KernelDeformedExp`.
+        components: Of `score="mixture"`: how many each density has.
         penalty: Ridge penalty of the regression.
         domain: Where densities may be centred, and the unit of their scales: the ends (a, b) for
             every axis, or `ndim` such pairs.
@@ -69,7 +84,10 @@ class ContinuousAttention(nn.Module):
         ValueError: If an argument is out of its range.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214
+        Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
+        Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
+        arXiv:2104.03046. Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse
+        Continuous Attention, section 5. arXiv:2111.01222
 
     Examples:
         >>> from sparsefam.bases import GaussianRBF

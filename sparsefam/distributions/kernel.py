@@ -30,6 +30,9 @@ class KernelDistribution(SparseDistribution):
 
     All integrals are sums over nodes that the batch shares, with weights of its own for each
     density: an expectation is one matrix product. Subclasses say what becomes of the score.
+
+    The normaliser and these weights are computed once, and kept with their graph: more than one
+    backward pass through one density takes `retain_graph=True`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}

@@ -61,7 +61,15 @@ class KernelFamily(KernelLine):
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch, *event): by quantiles, of vectors by rejection."""
+        """Samples (*sample, *batch, *event): by quantiles, of vectors by rejection.
+
+        Draws are independent also of vectors: their effective sample size is their number. The
+        envelope under which those are drawn is estimated from the nodes, and raised where a
+        proposal is found above it.
+
+        Raises:
+            RuntimeError: A density of vectors that is much narrower than the nodes are apart.
+        """
         if self.event_shape:
             return draw_by_rejection(self, Size(sample_shape))
         shape = self._extended_shape(Size(sample_shape))

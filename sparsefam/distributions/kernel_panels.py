@@ -17,7 +17,10 @@ from .base_measure import BaseMeasure
 __all__ = ["KernelPanels"]
 
 _MOST_NODES = 2**18
-_MOST_STEPS = 24
+# How often panels are refined, and how often in vain before the rest is taken for rounding.
+_MOST_STEPS, _PATIENCE = 24, 4
+# Errors over their bounds that are no rounding.
+_ROUGH = 1e4
 # Of the tolerance, what the error of a score and the mass it moves may be.
 _SHARE = 0.2
 # Units of rounding by which a function may differ from a polynomial that it is.
@@ -119,37 +122,48 @@ class KernelPanels:
             scores: From locations (q,), float64, to (n, q).
             peaked: Whether their exponentials must be resolved, too, as densities.
         """
-        axis = self.axes[0]
-        for _ in range(_MOST_STEPS):
+
+        def excess(axis: Axis) -> Tensor:
             values = scores(axis.rule()[0].flatten())
             rounding = torch.finfo(values.dtype).eps * values.abs().amax()
             bound = _SHARE * self.tolerance + _ROUNDING * rounding
-            coarse = (errors(scores, axis) > bound).any(0)
-            if peaked:
-                coarse |= self._is_coarse(scores, values, axis)
-            if not coarse.any():
-                break
-            axis = axis.refined(coarse)
-        return self._with_axis(axis)
+            found = errors(scores, axis).amax(0) / bound
+            return torch.maximum(found, self._missed(scores, values, axis)) if peaked else found
 
-    def _is_coarse(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
-        """On which panels (P,) the rule misses mass of the scores' exponentials, as densities."""
+        return self._refined(self.axes[0], excess)
+
+    def _refined(self, axis: Axis, excess: Callable[[Axis], Tensor]) -> "KernelPanels":
+        """With panels for which nothing exceeds its bound, or the least that rounding lets it."""
+        best, wasted = _ROUGH, 0
+        for _ in range(_MOST_STEPS):
+            found = excess(axis)
+            worst = float(found.amax())
+            if worst <= 1 or wasted == _PATIENCE:
+                break
+            if worst <= best / 2:
+                best, wasted = worst, 0
+            elif best < _ROUGH:
+                wasted += 1
+            axis = axis.refined(found > 1)
+        if axis.size == self.axes[0].size:
+            return self
+        return KernelPanels.of_axes([axis], self.base, self.tolerance)
+
+    def _missed(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
+        """What the rule misses on panels (P,) of the mass of exponentials, over what it may."""
         top = values.amax(-1, keepdim=True)
 
         def masses(axis: Axis) -> Tensor:
             nodes, weights = axis.rule()
             heights = (scores(nodes.flatten()) - top).exp()
-            return (heights.unflatten(-1, nodes.shape) * weights).sum(-1)
+            found: Tensor = (heights.unflatten(-1, nodes.shape) * weights).sum(-1)
+            return found
 
         rough = masses(axis)
         missed = (masses(axis.halved()).unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
         due = _SHARE * self.tolerance * rough.sum(-1, keepdim=True) / rough.shape[-1]
-        return (missed > due).any(0)
-
-    def _with_axis(self, axis: Axis) -> "KernelPanels":
-        if axis.count == self.axes[0].count:
-            return self
-        return KernelPanels.of_axes([axis], self.base, self.tolerance)
+        found: Tensor = (missed / due).amax(0)
+        return found
 
     def for_basis(self, psi: Basis) -> "KernelPanels":
         """Panels on which the functions of a basis are polynomials, too; itself if they are here.
@@ -179,13 +193,12 @@ class KernelPanels:
 
         dtype = _dtype_of(psi)
         tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
-        for _ in range(_MOST_STEPS):
+
+        def excess(axis: Axis) -> Tensor:
             largest = columns(axis.rule()[0].flatten()).abs().amax()
-            coarse = (errors(columns, axis) > tolerance * largest).any(0)
-            if not coarse.any():
-                break
-            axis = axis.refined(coarse)
-        return self._with_axis(axis)
+            return errors(columns, axis).amax(0) / (tolerance * largest)
+
+        return self._refined(axis, excess)
 
 
 def _dtype_of(psi: Basis) -> torch.dtype:

@@ -18,7 +18,7 @@ from .adoption import cuts_of, intervals_of, whole_line
 from .base import SparseDistribution
 from .components import Components
 from .finite import SparseCategorical
-from .mixture_arguments import log_weights, mixture_batch
+from .mixture_arguments import log_weights, mixture_batch, require_unit_beta
 from .mixture_covariance import mixture_covariance
 from .mixture_quantiles import attached, quantile, tail
 from .pieces import highest, piece_rule
@@ -126,10 +126,14 @@ class Mixture(SparseDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether the implicit gradient is right: for numbers with one interval as support."""
+        return self._on_whole_line or bool(self._connected.all())
+
+    @property
+    def _connected(self) -> Tensor:
+        """Which supports (*batch) are one interval."""
         if self.event_shape:
-            return False
-        single = intervals_of(self)[..., 1:, :].isnan().all()
-        return self._on_whole_line or bool(single)
+            return torch.zeros_like(self.alpha, dtype=torch.bool)
+        return intervals_of(self)[..., 1:, :].isnan().all(-1).all(-1)
 
     @property
     def score(self) -> LogDensity:
@@ -228,11 +232,13 @@ class Mixture(SparseDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if not self.has_rsample:
-            raise NotImplementedError(
-                "no draw from vectors or from a support of several intervals has the right "
-                "gradient: use rsample_components"
-            )
+        # Two conditions, and not has_rsample, so that a compiled graph can hold the check.
+        if not self._on_whole_line:
+            if not torch._is_all_true(self._connected):
+                raise NotImplementedError(
+                    "no draw from vectors or from a support of several intervals has the right "
+                    "gradient: use rsample_components"
+                )
         return attached(self, self.sample(sample_shape))
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
@@ -283,7 +289,7 @@ class Mixture(SparseDistribution):
         Raises:
             ValueError: `beta` other than 1.
         """
-        _require_one(beta, self.alpha)
+        require_unit_beta(beta, self.alpha)
         return self
 
     def generalized_covariance(
@@ -291,10 +297,5 @@ class Mixture(SparseDistribution):
     ) -> Tensor:
         self._check_basis("phi", phi)
         self._check_basis("psi", psi)
-        _require_one(beta, self.alpha)
+        require_unit_beta(beta, self.alpha)
         return mixture_covariance(self, phi, psi)
-
-
-def _require_one(beta: Tensor | float | None, like: Tensor) -> None:
-    power = like if beta is None else torch.as_tensor(beta)
-    require(power == 1, "beta", "1 for a mixture, whose other escorts have no closed form", beta)

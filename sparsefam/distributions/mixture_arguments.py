@@ -6,10 +6,11 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Categorical
 
+from ..numerics.arguments import require
 from .components import Components
 from .finite import SparseCategorical
 
-__all__ = ["log_weights", "mixture_batch"]
+__all__ = ["log_weights", "mixture_batch", "require_unit_beta"]
 
 
 def log_weights(given: Tensor | Categorical | SparseCategorical) -> Tensor:
@@ -52,3 +53,13 @@ def mixture_batch(logits: Tensor, parts: Components) -> Size:
             f"{tuple(parts.batch_shape)}, got {tuple(logits.shape[:-1])}"
         ) from None
     return batch
+
+
+def require_unit_beta(beta: Tensor | float | None, alpha: Tensor) -> None:
+    """Raise unless beta is 1, the default 2 - alpha of a mixture.
+
+    Raises:
+        ValueError: `beta` other than 1.
+    """
+    power = alpha if beta is None else torch.as_tensor(beta)
+    require(power == 1, "beta", "1 for a mixture, whose other escorts have no closed form", beta)

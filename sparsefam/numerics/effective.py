@@ -77,9 +77,9 @@ def power_weights(
     if not isinstance(of.eps, Tensor) and of.exponent > _SMOOTH and upper is None:
         return found
     task = _task(x, of, names, upper)
-    scale = measure / task.panel.weights.reshape(-1, *(1,) * (x.dim() - 1))
+    scale = measure.flatten(1) / task.panel.weights.unsqueeze(-1)
     mend = _everywhere if x.is_cuda else _where_needed
-    mend(task, [w.reshape(len(x), -1) for w in found], scale.expand_as(x).reshape(len(x), -1))
+    mend(task, [w.reshape(len(x), -1) for w in found], scale)
     return found
 
 
@@ -99,8 +99,14 @@ def _task(x: Tensor, of: Power, names: tuple[str, ...], upper: Tensor | None) ->
 
 
 def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
-    """Mends weights (m, n) where an edge is near, which depends on the data."""
-    near = None
+    """Mends weights (m, n) where an edge is near, which depends on the data.
+
+    Args:
+        task: All panels.
+        found: Their weights, which change.
+        scale: Factors (m, g), each of n / g panels.
+    """
+    near, copies = None, task.x.shape[1] // scale.shape[1]
     if task.upper is None:
         near = _candidates(task).nonzero().squeeze(-1)
         task = task.take(near)
@@ -122,7 +128,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
                 roots = int(changes.sum(0).amax()) | 1
                 pieces = positive_pieces(coefficients, slope, points, values, changes, roots)
             target = place if near is None else near[place]
-            factor = scale.index_select(1, target)
+            factor = scale.index_select(1, target // copies)
             for ends, mended in zip(found, _mended(part, pieces, coefficients, slope), strict=True):
                 ends.index_copy_(1, target, mended * factor)
 
@@ -135,8 +141,9 @@ def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     edged = changes.any(0) if _is_exact(task.of) else (values > 0).any(0)
     if task.upper is not None:
         edged = torch.ones_like(edged)
+    factor = scale.repeat_interleave(task.x.shape[1] // scale.shape[1], 1)
     for ends, mended in zip(found, _mended(task, pieces, coefficients, slope), strict=True):
-        ends.copy_(torch.where(edged, mended * scale, ends))
+        ends.copy_(torch.where(edged, mended * factor, ends))
 
 
 def _is_exact(of: Power) -> bool:
@@ -215,7 +222,7 @@ def _unit_rule(order: int, task: _Task) -> tuple[Tensor, Tensor]:
         degree = (int(task.of.exponent) + 1) * (order - 1)
         nodes, weights = gauss_legendre(degree // 2 + 1, task.x)
         return (nodes + 1) / 2, weights / 2
-    if not isinstance(task.of.eps, Tensor) and task.of.eps == 0:
+    if task.of.is_exponential:
         nodes, weights = gauss_legendre(2 * order, task.x)
         return (nodes + 1) / 2, weights / 2
     return smooth_unit_rule(2 * order, task.x)

@@ -72,9 +72,6 @@ def _antiderivatives(count: int, dtype: torch.dtype, device: torch.device) -> Te
 def _squaring(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """From coefficients to values at enough points, and from their squares to coefficients."""
     count = 2 * order - 1
-    points = chebyshev.chebpts1(count)
-    back = np.linalg.inv(chebyshev.chebvander(points, count - 1))
-    return (
-        constant(chebyshev.chebvander(points, order - 1), dtype, device),
-        constant(back, dtype, device),
-    )
+    values = chebyshev.chebvander(chebyshev.chebpts1(count), count - 1).astype(np.float64)
+    back = np.linalg.inv(values).astype(np.float64)
+    return constant(values[:, :order], dtype, device), constant(back, dtype, device)

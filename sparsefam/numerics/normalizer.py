@@ -18,6 +18,9 @@ from .weights import find_weights
 
 __all__ = ["effective_weights", "log_integrals", "normalized_weights"]
 
+# A step after which the error is that of the rule's own weights, so that effective ones come next.
+_NEAR = 1e-3
+
 
 def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
     r"""$A$ (R,) with mass 1, and the weights of $p$ and of $p^{2-\alpha}$, (m, G, R).
@@ -64,13 +67,17 @@ def _total(w: Tensor) -> Tensor:
 def _solve(f: Tensor, measure: Tensor, of: Power) -> Tensor:
     """The normaliser (R,): by the rule's own weights, then by effective ones."""
     share = measure.reshape(1, -1)
-    if not isinstance(of.eps, Tensor) and of.eps == 0:
+    if of.is_exponential:
         return torch.logsumexp(f.flatten(0, 1) + share.T.log(), 0)
     level = _lower_bound(f, measure, of.eps)
     single = f.dtype == torch.float32
+    looks = not (f.is_cuda or torch.compiler.is_compiling())
     for _ in range(6 if single else 8):
         mass, rate = (share @ v.flatten(0, 1) for v in of.pair(f - level))
-        level = level + _step(mass[0], rate[0], of.eps)
+        step = _step(mass[0], rate[0], of.eps)
+        level = level + step
+        if looks and step.amax() < _NEAR:
+            break
     for _ in range(1 if single else 3):
         mass, rate = find_weights(f - level, measure, of, "power lowered")
         level = level + _step(_total(mass), _total(rate), of.eps)
@@ -160,12 +167,7 @@ class _Effective(torch.autograd.Function):
         upper = saved[3] if ctx.bounded else None
         found, by_eps = None, None
         if grad is not None:
-            factor = of.factor
-            found = (
-                lowered * grad
-                if not isinstance(factor, Tensor) and factor == 1
-                else (factor * lowered * grad)
-            )
+            found = of.factor * (lowered * grad)
             if ctx.needs_input_grad[2]:
                 by_eps = _slopes(x, measure, of, grad, above, upper)
         if above is not None:
@@ -196,7 +198,9 @@ class _LogIntegral(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        if grad is None:
+            return (None,) * 5
         x, measure, of = _saved(ctx, Power(1.0, ctx.ratio, ctx.order))
         (by_x,) = find_weights(x, measure, of, "log_lowered")
         by_eps = None

@@ -58,7 +58,7 @@ class Axis(NamedTuple):
         return self.cut((self.breaks[:-1] + self.breaks[1:]) / 2)
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many nodes there are."""
         return (len(self.breaks) - 1) * self.order
 

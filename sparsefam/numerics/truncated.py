@@ -30,9 +30,14 @@ class Power(NamedTuple):
     order: int = 0
 
     @property
+    def is_exponential(self) -> bool:
+        """Whether this is the limit."""
+        return not isinstance(self.eps, Tensor) and self.eps == 0
+
+    @property
     def exponent(self) -> Tensor | float:
         """k, a number or a tensor as eps."""
-        if not isinstance(self.eps, Tensor) and self.eps == 0:
+        if self.is_exponential:
             return math.inf
         return self.ratio / self.eps - self.order
 
@@ -73,7 +78,7 @@ class Power(NamedTuple):
     def at(self, x: Tensor) -> Tensor:
         """The power itself, to all digits however small eps is; 0^k is 0 for any k."""
         exponent = self.exponent
-        if exponent == math.inf:
+        if self.is_exponential:
             return torch.exp(self.ratio * x)
         if isinstance(exponent, Tensor) or exponent not in _SHORT:
             y = (self.eps * x).clamp_min(-1)
@@ -88,10 +93,14 @@ class Power(NamedTuple):
 
     def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The power and the lowered power."""
+        if self.is_exponential:
+            power = self.at(x)
+            return power, power
+        base = self.base(x)
+        if not isinstance(self.eps, Tensor) and self.exponent == 1:
+            return base, base.sign()
         lowered = self.lowered().at(x)
-        if self.exponent == math.inf:
-            return lowered, lowered
-        return lowered * self.base(x), lowered
+        return lowered * base, lowered
 
     def log_base(self, x: Tensor) -> Tensor:
         r"""$\log(1 + \epsilon x)/\epsilon$ inside, 0 elsewhere."""
