@@ -32,7 +32,7 @@ docs: $(STAMP) ## the documentation: writes site/index.html
 bench: $(STAMP) ## how fast expectations are, against the trapezoid rule
 	$(BIN)/python -m benchmarks.expectations
 
-accuracy: $(STAMP) ## how exact expectations are, against mpmath
+accuracy: $(STAMP) ## how exact expectations are, against independent references
 	$(BIN)/python -m benchmarks.accuracy
 
 clean: ## remove what the other targets wrote, except .venv

@@ -10,7 +10,7 @@ import torch
 from .families import Family
 from .workload import FAMILIES, METHODS, workload
 
-__all__ = ["peak_megabytes"]
+__all__ = ["peak_megabytes", "resident_megabytes"]
 
 
 def peak_megabytes(family: Family, method: str, regime: str, threads: int) -> float:
@@ -29,11 +29,12 @@ def _measure(family: str, method: str, regime: str, threads: int) -> float:
     chosen = next(known for known in FAMILIES if known.name == family)
     work, tiny = workload(regime), workload(regime, densities=2)
     METHODS[method](chosen, tiny)
-    before = _peak()
+    before = resident_megabytes()
     METHODS[method](chosen, work)
-    return _peak() - before
+    return resident_megabytes() - before
 
 
-def _peak() -> float:
+def resident_megabytes() -> float:
+    """The most memory that this process has held so far."""
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

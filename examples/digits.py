@@ -153,7 +153,7 @@ def _outcome(found: Answers, settings: Settings) -> list[Prose | Table | Picture
             "density is its own, not that of the weights it was matched to, as the share of 200 "
             "samples; what falls outside the image is lost. Read: share of the cells that have any "
             "weight or, at their centre, density. All three are means over the test questions. "
-            "Seconds of training a run, on one thread.",
+            "Seconds: processor time of training a run.",
             header,
             rows,
         ),

@@ -57,6 +57,13 @@ class Look:
             self.ink,
         )
 
+    @property
+    def ramp(self) -> tuple[str, ...]:
+        """From little to much: one hue, away from the background, and never the background."""
+        if self.dark:
+            return ("#1f3d52", "#3381b3", "#7cc4f0", "#f2faff")
+        return ("#d3e6f3", "#56a3d9", "#005f94", "#001e33")
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Matplotlib's settings for this look, restored afterwards."""

@@ -1,4 +1,4 @@
-"""What is compared on the vowels: four attention mechanisms on one encoder, and none.
+"""What is compared on irregular series: an encoder alone, and with attention to the points.
 
 References:
     Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -16,15 +16,13 @@ import sparsefam as sf
 from .batches import Batch
 from .recordings import Observations, interpolate
 
-__all__ = ["BASIS_SIZE", "GRID", "Attention", "Continuous", "Discrete", "Examples", "NoAttention"]
+__all__ = ["GRID", "SIGMA", "Attention", "Discrete", "Examples", "NoAttention", "spread"]
 
-BASIS_SIZE = 64
 GRID = 128
+# The width of a head's attention before training.
+SIGMA = 0.1
 _FEATURES = 256
 _KEYS = 16
-# The width of every head's attention before training, and the least it may become: far below
-# that of a basis function.
-_SIGMA, _LEAST_SIGMA = 0.1, 1e-3
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,22 @@ class NoAttention(nn.Module):
 class Attention(nn.Module):
     """Encoder, attention (heads) and a linear classifier that sees one number for each head."""
 
-    def __init__(self, classes: int, heads: int, alpha: float, outputs: int) -> None:
+    def __init__(self, classes: int, heads: int, outputs: int) -> None:
         super().__init__()
-        self.heads, self.alpha = heads, alpha
+        self.heads = heads
         self.encoder = Encoder()
         self.query = nn.Linear(_FEATURES, heads * outputs)
         self.classifier = nn.Linear(heads, classes)
 
-    def attend(self, examples: Examples) -> sf.SparseDistribution:
-        """Where each head looks, batch shape (B, heads)."""
+    def attend(
+        self, examples: Examples, heads: slice | list[int] = slice(None)
+    ) -> sf.SparseDistribution:
+        """Where each head looks, or each of some, batch shape (B, heads)."""
+        queries = self.query(self.encoder(examples.grid)).unflatten(-1, (self.heads, -1))
+        return self.weigh(queries[:, heads], examples)
+
+    def weigh(self, queries: Tensor, examples: Examples) -> sf.SparseDistribution:
+        """Queries (B, heads, outputs) to attention, batch shape (B, heads)."""
         raise NotImplementedError
 
     def context(self, attention: sf.SparseDistribution, examples: Examples) -> Tensor:
@@ -104,32 +109,6 @@ class Attention(nn.Module):
         return logits
 
 
-class Continuous(Attention):
-    r"""A density for each head, of the score $-(t - \mu_h)^2/(2\sigma_h^2)$.
-
-    As in Martins et al. (2020), section 4, the centre is the sigmoid of a linear function of the
-    features, so that no head leaves the domain. The heads start spread over it: without biases
-    they all start in the middle, where one-bump densities are slow to come apart.
-    """
-
-    def __init__(self, classes: int, heads: int, alpha: float, basis: sf.bases.Basis) -> None:
-        super().__init__(classes, heads, alpha, 2)
-        self.basis = basis
-        loc, sigma = _start(heads)
-        self.query.bias.data = torch.stack([loc.logit(), sigma.expm1().log()], -1).reshape(-1)
-
-    def attend(self, examples: Examples) -> sf.SparseDistribution:
-        """Densities, batch shape (B, heads)."""
-        query = self.query(self.encoder(examples.grid)).unflatten(-1, (self.heads, 2))
-        sigma = nn.functional.softplus(query[..., 1]) + _LEAST_SIGMA
-        return sf.rpm(sf.scores.Quadratic(query[..., 0].sigmoid(), sigma=sigma), self.alpha)
-
-    def context(self, attention: sf.SparseDistribution, examples: Examples) -> Tensor:
-        """Expected value function (B, heads)."""
-        value = sf.attention.ValueFunction(self.basis, examples.coefficients)
-        return value.expect(attention).squeeze(-1)
-
-
 class Discrete(Attention):
     """Weights on the observed points: a query from the features, keys from position and value.
 
@@ -138,9 +117,10 @@ class Discrete(Attention):
     """
 
     def __init__(self, classes: int, heads: int, alpha: float) -> None:
-        super().__init__(classes, heads, alpha, _KEYS + 1)
-        loc, sigma = _start(heads)
-        score = -0.5 * ((self._centers() - loc[:, None]) / sigma[:, None]).square()
+        super().__init__(classes, heads, _KEYS + 1)
+        self.alpha = alpha
+        loc = spread(heads).unsqueeze(-1)
+        score = -0.5 * ((self._centers() - loc) / SIGMA).square()
         self.query.bias.data = nn.functional.pad(score, (0, 1)).reshape(-1)
 
     @staticmethod
@@ -153,10 +133,9 @@ class Discrete(Attention):
         bumps = torch.softmax(-0.5 * distance.square(), -1)
         return torch.cat([bumps, examples.values.unsqueeze(-1)], -1)
 
-    def attend(self, examples: Examples) -> sf.SparseDistribution:
+    def weigh(self, queries: Tensor, examples: Examples) -> sf.SparseDistribution:
         """Weights on the points, batch shape (B, heads)."""
-        query = self.query(self.encoder(examples.grid)).unflatten(-1, (self.heads, _KEYS + 1))
-        scores = query @ self.keys(examples).mT
+        scores = queries @ self.keys(examples).mT
         scores = scores.masked_fill(~examples.mask.unsqueeze(1), -math.inf)
         return sf.rpm(sf.scores.Finite(scores), self.alpha)
 
@@ -166,6 +145,6 @@ class Discrete(Attention):
         return mean
 
 
-def _start(heads: int) -> tuple[Tensor, Tensor]:
-    loc = (torch.arange(heads) + 0.5) / heads
-    return loc, torch.full_like(loc, _SIGMA)
+def spread(count: int) -> Tensor:
+    """Points in the middle of `count` equal parts of the domain."""
+    return (torch.arange(count) + 0.5) / count

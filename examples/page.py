@@ -104,22 +104,44 @@ class Section:
     parts: Sequence[Prose | Table | Picture]
     results: dict[str, Any] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> str:
+    @property
+    def pictures(self) -> int:
+        """How many pictures there are."""
+        return sum(isinstance(part, Picture) for part in self.parts)
+
+    def write(self, folder: Path, on_picture: Callable[[str], None]) -> str:
         """The section and the files of its pictures."""
-        parts = "\n".join(part.write(folder) for part in self.parts)
-        title = escape(self.title)
+        written = []
+        for part in self.parts:
+            written.append(part.write(folder))
+            if isinstance(part, Picture):
+                on_picture(part.name)
+        title, parts = escape(self.title), "\n".join(written)
         return f'<section id="{escape(self.key)}"><h2>{title}</h2>\n{parts}\n</section>'
 
 
-def write_page(folder: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+def write_page(
+    folder: Path,
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    on_picture: Callable[[str], None],
+) -> Path:
     """Writes `index.html` and all pictures into a folder, which is made if missing.
+
+    Args:
+        folder: Where to write.
+        title: Title of the page.
+        lead: First paragraph, in HTML.
+        sections: What follows.
+        on_picture: Called with the name of each picture that is drawn.
 
     Returns:
         The page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     links = "".join(f'<a href="#{escape(s.key)}">{escape(s.title)}</a>' for s in sections)
-    body = "\n".join(section.write(folder) for section in sections)
+    body = "\n".join(section.write(folder, on_picture) for section in sections)
     html = _SHELL.read_text(encoding="utf-8")
     for name, text in {"title": escape(title), "lead": lead, "links": links, "body": body}.items():
         html = html.replace(f"<!--{name}-->", text)

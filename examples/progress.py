@@ -1,12 +1,15 @@
-"""What the terminal shows: live bars, or a line for each run where there is no screen."""
+"""What the terminal shows: live bars, or a line for each step where there is no screen."""
 
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count as counter
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from typing_extensions import Self
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "RunBars"]
 
 
 class Reporter:
@@ -36,36 +39,56 @@ class Reporter:
         """A line that stays."""
         self.console.print(f"  {line}")
 
-    def runs(self, count: int, epochs: int) -> "RunBars":
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table that stays; its first column names the row."""
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
+        for column, name in enumerate(header):
+            table.add_column(name, justify="right" if column else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+    @contextmanager
+    def steps(self, count: int) -> Iterator[Callable[[str], None]]:
+        """A bar for `count` steps, as a context: to be called with the name of each that ended."""
+        done = counter(1)
+        with self._live({"": count}) as (task,):
+
+            def ended(name: str) -> None:
+                self._bars.advance(task)
+                self.note(f"{next(done):3d}/{count}  {name}")
+
+            yield ended
+
+    @contextmanager
+    def runs(self, count: int, epochs: int) -> Iterator["RunBars"]:
         """Bars for `count` training runs of so many epochs, as a context."""
-        return RunBars(self, self._bars, count, epochs)
+        with self._live({"all epochs": count * epochs, "": epochs}) as tasks:
+            yield RunBars(self, self._bars, tasks, count)
+
+    @contextmanager
+    def _live(self, totals: dict[str, int]) -> Iterator[list[TaskID]]:
+        """Bars by name, shown while the context lasts."""
+        tasks = [
+            self._bars.add_task(f"  {name}", total=total, note="") for name, total in totals.items()
+        ]
+        # Without a screen rich would write the bars once, at the end; the lines are enough there.
+        try:
+            with self._bars if self.console.is_terminal else nullcontext():
+                yield tasks
+        finally:
+            for task in tasks:
+                self._bars.remove_task(task)
 
 
 class RunBars:
     """One bar for all runs, one for the epochs of the run in progress."""
 
-    def __init__(self, reporter: Reporter, bars: Progress, count: int, epochs: int) -> None:
-        self._reporter, self._bars, self._epochs, self._count = reporter, bars, epochs, count
-        self._all = bars.add_task("  all epochs", total=count * epochs, note="")
-        self._run = bars.add_task("", total=epochs, note="")
-        self._done = 0
-
-    def __enter__(self) -> Self:
-        # Without a screen rich would write the bars once, at the end; the lines are enough there.
-        if self._reporter.console.is_terminal:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def __init__(
+        self, reporter: Reporter, bars: Progress, tasks: Sequence[TaskID], count: int
     ) -> None:
-        if self._reporter.console.is_terminal:
-            self._bars.stop()
-        for task in (self._all, self._run):
-            self._bars.remove_task(task)
+        self._reporter, self._bars, self._count, self._done = reporter, bars, count, 0
+        self._all, self._run = tasks
 
     def begin(self, name: str) -> None:
         """A run begins."""

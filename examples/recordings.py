@@ -1,12 +1,14 @@
-"""Spoken vowels: the recordings, as irregular series of unequal lengths.
+"""Spoken vowels and outlines of leaves: recordings, as irregular series.
 
 JapaneseVowels has nine speakers who say two vowels; every recording is 12 channels (linear
 prediction coefficients) of 7 to 29 frames. Laid end to end, the channels make one series of 84 to
-348 points. A share of them, chosen at random, is kept.
+348 points. OSULeaf has outlines of leaves of six species, each one series of 427 points. A share
+of the points, chosen at random, is kept.
 
 References:
     Kudo, Toyama and Shimbo (1999), Multidimensional curve classification using passing-through
     regions. Pattern Recognition Letters 20.
+    Grandhi, Content-Based Image Retrieval: Plant Species Identification. MSc thesis.
 """
 
 from dataclasses import dataclass
@@ -16,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["Observations", "Recordings", "interpolate", "load_vowels", "observe", "read_ts"]
+__all__ = ["Observations", "Recordings", "interpolate", "load_recordings", "observe", "read_ts"]
 
-_FOLDER = "aeon/datasets/data/JapaneseVowels"
+_FOLDER = "aeon/datasets/data"
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,23 @@ def read_ts(path: Path) -> tuple[list[Tensor], list[str]]:
     return series, labels
 
 
-def load_vowels() -> tuple[Recordings, Recordings]:
+def load_recordings(name: str) -> tuple[Recordings, Recordings]:
     """The training and the test recordings, from the installed aeon wheel (never imported).
+
+    Args:
+        name: JapaneseVowels or OSULeaf.
 
     Raises:
         FileNotFoundError: aeon is not installed, or has no such files.
     """
     try:
-        folder = Path(str(distribution("aeon").locate_file(_FOLDER)))
+        folder = Path(str(distribution("aeon").locate_file(_FOLDER))) / name
     except PackageNotFoundError:
         folder = Path("aeon is not installed")
-    train, test = (folder / f"JapaneseVowels_{part}.ts" for part in ("TRAIN", "TEST"))
+    train, test = (folder / f"{name}_{part}.ts" for part in ("TRAIN", "TEST"))
     if not (train.is_file() and test.is_file()):
         raise FileNotFoundError(
-            f"the JapaneseVowels recordings are missing ({folder}); `make demo` installs them, "
+            f"the {name} recordings are missing ({folder}); `make demo` installs them, "
             "and so does: pip install --no-deps aeon==1.6.0"
         )
     return _recordings(train), _recordings(test)

@@ -10,9 +10,11 @@ class Settings:
     """Options of the tour.
 
     Attributes:
-        seeds: Repetitions on the vowels; each has its own random choices.
+        seeds: Repetitions on the vowels and on the leaves; each has its own random choices.
         epochs: Passes over the training recordings in each run.
-        heads: Numbers of attention heads to compare on the vowels; pictures show the first.
+        heads: Number of attention heads on the vowels.
+        leaf_epochs: Passes over the training outlines in each run.
+        leaf_heads: Number of attention heads on the leaves.
         digit_seeds: Repetitions on the digits; pictures show the first.
         digit_epochs: Passes over the training canvases in each run.
         canvases: Number of training canvases; there are 3/8 as many to test.
@@ -20,7 +22,9 @@ class Settings:
 
     seeds: int = 5
     epochs: int = 40
-    heads: tuple[int, ...] = (8, 32)
+    heads: int = 8
+    leaf_epochs: int = 30
+    leaf_heads: int = 32
     digit_seeds: int = 2
     digit_epochs: int = 3
     canvases: int = 4000

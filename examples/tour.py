@@ -16,6 +16,7 @@ import sparsefam as sf
 
 from .digits import digits
 from .families import families
+from .leaves import leaves
 from .page import Section, write_page
 from .progress import Reporter
 from .settings import Settings
@@ -27,17 +28,19 @@ __all__ = ["STAGES", "main", "run"]
 STAGES: dict[str, Callable[[Settings, Reporter], Section]] = {
     "One-dimensional families": families,
     "Attention on spoken vowels": vowels,
+    "Attention on outlines of leaves": leaves,
     "Attention over an image": digits,
 }
 
 # Settings that are options of the command line.
 _COUNTS = {
-    "seeds": "repetitions on the vowels",
+    "seeds": "repetitions on the vowels and on the leaves",
     "epochs": "epochs of a run on the vowels",
+    "leaf_epochs": "epochs of a run on the leaves",
     "digit_seeds": "repetitions on the digits",
     "digit_epochs": "epochs of a run on the digits",
 }
-_QUICK = Settings(2, 1, (3,), digit_seeds=2, digit_epochs=1, canvases=64)
+_QUICK = Settings(2, 1, 3, leaf_epochs=1, leaf_heads=3, digit_seeds=2, digit_epochs=1, canvases=64)
 
 
 def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
@@ -60,7 +63,8 @@ def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
         reporter.stage(title)
         sections.append(stage(settings, reporter))
     reporter.stage("Writing the page")
-    page = write_page(folder, "sparsefam: a tour", _lead(settings), sections)
+    with reporter.steps(sum(section.pictures for section in sections)) as drawn:
+        page = write_page(folder, "sparsefam: a tour", _lead(settings), sections, drawn)
     results = {
         "settings": asdict(settings),
         "versions": {"sparsefam": sf.__version__, "torch": torch.__version__},

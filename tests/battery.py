@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from references import Ball, Line
+from references import Array, Ball, Line, Pieces
 from torch import Size, Tensor
 
 from sparsefam import SparseDistribution
@@ -24,6 +24,8 @@ BAD_VALUES = {
     "scale": [0.0, -1.0, math.nan, math.inf],
     "scale_tril": [0.0, -1.0, math.nan, math.inf],
     "alpha": [1.0, 0.5, -2.0, math.nan],
+    "weights": [math.nan, math.inf, -math.inf],
+    "logits": [math.nan, math.inf],
 }
 
 
@@ -36,12 +38,20 @@ class Family:
         make: Builds the distribution from its parameters, given by name.
         density: Its density in plain Python, up to a constant: (t, **parameters) to a float. Of
             vectors from arrays (..., D) to arrays (...), a function of |scale_tril^-1 (t - loc)|.
+            Where the support may be several intervals: from parameters to `Pieces`.
         scalar: Parameters of one density, by name: numbers exact in float32. Each becomes a tensor
             that requires grad.
         batch: Parameters that broadcast to a batch of shape (2, 3), as nested lists.
         escorts: Values of beta that have an escort (None: the default).
         no_escorts: Values of beta that are refused.
         has_score: Whether the density and alpha determine the score.
+        base: Of which p is the density, at locations.
+        ranks: How many axes of a parameter belong to one density; default none, of vectors those
+            of loc and scale_tril.
+        connected: Whether the support is one interval: only then it has a bijection, and `rsample`.
+        signed: Whether weights of `quadrature` may be negative.
+        smooth: Whether second derivatives exist; else they are refused.
+        constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
     """
@@ -56,6 +66,12 @@ class Family:
     escorts: tuple[float | None, ...] = (None, 0.0, 0.4, 1.0, 1.5)
     no_escorts: tuple[float | None, ...] = (-0.5,)
     has_score: bool = True
+    base: Callable[[Tensor], Tensor | float] = lambda t: 1.0
+    ranks: dict[str, int] | None = None
+    connected: bool = True
+    signed: bool = False
+    smooth: bool = True
+    constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True
 
@@ -100,9 +116,14 @@ class Case:
     def event_shape(self) -> Size:
         return self.family.event_shape
 
+    def rounding(self, dtype: torch.dtype) -> float:
+        """Of probabilities, where these are sums of masses."""
+        return 64 * torch.finfo(dtype).eps if self.family.ranks else 0.0
+
     def rank(self, name: str) -> int:
         """How many axes of a parameter, known by its name, belong to one density."""
-        return {"loc": 1, "scale_tril": 2}.get(name, 0) if self.event_shape else 0
+        ranks = {"loc": 1, "scale_tril": 2} if self.event_shape else {}
+        return (self.family.ranks or ranks).get(name, 0)
 
     def spread(self, shape: Size | tuple[int, ...], leaves: dict[str, Tensor]) -> dict[str, Tensor]:
         """Parameters of their own for every density of a batch of this shape."""
@@ -111,17 +132,22 @@ class Case:
         }
 
     @cached_property
-    def references(self) -> list[Line] | list[Ball]:
+    def references(self) -> list[Line] | list[Ball] | list[Pieces]:
         """Its densities, in the order of the flattened batch."""
         p = self()
         count = self.batch_shape.numel()
         leaves = self.spread(self.batch_shape, {k: v.detach() for k, v in self.leaves().items()})
         flat = {k: v.reshape(count, *v.shape[len(self.batch_shape) :]) for k, v in leaves.items()}
         make = self._ball if self.event_shape else self._line
+        rows = [
+            {k: v[i].numpy() if v[i].dim() else v[i].item() for k, v in flat.items()}
+            for i in range(count)
+        ]
+        if self.family.ranks:
+            return [self.family.density(**row) for row in rows]
         found = []
         for i, centre in enumerate(p.mean.reshape(count, *self.event_shape)):
-            row = {k: v[i].numpy() if v[i].dim() else v[i].item() for k, v in flat.items()}
-            bare = make(p, i, partial(self.family.density, **row), centre)
+            bare = make(p, i, partial(self.family.density, **rows[i]), centre)
             found.append(replace(bare, mass=bare.integral(bare.shape)))
         return found
 
@@ -140,36 +166,53 @@ class Case:
         return values.reshape(self.batch_shape + values.shape[1:])
 
 
+def scale_of(case: Case) -> str | None:
+    """The name of the parameter that is a scale, if there is one."""
+    return next((name for name in ("scale", "scale_tril") if name in case.parameters), None)
+
+
 # Locations
 
 
 def ends(p: SparseDistribution) -> tuple[Tensor, Tensor]:
     """Lower and upper end of the support of numbers, each (*batch)."""
-    lower, upper = p.support.intervals.squeeze(-2).unbind(-1)
-    return lower, upper
+    lower, upper = p.support.intervals.detach().unbind(-1)
+    return lower[..., 0], torch.where(upper.isnan(), -math.inf, upper).amax(-1)
 
 
 def bounded(p: SparseDistribution) -> bool:
     """Whether the support ends."""
     if p.event_shape:
         return isinstance(p.support, Ellipsoid)
-    return bool(p.support.intervals.isfinite().all())
+    return bool(torch.stack(ends(p)).isfinite().all())
 
 
 def frame(p: SparseDistribution, deviations: float = 3.0) -> tuple[Tensor, Tensor]:
     """Centre and factor of the support, or of a number of deviations where it does not end."""
     if not p.event_shape:
-        lower, upper = ends(p) if bounded(p) else (-deviations * p.stddev, deviations * p.stddev)
-        return p.mean, (upper - lower) / 2
+        if not bounded(p):
+            return p.mean, deviations * p.stddev
+        lower, upper = widest(p)
+        return (lower + upper) / 2, (upper - lower) / 2
     if isinstance(p.support, Ellipsoid):
         return p.support.loc, p.support.scale_tril
     return p.mean, deviations * torch.linalg.cholesky(p.covariance_matrix)
 
 
+def widest(p: SparseDistribution) -> tuple[Tensor, Tensor]:
+    """Ends of the widest interval of the support, each (*batch)."""
+    intervals = p.support.intervals.detach()
+    width = intervals.diff(dim=-1).squeeze(-1).nan_to_num(-1.0)
+    best = width.argmax(-1)[..., None, None].expand(*p.batch_shape, 1, 2)
+    lower, upper = intervals.gather(-2, best).squeeze(-2).unbind(-1)
+    return lower, upper
+
+
 def located(p: SparseDistribution, radii: Tensor) -> Tensor:
     """Locations (K, *batch, *event) at shares (K,) of the way from the centre to the edge.
 
-    A negative share goes the other way; vectors go in a direction of their own for each.
+    A negative share goes the other way; vectors go in a direction of their own for each. Of
+    several intervals it is the widest that has the centre.
     """
     centre, factor = frame(p)
     radii = radii.to(factor.dtype)
@@ -183,7 +226,16 @@ def located(p: SparseDistribution, radii: Tensor) -> Tensor:
 
 def interior(p: SparseDistribution, count: int = 7) -> Tensor:
     """Locations (count, *batch, *event) inside the support, or within three deviations."""
-    return located(p, torch.linspace(-0.94, 0.96, count, dtype=DOUBLE))
+    radii = torch.linspace(-0.94, 0.96, count, dtype=DOUBLE)
+    if p.event_shape or not bounded(p):
+        return located(p, radii)
+    intervals = p.support.intervals.detach()
+    lengths = intervals.diff(dim=-1).squeeze(-1).nan_to_num(0.0)
+    way = (radii.to(lengths).reshape(-1, *(1,) * lengths.dim()) + 1) / 2
+    # As far along the intervals laid end to end; what has passed one or not begun it leaves zero.
+    passed = way * lengths.sum(-1, keepdim=True) - lengths.cumsum(-1) + lengths
+    here = (passed > 0) & (passed <= lengths)
+    return torch.where(here, intervals[..., 0] + passed, 0.0).sum(-1)
 
 
 def per_event(weights: Tensor, values: Tensor) -> Tensor:
@@ -194,9 +246,18 @@ def per_event(weights: Tensor, values: Tensor) -> Tensor:
 def masses(case: Case, q: SparseDistribution) -> Tensor:
     """Integrals (*batch) of a density of the case's shape over the supports of the case."""
     rules = [r.rule() for r in case.references]
-    t, weights = (torch.as_tensor(np.stack(x, 1)) for x in zip(*rules, strict=True))
+    size = max(len(weights) for _, weights in rules)
+    t, weights = (
+        torch.as_tensor(np.stack([_padded(column, size) for column in x], 1))
+        for x in zip(*rules, strict=True)
+    )
     probs = q.prob(t.reshape(len(t), *q.batch_shape, *q.event_shape))
     return (weights.reshape(probs.shape) * probs).sum(0)
+
+
+def _padded(column: Array, size: int) -> Array:
+    """With zeros behind."""
+    return np.concatenate([column, np.zeros((size - len(column), *column.shape[1:]))])
 
 
 # Bases

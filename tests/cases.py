@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from battery import DOUBLE, SINGLE, Case, Family
+from cases_kernel import KERNELS
+from cases_mixture import MIXTURES
 from cases_multivariate import MULTIVARIATE
 from scipy.optimize import brentq
 from torch import Tensor
@@ -116,6 +118,8 @@ FAMILIES = [
         escorts=(None, 0.4, 1.0, 1.5),
         no_escorts=(0.0, -0.5),
     ),
+    *KERNELS,
+    *MIXTURES,
     *MULTIVARIATE,
 ]
 
@@ -143,9 +147,17 @@ def _multivariate(cases: Iterable[Case]) -> list[Case]:
 
 
 every_case = _every(CASES)
-every_thorough_case = pytest.mark.parametrize("case", [weighed(case) for case in CASES])
+every_thorough_case = pytest.mark.parametrize(
+    "case", [weighed(case) for case in CASES if case.family.connected]
+)
 every_scalar = _every(SCALARS)
 every_batch = _every(BATCHES)
+every_pair = _every(case for case in SCALARS if len(case.parameters) > 1)
+# Only numbers and vectors in one piece have a bijection from space, and paths of draws.
+every_connected_case = _every(case for case in CASES if case.family.connected)
+every_connected_scalar = _every(case for case in SCALARS if case.family.connected)
+every_connected_line = _every(case for case in _univariate(CASES) if case.family.connected)
+every_scattered_case = _every(case for case in CASES if not case.family.connected)
 every_scored_case = _every(case for case in CASES if case.family.has_score)
 # Distribution functions and quantiles are asked of numbers only, factors of vectors only.
 every_univariate_case = _every(_univariate(CASES))

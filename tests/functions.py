@@ -49,11 +49,12 @@ BASES = {
 def functions(case: Case) -> dict[str, Function]:
     """All that a case is asked."""
     own = VECTORS if case.event_shape else NUMBERS
+    shared = {k: v for k, v in SHARED.items() if k not in case.family.constant}
     expectations = {
         f"expect-{name}": lambda p, x, name=name: p.expect(BASES[case.family.dim, x.dtype][name])
         for name in BASES[case.family.dim, DOUBLE]
     }
-    return SHARED | own | expectations
+    return shared | own | expectations
 
 
 def every_function(cases: list[Case], slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
@@ -83,7 +84,10 @@ def function(case: Case, name: str) -> Callable[..., Tensor]:
 
 
 def gradients(value: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """Gradients of a weighted sum, of which no part cancels another; infinite terms give none."""
+    """Gradients of a weighted sum, of which no part cancels another; infinite terms give none.
+
+    Some densities keep what they have computed, with its graph.
+    """
     weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype).reshape(value.shape)
-    found = torch.autograd.grad(value, inputs, weights, allow_unused=True, materialize_grads=True)
-    return list(found)
+    options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
+    return list(torch.autograd.grad(value, inputs, weights, **options))

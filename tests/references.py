@@ -33,6 +33,10 @@ class Line:
     centre: float
     mass: float = 1.0
 
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        return (self.ends,)
+
     def density(self, t: float) -> float:
         return self.shape(t) / self.mass
 
@@ -63,6 +67,58 @@ class Line:
         pieces = [tanh_sinh(0.01, a, b) for a, b in pairwise(cuts)]
         nodes, weights = zip(*pieces, strict=True)
         return np.concatenate(nodes), np.concatenate(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A density of numbers on any number of intervals, with the rule that integrates it.
+
+    Attributes:
+        density: Of locations of any shape.
+        cells: Nodes and weights of integrals over the support, cut at further marks.
+        intervals: Ends of each of its intervals.
+    """
+
+    density: Callable[[Values], Values]
+    cells: Callable[[Array], tuple[Array, Array]]
+    intervals: tuple[tuple[float, float], ...]
+
+    def densities(self, t: Array) -> Array:
+        return np.asarray(self.density(t))
+
+    @cached_property
+    def centre(self) -> float:
+        return self.expect(lambda t: t)
+
+    def integral(self, g: Callable[[Array], Array], upper: float = math.inf) -> float:
+        """Integral of g over the support, as far as `upper`."""
+        t, weights = self.smooth_rule([upper] if math.isfinite(upper) else [])
+        return float((weights * g(t))[t < upper].sum())
+
+    def expect(self, g: Callable[[Array], Array]) -> float:
+        return self.integral(lambda t: g(t) * self.density(t))
+
+    def rule(self) -> tuple[Array, Array]:
+        """Nodes and weights of integrals over the support."""
+        return self.smooth_rule()
+
+    def smooth_rule(self, marks: Sequence[float] = ()) -> tuple[Array, Array]:
+        """Nodes and weights of integrals of functions that are smooth between the marks."""
+        return self.cells(np.array(marks, dtype=float))
+
+
+def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pieces:
+    """Of a density that is smooth between the locations that each interval lists."""
+
+    def cells(marks: Array) -> tuple[Array, Array]:
+        found = []
+        for cuts in intervals:
+            inner = [t for t in marks.tolist() if cuts[0] < t < cuts[-1]]
+            found += [tanh_sinh(0.01, a, b) for a, b in pairwise(sorted({*cuts, *inner}))]
+        nodes, weights = zip(*found, strict=True)
+        return np.concatenate(nodes), np.concatenate(weights)
+
+    return Pieces(density, cells, tuple((cuts[0], cuts[-1]) for cuts in intervals))
 
 
 @dataclass(frozen=True, eq=False)

@@ -316,7 +316,7 @@ PADDING = torch.zeros(2, 9, dtype=torch.bool)
         (lambda: ContinuousAttention(4, 0, BASIS), "embed_dim must be .*num_heads, got 4 and 0"),
         (lambda: ContinuousAttention(4, 2, BASIS, 0.5), "alpha must be at least 1, got 0.5"),
         (lambda: ContinuousAttention(4, 2, BASIS, math.nan), "alpha must be at least 1, got nan"),
-        (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernel"), "score must be .*got 'kernel'"),
+        (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernels"), "score must be .*got 'kernels'"),
         (
             lambda: ContinuousAttention(4, 2, BASIS, combine=True),
             "combine must be False unless score='moments', got score='quadratic'",

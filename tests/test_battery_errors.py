@@ -4,17 +4,13 @@ import math
 
 import pytest
 import torch
-from battery import BAD_VALUES, DOUBLE, Case
-from cases import every_case, every_multivariate_scalar, every_scalar
+from battery import BAD_VALUES, DOUBLE, Case, scale_of
+from cases import every_case, every_multivariate_scalar, every_pair, every_scalar
 from torch import Tensor
 
 
 def constants(case: Case) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in case.leaves().items()}
-
-
-def scale_name(case: Case) -> str:
-    return "scale_tril" if case.event_shape else "scale"
 
 
 @every_case
@@ -27,18 +23,22 @@ def test_bad_parameters_are_named_with_their_value(case: Case) -> None:
                 case.family.make(**leaves)
 
 
-@every_scalar
+@every_pair
 def test_shapes_that_do_not_broadcast_are_named(case: Case) -> None:
-    leaves, name = constants(case), scale_name(case)
-    leaves |= case.spread((2,), {"loc": leaves["loc"]}) | case.spread((3,), {name: leaves[name]})
-    with pytest.raises(ValueError, match=rf"loc \(2,.*\), {name} \(3,.*\)"):
+    leaves, (first, second) = constants(case), list(case.parameters)[:2]
+    for name, count in ((first, 2), (second, 3)):
+        leaves |= case.spread((count,), {name: leaves[name]})
+    with pytest.raises(ValueError, match=rf"{first} \(2,.*\), {second} \(3,.*\)"):
         case.family.make(**leaves)
 
 
 @every_scalar
 def test_arguments_that_are_no_numbers_are_named(case: Case) -> None:
-    with pytest.raises(ValueError, match="loc must be a number or a tensor, got 'left'"):
-        case.family.make(**constants(case) | {"loc": "left"})
+    name = next(iter(case.parameters))
+    with pytest.raises(
+        ValueError, match=rf"{name} must be a (number or a |floating )?tensor.*, got 'left'"
+    ):
+        case.family.make(**constants(case) | {name: "left"})
 
 
 @every_case
@@ -97,7 +97,9 @@ def test_singular_factors_are_told_what_to_do(case: Case) -> None:
 @every_scalar
 def test_validation_may_be_switched_off(case: Case) -> None:
     leaves = constants(case)
-    broken = {scale_name(case): -leaves[scale_name(case)]}
+    name = scale_of(case)
+    # Without a scale there is nothing to do without: nodes are chosen for finite scores.
+    broken = {} if name is None else {name: -leaves[name]}
     p = case.family.make(**leaves | broken, validate_args=False)
     p.log_prob(torch.full(p.event_shape, math.nan, dtype=DOUBLE))
     q = case.family.make(**leaves, validate_args=False)

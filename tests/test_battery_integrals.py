@@ -65,7 +65,9 @@ def test_covariance_matrix(case: Case) -> None:
 @every_case
 def test_shannon_entropy(case: Case) -> None:
     expected = case.reference(lambda r: -r.expect(lambda t: log(r.density(t))))
-    torch.testing.assert_close(case().entropy(), expected, **CLOSE)
+    # The effective weights of kernel densities are those of powers, not of their logarithms.
+    close = {"rtol": 0.0, "atol": 1e-7} if case.family.signed else CLOSE
+    torch.testing.assert_close(case().entropy(), expected, **close)
 
 
 @every_case
@@ -94,7 +96,7 @@ def _power_integral(case: Case, power: float) -> Tensor:
 def test_log_normalizer_completes_the_deformed_exponential(case: Case) -> None:
     p = case()
     t = torch.cat([interior(p), p.mean + 50 * p.stddev.unsqueeze(0)])
-    found = exp_beta(p.score(t) - p.log_normalizer, 2 - p.alpha)
+    found = exp_beta(p.score(t) - p.log_normalizer, 2 - p.alpha) * case.family.base(t)
     torch.testing.assert_close(found, p.prob(t), rtol=1e-11, atol=1e-14)
 
 
@@ -105,5 +107,6 @@ def test_the_prediction_map_of_the_score_gives_the_density_back(case: Case) -> N
     q = rpm(p.score, alphas.item() if len(alphas) == 1 else p.alpha)
     assert type(q) is type(p)
     t = interior(p)
-    torch.testing.assert_close(q.loc, p.loc, rtol=0, atol=0)
+    if "loc" in type(p).arg_constraints:
+        torch.testing.assert_close(q.loc, p.loc, rtol=0, atol=0)
     torch.testing.assert_close(q.prob(t), p.prob(t), rtol=1e-11, atol=0)

@@ -20,15 +20,17 @@ def test_values_broadcast_and_a_batch_is_its_elements(case: Case) -> None:
     p, shape = case(), case.batch_shape
     whole = case.spread(shape, {k: v.detach() for k, v in case.leaves().items()})
     values = torch.tensor([1e-3, 0.4, 0.9], dtype=DOUBLE).reshape(3, *(1,) * len(shape))
+    # Where masses are sums, those of a batch are of another order.
+    close = 1e-9 if case.family.signed else 1e-13
     for function in ("cdf", "icdf"):
         found = getattr(p, function)(values)
-        assert torch.equal(found, getattr(p, function)(values.expand(3, *shape)))
+        spread = getattr(p, function)(values.expand(3, *shape))
+        torch.testing.assert_close(found, spread, rtol=close, atol=close)
         for index in {(0,) * len(shape), tuple(n - 1 for n in shape)}:
             one = case.family.make(**{k: v[index] for k, v in whole.items()})
             expected = getattr(one, function)(values.flatten())
-            torch.testing.assert_close(
-                found[(slice(None), *index)], expected, rtol=1e-13, atol=1e-13
-            )
+            mine = found[(slice(None), *index)]
+            torch.testing.assert_close(mine, expected, rtol=close, atol=close)
 
 
 @every_univariate_case
@@ -60,7 +62,8 @@ def test_cdf_ends_at_zero_and_one(case: Case) -> None:
     torch.testing.assert_close(p.cdf(lower), torch.zeros_like(lower), rtol=0, atol=1e-15)
     torch.testing.assert_close(p.cdf(upper), torch.ones_like(upper), rtol=0, atol=1e-15)
     assert torch.equal(p.cdf(p.mean - 1e3 * p.stddev), torch.zeros_like(lower))
-    assert torch.equal(p.cdf(p.mean + 1e3 * p.stddev), torch.ones_like(lower))
+    end, rounding = p.cdf(p.mean + 1e3 * p.stddev), case.rounding(DOUBLE)
+    torch.testing.assert_close(end, torch.ones_like(lower), rtol=0, atol=rounding)
 
 
 @every_univariate_case
@@ -81,7 +84,8 @@ def test_icdf_inverts_cdf_far_into_the_tails(case: Case, dtype: torch.dtype) -> 
     assert p.support.check(t).all()
     # As good as the rounding of t and of u allows, and of some tens of nodes where cdf is a sum.
     eps = torch.finfo(dtype).eps
-    allowed = eps * (p.prob(t) * (t.abs() + p.stddev) + u)
+    level = torch.ones_like(u) if case.family.signed else u
+    allowed = eps * (p.prob(t) * (t.abs() + p.stddev) + level)
     assert ((p.cdf(t) - u).abs() < 16 * allowed).all()
 
 

@@ -6,9 +6,17 @@ import pickle
 
 import pyro
 import pyro.distributions
+import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case, bounded, interior, located
-from cases import every_case, every_dtype, every_scalar
+from cases import (
+    every_case,
+    every_connected_case,
+    every_connected_scalar,
+    every_dtype,
+    every_scalar,
+    every_scattered_case,
+)
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
@@ -47,8 +55,14 @@ def free(case: Case, dtype: torch.dtype) -> Tensor:
     return torch.outer(torch.linspace(-4, 4, 9, dtype=dtype), pattern).reshape(shape)
 
 
+@every_scattered_case
+def test_no_space_maps_onto_several_intervals(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"support must be one interval[\s\S]*got[\s\S]*icdf"):
+        biject_to(case().support)
+
+
 @every_dtype
-@every_case
+@every_connected_case
 def test_space_maps_onto_the_support_and_back(case: Case, dtype: torch.dtype) -> None:
     p = case(dtype)
     transform, x = biject_to(p.support), free(case, dtype)
@@ -59,7 +73,7 @@ def test_space_maps_onto_the_support_and_back(case: Case, dtype: torch.dtype) ->
     assert (transform.inv(t) - x).abs().max() < tolerance
 
 
-@every_case
+@every_connected_case
 def test_the_map_onto_the_support_knows_its_volume(case: Case) -> None:
     p = case()
     transform, x = biject_to(p.support), free(case, DOUBLE)
@@ -111,7 +125,7 @@ def test_runs_in_a_plate(case: Case) -> None:
     torch.testing.assert_close(site["log_prob"], expected)
 
 
-@every_scalar
+@every_connected_scalar
 def test_variational_inference_improves_its_bound(case: Case) -> None:
     seen = torch.full((3, *case.event_shape), 0.9)
 

@@ -229,7 +229,7 @@ def test_the_verdict_on_digits_follows_the_numbers() -> None:
 
     def said(mean: float, *others: float) -> str:
         accuracy = dict(zip(READERS, (mean, *others), strict=True))
-        return verdict({name: [Run(x, 1.0)] * 2 for name, x in accuracy.items()}, labels)
+        return verdict({name: [Run(x, 1.0, 10)] * 2 for name, x in accuracy.items()}, labels)
 
     learned = said(0.37, 0.98, 0.975, 0.97)
     assert "attention is needed" in learned and "less than two points apart" in learned

@@ -1,4 +1,4 @@
-"""Derivatives of mixtures: of members, of draws, through compilation and transforms."""
+"""Derivatives of mixtures: of members, of draws; under transforms."""
 
 import math
 
@@ -11,8 +11,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam import Mixture, MultivariateNormal, Normal, Triangular, TruncatedParabola, bases
 from sparsefam.distributions.mixture_quantiles import attached
-
-pytestmark = pytest.mark.slow
 
 PSI = bases.GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]).double()
 POWERS = bases.Polynomial(1).double()
@@ -62,39 +60,51 @@ def test_derivatives_are_those_of_differences(make, member) -> None:
     assert gradcheck(lambda *x: member(make(*x)), leaves(2))
 
 
-@pytest.mark.parametrize("member", [MEMBERS[k] for k in ("log_prob", "cdf", "icdf", "expect")])
-def test_second_derivatives_are_those_of_differences(member) -> None:
-    assert gradgradcheck(lambda *x: member(normals(*x)), leaves(2))
-    assert gradgradcheck(lambda *x: member(parabolas(*x)), leaves(2), atol=1e-4)
+SECOND = ("log_prob", "cdf", "icdf", "expect", "entropy")
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        # Tracing the steps to a root takes half a minute, tracing windows a quarter.
-        pytest.param(member, id=name, marks=[pytest.mark.slow] * (name in ("icdf", "covariance")))
-        for name, member in MEMBERS.items()
-    ],
-)
-@pytest.mark.parametrize("make", [normals, parabolas])
-def test_compiled_and_mapped_they_are_the_same(
-    make, member, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # torch cannot trace its own validation of distributions, and so switches it off itself.
-    monkeypatch.setattr(td.Distribution, "_validate_args", False)
-    args = tuple(x.detach() for x in leaves(2))
-    expected = member(make(*args))
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_are_those_of_differences(name: str) -> None:
+    member = MEMBERS[name]
+    assert gradgradcheck(lambda *x: member(normals(*x)), leaves(), fast_mode=True)
+    assert gradgradcheck(lambda *x: member(parabolas(*x)), leaves(), atol=1e-4, fast_mode=True)
 
+
+@pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
+def test_entropies_have_derivatives_where_densities_vanish(gap: float) -> None:
+    """Touching, apart by a gap narrower than the quadrature's pieces, and far apart."""
+    weights, scale = logits(0.25, 0.75).requires_grad_(), torch.tensor([1.0, 0.5], dtype=DOUBLE)
+    loc = torch.tensor([0.0, 1.5 + gap], dtype=DOUBLE, requires_grad=True)
+    scale.requires_grad_()
+    p = Mixture(weights, TruncatedParabola(loc, scale))
+    slopes = torch.autograd.grad(p.entropy(), (weights, loc, scale), create_graph=True)
+    # Of disjoint components it is the mean of theirs, log(scale) + const, and that of the weights.
+    pi = weights.softmax(0)
+    const = TruncatedParabola(0.0, 1.0).entropy().double()
+    by_hand = (pi * (TruncatedParabola(loc, scale).entropy() - pi.log())).sum()
+    torch.testing.assert_close(p.entropy(), by_hand)
+    torch.testing.assert_close(const + scale.log(), TruncatedParabola(loc, scale).entropy())
+    expected = torch.autograd.grad(by_hand, (weights, scale), create_graph=True)
+    for found, exact in zip((slopes[0], slopes[2]), expected, strict=True):
+        torch.testing.assert_close(found, exact)
+    if gap:
+        torch.testing.assert_close(slopes[1], torch.zeros(2, dtype=DOUBLE), rtol=0, atol=1e-9)
+        second = torch.autograd.grad(slopes[2][0], scale)[0]
+        exact = torch.autograd.grad(expected[1][0], scale)[0]
+        torch.testing.assert_close(second, exact, rtol=1e-6, atol=1e-9)
+
+
+# T and U have an entry for each of the batch, so each of the mapped sees both.
+@every_member
+@pytest.mark.parametrize("make", [normals, parabolas, unlike])
+def test_mapped_they_are_the_same(make, member) -> None:
     def ask(*args: Tensor) -> Tensor:
         return member(make(*args))
 
-    torch._dynamo.reset()
-    compiled = torch.compile(ask, fullgraph=True, backend="aot_eager")(*args)
-    torch.testing.assert_close(compiled, expected)
-    # T and U have an entry for each of the batch, so each of the mapped sees both.
+    args = tuple(x.detach() for x in leaves(2))
     wide = tuple(x.unsqueeze(1).expand(2, 2, 3) for x in args)
     mapped = torch.func.vmap(ask)(*wide)
-    torch.testing.assert_close(mapped.diagonal().movedim(-1, 0), expected)
+    torch.testing.assert_close(mapped.diagonal().movedim(-1, 0), ask(*args))
 
 
 def test_value_gets_the_slope_of_the_density() -> None:

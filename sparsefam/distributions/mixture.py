@@ -25,6 +25,11 @@ from .pieces import highest, piece_rule
 
 __all__ = ["Mixture"]
 
+_UNATTACHED = (
+    "no draw from vectors or from a support of several intervals has the right gradient: "
+    "use rsample_components"
+)
+
 
 class Mixture(SparseDistribution):
     r"""Weighted sum of densities, whose support is the union of theirs.
@@ -88,10 +93,6 @@ class Mixture(SparseDistribution):
             alive = (weights > -math.inf).any(-1)
             require(alive, "logits", "above -inf for at least one component", weights)
         Distribution.__init__(self, batch, self.parts.event_shape, validate_args=validate_args)
-
-    @property
-    def _log_probs(self) -> Tensor:
-        return torch.log_softmax(self.logits, -1)
 
     @property
     def probs(self) -> Tensor:
@@ -190,7 +191,7 @@ class Mixture(SparseDistribution):
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
-        terms = self.parts.at(lambda p, t: p.log_prob(t), value) + self._log_probs
+        terms = self.parts.at(lambda p, t: p.log_prob(t), value) + self.logits.log_softmax(-1)
         # torch.logsumexp has NaN derivatives where all vanish or one is infinite.
         large = torch.finfo(terms.dtype).max
         most = terms.detach().amax(-1)
@@ -232,13 +233,10 @@ class Mixture(SparseDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        # Two conditions, and not has_rsample, so that a compiled graph can hold the check.
-        if not self._on_whole_line:
-            if not torch._is_all_true(self._connected):
-                raise NotImplementedError(
-                    "no draw from vectors or from a support of several intervals has the right "
-                    "gradient: use rsample_components"
-                )
+        if torch.compiler.is_compiling() and not self._on_whole_line:
+            torch._assert_async(self._connected.all(), _UNATTACHED)  # it cannot branch on values
+        elif not self.has_rsample:
+            raise NotImplementedError(_UNATTACHED)
         return attached(self, self.sample(sample_shape))
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:

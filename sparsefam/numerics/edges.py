@@ -29,6 +29,10 @@ __all__ = [
     "single_piece",
 ]
 
+# How far from a check point the vertex of the parabola through it may lie, in half distances of
+# check points: a bit more than 1, since they are not equidistant.
+_REACH = 1.2
+
 
 class Panel(NamedTuple):
     """What turns m nodal values into something else.
@@ -120,8 +124,9 @@ def signs(values: Tensor, panel: Panel) -> Signs:
     u = panel.checks @ values
     positive = u.sign().clamp_min_(0)
     changes = (positive[1:] - positive[:-1]).abs_().sum(0)
-    # The vertex of a parabola lies at most an eighth of its bend below the middle.
-    dips = (panel.bends @ values).abs_().sub_(u[1:-1].abs(), alpha=8).amax(0)
+    # By how much the vertex of a parabola lies below its middle point, at most.
+    depth = (panel.bends @ values).abs_().mul_(_REACH**2 / 8)
+    dips = depth.sub_(u[1:-1].abs()).amax(0)
     return Signs(u, positive.sum(0), changes, dips)
 
 
@@ -148,7 +153,7 @@ def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
     left, mid, right = u[:-2], u[1:-1], u[2:]
     bend, tilt = left + right - 2 * mid, left - right
     vertex = mid - tilt.square() / (8 * bend)
-    crosses = ((vertex > 0) != (mid > 0)) & (tilt.abs() <= bend.abs()) & (bend != 0)
+    crosses = ((vertex > 0) != (mid > 0)) & (tilt.abs() <= _REACH * bend.abs()) & (bend != 0)
     crosses &= ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
     middle = torch.where(crosses, vertex, mid)
     spacing = math.pi / (len(u) - 1)
