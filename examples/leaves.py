@@ -74,7 +74,7 @@ def _attention(found: Comparison) -> list[Picture]:
         found,
         "leaves",
         "species",
-        "The first head in all test outlines, a row for each, sorted by species. Where the ground "
-        "shows through, the density is exactly zero.",
+        "The first head in all test outlines, a row for each, sorted by species. No colour: "
+        "outside the supports, where the density is exactly zero.",
     )
     return [some, everywhere]

@@ -106,8 +106,8 @@ def heads_picture(found: Comparison, key: str, label: str, caption: str) -> Pict
     return Picture(
         f"{key}-heads",
         lambda look: draw_heads(look, heights, labels, label),
-        "Density over position, a row for each test recording, sorted by class; no colour where it "
-        "is zero.",
+        "Density over position, a row for each test recording, sorted by class; no colour "
+        "outside the supports.",
         caption,
     )
 

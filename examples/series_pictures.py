@@ -1,6 +1,7 @@
 """Pictures of irregular series: what goes in, where attention goes, and how well it serves."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ __all__ = ["View", "draw_accuracy", "draw_attention", "draw_heads", "draw_input"
 _STEPS = 600
 # Share of the densities' values that the colours tell apart; the highest peaks look alike.
 _TOLD_APART = 0.99
+_LEAST = 1e-30
 
 # Where some heads look in an example: batch shape (1, heads).
 View = Callable[[Examples], sf.SparseDistribution]
@@ -94,10 +96,16 @@ def _draw_heads(ax: Axes, view: View, example: Examples) -> None:
 
 
 def heights_of(density: sf.SparseDistribution, labels: Tensor) -> Tensor:
-    """Densities of batch shape (B, 1) at 600 positions, sorted by their labels (B,): (B, 600)."""
+    """Densities of batch shape (B, 1) at 600 positions, sorted by their labels (B,): (B, 600).
+
+    Zero outside their supports, and positive inside, even where exponentials underflow.
+    """
     t = ((torch.arange(_STEPS) + 0.5) / _STEPS).reshape(-1, 1, 1)
+    support: Any = density.support
     with torch.no_grad():
-        return density.prob(t).squeeze(-1).T[labels.argsort(stable=True)]
+        inside = density.prob(t).clamp_min(_LEAST)
+        heights = torch.where(support.check(t), inside, 0.0)
+    return heights.squeeze(-1).T[labels.argsort(stable=True)]
 
 
 def draw_heads(look: Look, heights: Mapping[str, Tensor], labels: Tensor, label: str) -> Figure:
@@ -118,7 +126,7 @@ def draw_heads(look: Look, heights: Mapping[str, Tensor], labels: Tensor, label:
     colors = LinearSegmentedColormap.from_list("density", look.ramp).with_extremes(
         under=look.background
     )
-    norm = Normalize(torch.finfo().tiny, most)
+    norm = Normalize(_LEAST, most)
     for ax, (name, height) in zip(axes, shown.items(), strict=True):
         image = ax.imshow(
             height.numpy(),

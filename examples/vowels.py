@@ -88,8 +88,8 @@ def _attention(found: Comparison) -> list[Picture]:
         "vowels",
         "speaker",
         "The first head of the first seed in all test recordings, a row for each, sorted by "
-        "speaker (figure 1 of Moreno et al. shows one head like this). The ground shows through "
-        "where the density is exactly zero.",
+        "speaker (figure 1 of Moreno et al. shows one head like this). No colour: outside the "
+        "supports, where the density is exactly zero.",
     )
     return [heads, everywhere]
 

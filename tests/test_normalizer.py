@@ -159,7 +159,7 @@ def test_powers_keep_their_digits_as_eps_vanishes(eps: float, dtype: torch.dtype
 
 def test_powers_of_nothing_are_nothing() -> None:
     x = torch.tensor([-2.0, -1.0, 0.5])
-    for power in (Power(1.0), Power(1.0, 1.0, 1), Power(1.0, 1.0, 2), Power(0.7, 1.0, 2)):
+    for power in (Power(1.0), Power(1.0, 1.0, 1), Power(0.7, 1.0, 2)):
         found = power.at(x / power.eps)
         assert found[:2].tolist() == [0, 0]
         assert found[2] > 0

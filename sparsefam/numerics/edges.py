@@ -130,14 +130,15 @@ def signs(values: Tensor, panel: Panel) -> Signs:
     return Signs(u, positive.sum(0), changes, dips)
 
 
-def single_piece(coefficients: Tensor, slope: Tensor, found: Signs, panel: Panel) -> Pieces:
+def single_piece(coefficients: Tensor, found: Signs, panel: Panel) -> Pieces:
     """The piece (1, n) where polynomials are positive whose sign changes once or never."""
     u = found.values
     starts, changes = u[:1] > 0, found.changes > 0
     after = torch.where(starts[0], found.positive, len(u) - found.positive).long() - 1
     after = after.clamp(0, len(u) - 2).unsqueeze(0)
     bracket = (panel.points[after], panel.points[after + 1])
-    roots = _roots(coefficients, slope, bracket, (u.gather(0, after), u.gather(0, after + 1)))
+    heights = (u.gather(0, after), u.gather(0, after + 1))
+    roots = _roots(coefficients, panel, bracket, heights)
     lower = torch.where(starts | ~changes, -1.0, roots)
     upper = torch.where(starts & changes, roots, 1.0)
     return Pieces(lower, torch.where(starts | changes, upper, lower))
@@ -146,35 +147,54 @@ def single_piece(coefficients: Tensor, slope: Tensor, found: Signs, panel: Panel
 def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
     """Check points and values at them, (C, n), and where the sign changes after one, (C - 1, n).
 
-    A dip through zero between check points is found from the parabola through three of them: the
-    middle one moves to its vertex.
+    Args:
+        values: Of the polynomials at the nodes, (m, n).
+        panel: The constants of their panels.
     """
+    coefficients = panel.coefficients @ values
+    slope = panel.slope @ coefficients
     u = panel.checks @ values
-    left, mid, right = u[:-2], u[1:-1], u[2:]
-    bend, tilt = left + right - 2 * mid, left - right
-    vertex = mid - tilt.square() / (8 * bend)
-    crosses = ((vertex > 0) != (mid > 0)) & (tilt.abs() <= _REACH * bend.abs()) & (bend != 0)
-    crosses &= ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
-    middle = torch.where(crosses, vertex, mid)
-    spacing = math.pi / (len(u) - 1)
-    angle = spacing * torch.arange(1, len(u) - 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
-    moved = -torch.cos(angle + spacing * torch.where(crosses, tilt / (2 * bend), 0.0))
-    points = torch.where(crosses, moved, panel.points[1:-1].unsqueeze(-1))
     ends = panel.points[[0, -1]].unsqueeze(-1).expand(2, u.shape[1])
+    points, middle = _vertices(u, coefficients, slope, panel)
     x = torch.cat([ends[:1], points, ends[1:]])
     u = torch.cat([u[:1], middle, u[-1:]])
     positive = u > 0
     return x, u, positive[1:] != positive[:-1]
 
 
+def _vertices(
+    u: Tensor, coefficients: Tensor, slope: Tensor, panel: Panel
+) -> tuple[Tensor, Tensor]:
+    """Inner check points and values, (C - 2, n); moved to a vertex that is across zero.
+
+    It is looked for from the vertex of the parabola through three points, by Newton's method.
+    """
+    left, mid, right = u[:-2], u[1:-1], u[2:]
+    bend, tilt = left + right - 2 * mid, left - right
+    near = (mid * bend > 0) & (tilt.abs() <= _REACH * bend.abs())
+    near &= ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
+    spacing = math.pi / (len(u) - 1)
+    angle = spacing * torch.arange(1, len(u) - 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
+    x = -torch.cos(angle + spacing * torch.where(near, tilt / (2 * bend), 0.0))
+    curve = panel.slope @ slope
+    for _ in range(2):
+        step = chebyshev_sum(slope, x) / chebyshev_sum(curve, x)
+        x = (x - step.nan_to_num(0.0)).clamp(-1, 1)
+    start = panel.points[1:-1].unsqueeze(-1)
+    low, high = panel.points[:-2].unsqueeze(-1), panel.points[2:].unsqueeze(-1)
+    vertex = chebyshev_sum(coefficients, x)
+    crosses = near & ((vertex > 0) != (mid > 0)) & (x > low) & (x < high)
+    return torch.where(crosses, x, start), torch.where(crosses, vertex, mid)
+
+
 def positive_pieces(
-    coefficients: Tensor, slope: Tensor, points: Tensor, values: Tensor, changes: Tensor, most: int
+    coefficients: Tensor, panel: Panel, points: Tensor, values: Tensor, changes: Tensor, most: int
 ) -> Pieces:
     """Pieces where polynomials with coefficients (m, n) are positive, `most` (odd) roots in each.
 
     Args:
         coefficients: Chebyshev coefficients (m, n).
-        slope: Those of the derivative, (m, n).
+        panel: The constants of their panels.
         points: Check points (C, n).
         values: Values there, (C, n).
         changes: Where the sign changes after a check point, (C - 1, n).
@@ -187,7 +207,7 @@ def positive_pieces(
     found = torch.stack([hit.any(0) for hit in hits])
     brackets = (points.gather(0, after), points.gather(0, after + 1))
     heights = (values.gather(0, after), values.gather(0, after + 1))
-    roots = torch.where(found, _roots(coefficients, slope, brackets, heights), 1.0)
+    roots = torch.where(found, _roots(coefficients, panel, brackets, heights), 1.0)
     edges = torch.cat([-torch.ones_like(roots[:1]), roots, torch.ones_like(roots[:1])])
     starts = values[0] > 0
     lower = torch.where(starts, edges[0:-1:2], edges[1::2])
@@ -197,22 +217,28 @@ def positive_pieces(
 
 def _roots(
     coefficients: Tensor,
-    slope: Tensor,
+    panel: Panel,
     bracket: tuple[Tensor, Tensor],
     heights: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Newton's method, kept in a bracket (J, n): as many steps as the dtype needs."""
+    """Roots in brackets (J, n), as many steps as the dtype needs.
+
+    Each goes to the root of a parabola, which also serves where two roots nearly coincide.
+    """
     (low, high), (first, last) = bracket, heights
     apart = first != last
     share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
     x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
     rising = first <= 0
     least = 8 * torch.finfo(x.dtype).eps
-    for _ in range(3 if x.dtype == torch.float32 else 5):
-        value, rate = chebyshev_sum(coefficients, x), chebyshev_sum(slope, x)
+    slope = panel.slope @ coefficients
+    parts = torch.stack([coefficients, slope, panel.slope @ slope], 1).unsqueeze(2)
+    for _ in range(2 if x.dtype == torch.float32 else 4):
+        value, rate, curve = chebyshev_sum(parts, x.expand(3, *x.shape))
         left = (value <= 0) == rising
         low, high = torch.where(left, x, low), torch.where(left, high, x)
-        step = x - value / rate
+        rest = (rate.square() - 2 * value * curve).clamp_min(0).sqrt()
+        step = x - 2 * value / (rate + torch.copysign(rest, rate))
         # Rounding may put a root that is found outside its bracket, from which no step escapes.
         inside = ((step >= low) & (step <= high)) | ((step - x).abs() <= least)
         x = torch.where(inside, step, (low + high) / 2)

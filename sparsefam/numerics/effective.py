@@ -88,7 +88,7 @@ def edge_pieces(x: Tensor, of: Power) -> Pieces:
     task = _task(x, of, (), None)
     points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
     most = _MOST_ROOTS if x.is_cuda else int(changes.sum(0).amax()) | 1
-    return positive_pieces(*_polynomials(task), points, values, changes, most)
+    return positive_pieces(_polynomials(task), task.panel, points, values, changes, most)
 
 
 def _task(x: Tensor, of: Power, names: tuple[str, ...], upper: Tensor | None) -> _Task:
@@ -120,29 +120,29 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
         place = chosen.nonzero().squeeze(-1)
         if len(place):
             part = task.take(place)
-            coefficients, slope = _polynomials(part)
+            coefficients = _polynomials(part)
             if is_single:
-                pieces = single_piece(coefficients, slope, seen.take(place), part.panel)
+                pieces = single_piece(coefficients, seen.take(place), part.panel)
             else:
                 points, values, changes = sign_changes(part.of.inside(part.x), part.panel)
                 roots = int(changes.sum(0).amax()) | 1
-                pieces = positive_pieces(coefficients, slope, points, values, changes, roots)
+                pieces = positive_pieces(coefficients, part.panel, points, values, changes, roots)
             target = place if near is None else near[place]
             factor = scale.index_select(1, target // copies)
-            for ends, mended in zip(found, _mended(part, pieces, coefficients, slope), strict=True):
+            for ends, mended in zip(found, _mended(part, pieces, coefficients), strict=True):
                 ends.index_copy_(1, target, mended * factor)
 
 
 def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     """The same without a look at the data: every panel is integrated piece by piece."""
     points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
-    coefficients, slope = _polynomials(task)
-    pieces = positive_pieces(coefficients, slope, points, values, changes, _MOST_ROOTS)
+    coefficients = _polynomials(task)
+    pieces = positive_pieces(coefficients, task.panel, points, values, changes, _MOST_ROOTS)
     edged = changes.any(0) if _is_exact(task.of) else (values > 0).any(0)
     if task.upper is not None:
         edged = torch.ones_like(edged)
     factor = scale.repeat_interleave(task.x.shape[1] // scale.shape[1], 1)
-    for ends, mended in zip(found, _mended(task, pieces, coefficients, slope), strict=True):
+    for ends, mended in zip(found, _mended(task, pieces, coefficients), strict=True):
         ends.copy_(torch.where(edged, mended * factor, ends))
 
 
@@ -160,13 +160,12 @@ def _candidates(task: _Task) -> Tensor:
     return (low < edge + slack) & (high > edge - slack)
 
 
-def _polynomials(task: _Task) -> tuple[Tensor, Tensor]:
-    """Chebyshev coefficients of 1 + eps x and of its slope."""
-    base = task.panel.coefficients @ (task.of.inside(task.x))
-    return base, task.panel.slope @ base
+def _polynomials(task: _Task) -> Tensor:
+    """Chebyshev coefficients (m, n) of 1 + eps x."""
+    return task.panel.coefficients @ task.of.inside(task.x)
 
 
-def _mended(task: _Task, pieces: Pieces, coefficients: Tensor, slope: Tensor) -> list[Tensor]:
+def _mended(task: _Task, pieces: Pieces, coefficients: Tensor) -> list[Tensor]:
     """Raw effective weights (m, n) of the functions."""
     if task.upper is not None:
         pieces = Pieces(*(torch.minimum(end, task.upper) for end in pieces))
@@ -181,6 +180,7 @@ def _mended(task: _Task, pieces: Pieces, coefficients: Tensor, slope: Tensor) ->
         found = _quadratures(task, pieces)
         if "lowered" in task.names and (isinstance(jump, Tensor) or jump):
             place = task.names.index("lowered")
+            slope = task.panel.slope @ coefficients
             edges = _at_edges(slope, pieces, len(coefficients))
             found[place] = torch.where(torch.as_tensor(jump), edges, found[place])
     return [task.panel.coefficients.T @ moments for moments in found]

@@ -23,10 +23,9 @@ def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tens
     values = of.inside(x)
     x, density = panel.coefficients @ x, panel.coefficients @ density
     base = panel.coefficients @ values
-    slope = panel.slope @ base
     points, values, changes = sign_changes(values, panel)
     most = 5 if x.is_cuda else int(changes.sum(0).amax()) | 1
-    pieces = positive_pieces(base, slope, points, values, changes, most)
+    pieces = positive_pieces(base, panel, points, values, changes, most)
     nodes, weights = (part.reshape(-1, 1, 1) for part in _rule(of, x))
 
     def height(y: Tensor) -> Tensor:

@@ -152,10 +152,9 @@ class Power(NamedTuple):
 
 
 def _short_power(u: Tensor, exponent: int) -> Tensor:
-    """u^k for u >= 0, and 0 where u is."""
+    """u^k for u >= 0, and 0 where u is; -1 stands for the derivative of a jump, away from it."""
     if exponent < 0:
-        inside = u > 0
-        return torch.where(inside, 1 / torch.where(inside, u, 1.0), 0.0)
+        return torch.zeros_like(u)
     if exponent == 0:
         return u.sign()
     if exponent > 2:
