@@ -66,8 +66,9 @@ def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
 def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
     if not isinstance(kernel, PyroModule) or kernel._pyro_context.active:
         return kernel(points, t)
-    # Kernels that are no part of a model would share parameters of one name in Pyro's store.
-    with pyro.get_param_store().scope():
+    # Kernels that are no part of a model would share parameters of one name in Pyro's store, and
+    # show them to a model that makes the density.
+    with pyro.get_param_store().scope(), pyro.poutine.block():
         found: Tensor = kernel(points, t)
     return found
 

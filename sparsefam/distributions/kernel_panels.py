@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +28,8 @@ _SHARE = 0.2
 _ROUNDING = 100
 # Nodes along each axis at least: edges are not resolved along the first ones.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# For a basis: what tells whether it has changed, and panels for it.
+_Finer = WeakKeyDictionary[Basis, tuple[list[tuple[int, int]], "KernelPanels"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +51,14 @@ class KernelPanels:
     base: BaseMeasure
     tolerance: float
     matrix: Tensor | None
+    _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_finer", WeakKeyDictionary())
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_finer"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What is remembered for a basis belongs to that basis, not to a copy of it.
+        self.__dict__.update(state, _finer=WeakKeyDictionary())
 
     @classmethod
     def find(
@@ -174,13 +182,12 @@ class KernelPanels:
         if torch.compiler.is_compiling() or len(self.axes) > 1:
             return self
         state = [(id(x), x._version) for x in (*psi.parameters(), *psi.buffers())]
-        known = self._finer.get(psi)  # type: ignore[attr-defined]
+        known = self._finer.get(psi)
         if known is None or known[0] != state:
             with torch.no_grad():
                 known = (state, self._cut_for(psi))
-            self._finer[psi] = known  # type: ignore[attr-defined]
-        found: KernelPanels = known[1]
-        return found
+            self._finer[psi] = known
+        return known[1]
 
     def _cut_for(self, psi: Basis) -> "KernelPanels":
         axis, breaks = self.axes[0], psi.breaks

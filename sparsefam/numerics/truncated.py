@@ -11,9 +11,9 @@ from .deformed import log1p_ratio
 __all__ = ["Power"]
 
 # Exponents whose power is a short product.
-_SHORT = range(-1, 5)
-# In place of the logarithm of 0, so that times the exponent 0 it is a number.
-_LOG_ZERO = -1e6
+_SHORT = range(5)
+# In place of the logarithm of 0, so that times 0 it is a number; what exp is finite of.
+_LOG_ZERO, _LOG_LARGE = -1e6, 80.0
 
 
 class Power(NamedTuple):
@@ -80,25 +80,20 @@ class Power(NamedTuple):
         exponent = self.exponent
         if self.is_exponential:
             return torch.exp(self.ratio * x)
-        if isinstance(exponent, Tensor) or exponent not in _SHORT:
+        if isinstance(exponent, Tensor) or exponent not in (-1, *_SHORT):
             y = (self.eps * x).clamp_min(-1)
-            log = torch.log1p(y).clamp_min(_LOG_ZERO if self._has_limit else -40.0)
-            return torch.exp(exponent * log) * (1 + y).sign()
+            log = exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
+            return torch.exp(log.clamp_max(_LOG_LARGE)) * (1 + y).sign()
         return _short_power(self.base(x), int(exponent))
-
-    @property
-    def _has_limit(self) -> bool:
-        """Whether the power of 0 is finite."""
-        return isinstance(self.exponent, Tensor) or self.exponent >= 0
 
     def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The power and the lowered power."""
         if self.is_exponential:
             power = self.at(x)
             return power, power
-        base = self.base(x)
-        if not isinstance(self.eps, Tensor) and self.exponent == 1:
-            return base, base.sign()
+        base, exponent = self.base(x), self.exponent
+        if not isinstance(exponent, Tensor) and exponent in _SHORT:
+            return _short_power(base, int(exponent)), _short_power(base, int(exponent) - 1)
         lowered = self.lowered().at(x)
         return lowered * base, lowered
 
