@@ -20,6 +20,8 @@ __all__ = ["KernelDistribution"]
 
 # Errors of the polynomials on panels, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
+# Below this alpha densities are so much more peaked than scores that panels must resolve them, too.
+_PEAKED = 1.2
 _MODE_STEPS = 40
 _INDEFINITE = 1e-8
 _MARGIN = 4.0
@@ -89,7 +91,7 @@ class KernelDistribution(SparseDistribution):
         if self.event_shape:
             return panels
         with torch.no_grad():
-            finer = panels.for_scores(self._exact_scores, not bool((self.alpha > 1).all()))
+            finer = panels.for_scores(self._exact_scores, bool((self.alpha < _PEAKED).any()))
         return panels if finer is panels else finer.with_matrix_of(self.kernel, self._points)
 
     def _exact_scores(self, t: Tensor) -> Tensor:
