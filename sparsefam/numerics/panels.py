@@ -26,6 +26,8 @@ _MANY = 0.3
 # times the tolerance, and to what error at a kink; what takes the place of no distance; how often
 # the range is quartered around what was missed.
 _LOOKED_AT, _AT_ENDS, _ROUNDED_OFF, _NO_GAP, _NARROWEST = 16, 100.0, 1e-3, 1e-300, 16
+# Of the tolerance, what an error may be that is integrated over its panel.
+_NEGLIGIBLE = 1e-3
 # Where a polynomial is compared with its function: its error is largest towards the ends.
 _CHECKS = (-0.999, -0.5, 0.1, 0.999)
 
@@ -169,7 +171,10 @@ def _bisected(
         mass = _error(lambda t: density(t).unsqueeze(0), nodes, checks).amax(0) * (
             high - low
         ).unsqueeze(-1)
-        fine = ((error <= tolerance) & (mass <= tolerance)).all(-1)
+        # Kernels that are rounded off at a kink are as good as kinked once panels are this short.
+        share = ((high - low) / (breaks[-1] - breaks[0])).unsqueeze(-1)
+        seen = (error <= tolerance) | (error * share <= _NEGLIGIBLE * tolerance)
+        fine = (seen & (mass <= tolerance)).all(-1)
         done = torch.cat([done, low[fine]])
         left, right = low[~fine], high[~fine]
         middle = (left + right) / 2

@@ -42,11 +42,14 @@ def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tens
     total = below.gather(0, piece) - before
     share = ((mass - before) / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
     low, high, y = first, last, first + (last - first) * share
+    least = 8 * torch.finfo(x.dtype).eps
     for _ in range(14 if x.dtype == torch.float32 else 24):
         excess = before + area(first, y) - mass
         low, high = torch.where(excess <= 0, y, low), torch.where(excess >= 0, y, high)
         step = y - excess / height(y)
-        y = torch.where((step > low) & (step < high), step, (low + high) / 2)
+        # Rounding may put a quantile that is found outside its bracket.
+        inside = ((step >= low) & (step <= high)) | ((step - y).abs() <= least)
+        y = torch.where(inside, step, (low + high) / 2)
     return y.squeeze(0)
 
 
