@@ -1,6 +1,6 @@
 """Probability densities that can be exactly zero, and continuous attention built on them."""
 
-from . import attention, bases, expectations, plotting, scores, supports
+from . import attention, bases, expectations, inference, plotting, scores, supports
 from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
@@ -20,6 +20,8 @@ from .distributions import (
     Triangular,
     TruncatedParabola,
     TruncatedParaboloid,
+    bregman_divergence,
+    tsallis_divergence,
 )
 from .prediction_map import rpm
 
@@ -45,10 +47,13 @@ __all__ = [
     "TruncatedParaboloid",
     "attention",
     "bases",
+    "bregman_divergence",
     "expectations",
+    "inference",
     "plotting",
     "register_expect",
     "rpm",
     "scores",
     "supports",
+    "tsallis_divergence",
 ]

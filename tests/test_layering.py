@@ -26,6 +26,7 @@ LAYERS = (
     {"expectations"},
     {"attention"},
     {"plotting"},
+    {"inference"},
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -1,9 +1,9 @@
 """Densities, each a torch and a Pyro distribution."""
 
-from . import divergences
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
 from .dense import Laplace, Normal
+from .divergences import bregman_divergence, tsallis_divergence
 from .elliptical import EllipticalDistribution
 from .finite import SparseCategorical
 from .kernel import KernelDistribution
@@ -36,5 +36,6 @@ __all__ = [
     "Triangular",
     "TruncatedParabola",
     "TruncatedParaboloid",
-    "divergences",
+    "bregman_divergence",
+    "tsallis_divergence",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..numerics.quadrature import smooth_unit_rule
 
-__all__ = ["highest", "piece_rule", "snapped"]
+__all__ = ["highest", "in_order", "piece_rule", "snapped"]
 
 # Nodes on each piece of an integral; locations on each piece, and steps from there to the highest.
 _ORDER, _LOCATIONS = 48, 8
@@ -21,13 +21,13 @@ def piece_rule(cuts: Tensor) -> tuple[Tensor, Tensor]:
 
     Cuts come in any order; NaN is left out.
     """
-    ordered = _ordered(cuts)
+    ordered = in_order(cuts)
     low, width = ordered[:-1], ordered.diff(dim=0)
     share, rule = (x.reshape(-1, *(1,) * low.dim()) for x in smooth_unit_rule(_ORDER, cuts))
     return (low + width * share).flatten(0, 1), (width * rule).flatten(0, 1)
 
 
-def _ordered(cuts: Tensor) -> Tensor:
+def in_order(cuts: Tensor) -> Tensor:
     """Cuts (J, *batch), ascending, the last in place of NaN."""
     last = torch.where(cuts.isnan(), -math.inf, cuts).amax(-1, keepdim=True)
     return torch.where(cuts.isnan(), last, cuts).sort(dim=-1).values.movedim(-1, 0)
@@ -40,7 +40,7 @@ def highest(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     between its neighbours: exact to the square root of a rounding error where the top is round.
     """
     with torch.no_grad():
-        ordered = _ordered(cuts)
+        ordered = in_order(cuts)
         share = torch.linspace(0, 1, _LOCATIONS + 1).to(cuts).reshape(-1, *(1,) * ordered.dim())
         grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
         best = grid.gather(0, function(grid).argmax(0, keepdim=True))

@@ -16,6 +16,7 @@ from torch.distributions.transforms import (
 
 from ..numerics.arguments import require
 from .interval import Interval
+from .onto import OntoIntervals
 
 __all__ = ["AnyOf", "IntervalUnion", "Region"]
 
@@ -181,15 +182,24 @@ class Region(constraints.Constraint):
         return "Region()"
 
 
-@biject_to.register(IntervalUnion)
 @transform_to.register(IntervalUnion)
+def _onto_union(constraint: IntervalUnion) -> Transform:
+    ends = (constraint.lower_bound, constraint.upper_bound)
+    one = bool((constraint.count == 1).all())
+    if one and all(end.isfinite().all() == end.isfinite().any() for end in ends):
+        return biject_to(constraint)  # type: ignore[no-any-return]
+    return OntoIntervals(constraint)
+
+
+@biject_to.register(IntervalUnion)
 def _to_union(constraint: IntervalUnion) -> Transform:
     count = constraint.count
     if (count > 1).any():
         raise ValueError(
             f"support must be one interval to be the image of the line, got {count.tolist()} "
             "intervals: sample u from Uniform(0, 1) and use pyro.deterministic(name, p.icdf(u)) "
-            "for the site; or, for a mixture, make the component a site of its own and enumerate it"
+            "for the site, as sparsefam.inference.SupportReparam does; or, for a mixture, make the "
+            "component a site of its own and enumerate it"
         )
     lower, upper = constraint.lower_bound, constraint.upper_bound
     bounded = [_uniform(end.isfinite(), constraint) for end in (lower, upper)]

@@ -1,0 +1,195 @@
+"""Divergences of densities of numbers: integrals cut at the edges and kinks of both."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..supports import IntervalUnion
+from .adoption import cuts_of, intervals_of
+from .dense import Normal
+from .divergence_integrands import Logs, bregman_excess, kl_excess, surprise, tsallis_excess
+from .kernel import KernelDistribution
+from .kernel_family import KernelFamily
+from .line_integral import line_integral
+from .mixture import Mixture
+from .powers import PowerDistribution
+from .symmetric import SymmetricDistribution
+
+__all__ = ["bregman_on_line", "cross_entropy", "kl_on_line", "nested_on_line", "tsallis_on_line"]
+
+# By how many rounding errors ends of supports may miss each other that are meant to be one; edges
+# of kernel families are roots.
+_ULPS, _ROOT_ULPS = 8, 2**12
+# How often the range is doubled where what is integrated decays more slowly than the densities.
+_DOUBLINGS = 12
+# Where powers with which integrands diverge are measured: two distances from an end of a support,
+# and two from the centre where there is no end, of the width, which differ by a factor of ten.
+_NEAR, _FAR, _DECADE = (1e-5, 1e-6), (1e4, 1e5), math.log(10)
+# By how much a power must be on the side where there is an integral.
+_MARGIN = 1e-3
+
+
+def kl_on_line(p: Any, q: Any, eps: float) -> Tensor:
+    r"""$E_p[\log p - \log q]$ of float64 densities of numbers, infinite unless nested (*batch).
+
+    Args:
+        p: The density of the expectation.
+        q: The other.
+        eps: Rounding error of their parameters.
+    """
+    known = _closed_cross_entropy(p, q)
+    if known is not None:
+        inside = nested_on_line(p, q, eps)
+        return torch.where(inside, known - p.entropy(), math.inf)
+    return _finite_mean(p, q, eps, kl_excess)
+
+
+def _closed_cross_entropy(p: Any, q: Any) -> Tensor | None:
+    """That with a normal, by two moments, or with a uniform density; None of others."""
+    if not isinstance(p, SymmetricDistribution):
+        return None
+    if isinstance(q, Normal):
+        square = (p.variance + (p.mean - q.loc).square()) / q.scale.square()
+        return 0.5 * square + 0.5 * math.log(2 * math.pi) + q.scale.log()
+    if isinstance(q, PowerDistribution) and q._fixed_exponent == 0:
+        return (2 * q.scale).log() + torch.zeros_like(p.loc)
+    return None
+
+
+def cross_entropy(p: Any, q: Any, eps: float) -> Tensor:
+    r"""$-E_p[\log q]$ of float64 densities of numbers, infinite unless nested (*batch)."""
+    return _finite_mean(p, q, eps, surprise)
+
+
+def _finite_mean(p: Any, q: Any, eps: float, integrand: Callable[[Logs], Tensor]) -> Tensor:
+    """Integral of p times what grows as log q, infinite where it has none."""
+    nested = nested_on_line(p, q, eps)
+    p, q = _recentred(p, q)
+    cuts = _cuts(p, q)
+    light = _has_integral(lambda at: at.p + (1 + at.q.abs()).log(), p, q, cuts)
+    return torch.where(nested & light, _integral(integrand, p, q, cuts), math.inf)
+
+
+def _integral(integrand: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor) -> Tensor:
+    return line_integral(lambda t: integrand(Logs.of(p.log_prob(t), q.log_prob(t))), cuts)
+
+
+def tsallis_on_line(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
+    r"""$(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$ of float64 densities of numbers."""
+    integrand = partial(tsallis_excess, alpha=alpha)
+    nested = nested_on_line(p, q, eps)
+    p, q = _recentred(p, q)
+    cuts = _cuts(p, q)
+    if alpha < 1:
+        return _integral(integrand, p, q, cuts)
+    light = _has_integral(lambda at: alpha * at.p + (1 - alpha) * at.q, p, q, cuts)
+    value = _integral(integrand, p, q, _with_far(cuts))
+    return torch.where(nested & light, value, math.inf)
+
+
+def bregman_on_line(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
+    r"""Bregman divergence of $\Omega_\alpha$ for float64 densities of numbers, alpha above 1.
+
+    Finite whatever rounding makes of the supports: eps is there for the others' sake.
+    """
+    p, q = _recentred(p, q)
+    return _integral(partial(bregman_excess, alpha=alpha), p, q, _cuts(p, q))
+
+
+def _recentred(p: Any, q: Any) -> tuple[Any, Any]:
+    """Both moved to where p's centre is 0 if they can be: near it locations have all digits."""
+    if not (isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution)):
+        return p, q
+    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    p, q = p.expand(shape), q.expand(shape)
+    centre = p.loc.detach()
+    p.loc, q.loc = p.loc - centre, q.loc - centre
+    return p, q
+
+
+def nested_on_line(p: Any, q: Any, eps: float) -> Tensor:
+    """Whether the support of p lies in that of q, to rounding of their ends (*batch)."""
+    inner, outer = intervals_of(p).detach(), intervals_of(q).detach()
+    ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
+    ulps = _ROOT_ULPS if any(isinstance(x, KernelDistribution) for x in (p, q)) else _ULPS
+    slack = (ulps * eps * torch.maximum(*ends))[..., None, None]
+    side = torch.tensor([-1.0, 1.0]).to(outer)
+    outer = IntervalUnion.merged(outer + slack * side).intervals.unsqueeze(-3)
+    low, high = inner.unsqueeze(-2).unbind(-1)
+    inside = ((outer[..., 0] <= low) & (high <= outer[..., 1])).any(-1)
+    found: Tensor = (inside | inner[..., 0].isnan()).all(-1)
+    return found
+
+
+@torch.no_grad()
+def _has_integral(log: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor) -> Tensor:
+    """Whether what has this logarithm can be integrated at the ends of p's support (*batch)."""
+    low, high = _span(cuts)
+    width, centre = (high - low).unsqueeze(-1), ((low + high) / 2).unsqueeze(-1)
+    found = torch.ones_like(low, dtype=torch.bool)
+    for end, inwards in zip(intervals_of(p).unbind(-1), (1.0, -1.0), strict=True):
+        finite = end.isfinite()
+        start = torch.where(finite, end, centre)
+        steps = [torch.where(finite, a, -b) for a, b in zip(_NEAR, _FAR, strict=True)]
+        near, far = (
+            log(Logs.of(p.log_prob(t), q.log_prob(t))).movedim(0, -1)
+            for t in ((start + inwards * width * step).movedim(-1, 0) for step in steps)
+        )
+        power = (far - near) / (torch.where(finite, -1.0, 1.0) * _DECADE)
+        # Powers have an integral at 0 above -1, and at infinity below.
+        light = torch.where(finite, power > _MARGIN - 1, power < -_MARGIN - 1)
+        found = found & (light | end.isnan()).all(-1)
+    return found
+
+
+def _cuts(p: Any, q: Any) -> Tensor:
+    """Those of both (*batch, J)."""
+    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    found = [_own_cuts(x) for x in (p, q)]
+    return torch.cat([x.expand(*shape, x.shape[-1]) for x in found], -1)
+
+
+def _own_cuts(p: Any) -> Tensor:
+    if isinstance(p, Mixture):
+        return p._cuts()
+    if isinstance(p, KernelDistribution):
+        ends = _moving_edges(p) if isinstance(p, KernelFamily) else intervals_of(p).flatten(-2)
+        breaks = p.panels.axes[0].breaks.to(ends).expand(*p.batch_shape, -1)
+        return torch.cat([torch.where(ends.isfinite(), ends, math.nan), breaks], -1)
+    return cuts_of(p)
+
+
+def _moving_edges(p: KernelFamily) -> Tensor:
+    """Ends of the support (*batch, J), with derivatives where the density jumps there."""
+    ends = p._intervals.flatten(-2)
+    power = p._power_of(p.weights)
+    if not torch.is_grad_enabled() or not bool(torch.as_tensor(power.is_jump).any()):
+        return ends
+    t = ends.movedim(-1, 0)
+    first, last = p._range()
+    inner = (t > first) & (t < last)
+    safe = torch.where(inner, t, p._inner_location()).requires_grad_()
+    # Where f - A is at a fixed level: dt = -d(f - A)/f'.
+    offset = p._score_at(safe) - p._batched(p._parts.level)
+    (rate,) = torch.autograd.grad(offset.sum(), safe, retain_graph=True)
+    offset = p._score_at(safe.detach()) - p._batched(p._parts.level)
+    moved = t - (offset - offset.detach()) / torch.where(rate == 0, math.inf, rate)
+    return torch.where(inner, moved, t).movedim(0, -1)
+
+
+def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last of cuts (*batch, J)."""
+    missing = cuts.isnan()
+    low = torch.where(missing, math.inf, cuts).amin(-1)
+    return low, torch.where(missing, -math.inf, cuts).amax(-1)
+
+
+def _with_far(cuts: Tensor) -> Tensor:
+    """With cuts outside, further and further away."""
+    low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
+    steps = (high - low) * 2.0 ** torch.arange(_DOUBLINGS).to(cuts)
+    return torch.cat([cuts, low - steps, high + steps], -1)

@@ -1,0 +1,67 @@
+"""The same laws in float64: what a difference of two entropies leaves of float32 is too little."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Independent
+
+from .adoption import adopted
+from .base import SparseDistribution
+from .beta_gaussian import BetaGaussian
+from .foreign import class_name
+from .foreign_line import ForeignOnLine
+from .kernel import KernelDistribution
+from .kernel_family import KernelEscort
+from .mixture import Mixture
+from .multivariate_normal import MultivariateNormal
+from .once import once
+
+__all__ = ["widened"]
+
+
+def widened(p: Any) -> Any:
+    """The same law in float64: a density of this package, or `Independent` ones."""
+    law = class_name(p)
+    if law == "LowRankMultivariateNormal":
+        p = MultivariateNormal(p.loc, p.covariance_matrix, validate_args=False)
+    elif isinstance(p, Independent):
+        found = adopted(p)
+        if not isinstance(found, MultivariateNormal):
+            base = widened(p.base_dist)
+            return Independent(base, p.reinterpreted_batch_ndims, validate_args=False)
+        p = found
+    elif law == "Uniform":
+        low, high = p.low.double(), p.high.double()
+        half = (high - low) / 2
+        return BetaGaussian((low + high) / 2, half, math.inf, validate_args=False)
+    return _doubled(adopted(p))
+
+
+def _doubled(p: SparseDistribution) -> SparseDistribution:
+    if isinstance(p, Mixture):
+        parts = [_doubled(part) for part in p.parts.parts]
+        whole = parts[0] if p.parts.batched else parts
+        return Mixture(p.logits.double(), whole, validate_args=False)
+    if isinstance(p, ForeignOnLine) and class_name(p.base) == "Uniform":
+        return widened(p.base)  # type: ignore[no-any-return]
+    new = copy.copy(p)
+    new._validate_args = False
+    if p.alpha.dtype == torch.float64:
+        return new
+    for name, value in list(vars(p).items()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            setattr(new, name, value.double())
+        elif isinstance(getattr(type(p), name.removesuffix("_detached"), None), once):
+            delattr(new, name)
+    if isinstance(new, KernelEscort):
+        parent: Any = _doubled(new._parent)
+        power = new._escorted
+        eps = power.eps.double() if isinstance(power.eps, Tensor) else power.eps
+        new._parent, new._escorted = parent, power._replace(eps=eps)
+        new.panels = parent.panels
+    elif isinstance(new, KernelDistribution):
+        new.panels = new._find_panels(None)
+    return new

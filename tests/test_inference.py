@@ -1,0 +1,307 @@
+"""Reparameterized sites: the same law, in coordinates that stand still."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoDelta, AutoNormal, init_to_value
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+
+import sparsefam as sf
+from sparsefam.inference import AutoSupportReparam, SupportReparam
+
+DOUBLE = torch.float64
+A, B = (torch.tensor(x, dtype=DOUBLE) for x in ([0.3, -2.0], [0.8, 3.0]))
+TRIL = torch.tensor([[2.0, 0.0], [0.5, 0.7]], dtype=DOUBLE)
+
+
+def rbf(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-50 * (x - z.mT).square())
+
+
+LAWS = {
+    "uniform": lambda a, b: dist.Uniform(a, a + b),
+    "parabola": lambda a, b: sf.TruncatedParabola(a, b),
+    "triangular": lambda a, b: sf.Triangular(a, b),
+    "pareto": lambda a, b: dist.Pareto(b, torch.full_like(b, 2.5)),
+    "below": lambda a, b: Below(a),
+    "generalized_pareto": lambda a, b: dist.GeneralizedPareto(
+        a.float(), b.float(), torch.tensor([-0.4, 0.4])
+    ),
+    "ellipsoid": lambda a, b: sf.TruncatedParaboloid(torch.stack([a, b]), b * TRIL),
+    "mixture": lambda a, b: sf.Mixture(
+        torch.zeros(2).double(), sf.TruncatedParabola(torch.stack([a, a + 3], -1), b.unsqueeze(-1))
+    ),
+    "one_piece": lambda a, b: sf.Mixture(
+        torch.zeros(2).double(), sf.TruncatedParabola(torch.stack([a, a + 0.1], -1), 1.0)
+    ),
+    "kernel": lambda a, b: sf.KernelDeformedExp(
+        torch.tensor([4.0, -4.0, 3.0]).double() * b[0], torch.tensor([0.2, 0.5, 0.8]).double(), rbf
+    ),
+    "event_dim": lambda a, b: sf.TruncatedParabola(a, b).to_event(1),
+    "expanded": lambda a, b: dist.Uniform(a, a + b).expand((3, 2)).to_event(1),
+    "stretched": lambda a, b: Below(a).expand((3, 2)).to_event(1),
+    "cut": lambda a, b: Cut(a, b),
+}
+
+
+class Below(dist.TransformedDistribution):
+    """a - Exponential(1), which says that it ends at a."""
+
+    def __init__(self, end: Tensor) -> None:
+        self.end = end
+        base = dist.Exponential(torch.ones_like(end))
+        super().__init__(base, [dist.transforms.AffineTransform(end, -torch.ones_like(end))])
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return constraints.less_than(self.end)
+
+    def expand(self, batch_shape, _instance=None):
+        return dist.torch_distribution.ExpandedDistribution(self, batch_shape)
+
+
+class Cut(dist.TransformedDistribution):
+    """Two coordinates, one on an interval and one positive: no support that has a name."""
+
+    def __init__(self, low: Tensor, width: Tensor) -> None:
+        self.low, self.width = low[..., :1], width[..., :1]
+        base = dist.Normal(torch.zeros_like(low), 1.0).to_event(1)
+        super().__init__(base, [biject_to(self.support)])
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        parts = [constraints.interval(self.low, self.low + self.width), constraints.positive]
+        return constraints.cat(parts, dim=-1, lengths=[1, 1])
+
+
+def model_of(law) -> object:
+    return lambda: pyro.sample("y", law())
+
+
+def traced(model, base: Tensor | None = None):
+    if base is not None:
+        model = poutine.condition(model, {"y_base": base})
+    trace = poutine.trace(model).get_trace()
+    trace.compute_log_prob()
+    return trace.nodes
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_law_is_the_same(name: str) -> None:
+    """Density of the base = density of the site times the derivative, by autodiff."""
+    law = LAWS[name](A, B)
+    model = AutoSupportReparam()(model_of(lambda: law))
+    nodes = traced(model)
+    base = nodes["y_base"]["value"]
+    again = traced(model, base)
+    torch.testing.assert_close(again["y"]["value"], nodes["y"]["value"])
+    assert law.support.check(again["y"]["value"]).all()
+    assert again["y"]["fn"].event_shape == law.event_shape
+
+    def place(v: Tensor) -> Tensor:
+        return traced(model, v)["y"]["value"].reshape(-1)
+
+    jacobian = torch.autograd.functional.jacobian(place, base).reshape(base.numel(), base.numel())
+    expected = law.log_prob(again["y"]["value"]).sum() + torch.linalg.slogdet(jacobian).logabsdet
+    torch.testing.assert_close(again["y_base"]["log_prob_sum"], expected)
+    assert again["y"]["log_prob_sum"] == 0 and again["y_base"]["fn"].shape() == law.shape()
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_base_stands_still(name: str) -> None:
+    """Its set is the same with other parameters, and so is its bijection; ends included."""
+    images = []
+    u = torch.randn(3, 1, 2, dtype=DOUBLE)
+    for law in (LAWS[name](A, B), LAWS[name](A + 5, 2 * B)):
+        fn = traced(AutoSupportReparam()(model_of(lambda law=law: law)))["y_base"]["fn"]
+        images.append(biject_to(fn.support)(u.to(fn.sample().dtype)))
+    torch.testing.assert_close(images[0], images[1], rtol=0, atol=0)
+
+
+def test_a_mixture_keeps_its_coordinates_when_its_components_meet() -> None:
+    loc = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+    for gap in (1.0, 5.0):
+        law = sf.Mixture(torch.zeros(2).double(), sf.TruncatedParabola(gap * loc, 1.0))
+        site = traced(AutoSupportReparam()(model_of(lambda law=law: law)))["y_base"]
+        y = traced(AutoSupportReparam()(model_of(lambda law=law: law)), site["value"])["y"]["value"]
+        torch.testing.assert_close(law.cdf(y), site["value"])  # a level, in either case
+        torch.testing.assert_close(site["log_prob"], torch.tensor(0.0, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_rounding_never_leaves_the_support(dtype: torch.dtype) -> None:
+    low = torch.randn(20_000, dtype=dtype) * 10
+    law = dist.Uniform(low, low + torch.rand_like(low) + 0.1)
+    site = traced(AutoSupportReparam()(model_of(lambda: law)), torch.ones_like(low))["y"]
+    assert (site["value"] <= law.high).all()  # beyond, torch would have raised
+    torch.testing.assert_close(site["value"], law.high)
+
+
+def test_plates_and_scales_reach_the_base() -> None:
+    @AutoSupportReparam()
+    def model() -> None:
+        with pyro.plate("n", 5), poutine.scale(scale=3.0):
+            pyro.sample("y", sf.TruncatedParabola(A[0], B[0]))
+
+    site = traced(model)["y_base"]
+    value = A[0] + B[0] * (2 * site["value"] - 1)
+    expected = 3 * (sf.TruncatedParabola(A[0], B[0]).prob(value) * 2 * B[0]).log().sum()
+    assert site["value"].shape == (5,)
+    torch.testing.assert_close(site["log_prob_sum"], expected)
+
+
+@pytest.mark.parametrize("how", ["of the law", "of the site"])
+def test_a_site_that_is_masked_out_has_no_influence(how: str) -> None:
+    keep = torch.tensor([True, False])
+
+    def model(width: Tensor) -> None:
+        law = sf.TruncatedParabola(A, width)
+        if how == "of the law":
+            pyro.sample("y", law.mask(keep))
+        else:
+            with poutine.mask(mask=keep):
+                pyro.sample("y", law)
+
+    for width in (B, 7 * B):
+        nodes = traced(lambda width=width: AutoSupportReparam()(model)(width))
+        u = 2 * nodes["y_base"]["value"] - 1
+        expected = torch.where(keep, (1.5 * (1 - u * u)).log(), 0.0)
+        torch.testing.assert_close(nodes["y_base"]["log_prob"], expected)
+        torch.testing.assert_close(nodes["y"]["value"], A + width * u)
+
+
+def test_observed_and_fixed_sites_are_left_alone() -> None:
+    def model() -> None:
+        pyro.sample("z", dist.Normal(A, B))
+        pyro.sample("p", dist.Beta(B, B))
+        pyro.sample("k", dist.Categorical(torch.ones(3)))
+        pyro.sample("n", dist.Binomial(5, torch.tensor(0.5)))
+        pyro.sample("g", sf.Normal(A, B))
+        pyro.sample("d", dist.Delta(A))
+        pyro.sample("u", dist.Uniform(0.0, 2.0))
+        pyro.sample("o", dist.Uniform(A, A + B), obs=A + B / 2)
+
+    strategy = AutoSupportReparam()
+    nodes = traced(strategy(model))
+    assert set(nodes) == {"_INPUT", "_RETURN", "z", "p", "k", "n", "g", "d", "u", "o"}
+    assert all(found is None for found in strategy.config.values())
+    by_name = poutine.reparam(model, config={n: SupportReparam() for n in "zpgdo"})
+    assert set(traced(by_name)) == set(nodes)
+    torch.testing.assert_close(traced(by_name)["o"]["log_prob"], -B.log())
+
+
+def test_sites_that_depend_on_one_another_each_get_their_own() -> None:
+    @AutoSupportReparam()
+    def model() -> None:
+        x = pyro.sample("x", dist.Uniform(A, A + B))
+        y = pyro.sample("y", dist.Uniform(x, x + 1))
+        pyro.sample("z", dist.Normal(y, 1.0))
+
+    nodes = traced(model)
+    stochastic = [name for name, node in nodes.items() if not node.get("is_observed", True)]
+    assert stochastic == ["x_base", "y_base", "z"]
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_initial_values_are_kept(name: str) -> None:
+    law = LAWS[name](A, B)
+    start = law.sample()
+    model = InitMessenger(init_to_value(values={"y": start}))(
+        AutoSupportReparam()(model_of(lambda: law))
+    )
+    nodes = traced(model)
+    assert nodes["y"]["value"] is start and not nodes["y_base"]["is_observed"]
+    again = traced(AutoSupportReparam()(model_of(lambda: law)), nodes["y_base"]["value"])
+    torch.testing.assert_close(again["y"]["value"], start)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_default_starts_are_inside(name: str) -> None:
+    law = LAWS[name](A, B)
+    model = AutoSupportReparam()(model_of(lambda: law))
+    starts = []
+    for _ in range(20):
+        nodes = traced(InitMessenger(init_to_uniform())(model))
+        assert nodes["y"]["value"].isfinite().all() and nodes["y_base"]["log_prob"].isfinite().all()
+        starts.append(nodes["y"]["value"])
+    assert torch.stack(starts).std(0).min() > 0
+
+
+def moving(o: float = 1.0) -> None:
+    x = pyro.sample("x", dist.Normal(torch.zeros((), dtype=DOUBLE), 1.0))
+    y = pyro.sample("y", sf.TruncatedParabola(x, torch.ones((), dtype=DOUBLE)))
+    pyro.sample("o", dist.Normal(y, 0.5), obs=torch.tensor(o, dtype=DOUBLE))
+
+
+def test_a_guide_for_the_base_is_replayed() -> None:
+    def guide() -> None:
+        pyro.sample("x", dist.Normal(torch.tensor(0.2).double(), 0.7))
+        pyro.sample("y_base", dist.Beta(torch.tensor(2.0).double(), 3.0))
+
+    model = AutoSupportReparam()(moving)
+    pyro.set_rng_seed(0)
+    given = poutine.trace(guide).get_trace()
+    x, v = (given.nodes[name]["value"] for name in ("x", "y_base"))
+    found = poutine.trace(poutine.replay(model, trace=given)).get_trace()
+    y = x + 2 * v - 1
+    torch.testing.assert_close(found.nodes["y"]["value"], y)
+    expected = dist.Normal(0.0, 1.0).log_prob(x) + dist.Normal(y, 0.5).log_prob(torch.tensor(1.0))
+    expected = expected + (1.5 * (1 - (2 * v - 1).square())).log()
+    torch.testing.assert_close(found.log_prob_sum(), expected)
+    pyro.set_rng_seed(0)
+    loss = Trace_ELBO().loss(model, guide)
+    assert loss == pytest.approx((given.log_prob_sum() - expected).item())
+
+
+def test_automatic_guides_find_the_posterior() -> None:
+    """Its mode in the standard coordinate; the normal guide stays where the density is."""
+    model = AutoSupportReparam()(moving)
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    guide = AutoDelta(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+    for _ in range(300):
+        svi.step()
+    x, v = guide.median()["x"], guide.median()["y_base"]
+    # Stationary in x and in u = 2 v - 1: x = 4 (1 - x - u), and 2 u/(1 - u^2) = x.
+    u = 2 * v - 1
+    torch.testing.assert_close(x, 4 * (1 - x - u), atol=1e-3, rtol=0)
+    torch.testing.assert_close(2 * u / (1 - u * u), x, atol=1e-3, rtol=0)
+    normal = AutoNormal(model)
+    losses = [Trace_ELBO().loss(model, normal) for _ in range(50)]
+    assert all(abs(loss) < 1e3 for loss in losses)
+
+
+def test_sites_are_recomputed_from_samples_of_the_base() -> None:
+    samples = {"x": torch.randn(7, dtype=DOUBLE), "y_base": torch.rand(7, dtype=DOUBLE)}
+    found = Predictive(AutoSupportReparam()(moving), samples, return_sites=["y"])()["y"]
+    torch.testing.assert_close(found, samples["x"] + 2 * samples["y_base"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("law", "rule"),
+    [
+        (dist.Binomial(torch.tensor(5.0), torch.tensor(0.5)), "discrete"),
+        (dist.Categorical(torch.ones(3)), "discrete"),
+        (
+            sf.Mixture(torch.zeros(2), sf.TruncatedParaboloid(torch.randn(2, 2), torch.eye(2))),
+            "one piece .* enumerate",
+        ),
+        (
+            dist.MixtureSameFamily(
+                dist.Categorical(torch.ones(2)), dist.Uniform(torch.zeros(2), torch.ones(2))
+            ),
+            "MixtureSameFamily",
+        ),
+    ],
+    ids=["binomial", "categorical", "ellipsoids", "torch's mixture"],
+)
+def test_what_has_no_standard_coordinates_is_refused(law, rule: str) -> None:
+    model = poutine.reparam(model_of(lambda: law), config={"y": SupportReparam()})
+    with pytest.raises(ValueError, match=rf"(?s)site 'y' must have .*{rule}"):
+        traced(model)
