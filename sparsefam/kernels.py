@@ -9,7 +9,7 @@ from torch import Size, Tensor
 
 from .numerics.arguments import require
 
-__all__ = ["Kernel", "expansion", "expansion_points", "kernel_matrix"]
+__all__ = ["Kernel", "expansion", "expansion_batch", "expansion_points", "kernel_matrix"]
 
 # (n, D), (m, D) to (n, m)
 Kernel = Callable[[Tensor, Tensor], Tensor]
@@ -41,6 +41,25 @@ def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
             f"{tuple(weights.shape)} and {tuple(inducing_points.shape)}"
         ) from None
     return points
+
+
+def expansion_batch(weights: Tensor, points: Tensor, alpha: Tensor | float) -> Size:
+    """The batch of weights (*batch, I), points (*batch, I, D) and alpha (*batch).
+
+    Raises:
+        ValueError: An alpha that does not broadcast against the others.
+    """
+    batch: Size = torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
+    if not isinstance(alpha, Tensor):
+        return batch
+    try:
+        batch = torch.broadcast_shapes(batch, alpha.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"batches must broadcast against each other, got weights {tuple(weights.shape)}, alpha "
+            f"{tuple(alpha.shape)}, inducing_points {tuple(points.shape)}"
+        ) from None
+    return batch
 
 
 def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:

@@ -122,7 +122,11 @@ def test_a_batch_is_its_elements(case: Case) -> None:
     close = 1e-10 if case.family.signed else 1e-13
     for row, column in ((0, 1), (1, 2)):
         one = case.family.make(**{k: v[row, column] for k, v in whole.items()})
-        pairs = [(member(one), member(p)[row, column]) for member, _ in members(case).values()]
+        pairs = [
+            (member(one), member(p)[row, column])
+            for name, (member, _) in members(case).items()
+            if not (name == "mode" and case.family.signed)
+        ]
         pairs += [(one.log_prob(t[:, row, column]), log_prob[:, row, column])]
         pairs += [(one.expect(psi[name]), value[row, column]) for name, value in expected.items()]
         for found, mine in pairs:

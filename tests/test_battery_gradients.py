@@ -22,7 +22,12 @@ def test_first_derivatives(case: Case, name: str) -> None:
 # The roots behind icdf, of every evaluation, make its second derivatives the slow ones.
 @every_function([case for case in SCALARS if case.family.smooth], slow=("icdf",))
 def test_second_derivatives(case: Case, name: str) -> None:
-    assert gradgradcheck(function(case, name), arguments(case, name), fast_mode=True)
+    inputs = arguments(case, name)
+    if case.family.signed and name == "cdf":  # of parts of panels only first ones exist
+        with pytest.raises(RuntimeError, match="only first derivatives"):
+            gradgradcheck(function(case, name), inputs, fast_mode=True)
+    else:
+        assert gradgradcheck(function(case, name), inputs, fast_mode=True)
 
 
 @every_dtype

@@ -24,7 +24,9 @@ def test_float32_keeps_its_digits(case: Case, name: str) -> None:
     assert error(found[finite], expected[finite], float(name in LOGARITHMS) or 1e-20) < 2e-6
     slopes, exact = gradients(found, inputs), gradients(expected, exact_inputs)
     total = torch.cat([g.flatten() for g in exact])
-    assert error(torch.cat([g.flatten() for g in slopes]), total) < 2e-5
+    # Where nodes are shared, a derivative that is zero is a sum that cancels.
+    floor = found.abs().max().item() if case.family.signed and found.numel() else 1e-20
+    assert error(torch.cat([g.flatten() for g in slopes]), total, floor) < 2e-5
 
 
 @every_dtype

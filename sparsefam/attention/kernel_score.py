@@ -160,7 +160,7 @@ class KernelScore(ScoreProjection):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Panels remember bases weakly, which cannot be pickled.
+        # What is known belongs to these tensors, not to those of a copy.
         return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
 
 

@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from ..bases import Basis
-from ..kernels import Kernel, expansion, expansion_points, kernel_matrix
+from ..kernels import Kernel, expansion, expansion_batch, expansion_points, kernel_matrix
 from ..numerics.arguments import require
 from ..supports import finite_vector
 from .base import SparseDistribution
@@ -56,9 +56,7 @@ class KernelDistribution(SparseDistribution):
         dim = points.shape[-1]
         if not callable(kernel):
             raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
-        batch = torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
-        if isinstance(alpha, Tensor):
-            batch = torch.broadcast_shapes(batch, alpha.shape)
+        batch = expansion_batch(weights, points, alpha)
         self.weights = weights.expand(*batch, -1)
         self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
             batch
@@ -255,9 +253,10 @@ class KernelDistribution(SparseDistribution):
         panels = self.panels.for_basis(phi).for_basis(psi)
         weights = self._power_weights_on(panels, beta).flatten(0, 1).T
         left, right = self._values_of(phi, panels), self._values_of(psi, panels)
-        mean = (weights @ right) / weights.sum(-1, keepdim=True)
-        centred = right - mean.unsqueeze(1)
-        found = torch.einsum("rq,qm,rqn->rmn", weights, left, centred)
+        total = weights.sum(-1, keepdim=True)
+        # Both centred: a constant has no covariance to the last digit.
+        left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
+        found = (weights.unsqueeze(-1) * left).mT @ right
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:

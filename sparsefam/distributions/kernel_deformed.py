@@ -9,7 +9,8 @@ from torch.distributions import Distribution
 
 from ..kernels import Kernel
 from ..numerics.arguments import require
-from ..numerics.normalizer import effective_weights, normalized_weights
+from ..numerics.normalizer import normalized_weights
+from ..numerics.power_integrals import effective_weights
 from ..numerics.truncated import Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
@@ -88,12 +89,12 @@ class KernelDeformedExp(KernelFamily):
 
     def _require_support(self) -> None:
         alive = self._batched(self._parts.mass.detach() > 0)
-        empty = alive if torch.compiler.is_compiling() else (~alive).nonzero().tolist()
-        rule = (
-            "such that 1 + (alpha - 1) f is positive somewhere (normalization='inside' always has "
-            "a support)"
-        )
-        require(alive, "weights", rule, f"an empty support at batch indices {empty}")
+        if not torch.compiler.is_compiling() and not torch._is_all_true(alive):
+            raise ValueError(
+                "weights must be such that 1 + (alpha - 1) f is positive somewhere "
+                "(normalization='inside' always has a support), got an empty support at batch "
+                f"indices {(~alive).nonzero().tolist()}"
+            )
 
     def _growth(self, size: Tensor) -> Tensor:
         # At the largest alpha - 1 of all that may share the panels the power is the smallest.

@@ -1,14 +1,13 @@
 """Samples of kernel families, and their escorts."""
 
-import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
 from torch.types import _size
 
-from ..numerics.normalizer import effective_weights
+from ..numerics.power_integrals import effective_weights
 from ..numerics.truncated import Power
 from ..supports import IntervalUnion, Region
 from .kernel_line import KernelLine
@@ -35,7 +34,7 @@ class KernelFamily(KernelLine):
         return IntervalUnion(self._intervals)
 
     def _is_inside(self, value: Tensor) -> Tensor:
-        return self.log_prob(value) > -math.inf
+        return self.log_prob(value) > -float("inf")
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -131,14 +130,13 @@ class KernelEscort(KernelFamily):
 
     def __init__(self, parent: KernelFamily, power: Power) -> None:
         self._parent, self._escorted = parent, power
-        exponent = power.exponent
-        alpha: Any = 1 + 1 / exponent if exponent != 0 else math.inf
+        alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
         super().__init__(
             parent.weights,
             parent.inducing_points,
             parent.kernel,
             parent.base,
-            alpha,
+            alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item(),
             None,
             parent.panels,
             parent._validation,

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..numerics.arguments import require
 from ..numerics.effective import edge_pieces
-from ..numerics.normalizer import effective_weights
-from ..numerics.quantiles import panel_quantiles
+from ..numerics.power_integrals import partial_masses
+from ..numerics.quantiles import attach_quantile, attach_slope, panel_quantiles
 from ..numerics.truncated import Power
 from ..supports import IntervalUnion
 from .kernel_power import KernelPower
@@ -82,22 +82,21 @@ class KernelLine(KernelPower):
             self._validate_sample(value)
         value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         first, last = self._range()
-        t = value.detach().clamp(first, last)
+        t = value.clamp(first, last)
         panel, y = self._place(t)
         x, measure, power = self._panel_values(panel)
-        part = effective_weights(x, measure, power, y.reshape(-1))[0].sum(0)
+        part = partial_masses(x, measure, power, y.reshape(-1))
         part = part.reshape(value.shape) / self._batched(self._parts.mass)
         found = self._mass_before(panel) + part
-        # The derivative in the location is the density.
         if value.requires_grad:
-            found = found + self.prob(value).detach() * (value - value.detach())
+            found = attach_slope(found, value, self.prob(value))
         found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
         return found.clamp(0, 1)
 
     def _place(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Panels and places in them, from -1 to 1, of locations."""
         breaks = self.panels.axes[0].breaks.to(t)
-        panel = (torch.searchsorted(breaks, t.contiguous()) - 1).clamp(0, len(breaks) - 2)
+        panel = (torch.searchsorted(breaks, t.detach().contiguous()) - 1).clamp(0, len(breaks) - 2)
         low, high = breaks[panel], breaks[panel + 1]
         return panel, ((2 * t - low - high) / (high - low)).clamp(-1, 1)
 
@@ -136,13 +135,7 @@ class KernelLine(KernelPower):
 
     def _attached(self, t: Tensor, level: Tensor | None = None) -> Tensor:
         """Quantiles with the derivatives of the function that they are: dt = (dq - dF)/p."""
-        mass = self.cdf(t)
-        change = mass.detach() - mass
-        if level is not None:
-            change = change + level - level.detach()
-        density = self.prob(t).detach()
-        alive = density > 0
-        return t + torch.where(alive, change, 0.0) / torch.where(alive, density, 1.0)
+        return attach_quantile(t, self.cdf(t), level, self.prob(t))
 
     @torch.no_grad()
     def _quantiles(self, level: Tensor) -> Tensor:
@@ -161,7 +154,9 @@ class KernelLine(KernelPower):
         due = (own - (last - level)).clamp_min(0) * self._batched(self._parts.mass)
         due = (due * 2 / (high - low)).reshape(-1)
         y = panel_quantiles(x, density, power, due).reshape(level.shape)
-        return self._kept((low + high + (high - low) * y) / 2)
+        t = self._kept((low + high + (high - low) * y) / 2)
+        first, last = self._intervals[..., 0, 0], self._intervals[..., 1].nan_to_num(-math.inf)
+        return torch.where(level <= 0, first, torch.where(level >= 1, last.amax(-1), t))
 
     def _kept(self, t: Tensor) -> Tensor:
         """Locations in the nearest interval of the support, which rounding may have left."""

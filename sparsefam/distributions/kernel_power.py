@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..numerics.arguments import require
 from ..numerics.deformed import expm1_ratio
-from ..numerics.normalizer import effective_weights, log_integrals
+from ..numerics.power_integrals import effective_weights, log_integrals
 from ..numerics.truncated import Power
 from ..scores import KernelExpansion
 from .kernel import KernelDistribution
@@ -125,7 +125,11 @@ class KernelPower(KernelDistribution):
     def entropy(self) -> Tensor:
         r"""Shannon entropy $-\int p \log p\,dt$ (*batch)."""
         power, mass = self._power, self._parts.mass
-        logs = log_integrals(self._offsets_on(self.panels), self._measure(self.panels), power)
+        offsets = self._offsets_on(self.panels)
+        if power.is_exponential:
+            logs = (self._parts.weights * offsets).sum((0, 1))
+        else:
+            logs = log_integrals(offsets, self._measure(self.panels), power)
         relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
         log_base = self.panels.base.log_density(self.panels.nodes).to(self.weights).unsqueeze(-1)
         return relative - self._means(log_base, self.panels).squeeze(-1)
@@ -154,7 +158,7 @@ class KernelPower(KernelDistribution):
         if beta is not None and float(beta) == 1:
             return self._weights_on(panels)
         power = self._escort_power(beta)
-        exponent = 2 - self.alpha.reshape(-1) if beta is None else torch.as_tensor(float(beta))
+        exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
         found = self._parts.lowered
         if beta is not None or panels is not self.panels:
             found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), power)

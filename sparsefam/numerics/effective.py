@@ -115,7 +115,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     few = ~several
     if task.upper is None:
         # A power that is no polynomial is not one near an edge outside the panel either.
-        few &= seen.changes == 1 if _is_exact(task.of) else seen.positive > 0
+        few &= seen.changes == 1 if _is_exact(task) else seen.positive > 0
     for chosen, is_single in ((few, True), (several, False)):
         place = chosen.nonzero().squeeze(-1)
         if len(place):
@@ -138,7 +138,7 @@ def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
     coefficients = _polynomials(task)
     pieces = positive_pieces(coefficients, task.panel, points, values, changes, _MOST_ROOTS)
-    edged = changes.any(0) if _is_exact(task.of) else (values > 0).any(0)
+    edged = changes.any(0) if _is_exact(task) else (values > 0).any(0)
     if task.upper is not None:
         edged = torch.ones_like(edged)
     factor = scale.repeat_interleave(task.x.shape[1] // scale.shape[1], 1)
@@ -146,16 +146,17 @@ def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
         ends.copy_(torch.where(edged, mended * factor, ends))
 
 
-def _is_exact(of: Power) -> bool:
-    """Whether the power of a polynomial without a root is a polynomial."""
-    exponent = of.exponent
-    return not isinstance(exponent, Tensor) and exponent in range(int(_SMOOTH) + 1)
+def _is_exact(task: _Task) -> bool:
+    """Whether the functions of a polynomial without a root are polynomials."""
+    exponent, powers = task.of.exponent, {"power", "lowered"}
+    whole = not isinstance(exponent, Tensor) and exponent in range(int(_SMOOTH) + 1)
+    return whole and powers.issuperset(task.names)
 
 
 def _candidates(task: _Task) -> Tensor:
     """Which panels may hold an edge: their nodes come near one, or are on both sides."""
     low, high = task.x.amin(0), task.x.amax(0)
-    slack = (high - low) * (6 / len(task.x) ** 2 if _is_exact(task.of) else 0.2)
+    slack = (high - low) * (6 / len(task.x) ** 2 if _is_exact(task) else 0.2)
     edge = -1 / task.of.eps
     return (low < edge + slack) & (high > edge - slack)
 
@@ -187,10 +188,9 @@ def _mended(task: _Task, pieces: Pieces, coefficients: Tensor) -> list[Tensor]:
 
 
 def _is_short(task: _Task) -> bool:
-    names = set(task.names)
-    if isinstance(task.of.exponent, Tensor) or not names <= {"power", "lowered"}:
-        return False
-    return task.of.exponent in range("lowered" in names, _SHORT + 1)
+    """Whether closed moments serve."""
+    least = 1 if "lowered" in task.names else 0
+    return _is_exact(task) and task.of.exponent in range(least, _SHORT + 1)
 
 
 def _quadratures(task: _Task, pieces: Pieces) -> list[Tensor]:
@@ -217,12 +217,11 @@ def _at_edges(slope: Tensor, pieces: Pieces, count: int) -> Tensor:
 
 def _unit_rule(order: int, task: _Task) -> tuple[Tensor, Tensor]:
     """Nodes and weights (q,) on [0, 1]: exact for integer powers of polynomials, else graded."""
-    polynomial = all(name in ("power", "lowered") for name in task.names)
-    if _is_exact(task.of) and polynomial:
+    if _is_exact(task):
         degree = (int(task.of.exponent) + 1) * (order - 1)
         nodes, weights = gauss_legendre(degree // 2 + 1, task.x)
         return (nodes + 1) / 2, weights / 2
     if task.of.is_exponential:
         nodes, weights = gauss_legendre(2 * order, task.x)
         return (nodes + 1) / 2, weights / 2
-    return smooth_unit_rule(2 * order, task.x)
+    return smooth_unit_rule(3 * order, task.x)

@@ -1,13 +1,95 @@
 """Where a truncated power on a panel has collected a given part of its mass."""
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
 from .edges import chebyshev_sum, panel_rule, positive_pieces, sign_changes
 from .quadrature import gauss_legendre, smooth_unit_rule
+from .refusal import without_derivative
 from .truncated import Power
 
-__all__ = ["panel_quantiles"]
+__all__ = ["attach_quantile", "attach_slope", "panel_quantiles"]
+
+# After so many steps those that are not at their quantile are few, mostly next to an edge.
+_FIRST_STEPS = 5
+
+
+def attach_slope(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
+    """A distribution function at t, with its derivative in t."""
+    found: Tensor = _Sloped.apply(mass, t, density)
+    return found
+
+
+def attach_quantile(t: Tensor, mass: Tensor, level: Tensor | None, density: Tensor) -> Tensor:
+    """Quantiles t with the derivatives of the function that they are: dt = (dq - dF)/p.
+
+    Args:
+        t: The quantiles.
+        mass: The distribution function F at them, with derivatives in the parameters.
+        level: q, if it has derivatives.
+        density: p at t.
+    """
+    if level is not None:
+        mass = mass - level
+    found: Tensor = _Quantile.apply(t, mass, density)
+    return found
+
+
+class _Sloped(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
+        return mass.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return grad, grad * ctx.saved_tensors[0], None
+
+
+class _Quantile(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(t: Tensor, mass: Tensor, density: Tensor) -> Tensor:
+        return t.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        density = without_derivative(ctx.saved_tensors[0])
+        alive = density > 0
+        return None, torch.where(alive, -grad, 0.0) / torch.where(alive, density, 1.0), None
+
+
+class _Search(NamedTuple):
+    """Quantiles on n pieces of panels, and the brackets they are known to be in."""
+
+    x: Tensor  # coefficients (m, n)
+    density: Tensor  # (m, n)
+    of: Power
+    first: Tensor  # where the piece begins, (n,)
+    due: Tensor  # mass from there on, (n,)
+    low: Tensor  # (n,)
+    high: Tensor  # (n,)
+    y: Tensor  # (n,)
+
+    def take(self, columns: Tensor) -> "_Search":
+        of = self.of
+        if isinstance(of.eps, Tensor):
+            of = of._replace(eps=of.eps[columns])
+        x, density, _, *ends = self
+        parts = (value.index_select(-1, columns) for value in (x, density, *ends))
+        return _Search(next(parts), next(parts), of, *parts)
 
 
 def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tensor:
@@ -19,38 +101,65 @@ def panel_quantiles(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> Tens
         of: The power, its eps a number or (n,).
         mass: What the power times the base density, integrated from -1, shall be, (n,).
     """
+    search = _begun(x, density, of, mass)
+    steps = 14 if x.dtype == torch.float32 else 24
+    if x.is_cuda:
+        return _moved(search, steps).y
+    search = _moved(search, _FIRST_STEPS)
+    y = search.y
+    left = (_step(search).sub(y).abs() > _least(y)).nonzero().squeeze(-1)
+    return y.index_copy(0, left, _moved(search.take(left), steps - _FIRST_STEPS).y)
+
+
+def _begun(x: Tensor, density: Tensor, of: Power, mass: Tensor) -> _Search:
+    """The pieces that the quantiles are in, and where they would be if the density were even."""
     panel = panel_rule(len(x), x)
     values = of.inside(x)
-    x, density = panel.coefficients @ x, panel.coefficients @ density
-    base = panel.coefficients @ values
-    points, values, changes = sign_changes(values, panel)
+    points, checks, changes = sign_changes(values, panel)
     most = 5 if x.is_cuda else int(changes.sum(0).amax()) | 1
-    pieces = positive_pieces(base, panel, points, values, changes, most)
-    nodes, weights = (part.reshape(-1, 1, 1) for part in _rule(of, x))
-
-    def height(y: Tensor) -> Tensor:
-        return of.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y)
-
-    def area(lower: Tensor, upper: Tensor) -> Tensor:
-        width = upper - lower
-        return (weights * height(lower + width * nodes)).sum(0) * width
-
-    below = area(pieces.lower, pieces.upper).clamp_min(0).cumsum(0)
+    pieces = positive_pieces(panel.coefficients @ values, panel, points, checks, changes, most)
+    x, density = panel.coefficients @ x, panel.coefficients @ density
+    below = _area(x, density, of, pieces.lower, pieces.upper).clamp_min(0).cumsum(0)
     piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
     before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
-    first, last = (end.gather(0, piece) for end in pieces)
-    total = below.gather(0, piece) - before
-    share = ((mass - before) / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
-    low, high, y = first, last, first + (last - first) * share
-    least = 8 * torch.finfo(x.dtype).eps
-    for _ in range(14 if x.dtype == torch.float32 else 24):
-        excess = before + area(first, y) - mass
-        low, high = torch.where(excess <= 0, y, low), torch.where(excess >= 0, y, high)
-        step = y - excess / height(y)
+    first, last = (end.gather(0, piece).squeeze(0) for end in pieces)
+    due, total = (part.squeeze(0) for part in (mass - before, below.gather(0, piece) - before))
+    share = (due / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    return _Search(x, density, of, first, due, first, last, first + (last - first) * share)
+
+
+def _moved(search: _Search, steps: int) -> _Search:
+    """After steps of Newton's method, which never leave the brackets."""
+    for _ in range(steps):
+        y, step = search.y, _step(search)
+        low = torch.where(step >= y, y, search.low)
+        high = torch.where(step <= y, y, search.high)
         # Rounding may put a quantile that is found outside its bracket.
-        inside = ((step >= low) & (step <= high)) | ((step - y).abs() <= least)
-        y = torch.where(inside, step, (low + high) / 2)
-    return y.squeeze(0)
+        inside = ((step >= low) & (step <= high)) | ((step - y).abs() <= _least(y))
+        search = search._replace(low=low, high=high, y=torch.where(inside, step, (low + high) / 2))
+    return search
+
+
+def _step(search: _Search) -> Tensor:
+    """Where Newton's method goes: upwards where mass is missing."""
+    y, first = search.y, search.first
+    area = _area(search.x, search.density, search.of, first, y.unsqueeze(0)).squeeze(0)
+    return y + (search.due - area) / _height(search.x, search.density, search.of, y)
+
+
+def _least(y: Tensor) -> float:
+    return 8 * torch.finfo(y.dtype).eps
+
+
+def _height(x: Tensor, density: Tensor, of: Power, y: Tensor) -> Tensor:
+    return of.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y)
+
+
+def _area(x: Tensor, density: Tensor, of: Power, lower: Tensor, upper: Tensor) -> Tensor:
+    """Integrals from lower to upper (K, n)."""
+    nodes, weights = (part.reshape(-1, 1, 1) for part in _rule(of, x))
+    width = upper - lower
+    return (weights * _height(x, density, of, lower + width * nodes)).sum(0) * width
 
 
 def _rule(of: Power, like: Tensor) -> tuple[Tensor, Tensor]:
