@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from battery import DOUBLE, SINGLE, Case, Family
+from battery import DOUBLE, SINGLE, Case, Family, scale_of
 from cases_kernel import KERNELS
 from cases_mixture import MIXTURES
 from cases_multivariate import MULTIVARIATE
@@ -162,6 +162,10 @@ every_scored_case = _every(case for case in CASES if case.family.has_score)
 # Distribution functions and quantiles are asked of numbers only, factors of vectors only.
 every_univariate_case = _every(_univariate(CASES))
 every_univariate_scalar = _every(_univariate(SCALARS))
+# One interval or the line, with a location and a scale.
+every_placed_scalar = _every(
+    case for case in _univariate(SCALARS) if scale_of(case) and not case.family.ranks
+)
 every_multivariate_case = _every(_multivariate(CASES))
 every_multivariate_scalar = _every(_multivariate(SCALARS))
 every_dtype = pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=lambda dtype: str(dtype)[6:])

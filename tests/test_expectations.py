@@ -7,7 +7,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import DOUBLE, Case, every_univariate_case, every_univariate_scalar
+from cases import (
+    DOUBLE,
+    Case,
+    every_placed_scalar,
+    every_univariate_case,
+    every_univariate_scalar,
+)
 from references import Line
 from scipy.integrate import quad
 from torch import Tensor
@@ -48,7 +54,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", BASES)
-@every_univariate_scalar
+@every_placed_scalar
 def test_against_scipy(case: Case, name: str) -> None:
     psi, breaks = BASES[name]
     (r,) = case.references
@@ -100,7 +106,7 @@ def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[f
 
 
 @pytest.mark.parametrize("ratio", [1e-4, 1e-3, 0.01, 0.1, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4])
-@every_univariate_scalar
+@every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
     scale = torch.tensor(ratio, dtype=torch.float32).item()
     parameters = case.parameters | {"loc": 0.0, "scale": scale}

@@ -190,7 +190,12 @@ class KernelDistribution(SparseDistribution):
 
         Args:
             order: Panels are halved until there are at least this many nodes on each axis.
+
+        Raises:
+            ValueError: `order` below 1.
         """
+        if order < 1:
+            raise ValueError(f"order must be at least 1, got {order}")
         panels = self.panels.with_order(order)
         weights = self._weights_on(panels)
         count = len(panels.nodes)

@@ -116,7 +116,9 @@ def _searched(
     kinked = Axis(start[[0, -1]], 0).cut(kinks).breaks
 
     def search(breaks: Tensor, order: int, most: int) -> Axis | None:
-        found = _bisected(columns, density, breaks, order, tolerance, most)
+        # Kernels that are rounded off at a kink are as good as kinked once panels are short.
+        negligible = _NEGLIGIBLE if breaks is kinked else 0.0
+        found = _bisected(columns, density, breaks, order, tolerance, most, negligible)
         return None if found is None else Axis(found, order)
 
     attempts = (
@@ -156,9 +158,15 @@ def errors(columns: Columns, axis: Axis) -> Tensor:
 
 
 def _bisected(
-    columns: Columns, density: Columns, breaks: Tensor, order: int, tolerance: float, most: int
+    columns: Columns,
+    density: Columns,
+    breaks: Tensor,
+    order: int,
+    tolerance: float,
+    most: int,
+    negligible: float,
 ) -> Tensor | None:
-    """Breaks (P + 1,), each panel halved until it is resolved."""
+    """Breaks (P + 1,), each panel halved until it is resolved, or its error negligible."""
     low, high, done = breaks[:-1], breaks[1:], breaks[:0]
     largest = columns(torch.cat([low, high])).abs().amax()
     while len(low):
@@ -168,12 +176,10 @@ def _bisected(
         checks = _checks(low, high)
         largest = torch.maximum(largest, columns(nodes.flatten()).abs().amax())
         error = _error(columns, nodes, checks).amax(0) / largest
-        mass = _error(lambda t: density(t).unsqueeze(0), nodes, checks).amax(0) * (
-            high - low
-        ).unsqueeze(-1)
-        # Kernels that are rounded off at a kink are as good as kinked once panels are this short.
-        share = ((high - low) / (breaks[-1] - breaks[0])).unsqueeze(-1)
-        seen = (error <= tolerance) | (error * share <= _NEGLIGIBLE * tolerance)
+        width = (high - low).unsqueeze(-1)
+        mass = _error(lambda t: density(t).unsqueeze(0), nodes, checks).amax(0) * width
+        share = width / (breaks[-1] - breaks[0])
+        seen = (error <= tolerance) | (error * share <= negligible * tolerance)
         fine = (seen & (mass <= tolerance)).all(-1)
         done = torch.cat([done, low[fine]])
         left, right = low[~fine], high[~fine]
