@@ -50,6 +50,7 @@ def posterior_is_right(draws: int, sized: bool) -> None:
     agree(found["t"], *moments(share * left + offset, spread))
 
 
+@pytest.mark.slow
 def test_an_ellipse_with_a_latent_centre() -> None:
     posterior_is_right(400, sized=False)
 

@@ -69,6 +69,7 @@ def test_a_region_of_the_plane_is_refused_with_a_way_round() -> None:
         mcmc.run()
 
 
+@pytest.mark.slow
 def test_the_way_round_is_exact_for_the_prior() -> None:
     p = KernelDeformedExp(TWO, POINTS, gaussian, alpha=1.5)
 

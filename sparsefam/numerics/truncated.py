@@ -73,7 +73,7 @@ class Power(NamedTuple):
             return 1 + self.eps * x
         return torch.add(x.new_ones(()), x, alpha=self.eps)
 
-    # A choice between two tensors costs as much as thirty products: signs and bounds serve instead.
+    # torch.where is not vectorised on the CPU: signs and bounds serve instead.
 
     def at(self, x: Tensor) -> Tensor:
         """The power itself, to all digits however small eps is; 0^k is 0 for any k."""
