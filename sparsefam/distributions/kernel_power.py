@@ -123,7 +123,10 @@ class KernelPower(KernelDistribution):
         return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
-        r"""Shannon entropy $-\int p \log p\,dt$ (*batch)."""
+        r"""Shannon entropy $-\int p \log p\,dt$ (*batch).
+
+        Good to 1e-6 only where the base's log density is singular at an end of its support.
+        """
         power, mass = self._power, self._parts.mass
         offsets = self._offsets_on(self.panels)
         if power.is_exponential:
