@@ -8,6 +8,7 @@ import entmax
 import numpy as np
 import pytest
 import torch
+from layers import data, require_that_padding_is_ignored
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
@@ -29,13 +30,6 @@ def make(score: str, combine: bool = False, alpha: Any = 2.0, **options: Any) ->
     return ContinuousAttention(
         4, 2, GaussianRBF.grid(10, 0.15), alpha, score, combine=combine, **options
     )
-
-
-def data(length: int = 9) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two examples: queries (2, 3, 4), keys and values (2, length, 4), positions."""
-    query = torch.randn(2, 3, 4, dtype=DOUBLE)
-    key, value = torch.randn(2, 2, length, 4, dtype=DOUBLE)
-    return query, key, value, torch.rand(2, length, dtype=DOUBLE)
 
 
 def integrate(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -162,27 +156,7 @@ def test_shared_positions_are_those_of_every_example(score: str, combine: bool) 
 def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, alpha: float
 ) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data()
-
-    def run(*inputs: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        context, _ = layer(*inputs, key_padding_mask=padding)
-        wanted = [*inputs, *layer.parameters()]
-        grads = torch.autograd.grad(context.square().sum(), wanted, materialize_grads=True)
-        return context, list(grads)
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
-    rows = junk[:, None].expand(2, 3, 4)
-    padded = (torch.cat([key, rows], 1), torch.cat([value, rows], 1))
-    padding = (torch.arange(12) >= 9).expand(2, 12)
-    long, long_grads = run(query, *padded, torch.cat([t, junk.expand(2, 3)], 1), padding=padding)
-    short, short_grads = run(query, key, value, t)
-    assert torch.allclose(long, short, rtol=1e-10)
-    for i, (found, expected) in enumerate(zip(long_grads, short_grads, strict=True)):
-        if i in (1, 2, 3):
-            assert not found[:, 9:].any()
-            found = found[:, :9]
-        assert torch.allclose(found, expected, rtol=1e-8, atol=1e-12)
+    require_that_padding_is_ignored(make(score, combine, alpha), data())
 
 
 @pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor(1.3, dtype=DOUBLE)], ids=str)

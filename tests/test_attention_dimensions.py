@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from layers import data, require_that_padding_is_ignored
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
@@ -33,13 +34,6 @@ def make(score: str, combine: bool = False, alpha: Any = 2.0, **options: Any) ->
     options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1, "ndim": 2} | options
     basis = options.pop("basis", None) or GaussianRBF.grid(9, 0.3, ndim=2)
     return ContinuousAttention(4, 2, basis, alpha, score, combine=combine, **options)
-
-
-def data(length: int = 9, ndim: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two examples: queries (2, 3, 4), keys and values (2, length, 4), positions."""
-    query = torch.randn(2, 3, 4, dtype=DOUBLE)
-    key, value = torch.randn(2, 2, length, 4, dtype=DOUBLE)
-    return query, key, value, torch.rand(2, length, ndim, dtype=DOUBLE)
 
 
 def disc_rule(alpha: float, radii: int, angles: int) -> tuple[Tensor, Tensor]:
@@ -90,7 +84,7 @@ def by_hand(layer: Any, query: Tensor, key: Tensor, value: Tensor, heads: Tensor
 @every_kind
 @pytest.mark.parametrize("alpha", MEMBERS)
 def test_context_is_the_integral_of_the_values(score: str, combine: bool, alpha: float) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data()
+    layer, (query, key, value, t) = make(score, combine, alpha), data(ndim=2)
     if score == "quadratic":
         nn.init.normal_(layer.score_proj.weight, std=0.5)
     context, density = layer(query, key, value, t)
@@ -108,7 +102,7 @@ def test_reads_an_image_as_in_visual_question_answering(alpha: float) -> None:
     layer = make("moments", alpha=alpha, basis=basis, penalty=0.01)
     ticks = (torch.arange(14, dtype=DOUBLE) + 0.5) / 14
     cells = torch.cartesian_prod(ticks, ticks)
-    query, key, value = (x[:1] for x in data(196)[:3])
+    query, key, value = (x[:1] for x in data(196, ndim=2)[:3])
     query, key = query[:, :1], 2 * key
     _, density = layer(query, key, value, cells)
     function = layer.regression.fit(cells, layer.v_proj(value))
@@ -146,7 +140,7 @@ def test_reads_quadratic_functions_of_space(score: str, alpha: float) -> None:
 
 def test_any_basis_serves() -> None:
     basis = Fourier([[1.0, 0.0], [2.0, -3.0]]) + GaussianRBF.grid(4, 0.3, ndim=2)
-    layer, (query, key, value, t) = make("quadratic", basis=basis), data()
+    layer, (query, key, value, t) = make("quadratic", basis=basis), data(ndim=2)
     context, density = layer(query, key, value, t)
     heads = integrate(density, layer.regression.fit(t, layer.v_proj(value)))
     expected = by_hand(layer, query, key, value, heads)
@@ -155,7 +149,7 @@ def test_any_basis_serves() -> None:
 
 @every_kind
 def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool) -> None:
-    layer, (query, key, value, t) = make(score, combine), data()
+    layer, (query, key, value, t) = make(score, combine), data(ndim=2)
     order = torch.randperm(9)
     expected, _ = layer(query, key, value, t)
     found, _ = layer(query, key[:, order], value[:, order], t[:, order])
@@ -175,7 +169,7 @@ def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool) -> No
 @pytest.mark.parametrize("domain", [(0.0, 1.0), BOX])
 @pytest.mark.parametrize("alpha", MEMBERS)
 def test_moments_are_those_of_the_weights(alpha: float, domain: Any) -> None:
-    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data()
+    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(ndim=2)
     _, density = layer(query, key, value, t)
     weights = layer._weights(query, key, None)
     assert torch.allclose(density.mean, torch.einsum("bhql,bld->bhqd", weights, t), rtol=1e-12)
@@ -193,7 +187,7 @@ def floor(domain: Any) -> Tensor:
 @pytest.mark.parametrize("domain", [(0.0, 1.0), BOX])
 @pytest.mark.parametrize("alpha", MEMBERS)
 def test_one_observation_has_a_valid_density(alpha: float, domain: Any) -> None:
-    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(1)
+    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(1, ndim=2)
     context, density = layer(query, key, value, t)
     assert torch.allclose(density.mean, t[:, None].expand(2, 2, 3, 2), rtol=1e-12)
     covariance = torch.diag(floor(domain)).expand(2, 2, 3, 2, 2)
@@ -205,7 +199,7 @@ def test_one_observation_has_a_valid_density(alpha: float, domain: Any) -> None:
 def test_positions_on_a_line_have_a_valid_density(stretch: float) -> None:
     """Their covariance is singular, and rounding may make it worse than that."""
     layer = make("moments", dtype=torch.float32)
-    query, key, value, _ = (x.float() for x in data(500))
+    query, key, value, _ = (x.float() for x in data(500, ndim=2))
     along = torch.rand(2, 500, 1)
     t = (stretch * (0.3 + along * torch.tensor([0.7, -0.2]))).requires_grad_()
     context, density = layer(query, key, value, t)
@@ -224,25 +218,7 @@ def test_positions_on_a_line_have_a_valid_density(stretch: float) -> None:
 def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, alpha: float
 ) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data()
-
-    def run(*inputs: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        context, _ = layer(*inputs, key_padding_mask=padding)
-        wanted = [*inputs, *layer.parameters()]
-        grads = torch.autograd.grad(context.square().sum(), wanted, materialize_grads=True)
-        return context, list(grads)
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE).unsqueeze(-1)
-    long = [torch.cat([x, junk.expand(2, 3, x.shape[-1])], 1) for x in (key, value, t)]
-    found, long_grads = run(query, *long, padding=(torch.arange(12) >= 9).expand(2, 12))
-    expected, short_grads = run(query, key, value, t)
-    assert torch.allclose(found, expected, rtol=1e-10)
-    for i, (long_grad, grad) in enumerate(zip(long_grads, short_grads, strict=True)):
-        if i in (1, 2, 3):
-            assert not long_grad[:, 9:].any()
-            long_grad = long_grad[:, :9]
-        assert torch.allclose(long_grad, grad, rtol=1e-8, atol=1e-12)
+    require_that_padding_is_ignored(make(score, combine, alpha), data(ndim=2))
 
 
 # Parameters
@@ -275,7 +251,7 @@ def test_heads_start_spread_over_the_domain(heads: int, ndim: int) -> None:
 
 
 def test_location_and_scale_are_read_off_the_query() -> None:
-    layer, (query, key, value, t) = make("quadratic", domain=BOX), data()
+    layer, (query, key, value, t) = make("quadratic", domain=BOX), data(ndim=2)
     assert layer.score_proj.weight.shape == (10, 4)
     assert not layer.score_proj.weight[8:].any()
     for parameter in layer.score_proj.parameters():
@@ -294,7 +270,7 @@ def test_location_and_scale_are_read_off_the_query() -> None:
 
 
 def test_domain_stretches_every_axis() -> None:
-    unit, (query, key, value, t) = make("quadratic"), data()
+    unit, (query, key, value, t) = make("quadratic"), data(ndim=2)
     nn.init.normal_(unit.score_proj.weight)
     wide = make("quadratic", domain=BOX)
     wide.load_state_dict(unit.state_dict())
@@ -306,7 +282,7 @@ def test_domain_stretches_every_axis() -> None:
 
 def test_alpha_is_learned_per_head() -> None:
     alpha = nn.Parameter(torch.tensor([[1.3], [2.2]], dtype=DOUBLE))
-    inputs = data(5)
+    inputs = data(5, ndim=2)
     for score in ("quadratic", "moments"):
         layer = make(score, alpha=alpha)
 
@@ -320,7 +296,7 @@ def test_alpha_is_learned_per_head() -> None:
 @every_kind
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data(4)
+    layer, (query, key, value, t) = make(score, combine, alpha), data(4, ndim=2)
     inputs = [x.requires_grad_() for x in (query[:, :1], key, value, t)]
     weights = dict(layer.named_parameters())
 
@@ -334,7 +310,7 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -
 
 @every_kind
 def test_state_dict_round_trip(score: str, combine: bool) -> None:
-    layer, twin, inputs = make(score, combine), make(score, combine), data()
+    layer, twin, inputs = make(score, combine), make(score, combine), data(ndim=2)
     assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
     twin.load_state_dict(layer.state_dict())
     assert torch.equal(twin(*inputs)[0], layer(*inputs)[0])
@@ -343,7 +319,7 @@ def test_state_dict_round_trip(score: str, combine: bool) -> None:
 @every_kind
 @pytest.mark.parametrize("alpha", MEMBERS)
 def test_float32_follows_float64(score: str, combine: bool, alpha: float) -> None:
-    layer, inputs = make(score, combine, alpha), data()
+    layer, inputs = make(score, combine, alpha), data(ndim=2)
     expected, _ = layer(*inputs)
     context, density = layer.float()(*(x.float() for x in inputs))
     assert (context.dtype, density.scale_tril.dtype) == (torch.float32, torch.float32)
@@ -355,7 +331,7 @@ def test_float32_follows_float64(score: str, combine: bool, alpha: float) -> Non
 def test_compiles_whole(score: str, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # torch cannot trace its own validation of distributions, and so switches it off itself.
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make(score, alpha=alpha), data()
+    layer, inputs = make(score, alpha=alpha), data(ndim=2)
     padding = (torch.arange(9) >= 7).expand(2, 9)
     torch._dynamo.reset()
     compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from layers import data, require_that_padding_is_ignored
 from pyro.contrib.gp.kernels import RBF, Matern52
 from torch import Tensor, nn
 from torch.autograd import gradcheck
@@ -35,13 +36,6 @@ def make(alpha: Any = 2.0, gain: float = 1.0, **options: Any) -> Any:
         layer.score_proj.weight.mul_(gain)
         layer.score_proj.bias.mul_(gain)
     return layer
-
-
-def data(length: int = 9, dtype: torch.dtype = DOUBLE) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two examples: queries (2, 3, 4), keys and values (2, length, 4), positions."""
-    query = torch.randn(2, 3, 4, dtype=dtype)
-    key, value = torch.randn(2, 2, length, 4, dtype=dtype)
-    return query, key, value, torch.rand(2, length, dtype=dtype)
 
 
 def rule(low: float = 0.0, high: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -265,28 +259,7 @@ def test_panels_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_alpha
 def test_padding_changes_neither_context_nor_gradients(alpha: float) -> None:
-    layer, (query, key, value, t) = make(alpha, 10.0), data()
-    wanted = [x for x in layer.parameters() if x.requires_grad]
-
-    def run(*inputs: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        context, _ = layer(*inputs, key_padding_mask=padding)
-        loss = context.square().sum()
-        grads = torch.autograd.grad(loss, [*inputs, *wanted], materialize_grads=True)
-        return context, list(grads)
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
-    rows = junk[:, None].expand(2, 3, 4)
-    padded = (torch.cat([key, rows], 1), torch.cat([value, rows], 1))
-    padding = (torch.arange(12) >= 9).expand(2, 12)
-    long, long_grads = run(query, *padded, torch.cat([t, junk.expand(2, 3)], 1), padding=padding)
-    short, short_grads = run(query, key, value, t)
-    assert torch.allclose(long, short, rtol=1e-10)
-    for i, (found, expected) in enumerate(zip(long_grads, short_grads, strict=True)):
-        if i in (1, 2, 3):
-            assert not found[:, 9:].any()
-            found = found[:, :9]
-        assert torch.allclose(found, expected, rtol=1e-8, atol=1e-12)
+    require_that_padding_is_ignored(make(alpha, 10.0), data())
 
 
 # Start, state, compiled graphs

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from layers import data, require_that_padding_is_ignored
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
@@ -33,13 +34,6 @@ def make(alpha: Any = 2.0, gain: float = 1.0, **options: Any) -> Any:
     with torch.no_grad():
         layer.score_proj.weight.mul_(gain)
     return layer
-
-
-def data(length: int = 9, dtype: torch.dtype = DOUBLE) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two examples: queries (2, 3, 4), keys and values (2, length, 4), positions."""
-    query = torch.randn(2, 3, 4, dtype=dtype)
-    key, value = torch.randn(2, 2, length, 4, dtype=dtype)
-    return query, key, value, torch.rand(2, length, dtype=dtype)
 
 
 def density_by_hand(layer: Any, query: Tensor, alpha: float, t: Tensor) -> Tensor:
@@ -169,27 +163,7 @@ def test_alpha_is_learned_per_head() -> None:
 
 @every_alpha
 def test_padding_changes_neither_context_nor_gradients(alpha: float) -> None:
-    layer, (query, key, value, t) = make(alpha), data()
-
-    def run(*inputs: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        context, _ = layer(*inputs, key_padding_mask=padding)
-        wanted = [*inputs, *layer.parameters()]
-        grads = torch.autograd.grad(context.square().sum(), wanted, materialize_grads=True)
-        return context, list(grads)
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
-    rows = junk[:, None].expand(2, 3, 4)
-    padded = (torch.cat([key, rows], 1), torch.cat([value, rows], 1))
-    padding = (torch.arange(12) >= 9).expand(2, 12)
-    long, long_grads = run(query, *padded, torch.cat([t, junk.expand(2, 3)], 1), padding=padding)
-    short, short_grads = run(query, key, value, t)
-    assert torch.allclose(long, short, rtol=1e-10)
-    for i, (found, expected) in enumerate(zip(long_grads, short_grads, strict=True)):
-        if i in (1, 2, 3):
-            assert not found[:, 9:].any()
-            found = found[:, :9]
-        assert torch.allclose(found, expected, rtol=1e-8, atol=1e-12)
+    require_that_padding_is_ignored(make(alpha), data())
 
 
 # Start, state, compiled graphs
