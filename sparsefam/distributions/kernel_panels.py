@@ -94,7 +94,7 @@ class KernelPanels:
     @classmethod
     def of_axes(cls, axes: list[Axis], base: BaseMeasure, tolerance: float) -> "KernelPanels":
         """The tensor product of axes."""
-        count = math.prod((len(axis.breaks) - 1) * axis.order for axis in axes)
+        count = math.prod(axis.size for axis in axes)
         if count > _MOST_NODES:
             raise ValueError(
                 f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
@@ -117,10 +117,10 @@ class KernelPanels:
         """Panels halved until each axis has as many nodes; itself if it has."""
         axes = []
         for axis in self.axes:
-            while (len(axis.breaks) - 1) * axis.order < order:
+            while axis.size < order:
                 axis = axis.halved()
             axes.append(axis)
-        same = all(len(a.breaks) == len(b.breaks) for a, b in zip(axes, self.axes, strict=True))
+        same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
         return self if same else KernelPanels.of_axes(axes, self.base, self.tolerance)
 
     def for_scores(self, scores: Callable[[Tensor], Tensor], peaked: bool) -> "KernelPanels":
@@ -221,19 +221,10 @@ def _find_axis(
     tolerance: float,
     growth: Callable[[Tensor], Tensor],
 ) -> Axis:
-    """Panels along an axis: the others stay at each inducing point's own coordinates."""
-
-    def lines(t: Tensor) -> Tensor:
-        if base.dim == 1:
-            return kernel_matrix(kernel, points, t.unsqueeze(-1))
-        moved = points.unsqueeze(1).repeat(1, len(t), 1)
-        moved[..., axis] = t
-        found = kernel_matrix(kernel, points, moved.flatten(0, 1))
-        return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
-
+    """Panels along an axis."""
     ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
     found = find_panels(
-        lines,
+        partial(_columns, kernel, points, axis),
         lambda t: base.log_factor(axis, t).exp(),
         ends,
         tolerance,
@@ -246,6 +237,16 @@ def _find_axis(
             f"{ends} do not resolve it, or the base, to {tolerance:g}"
         )
     return found
+
+
+def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
+    """The kernel (n, q) between n points and themselves moved along an axis to q coordinates."""
+    if points.shape[-1] == 1:
+        return kernel_matrix(kernel, points, t.unsqueeze(-1))
+    moved = points.unsqueeze(1).repeat(1, len(t), 1)
+    moved[..., axis] = t
+    found = kernel_matrix(kernel, points, moved.flatten(0, 1))
+    return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
 
 
 def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
