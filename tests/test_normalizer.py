@@ -1,5 +1,7 @@
 """Weights of deformed exponentials on panels: mass, and derivatives against finite differences."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +41,7 @@ def means(weights: Tensor) -> Tensor:
 
 
 def normalized(weights: Tensor, eps: Tensor | float) -> tuple[Tensor, Tensor]:
-    level, found, _ = normalized_weights(scores(weights), MEASURE, eps)
+    level, found, *_ = normalized_weights(scores(weights), MEASURE, eps)
     return level, means(found)
 
 
@@ -99,6 +101,29 @@ def test_rows_under_vmap() -> None:
 def test_scores_of_any_size_have_a_normaliser(size: float, eps: float) -> None:
     found = normalized(size * WEIGHTS, eps)[1][:, 0]
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e2, 1e5, 1e7])
+@pytest.mark.parametrize("eps", [1.0, 0.5])
+def test_large_scores_are_normalised_to_their_rounding(
+    eps: float, size: float, dtype: torch.dtype
+) -> None:
+    """A parabola under its top, with the level in closed form, by ever more steps."""
+    due = 1 / eps - size * parabola_edge(size, eps) ** 2
+    f = -size * (NODES - 0.37).square().to(dtype).unsqueeze(-1)
+    level, _, _, mass = normalized_weights(f, MEASURE.to(dtype), eps)
+    # Rounding of the scores at the ends of [0, 1].
+    noise = torch.finfo(dtype).eps * (50 + 4 * size)
+    assert mass.item() == pytest.approx(1, abs=noise)
+    assert level.item() == pytest.approx(due, abs=noise)
+
+
+def parabola_edge(size: float, eps: float) -> float:
+    """a with the mass of (eps size (a^2 - u^2))_+^(1 / eps) 1."""
+    power = 1 / eps
+    mass = (eps * size) ** power * math.gamma(0.5) * math.gamma(power + 1) / math.gamma(power + 1.5)
+    return float(mass ** (-1 / (2 * power + 1)))
 
 
 @pytest.mark.parametrize("power", [0, 1, 2, 3, 4])

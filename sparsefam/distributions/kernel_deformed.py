@@ -9,7 +9,6 @@ from torch.distributions import Distribution
 
 from ..kernels import Kernel
 from ..numerics.arguments import require
-from ..numerics.normalizer import normalized_weights
 from ..numerics.power_integrals import effective_weights
 from ..numerics.truncated import Power
 from .kernel_family import KernelFamily
@@ -109,10 +108,9 @@ class KernelDeformedExp(KernelFamily):
 
     @once
     def _parts(self) -> Parts:
-        measure, scores = self._measure(self.panels), self._scores_on(self.panels)
         if self.normalization == "inside":
-            level, weights, lowered = normalized_weights(scores, measure, self._power.eps)
-            return Parts(level, weights, torch.ones_like(level), lowered)
+            return self._normalized(self._power.eps)
+        measure, scores = self._measure(self.panels), self._scores_on(self.panels)
         weights, lowered = effective_weights(scores, measure, self._power)
         mass = weights.sum((0, 1))
         return Parts(torch.zeros_like(mass), weights, mass, lowered)

@@ -8,7 +8,6 @@ from torch.distributions import Distribution
 
 from ..kernels import Kernel
 from ..numerics.arguments import require
-from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated import Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
@@ -80,9 +79,7 @@ class KernelExp(KernelFamily):
 
     @once
     def _parts(self) -> Parts:
-        found = normalized_weights(self._scores_on(self.panels), self._measure(self.panels), 0.0)
-        level, weights, lowered = found
-        return Parts(level, weights, torch.ones_like(level), lowered)
+        return self._normalized(0.0)
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelExp":
         r"""The $\beta$-escort relative to the base, whose weights are beta times these; default 1.

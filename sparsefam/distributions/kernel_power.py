@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..numerics.arguments import require
 from ..numerics.deformed import expm1_ratio
+from ..numerics.normalizer import normalized_weights
 from ..numerics.power_integrals import effective_weights, log_integrals
 from ..numerics.truncated import Power
 from ..scores import KernelExpansion
@@ -16,6 +17,10 @@ from .kernel_panels import KernelPanels
 from .once import once
 
 __all__ = ["KernelPower", "Parts"]
+
+
+# What rounding may take from a mass.
+_MASS = 1e-2
 
 
 class Parts(NamedTuple):
@@ -47,6 +52,22 @@ class KernelPower(KernelDistribution):
     @once
     def _parts(self) -> Parts:
         raise NotImplementedError
+
+    def _normalized(self, eps: Tensor | float) -> Parts:
+        """The parts of the density whose mass is 1.
+
+        Raises:
+            ValueError: Scores so large that their differences are lost to rounding.
+        """
+        measure, scores = self._measure(self.panels), self._scores_on(self.panels)
+        level, weights, lowered, mass = normalized_weights(scores, measure, eps)
+        require(
+            (mass - 1).abs() <= _MASS,
+            "weights",
+            f"so small that scores have digits after the point in {scores.dtype}",
+            self.weights,
+        )
+        return Parts(level, weights, torch.ones_like(level), lowered)
 
     @property
     def _mass(self) -> Tensor:

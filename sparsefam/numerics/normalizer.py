@@ -6,6 +6,7 @@ method on it rises to the root from any lower bound and never passes it. No deri
 the steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -28,39 +29,63 @@ __all__ = ["normalized_weights"]
 
 # A step after which the error is that of the rule's own weights, so that effective ones come next.
 _NEAR = 1e-3
+# Steps with effective weights: where values are not looked at, and at most. Units of rounding by
+# which the mass before the last step may differ from 1, over the root of the number of nodes.
+_STEPS = {torch.float32: 3, torch.float64: 5}
+_MOST_STEPS, _ROUNDING = 30, 3.0
 
 
 def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-    r"""$A$ (R,) with mass 1, and the weights of $p$ and of $p^{2-\alpha}$, (m, G, R).
+    r"""$A$ (R,) with mass 1, weights of $p$ and of $p^{2-\alpha}$ (m, G, R), and the mass (R,).
 
-    Differentiable in f, twice where eps is a number, and in a tensor eps.
+    Differentiable in f, twice where eps is a number, and in a tensor eps. The mass, which has no
+    derivative, tells what rounding left: it is far from 1 where scores are too large for the dtype.
 
     Args:
         f: Scores at the nodes of panels, (m, G, R).
         measure: The rule's own weights, times a base density, (m, G, 1).
-        eps: alpha - 1 in (0, 1], a number or (R,).
+        eps: alpha - 1 in [0, 1], a number or (R,).
     """
-    found: tuple[Tensor, ...] = _Normalized.apply(f, measure, eps)
-    return found
+    # Next to its top, where a density is, a score less its top keeps all its digits.
+    top = f.detach().flatten(0, 1).amax(0)
+    level, w, lowered, mass = _Normalized.apply(f - top, measure, eps)
+    return level + top, w, lowered, mass
 
 
-def _solve(f: Tensor, measure: Tensor, of: Power) -> Tensor:
-    """The normaliser (R,): by the rule's own weights, then by effective ones."""
+def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
+    """The normaliser (R,), the weights of the power and of the lowered one, and the mass (R,)."""
+    level = _nearly(f, measure, of)
+    looks = not (f.is_cuda or torch.compiler.is_compiling())
+    close = _ROUNDING * torch.finfo(f.dtype).eps * measure.numel() ** 0.5
+    best = math.inf
+    for _ in range(_MOST_STEPS if looks else _STEPS[f.dtype]):
+        weights, lowered = find_weights(f - level, measure, of, "power lowered")
+        mass = sum_panels(weights)
+        step = _step(mass, sum_panels(lowered), of.eps)
+        level = level + step
+        if looks:
+            worst = float((mass - 1).abs().amax())
+            # Rounding leaves steps that no longer help.
+            if worst <= close or (worst < _NEAR and worst >= best):
+                break
+            best = worst
+    # The last step is so small that the weights follow it along their derivative.
+    return level, weights - step * lowered, lowered, mass
+
+
+def _nearly(f: Tensor, measure: Tensor, of: Power) -> Tensor:
+    """The normaliser (R,) by the rule's own weights."""
     share = measure.reshape(1, -1)
     if of.is_exponential:
         return torch.logsumexp(f.flatten(0, 1) + share.T.log(), 0)
     level = _lower_bound(f, measure, of.eps)
-    single = f.dtype == torch.float32
     looks = not (f.is_cuda or torch.compiler.is_compiling())
-    for _ in range(6 if single else 8):
+    for _ in range(6 if f.dtype == torch.float32 else 8):
         mass, rate = (share @ v.flatten(0, 1) for v in of.pair(f - level))
         step = _step(mass[0], rate[0], of.eps)
         level = level + step
         if looks and step.amax() < _NEAR:
             break
-    for _ in range(1 if single else 3):
-        mass, rate = find_weights(f - level, measure, of, "power lowered")
-        level = level + _step(sum_panels(mass), sum_panels(rate), of.eps)
     return level
 
 
@@ -92,15 +117,14 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        of = Power(eps)
-        level = _solve(f, measure, of)
-        w, lowered = find_weights(f - level, measure, of, "power lowered")
-        return level, w, lowered
+        return _solve(f, measure, Power(eps))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         f, measure, eps = inputs
-        save_power(ctx, eps, f, measure, output[2], output[0])
+        level, _, escort, mass = output
+        ctx.mark_non_differentiable(mass)
+        save_power(ctx, eps, f, measure, escort, level)
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
@@ -109,13 +133,13 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def backward(
-        ctx: Any, by_level: Tensor | None, grad: Tensor | None, above: Tensor | None
+        ctx: Any, by_level: Tensor | None, grad: Tensor | None, above: Tensor | None, *_: Any
     ) -> tuple[Any, ...]:
         f, measure, escort, level, of = saved_power(ctx, Power(1.0))
         x = f - level
         mass = sum_panels(escort)
         # d/df at fixed A first, and then what A follows: the mass stays 1.
-        found = torch.zeros_like(f) if grad is None else escort * grad
+        found = torch.zeros_like(x) if grad is None else escort * grad
         if above is not None:
             found = found + second_weights(x, measure, of) * above
         drift = -sum_panels(found)
