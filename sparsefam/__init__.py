@@ -1,6 +1,6 @@
 """Probability densities that can be exactly zero, and continuous attention built on them."""
 
-from . import attention, bases, expectations, inference, plotting, scores, supports
+from . import attention, bases, expectations, inference, losses, plotting, scores, supports
 from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
@@ -50,6 +50,7 @@ __all__ = [
     "bregman_divergence",
     "expectations",
     "inference",
+    "losses",
     "plotting",
     "register_expect",
     "rpm",

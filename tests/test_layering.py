@@ -24,7 +24,7 @@ LAYERS = (
     {"distributions"},
     {"prediction_map"},
     {"expectations"},
-    {"attention"},
+    {"attention", "losses"},
     {"plotting"},
     {"inference"},
     {"__init__"},
