@@ -1,5 +1,9 @@
 """Probability densities that can be exactly zero, and continuous attention built on them."""
 
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from . import attention, bases, expectations, inference, losses, plotting, scores, supports
 from .dispatch import register_expect
 from .distributions import (
@@ -24,6 +28,17 @@ from .distributions import (
     tsallis_divergence,
 )
 from .prediction_map import rpm
+
+if TYPE_CHECKING:
+    from . import estimators as estimators
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The estimators, which need scikit-learn, when they are first asked for."""
+    if name == "estimators":
+        return import_module(".estimators", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = "0.1.0.dev0"
 

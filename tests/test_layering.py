@@ -26,7 +26,7 @@ LAYERS = (
     {"expectations"},
     {"attention", "losses"},
     {"plotting"},
-    {"inference"},
+    {"estimators", "inference"},
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

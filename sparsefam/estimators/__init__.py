@@ -1,0 +1,12 @@
+"""Density estimates with true zeros, as scikit-learn's estimators."""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as missing:
+    raise ImportError(
+        "sparsefam.estimators needs scikit-learn: pip install 'sparsefam[estimators]'"
+    ) from missing
+
+from .sparse_density import SparseDensity
+
+__all__ = ["SparseDensity"]

@@ -1,0 +1,81 @@
+"""Parameters of estimators as tensors and numbers, with errors that name them."""
+
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from .design import spread
+
+__all__ = ["alpha_of", "bandwidth_of", "points_of", "positive"]
+
+# Inducing points by dimension.
+_POINTS = {1: 100, 2: 150, 3: 200}
+
+
+def alpha_of(alpha: object) -> float:
+    """Alpha as a number.
+
+    Raises:
+        ValueError: No number from 1 to 2.
+    """
+    if not isinstance(alpha, Real) or not 1 <= float(alpha) <= 2:
+        raise ValueError(f"alpha must be a number from 1 to 2, got {alpha!r}")
+    return float(alpha)
+
+
+def positive(name: str, value: object) -> float:
+    """A positive, finite number.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+    return float(value)
+
+
+def bandwidth_of(bandwidth: ArrayLike | None, x: Tensor) -> Tensor | None:
+    """A bandwidth for each column of data (n, D), if any is given.
+
+    Raises:
+        ValueError: Not positive and finite, or neither one number nor D.
+    """
+    if bandwidth is None:
+        return None
+    found = _tensor("bandwidth", bandwidth)
+    if found.numel() not in (1, x.shape[1]) or not (torch.isfinite(found) & (found > 0)).all():
+        raise ValueError(
+            f"bandwidth must be one positive number or {x.shape[1]}, got {bandwidth!r}"
+        )
+    return found.reshape(-1).expand(x.shape[1])
+
+
+def points_of(given: ArrayLike | None, x: Tensor, weight: Tensor, random_state: Any) -> Tensor:
+    """Inducing points (I, D): those given, or as many as asked for.
+
+    Raises:
+        ValueError: A number below 1, or locations of another dimension.
+    """
+    if given is None:
+        return spread(x, weight, _POINTS[x.shape[1]], random_state)
+    if isinstance(given, Integral):
+        if given < 1:
+            raise ValueError(f"inducing_points must be at least 1, got {given}")
+        return spread(x, weight, int(given), random_state)
+    found = _tensor("inducing_points", given)
+    found = found.unsqueeze(-1) if found.dim() == 1 else found
+    if found.dim() != 2 or found.shape[1] != x.shape[1] or not torch.isfinite(found).all():
+        raise ValueError(
+            f"inducing_points must be finite, (I, {x.shape[1]}), got shape {tuple(found.shape)}"
+        )
+    return found
+
+
+def _tensor(name: str, value: ArrayLike) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be numbers, got {value!r}") from None

@@ -1,0 +1,230 @@
+"""Density estimates: optimality, known edges, leave-one-out refits, scikit-learn's own checks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.stats import gaussian_kde
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import check_estimator
+from torch.distributions import Uniform
+
+from sparsefam.estimators import SparseDensity
+from sparsefam.losses import fenchel_young
+
+EDGES = np.array([[0.15, 0.41], [0.67, 0.83]])
+GRID = np.linspace(-0.2, 1.2, 2801)
+
+
+def two_bumps(count: int, seed: int = 0) -> np.ndarray:
+    """Parabolas over two intervals, the first with six tenths of the mass."""
+    rng = np.random.default_rng(seed)
+    x = 2 * rng.beta(2, 2, count) - 1
+    low, high = EDGES[(rng.random(count) > 0.6).astype(int)].T
+    return ((low + high) / 2 + x * (high - low) / 2)[:, None]
+
+
+def truth(t: np.ndarray) -> np.ndarray:
+    total = np.zeros_like(t)
+    for share, (low, high) in zip((0.6, 0.4), EDGES, strict=True):
+        u = (2 * t - low - high) / (high - low)
+        total += share * 1.5 / (high - low) * np.clip(1 - u**2, 0, None)
+    return total
+
+
+def densities(model: SparseDensity) -> np.ndarray:
+    return np.exp(model.score_samples(GRID[:, None]))
+
+
+def test_gaps_and_edges_are_found() -> None:
+    x = two_bumps(2000)
+    model = SparseDensity().fit(x)
+    np.testing.assert_allclose(model.support_, EDGES, rtol=0, atol=0.012)
+    found = densities(model)
+    kde = gaussian_kde(x.T, "silverman")(GRID)
+    errors = [((f - truth(GRID)) ** 2).mean() for f in (found, kde)]
+    assert errors[0] < errors[1] / 20
+    outside = truth(GRID) == 0
+    assert found[outside].mean() < 0.01 * kde[outside].mean()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_the_fit_is_a_minimum(alpha: float) -> None:
+    """By scipy's minimizer, on a fine plain grid, in the kernel's own coordinates."""
+    x, points, rho, width = two_bumps(200), np.linspace(0, 1, 6), 1e-2, 0.2
+    base = Uniform(-0.2, 1.2)
+    model = SparseDensity(
+        alpha, inducing_points=points, penalty=rho, bandwidth=width, base=base, tol=1e-12
+    ).fit(x)
+
+    def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(-0.5 * ((a[:, None] - b) / width) ** 2)
+
+    at_nodes, mean = kernel(GRID, points), kernel(x[:, 0], points).mean(0)
+    gram, share = kernel(points, points), np.gradient(GRID) / 1.4
+    share[[0, -1]] /= 2
+
+    def loss(w: np.ndarray) -> float:
+        f = at_nodes @ w
+        level = root(f, share, alpha)
+        mean_f = share @ (density(f - level, alpha) * f)
+        conjugate = (level + (alpha - 1) * mean_f) / alpha
+        return float(conjugate - mean @ w + rho / 2 * w @ gram @ w)
+
+    due = minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-8})
+    weights = model.density_.weights.numpy()
+    assert loss(weights) == pytest.approx(due.fun, abs=1e-6)
+    assert loss(weights) - rho / 2 * weights @ gram @ weights == pytest.approx(
+        model.loss_, abs=1e-5
+    )
+    np.testing.assert_allclose(at_nodes @ weights, at_nodes @ due.x, rtol=0, atol=5e-3)
+
+
+def density(x: np.ndarray, alpha: float) -> np.ndarray:
+    if alpha == 1:
+        return np.asarray(np.exp(x))
+    return np.asarray(np.clip(1 + (alpha - 1) * x, 0, None) ** (1 / (alpha - 1)))
+
+
+def root(f: np.ndarray, share: np.ndarray, alpha: float) -> float:
+    low, high = f.min() - 2, f.max() + 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        if share @ density(f - middle, alpha) > 1:
+            low = middle
+        else:
+            high = middle
+    return float(low)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_the_criterion_is_that_of_leaving_one_out(alpha: float) -> None:
+    x = two_bumps(80, seed=1)
+    settings: dict[str, Any] = {
+        "inducing_points": np.linspace(0, 1, 12),
+        "penalty": 1e-3,
+        "bandwidth": 0.15,
+        "base": Uniform(-0.2, 1.2),
+    }
+    model = SparseDensity(alpha, **settings).fit(x)
+    left_out = [
+        -SparseDensity(alpha, **settings).fit(np.delete(x, i, 0)).score(x[i : i + 1])
+        for i in range(0, 80, 4)
+    ]
+    own = [-model.score(x[i : i + 1]) for i in range(0, 80, 4)]
+    excess = np.mean(np.array(left_out) - np.array(own))
+    # What leaving out adds, of every fourth observation, against the estimate over all.
+    assert model.criterion_ - model.loss_ == pytest.approx(excess, rel=0.05)
+    assert model.loss_ == pytest.approx(-model.score(x), abs=1e-9)
+
+
+def test_score_is_the_loss() -> None:
+    x = two_bumps(100)
+    model = SparseDensity(1.5, bandwidth=0.2, penalty=1e-3).fit(x)
+    p = model.density_
+    due = fenchel_young(p.score, torch.from_numpy(x[:, 0]), 1.5, base=p.base)
+    assert model.score(x) == pytest.approx(-due.item(), abs=1e-12)
+    assert np.isfinite(model.score([[5.0]]))
+    assert model.score_samples([[5.0]]) == -np.inf
+
+
+def test_weights_count_observations() -> None:
+    x = two_bumps(60)
+    weight = np.arange(60) % 3
+    fixed: dict[str, Any] = {"bandwidth": 0.15, "inducing_points": np.linspace(0, 1, 9)}
+    base = Uniform(-0.2, 1.2)
+    weighted = SparseDensity(penalty=1e-3, base=base, **fixed).fit(x, sample_weight=weight)
+    repeated = SparseDensity(penalty=1e-3, base=base, **fixed).fit(x.repeat(weight, 0))
+    np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
+
+
+def test_a_plane_with_two_discs() -> None:
+    rng = np.random.default_rng(0)
+    angle, radius = rng.uniform(0, 2 * np.pi, 600), 0.3 * np.sqrt(rng.beta(1, 2, 600))
+    centers = np.array([[0.0, 0.0], [1.0, 0.5]])[rng.integers(0, 2, 600)]
+    x = centers + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
+    model = SparseDensity(penalty=1e-4, bandwidth=0.3, inducing_points=40, random_state=0).fit(x)
+    draws = model.sample(2000, random_state=1)
+    gaps = np.linalg.norm(draws[:, None] - np.array([[0.0, 0.0], [1.0, 0.5]]), axis=-1).min(1)
+    assert (gaps > 0.4).mean() < 0.01
+    assert (draws[:, 0] > 0.5).mean() == pytest.approx((x[:, 0] > 0.5).mean(), abs=0.04)
+    assert model.score_samples([[0.5, 0.25]]) == -np.inf
+
+
+def test_draws_are_reproducible_and_leave_torch_alone() -> None:
+    model = SparseDensity(bandwidth=0.2, penalty=1e-3).fit(two_bumps(50))
+    torch.manual_seed(3)
+    due = torch.rand(2)
+    torch.manual_seed(3)
+    first, second = (model.sample(5, random_state=0) for _ in range(2))
+    assert first.shape == (5, 1)
+    np.testing.assert_array_equal(first, second)
+    torch.testing.assert_close(torch.rand(2), due)
+
+
+def test_bandwidths_can_be_searched() -> None:
+    search = GridSearchCV(
+        SparseDensity(base=Uniform(-0.5, 1.5), penalty=1e-5, inducing_points=30),
+        {"bandwidth": [0.15, 2.0]},
+        cv=2,
+    )
+    assert search.fit(two_bumps(200)).best_params_ == {"bandwidth": 0.15}
+
+
+FIXED: dict[str, Any] = {"bandwidth": 1.0, "penalty": 1e-3, "inducing_points": 20}
+# Checks with more columns than three, or with data that have negative numbers and five columns.
+WIDE = (
+    "check_n_features_in_after_fitting",
+    "check_positive_only_tag_during_fit",
+    "check_estimators_dtypes",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_dtype_object",
+)
+
+
+def test_scikit_learns_checks() -> None:
+    wide = dict.fromkeys(WIDE, "their data have more than three columns")
+    results = check_estimator(
+        SparseDensity(**FIXED), expected_failed_checks=wide, on_skip=None, on_fail="raise"
+    )
+    failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "xfail"}
+    assert set(failed) == set(WIDE)
+    assert all("at most 3 features" in x or "negative" in x for x in failed.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 2.5}, "alpha must be a number from 1 to 2"),
+        ({"alpha": "2"}, "alpha must be a number from 1 to 2"),
+        ({"penalty": -1.0}, "penalty must be a positive"),
+        ({"bandwidth": [0.1, 0.2]}, "bandwidth must be one positive number or 1"),
+        ({"bandwidth": 0.0}, "bandwidth must be one positive number"),
+        ({"bandwidth": "wide"}, "bandwidth must be numbers"),
+        ({"inducing_points": 0}, "inducing_points must be at least 1"),
+        ({"inducing_points": np.zeros((3, 2))}, "inducing_points must be finite"),
+        ({"tol": 0}, "tol must be a positive"),
+        ({"base": Uniform(0.3, 0.5)}, "X must be inside the support of the base"),
+    ],
+)
+def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SparseDensity(**settings).fit(two_bumps(20))
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "message"),
+    [
+        (np.ones((5, 1)), None, "X must have no constant column"),
+        (np.zeros((5, 4)), None, "X must have at most 3 features"),
+        (np.array([[0.0], [np.nan]]), None, "Input X contains NaN"),
+        (np.array([[0.0]]), None, "minimum of 2 is required"),
+        (two_bumps(3), np.zeros(3), "at least one non-zero"),
+        (two_bumps(3), -np.ones(3), "Negative values"),
+    ],
+)
+def test_bad_data(x: np.ndarray, weight: np.ndarray | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SparseDensity().fit(x, sample_weight=weight)
