@@ -7,6 +7,7 @@ except ImportError as missing:
         "sparsefam.estimators needs scikit-learn: pip install 'sparsefam[estimators]'"
     ) from missing
 
+from .score_matching import ScoreMatchingKernelExp
 from .sparse_density import SparseDensity
 
-__all__ = ["SparseDensity"]
+__all__ = ["ScoreMatchingKernelExp", "SparseDensity"]

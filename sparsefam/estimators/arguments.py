@@ -60,7 +60,7 @@ def points_of(given: ArrayLike | None, x: Tensor, weight: Tensor, random_state: 
         ValueError: A number below 1, or locations of another dimension.
     """
     if given is None:
-        return spread(x, weight, _POINTS[x.shape[1]], random_state)
+        return spread(x, weight, _POINTS.get(x.shape[1], _POINTS[2]), random_state)
     if isinstance(given, Integral):
         if given < 1:
             raise ValueError(f"inducing_points must be at least 1, got {given}")

@@ -8,12 +8,20 @@ from torch import Tensor
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
 
-__all__ = ["Features", "Statistics"]
+__all__ = ["Features", "Statistics", "whitening"]
 
 # Eigenvalues of the kernel matrix below this part of the largest are rounding, or soon will be.
 _RANK = 1e-10
 # Rows of data whose kernels are in memory at a time.
 _CHUNK = 2**13
+
+
+def whitening(kernel: Kernel, points: Tensor) -> Tensor:
+    """From coefficients of orthonormal functions to weights of kernels, (I, R)."""
+    values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
+    keep = values > _RANK * values[-1]
+    mixing: Tensor = vectors[:, keep] / values[keep].sqrt()
+    return mixing
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,7 @@ class Features:
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, panels: KernelPanels) -> "Features":
         """Those of inducing points (I, D), at the nodes of panels."""
-        values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
-        keep = values > _RANK * values[-1]
-        mixing = vectors[:, keep] / values[keep].sqrt()
+        mixing = whitening(kernel, points)
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(kernel, points, panels.nodes).detach()

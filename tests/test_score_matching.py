@@ -1,0 +1,120 @@
+"""Score matching: derivatives, the loss by autodiff, known densities, groups it cannot weigh."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.utils.estimator_checks import check_estimator
+from torch import Tensor
+from torch.distributions import Normal, Uniform
+
+from sparsefam.estimators import ScoreMatchingKernelExp
+from sparsefam.estimators.derivatives import kernel_derivatives
+from sparsefam.estimators.design import Gaussian
+
+FIXED: dict[str, Any] = {"bandwidth": 1.5, "penalty": 1e-3, "inducing_points": 20}
+
+
+def test_derivatives_of_a_kernel() -> None:
+    width = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    x, points = torch.randn(7, 2).double(), torch.randn(3, 2).double()
+    first, second = kernel_derivatives(Gaussian(width), points, x)
+    k = Gaussian(width)(x, points)
+    u = (x.T.unsqueeze(-1) - points.T.unsqueeze(1)) / width.reshape(2, 1, 1).square()
+    torch.testing.assert_close(first, -u * k)
+    torch.testing.assert_close(second, (u.square() - 1 / width.reshape(2, 1, 1).square()) * k)
+
+
+def two_normals(count: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    near = rng.normal(-1, 0.5, int(0.6 * count))
+    return np.concatenate([near, rng.normal(1, 0.7, count - len(near))])[:, None]
+
+
+def test_overlapping_normals() -> None:
+    x = two_normals(4000)
+    model = ScoreMatchingKernelExp(random_state=0).fit(x)
+    t = np.linspace(-8, 8, 1601)
+    found = np.exp(model.score_samples(t[:, None]))
+    due = 0.6 * norm(-1, 0.5).pdf(t) + 0.4 * norm(1, 0.7).pdf(t)
+    assert found.sum() * 0.01 == pytest.approx(1, abs=1e-3)
+    assert ((found - due) ** 2).sum() * 0.01 < 0.005
+    slope = np.gradient(np.log(due), t)
+    error = (model.gradient(t[:, None])[:, 0] - slope) ** 2
+    assert (error * due).sum() * 0.01 < 0.1 * (slope**2 * due).sum() * 0.01
+
+
+def test_the_score_is_the_loss_by_autodiff() -> None:
+    x = two_normals(40)
+    model = ScoreMatchingKernelExp(**FIXED).fit(x)
+    assert model.loss_ == pytest.approx(-model.score(x), rel=1e-9)
+    p, base = model.density_, model.base_[0]
+    total = 0.0
+    for value in x[:, 0]:
+        t = torch.tensor(value, requires_grad=True)
+        (of_base,) = torch.autograd.grad(base.log_prob(t), t)
+        f = p.log_prob(t) - base.log_prob(t)
+        (slope,) = torch.autograd.grad(f, t, create_graph=True)
+        (bend,) = torch.autograd.grad(slope, t)
+        total += (0.5 * slope**2 + bend + slope * of_base).item() / len(x)
+    assert model.loss_ == pytest.approx(total, rel=1e-6)
+
+
+def test_the_fit_is_the_minimum() -> None:
+    """No other weights of the same norm or less have a lower loss, penalty included."""
+    x = two_normals(60)
+    model = ScoreMatchingKernelExp(**FIXED).fit(x)
+    points = model.points_
+    gram = model.kernel_(points, points)
+
+    def penalized(w: Tensor) -> float:
+        model.weights_ = w
+        return -model.score(x) + 0.5 * 1e-3 * float(w @ gram @ w)
+
+    best = model.weights_
+    due = penalized(best)
+    for seed in range(5):
+        step = torch.randn(len(best), generator=torch.Generator().manual_seed(seed)).double()
+        # Convex: the losses on both sides of a minimum are higher.
+        assert min(penalized(best + 1e-3 * step), penalized(best - 1e-3 * step)) > due
+
+
+def test_eight_dimensions() -> None:
+    x = np.random.default_rng(0).normal(size=(1000, 8))
+    model = ScoreMatchingKernelExp(random_state=0).fit(x)
+    error = model.gradient(x[:200]) + x[:200]
+    assert (error**2).mean() < 0.02
+    assert not hasattr(model, "density_")
+    center, far = model.score_samples(np.stack([np.zeros(8), np.ones(8)]))
+    assert far - center == pytest.approx(-4, abs=0.4)
+
+
+def test_groups_that_no_kernel_joins_are_told() -> None:
+    rng = np.random.default_rng(0)
+    apart = np.concatenate([rng.normal(-1, 0.1, 120), rng.normal(1, 0.1, 80)])[:, None]
+    with pytest.warns(UserWarning, match="2 groups"):
+        ScoreMatchingKernelExp(bandwidth=0.1, penalty=1e-3).fit(apart)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ScoreMatchingKernelExp(**FIXED).fit(two_normals(100))
+
+
+def test_scikit_learns_checks() -> None:
+    check_estimator(ScoreMatchingKernelExp(**{**FIXED, "inducing_points": 4}), on_skip=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"penalty": 0.0}, "penalty must be a positive"),
+        ({"bandwidth": -1.0}, "bandwidth must be one positive"),
+        ({"base": [Normal(0.0, 1.0)] * 2}, "base must have 1 densities, got 2"),
+        ({"base": [Uniform(5.0, 6.0, validate_args=False)]}, "X must be inside the support"),
+    ],
+)
+def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScoreMatchingKernelExp(**settings).fit(two_normals(20))
