@@ -1,10 +1,13 @@
 """Density estimates: optimality, known edges, leave-one-out refits, scikit-learn's own checks."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from ranks import on_ranks
 from scipy.optimize import minimize
 from scipy.stats import gaussian_kde
 from sklearn.model_selection import GridSearchCV
@@ -138,6 +141,60 @@ def test_weights_count_observations() -> None:
     weighted = SparseDensity(penalty=1e-3, base=base, **fixed).fit(x, sample_weight=weight)
     repeated = SparseDensity(penalty=1e-3, base=base, **fixed).fit(x.repeat(weight, 0))
     np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
+
+
+def test_parts_are_the_whole() -> None:
+    x = two_bumps(300)
+    settings: dict[str, Any] = {
+        "bandwidth": 0.15,
+        "inducing_points": np.linspace(0, 1, 20),
+        "base": Uniform(-0.2, 1.2),
+    }
+    model = SparseDensity(**settings)
+    for part in np.array_split(x, 2):
+        model.partial_fit(part)
+    whole = SparseDensity(**settings).fit(x)
+    np.testing.assert_allclose(densities(model), densities(whole), rtol=1e-6, atol=1e-7)
+    assert model.penalty_ == whole.penalty_
+    with pytest.raises(ValueError, match="X must be inside the support of the base"):
+        model.partial_fit([[3.0]])
+
+
+def of_one_rank(rank: int, dim: int) -> np.ndarray:
+    """Fits a shard, with one observation for the first rank and many for the last."""
+    parts = np.split(shared_data(dim), [1, 50, 200])
+    model = SparseDensity(group=dist.group.WORLD, **shared_settings(dim)).fit(parts[rank])
+    return model.score_samples(shared_data(dim))
+
+
+def shared_data(dim: int) -> np.ndarray:
+    return np.hstack([two_bumps(400, seed) for seed in range(dim)])
+
+
+def shared_settings(dim: int) -> dict[str, Any]:
+    if dim == 1:
+        return {}
+    points = shared_data(dim)[:20]
+    return {"bandwidth": 0.3, "penalty": 1e-3, "inducing_points": points}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [1, 2])
+def test_shards_are_the_whole(dim: int) -> None:
+    model = SparseDensity(**shared_settings(dim)).fit(shared_data(dim))
+    due = np.exp(model.score_samples(shared_data(dim)))
+    for found in on_ranks(4, partial(of_one_rank, dim=dim)):
+        np.testing.assert_allclose(np.exp(found), due, rtol=1e-6, atol=1e-6)
+
+
+def test_points_and_box_stay_within_known_bounds() -> None:
+    x = np.random.default_rng(0).beta(1, 3, 400)[:, None]
+    model = SparseDensity(base=Uniform(0.0, 1.0)).fit(x)
+    assert model.support_.min() == 0
+    assert model.score_samples([[0.0], [-1e-6]]).tolist() == [
+        pytest.approx(np.log(3), abs=0.5),
+        -np.inf,
+    ]
 
 
 def test_a_plane_with_two_discs() -> None:

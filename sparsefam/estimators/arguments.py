@@ -1,13 +1,10 @@
 """Parameters of estimators as tensors and numbers, with errors that name them."""
 
 from numbers import Integral, Real
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-
-from .design import spread
 
 __all__ = ["alpha_of", "bandwidth_of", "points_of", "positive"]
 
@@ -37,8 +34,8 @@ def positive(name: str, value: object) -> float:
     return float(value)
 
 
-def bandwidth_of(bandwidth: ArrayLike | None, x: Tensor) -> Tensor | None:
-    """A bandwidth for each column of data (n, D), if any is given.
+def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
+    """A bandwidth for each of D columns, if any is given.
 
     Raises:
         ValueError: Not positive and finite, or neither one number nor D.
@@ -46,30 +43,28 @@ def bandwidth_of(bandwidth: ArrayLike | None, x: Tensor) -> Tensor | None:
     if bandwidth is None:
         return None
     found = _tensor("bandwidth", bandwidth)
-    if found.numel() not in (1, x.shape[1]) or not (torch.isfinite(found) & (found > 0)).all():
-        raise ValueError(
-            f"bandwidth must be one positive number or {x.shape[1]}, got {bandwidth!r}"
-        )
-    return found.reshape(-1).expand(x.shape[1])
+    if found.numel() not in (1, dim) or not (torch.isfinite(found) & (found > 0)).all():
+        raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")
+    return found.reshape(-1).expand(dim)
 
 
-def points_of(given: ArrayLike | None, x: Tensor, weight: Tensor, random_state: Any) -> Tensor:
-    """Inducing points (I, D): those given, or as many as asked for.
+def points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
+    """Inducing points (I, D), or how many there are to be.
 
     Raises:
         ValueError: A number below 1, or locations of another dimension.
     """
     if given is None:
-        return spread(x, weight, _POINTS.get(x.shape[1], _POINTS[2]), random_state)
+        return _POINTS.get(dim, _POINTS[2])
     if isinstance(given, Integral):
         if given < 1:
             raise ValueError(f"inducing_points must be at least 1, got {given}")
-        return spread(x, weight, int(given), random_state)
+        return int(given)
     found = _tensor("inducing_points", given)
     found = found.unsqueeze(-1) if found.dim() == 1 else found
-    if found.dim() != 2 or found.shape[1] != x.shape[1] or not torch.isfinite(found).all():
+    if found.dim() != 2 or found.shape[1] != dim or not torch.isfinite(found).all():
         raise ValueError(
-            f"inducing_points must be finite, (I, {x.shape[1]}), got shape {tuple(found.shape)}"
+            f"inducing_points must be finite, (I, {dim}), got shape {tuple(found.shape)}"
         )
     return found
 

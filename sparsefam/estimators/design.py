@@ -1,19 +1,25 @@
 """What a fit is made with where nothing is given: a box, inducing points, a kernel, panels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 from torch.distributions import Distribution, Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp
+from ..distributions.base_measure import BaseMeasure
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel
+from .extent import Extent, gathered
 from .features import Features, Statistics
 from .newton import Objective
+
+if TYPE_CHECKING:  # not every build of torch has them
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Gaussian", "box", "density", "objective", "spread"]
 
@@ -43,34 +49,49 @@ class Gaussian:
         return torch.exp(-0.5 * squares)
 
 
-def box(x: Tensor) -> list[Uniform]:
-    """Uniform densities on the range of data (n, D), and somewhat beyond."""
-    low, high = x.amin(0), x.amax(0)
-    margin = _MARGIN * (high - low)
-    ends = zip(low - margin, high + margin, strict=True)
+def box(extent: Extent) -> list[Uniform]:
+    """Uniform densities on the range of the data, and somewhat beyond."""
+    margin = _MARGIN * (extent.high - extent.low)
+    ends = zip(extent.low - margin, extent.high + margin, strict=True)
     return [Uniform(a, b, validate_args=False) for a, b in ends]
 
 
-def spread(x: Tensor, weight: Tensor, count: int, random_state: Any) -> Tensor:
-    """Inducing points (I, D) for data (n, D): a grid of numbers, some of the vectors."""
+def spread(
+    x: Tensor,
+    weight: Tensor,
+    extent: Extent,
+    base: BaseMeasure,
+    count: int,
+    random_state: Any,
+    group: "ProcessGroup | None" = None,
+) -> Tensor:
+    """Inducing points (I, D) for data (n, D): a grid in the base for numbers, else some data."""
     if x.shape[1] == 1:
-        low, high = float(x.amin()), float(x.amax())
-        margin = _MARGIN * (high - low)
-        return torch.linspace(low - margin, high + margin, count, dtype=x.dtype).unsqueeze(-1)
-    scaled = ((x - x.mean(0)) / x.std(0)).numpy()
-    used = weight.numpy() > 0
-    count = min(count, int(used.sum()))
-    _, places = kmeans_plusplus(scaled[used], count, random_state=random_state)
-    return x[torch.as_tensor(used)][torch.as_tensor(places)]
+        margin = _MARGIN * (extent.high - extent.low)
+        bounds = base.bounds(0)
+        low = (extent.low - margin).clamp_min(bounds[0])
+        high = (extent.high + margin).clamp_max(bounds[1])
+        share = torch.linspace(0, 1, count, dtype=x.dtype)
+        return torch.lerp(low, high, share).unsqueeze(-1)
+    used = x[weight > 0]
+    shares = 1 if group is None else dist.get_world_size(group)
+    count = min(-(-count // shares), len(used))
+    scaled = ((used - extent.mean) / extent.deviation).numpy()
+    _, places = kmeans_plusplus(scaled, count, random_state=random_state)
+    return gathered(used[torch.as_tensor(places)], group)
 
 
 def objective(
-    kernel: Kernel, points: Tensor, base: Base, x: Tensor, weight: Tensor, alpha: float
+    kernel: Kernel,
+    points: Tensor,
+    base: Base,
+    alpha: float,
+    data: Callable[[Features], Statistics],
 ) -> Objective:
-    """What is to be minimised for data (n, D) with weights (n,)."""
+    """What is to be minimised."""
     panels = _panels(kernel, points, base, alpha)
     features = Features.of(kernel, points, panels)
-    return Objective(features, panels, Statistics.of(features, x, weight), alpha)
+    return Objective(features, panels, data(features), alpha)
 
 
 def _panels(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> KernelPanels:

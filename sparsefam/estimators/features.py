@@ -1,12 +1,17 @@
 """Scores in coordinates in which their norm is that of a vector, and what data say of them."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
+from ..numerics.collective import sum_over_ranks
+
+if TYPE_CHECKING:  # not every build of torch has them
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Features", "Statistics", "whitening"]
 
@@ -83,6 +88,13 @@ class Statistics:
             first = first + share @ phi
             second = second + (share.unsqueeze(-1) * phi).mT @ phi
         return cls(weight.sum(), weight.square().sum(), first, second)
+
+    def over_ranks(self, group: "ProcessGroup") -> "Statistics":
+        """The sums over all processes of a group, by one reduction."""
+        parts = [self.weight, self.squares, self.first, self.second]
+        flat = sum_over_ranks(torch.cat([part.reshape(-1) for part in parts]), group)
+        pieces = flat.split([part.numel() for part in parts])
+        return Statistics(*[a.reshape(b.shape) for a, b in zip(pieces, parts, strict=True)])
 
     def __add__(self, other: "Statistics") -> "Statistics":
         return Statistics(

@@ -17,10 +17,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel, kernel_matrix
 from .arguments import bandwidth_of, points_of, positive
 from .derivatives import Matching, base_gradient, kernel_derivatives
-from .design import Gaussian, density
+from .design import Gaussian, density, spread
+from .extent import Extent
 from .features import whitening
 from .sparse_density import Floats
 
@@ -122,36 +124,37 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 their range.
         """
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        if (data.min(0) == data.max(0)).any():
-            raise ValueError(f"X must have no constant column, got {data[0].tolist()} everywhere")
         x = torch.from_numpy(data.copy())
-        self.base_ = self._base_of(x)
         ones = torch.ones(len(x), dtype=x.dtype)
-        state = check_random_state(self.random_state)
-        points = points_of(self.inducing_points, x, ones, state)
+        extent, state = Extent.of(x, ones), check_random_state(self.random_state)
+        self.base_ = self._base_of(extent)
+        points = points_of(self.inducing_points, x.shape[1])
+        if isinstance(points, int):
+            measure = BaseMeasure(self.base_, x.shape[1], x.dtype)
+            points = spread(x, ones, extent, measure, points, state)
         folds = torch.from_numpy(state.permutation(len(x)) % min(_FOLDS, len(x)))
-        fits = [self._best_penalty(kernel, points, x, folds) for kernel in self._kernels(x)]
+        fits = [self._best_penalty(kernel, points, x, folds) for kernel in self._kernels(extent)]
         self._keep(min(fits, key=lambda fit: fit.held_out), points)
         self._warn_of_gaps(data)
         return self
 
-    def _base_of(self, x: Tensor) -> list[Distribution]:
+    def _base_of(self, extent: Extent) -> list[Distribution]:
         if self.base is None:
-            pairs = zip(x.mean(0), _WIDE * x.std(0), strict=True)
+            pairs = zip(extent.mean, _WIDE * extent.deviation, strict=True)
             return [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
         base = list(self.base)
-        if len(base) != x.shape[1]:
-            raise ValueError(f"base must have {x.shape[1]} densities, got {len(base)}")
+        if len(base) != len(extent.mean):
+            raise ValueError(f"base must have {len(extent.mean)} densities, got {len(base)}")
         return base
 
-    def _kernels(self, x: Tensor) -> list[Kernel]:
-        bandwidth = bandwidth_of(self.bandwidth, x)
+    def _kernels(self, extent: Extent) -> list[Kernel]:
+        bandwidth = bandwidth_of(self.bandwidth, len(extent.mean))
         if self.kernel is not None:
             return [self.kernel]
         if bandwidth is not None:
             return [Gaussian(bandwidth)]
         # Distances grow with the root of the number of columns.
-        scale = x.std(0) * x.shape[1] ** 0.5
+        scale = extent.deviation * len(extent.mean) ** 0.5
         return [Gaussian(share * scale) for share in _BANDWIDTHS]
 
     def _best_penalty(self, kernel: Kernel, points: Tensor, x: Tensor, folds: Tensor) -> _Fit:

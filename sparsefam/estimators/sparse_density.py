@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from torch.distributions import Distribution
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel
 from .arguments import alpha_of, bandwidth_of, points_of, positive
-from .design import Gaussian, box, density, objective
+from .design import Gaussian, box, density, objective, spread
+from .extent import Extent
+from .features import Features, Statistics
+from .newton import Objective
 from .selection import Chosen, best_of, best_penalty
 
 __all__ = ["SparseDensity"]
@@ -27,10 +31,6 @@ _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 
 Floats = NDArray[np.float64]
-
-
-def _require_inside(base: Any, x: Tensor) -> None:
-    BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
 
 
 class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -58,6 +58,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each bandwidth that is tried.
         random_state: Of the choice of inducing points among vectors.
+        group: If the data are spread over processes, their `torch.distributed` group: every rank
+            fits with its own data, at least one observation, and has the same density, that of
+            all data.
 
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`.
@@ -93,6 +96,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         max_iter: int = 100,
         verbose: bool = False,
         random_state: Any = None,
+        group: Any = None,
     ) -> None:
         self.alpha = alpha
         self.kernel = kernel
@@ -104,6 +108,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.verbose = verbose
         self.random_state = random_state
+        self.group = group
 
     def fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
@@ -119,46 +124,88 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: Fewer than two observations, more than three columns, a constant one, NaN;
                 weights that are negative or all zero; parameters outside of their range.
         """
-        x, weight = self._checked(X, sample_weight)
-        base = box(x) if self.base is None else self.base
-        _require_inside(base, x)
-        points = points_of(self.inducing_points, x, weight, check_random_state(self.random_state))
-        bandwidth = bandwidth_of(self.bandwidth, x)
-        penalties = _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
-        alpha, tol = alpha_of(self.alpha), positive("tol", self.tol)
+        x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
+        alpha, dim = alpha_of(self.alpha), x.shape[1]
+        extent = Extent.of(x, weight, self.group)
+        base = box(extent) if self.base is None else self.base
+        measure = BaseMeasure(base, dim, x.dtype)
+        measure.require_inside("X", x)
+        points = points_of(self.inducing_points, dim)
+        if isinstance(points, int):
+            state = check_random_state(self.random_state)
+            points = spread(x, weight, extent, measure, points, state, self.group)
+        bandwidth = bandwidth_of(self.bandwidth, dim)
 
         def tried(kernel: Kernel) -> Chosen:
-            problem = objective(kernel, points, base, x, weight, alpha)
-            chosen = best_penalty(problem, penalties, tol, self.max_iter)
-            self._report(kernel, chosen)
-            return chosen
+            problem = objective(
+                kernel, points, base, alpha, lambda f: self._statistics(f, x, weight)
+            )
+            return self._best_penalty(problem)
 
         if self.kernel is not None:
             chosen = tried(self.kernel)
         elif bandwidth is not None:
             chosen = tried(Gaussian(bandwidth))
         else:
-            chosen = best_of(_BANDWIDTHS, lambda share: tried(Gaussian(share * x.std(0))))
-        return self._keep(chosen, base)
+            chosen = best_of(_BANDWIDTHS, lambda share: tried(Gaussian(share * extent.deviation)))
+        self.base_ = base
+        return self._keep(chosen)
 
-    def _checked(self, X: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Tensor, Tensor]:
-        data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+    def partial_fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> "SparseDensity":
+        """Fit the density to more data, with all those before.
+
+        The first data decide on the inducing points, the bandwidth and the base, so that these are
+        better given if they are few; a penalty that was not given is chosen anew each time. Only
+        sums over the data are kept.
+
+        Args:
+            X: More observations (n, D), in the support of the base.
+            y: Not used.
+            sample_weight: Nonnegative weights (n,).
+
+        Raises:
+            ValueError: As `fit`, and data outside of the base's support.
+        """
+        if not hasattr(self, "density_"):
+            return self.fit(X, y, sample_weight)
+        x, weight = self._checked(X, sample_weight, 1, reset=False)
+        BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
+        known = self._objective
+        more = self._statistics(known.features, x, weight)
+        return self._keep(self._best_penalty(replace(known, data=known.data + more)))
+
+    def _checked(
+        self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        data: Floats = validate_data(
+            self, X, dtype=np.float64, ensure_min_samples=least, reset=reset
+        )
         weight: Floats = _check_sample_weight(
             sample_weight, data, dtype=np.float64, ensure_non_negative=True
         )
         if data.shape[1] > 3:
             raise ValueError(f"X must have at most 3 features, got {data.shape[1]}")
-        used = data[weight > 0]
-        if (used.min(0) == used.max(0)).any():
-            raise ValueError(f"X must have no constant column, got {used[0].tolist()} everywhere")
         return torch.from_numpy(data.copy()), torch.from_numpy(weight)
+
+    def _statistics(self, features: Features, x: Tensor, weight: Tensor) -> Statistics:
+        found = Statistics.of(features, x, weight)
+        return found if self.group is None else found.over_ranks(self.group)
+
+    def _best_penalty(self, problem: Objective) -> Chosen:
+        penalties = _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
+        chosen = best_penalty(problem, penalties, positive("tol", self.tol), self.max_iter)
+        self._report(problem.features.kernel, chosen)
+        return chosen
 
     def _report(self, kernel: Kernel, chosen: Chosen) -> None:
         if self.verbose:
             print(f"[SparseDensity] {kernel}: criterion {chosen.fit.criterion:.6g}")
 
-    def _keep(self, chosen: Chosen, base: Any) -> "SparseDensity":
-        features, fit = chosen.objective.features, chosen.fit
+    def _keep(self, chosen: Chosen) -> "SparseDensity":
+        self._objective, fit = chosen.objective, chosen.fit
+        features = self._objective.features
         if fit.decrease >= self.tol:
             warnings.warn(
                 f"max_iter={self.max_iter} steps ended before tol={self.tol}: the next step "
@@ -168,7 +215,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         weights = features.mixing @ fit.coefficients
         self.density_ = density(
-            features.kernel, features.points, weights, base, chosen.objective.alpha
+            features.kernel, features.points, weights, self.base_, self._objective.alpha
         )
         if not self.density_.event_shape:
             self.support_: Floats = self.density_.support.intervals.numpy()

@@ -1,0 +1,56 @@
+"""Where data lie, also those that are spread over processes."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..numerics.collective import sum_over_ranks
+
+if TYPE_CHECKING:  # not every build of torch has them
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Extent", "gathered"]
+
+
+class Extent(NamedTuple):
+    """Range, mean and standard deviation of each column (D,)."""
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor, group: "ProcessGroup | None" = None) -> "Extent":
+        """Of data (n, D) with weights (n,), of all processes of a group if there is one.
+
+        Raises:
+            ValueError: A column that is constant.
+        """
+        used = x[weight > 0]
+        # The least of the negative is the largest.
+        ends = torch.stack([used.amin(0), -used.amax(0)])
+        if group is not None:
+            dist.all_reduce(ends, dist.ReduceOp.MIN, group)
+        low, high = ends[0], -ends[1]
+        if (low == high).any():
+            raise ValueError(f"X must have no constant column, got {low.tolist()} everywhere")
+        total = _sum(weight.sum(), group)
+        mean = _sum(weight @ x, group) / total
+        variance = _sum(weight @ (x - mean).square(), group) / total
+        return cls(low, high, mean, variance.sqrt())
+
+
+def _sum(x: Tensor, group: "ProcessGroup | None") -> Tensor:
+    return x if group is None else sum_over_ranks(x, group)
+
+
+def gathered(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
+    """The rows of every process, the same number each, one after the other."""
+    if group is None:
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, rows.contiguous(), group)
+    return torch.cat(parts)

@@ -1,0 +1,60 @@
+"""Sums over the processes of a group."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:  # not every build of torch has them
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["process_group", "sum_over_ranks"]
+
+
+def process_group(group: "ProcessGroup | DeviceMesh") -> "ProcessGroup":
+    """The process group of a mesh of one dimension, or the group itself.
+
+    Raises:
+        ValueError: If it is neither, or the mesh has another number of dimensions.
+    """
+    if isinstance(group, dist.ProcessGroup):
+        return group
+    if not isinstance(group, dist.device_mesh.DeviceMesh):
+        raise ValueError(f"group must be a process group or a device mesh, got {group!r}")
+    if group.ndim != 1:
+        raise ValueError(f"group must be a mesh of one dimension, got {group.ndim}: slice it first")
+    return group.get_group()
+
+
+def sum_over_ranks(x: Tensor, group: "ProcessGroup") -> Tensor:
+    """The sum of every rank's x, the same on all ranks.
+
+    The gradient is that of the sum of all ranks' losses: backward is such a sum too, and like
+    forward must be run by every rank.
+    """
+    total: Tensor = _Sum.apply(x, group)
+    return total
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, group: "ProcessGroup") -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: "tuple[Tensor, ProcessGroup]", output: Tensor) -> None:
+        ctx.group = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return sum_over_ranks(grad, ctx.group), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, None], x: Tensor, group: "ProcessGroup"
+    ) -> tuple[Tensor, int | None]:
+        return sum_over_ranks(x, group), in_dims[0]
