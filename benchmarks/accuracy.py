@@ -1,9 +1,10 @@
 """How exact E_p[psi] is for Gaussian basis functions: `make accuracy`.
 
 On a line against mpmath, in many dimensions against steepest descent in extended precision, for
-kernel families against rules in float64 between the exact edges of their supports. Prints the
-tables and fails if an error is above its limit; for kernel families, whose float32 limits not every
-density keeps, if it is far above. `--write` puts them into docs/benchmarks.md, with a picture.
+kernel families against rules in float64 between the exact edges of their supports; and how exact
+divergences of vectors are, slice by slice. Prints the tables and fails if an error is above its
+limit; for kernel families, whose float32 limits not every density keeps, if it is far above.
+`--write` puts them into docs/benchmarks.md, with a picture.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 
 import sparsefam as sf
 
-from . import ball_accuracy, kernel_accuracy
+from . import ball_accuracy, divergence_accuracy, kernel_accuracy
 from .families import ANY_ALPHA, CLOSED, Family
 from .picture import draw
 from .report import PAGE, Table, console, following, write_section
@@ -183,6 +184,13 @@ def _kernels(write: bool) -> list[str]:
     return kernel_accuracy.kernel_failures(found)
 
 
+def _divergences() -> list[str]:
+    """Of vectors, on no page; what is above the limits."""
+    found = divergence_accuracy.divergence_errors()
+    divergence_accuracy.divergence_table(found).show()
+    return divergence_accuracy.divergence_failures(found)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 1 if a limit is broken."""
     parser = argparse.ArgumentParser(description="How exact expectations are.")
@@ -190,6 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the tensors are small
     failures = [line for part in (_line, _dimensions, _kernels) for line in part(options.write)]
+    failures += _divergences()
     for line in failures:
         console.print(f"above the limit: {line}", style="bold red")
     return 1 if failures else 0

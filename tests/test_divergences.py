@@ -118,7 +118,8 @@ def test_touching_in_a_point(dim: int) -> None:
     top = quad(lambda r: r ** (dim - 1) * (1 - r * r) * ring(r), 0, 1, epsabs=1e-9)[0]
     mean_log = top / quad(lambda r: r ** (dim - 1) * (1 - r * r), 0, 1)[0]
     expected = (-p.entropy() - q._peak_log_prob()).item() - mean_log
-    assert found == pytest.approx(expected, abs=5e-4)
+    # Beyond three dimensions directions are quasi-random.
+    assert found == pytest.approx(expected, abs=2e-8 if dim <= 3 else 2e-4)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7])

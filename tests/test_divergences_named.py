@@ -261,8 +261,18 @@ BALLS = {
 }
 
 
-@pytest.mark.parametrize("dim", [2, 3])
-@pytest.mark.parametrize("name", BALLS)
+# In space some of what the plane has.
+SLOW = ("apart", "sparsemax", "around")
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [
+        pytest.param(name, dim, marks=[pytest.mark.slow] if dim == 3 and name in SLOW else [])
+        for name in BALLS
+        for dim in (2, 3)
+    ],
+)
 def test_balls(name: str, dim: int) -> None:
     p, q = (ball(dim, *numbers) for numbers in BALLS[name])
     tolerance = 1e-7 if dim == 2 else 1e-5

@@ -1,5 +1,6 @@
 """What divergences integrate, or sum, as functions of two log densities."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -7,10 +8,18 @@ from torch import Tensor
 
 from ..numerics.deformed import expm1_ratio
 
-__all__ = ["Logs", "bregman_excess", "kl_excess", "surprise", "tsallis_excess"]
+__all__ = [
+    "LARGEST_LOG",
+    "Logs",
+    "bregman_excess",
+    "bregman_gain",
+    "kl_excess",
+    "surprise",
+    "tsallis_excess",
+]
 
-# No exponential of more than this.
-_LARGE = 700.0
+# The exponential of more than this is infinite in float64.
+LARGEST_LOG = 709.0
 
 
 class Logs(NamedTuple):
@@ -56,19 +65,40 @@ def tsallis_excess(at: Logs, alpha: float) -> Tensor:
     return torch.where(at.in_both, _gap(at.p, at.p - at.q, slope), alone)
 
 
+def bregman_gain(at: Logs, alpha: float) -> Tensor:
+    r"""$p\,(p^{\alpha - 1} - q^{\alpha - 1})/(\alpha - 1)$ at alpha > 1: all but what norms add."""
+    slope = alpha - 1
+    both = _gap(at.p + slope * at.q, at.p - at.q, slope)
+    alone = torch.where(at.in_p, _exp(alpha * at.p) / slope, 0.0)
+    return torch.where(at.in_both, both, alone)
+
+
 def bregman_excess(at: Logs, alpha: float) -> Tensor:
     r"""$p\,(\log_{2-\alpha} p - \log_{2-\alpha} q) - (p^\alpha - q^\alpha)/\alpha$ at alpha > 1."""
-    slope, ratio = alpha - 1, at.p - at.q
-    both = _gap(at.p + slope * at.q, ratio, slope) - _gap(alpha * at.q, ratio, alpha)
-    only_p = torch.where(at.in_p, torch.exp(alpha * at.p) / (alpha * slope), 0.0)
-    only_q = torch.where(at.in_q, torch.exp(alpha * at.q) / alpha, 0.0)
-    return torch.where(at.in_both, both, only_p + only_q)
+    both = _gap(alpha * at.q, at.p - at.q, alpha)
+    powers = (
+        torch.where(inside, _exp(alpha * x) / alpha, 0.0)
+        for x, inside in ((at.p, at.in_p), (at.q, at.in_q))
+    )
+    only_p, only_q = powers
+    gain, norms = bregman_gain(at, alpha), torch.where(at.in_both, both, only_p - only_q)
+    # Where both overflow their difference is not known.
+    return torch.where(gain.isinf() | norms.isinf(), math.inf, gain - norms)
+
+
+def _exp(log: Tensor) -> Tensor:
+    """An exponential that has no gradient where it is infinite."""
+    fits = log <= LARGEST_LOG
+    return torch.where(fits, torch.exp(torch.where(fits, log, 0.0)), math.inf)
 
 
 def _gap(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
-    r"""$e^{log} (e^{rate\,ratio} - 1)/rate$, to all digits and without overflow."""
+    r"""$e^{log} (e^{rate\,ratio} - 1)/rate$, to all digits; infinite where a part overflows."""
+    fits = torch.maximum(log, log + rate * ratio) <= LARGEST_LOG
+    log, ratio = torch.where(fits, log, 0.0), torch.where(fits, ratio, 0.0)
     near = (rate * ratio).abs() < 1
     small = torch.where(near, ratio, 0.0)
-    base = torch.exp(log.clamp(max=_LARGE))
-    far = (torch.exp((log + rate * ratio).clamp(max=_LARGE)) - base) / rate
-    return torch.where(near, base * small * expm1_ratio(rate * small), far)
+    base = torch.exp(log)
+    far = (torch.exp(log + rate * ratio) - base) / rate
+    found = torch.where(near, base * small * expm1_ratio(rate * small), far)
+    return torch.where(fits, found, math.inf)

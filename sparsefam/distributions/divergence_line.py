@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..supports import IntervalUnion
+from ..supports import Interval, IntervalUnion
 from .adoption import cuts_of, intervals_of
 from .dense import Normal
 from .divergence_integrands import Logs, bregman_excess, kl_excess, surprise, tsallis_excess
+from .divergence_normals import tsallis_of_normals
+from .foreign_line import ForeignOnLine
 from .kernel import KernelDistribution
 from .kernel_family import KernelFamily
 from .line_integral import line_integral
@@ -19,16 +21,17 @@ from .mixture import Mixture
 from .powers import PowerDistribution
 from .symmetric import SymmetricDistribution
 
-__all__ = ["bregman_on_line", "cross_entropy", "kl_on_line", "nested_on_line", "tsallis_on_line"]
+__all__ = ["bregman_on_line", "cross_entropy", "kl_on_line", "tsallis_on_line"]
 
 # By how many rounding errors ends of supports may miss each other that are meant to be one; edges
 # of kernel families are roots.
 _ULPS, _ROOT_ULPS = 8, 2**12
 # How often the range is doubled where what is integrated decays more slowly than the densities.
-_DOUBLINGS = 12
-# Where powers with which integrands diverge are measured: two distances from an end of a support,
-# and two from the centre where there is no end, of the width, which differ by a factor of ten.
-_NEAR, _FAR, _DECADE = (1e-5, 1e-6), (1e4, 1e5), math.log(10)
+_DOUBLINGS = (*range(12), 16, 24, 36, 54, 80, 120)
+# At how many distances, half a decade apart, powers are measured with which integrands diverge:
+# towards an end of a support, from the next cut; away from the centre, from as far as there are
+# cuts. And how near, of the end's size, there are enough digits.
+_PROBES, _LEAST = 11, 1e-6
 # By how much a power must be on the side where there is an integral.
 _MARGIN = 1e-3
 
@@ -43,8 +46,8 @@ def kl_on_line(p: Any, q: Any, eps: float) -> Tensor:
     """
     known = _closed_cross_entropy(p, q)
     if known is not None:
-        inside = nested_on_line(p, q, eps)
-        return torch.where(inside, known - p.entropy(), math.inf)
+        nested, _ = _nested(p, q, eps)
+        return torch.where(nested, known - p.entropy(), math.inf)
     return _finite_mean(p, q, eps, kl_excess)
 
 
@@ -67,11 +70,12 @@ def cross_entropy(p: Any, q: Any, eps: float) -> Tensor:
 
 def _finite_mean(p: Any, q: Any, eps: float, integrand: Callable[[Logs], Tensor]) -> Tensor:
     """Integral of p times what grows as log q, infinite where it has none."""
-    nested = nested_on_line(p, q, eps)
+    nested, slack = _nested(p, q, eps)
     p, q = _recentred(p, q)
     cuts = _cuts(p, q)
-    light = _has_integral(lambda at: at.p + (1 + at.q.abs()).log(), p, q, cuts)
-    return torch.where(nested & light, _integral(integrand, p, q, cuts), math.inf)
+    light = _has_integral(lambda at: at.p + (1 + at.q.abs()).log(), p, q, cuts, slack)
+    value = _integral(integrand, p, q, _with_far(p, cuts))
+    return torch.where(nested & light, value, math.inf)
 
 
 def _integral(integrand: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor) -> Tensor:
@@ -80,14 +84,16 @@ def _integral(integrand: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor)
 
 def tsallis_on_line(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
     r"""$(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$ of float64 densities of numbers."""
+    if isinstance(p, Normal) and isinstance(q, Normal):
+        return tsallis_of_normals(p, q, alpha)
     integrand = partial(tsallis_excess, alpha=alpha)
-    nested = nested_on_line(p, q, eps)
-    p, q = _recentred(p, q)
-    cuts = _cuts(p, q)
+    centred = _recentred(p, q)
+    cuts = _cuts(*centred)
     if alpha < 1:
-        return _integral(integrand, p, q, cuts)
-    light = _has_integral(lambda at: alpha * at.p + (1 - alpha) * at.q, p, q, cuts)
-    value = _integral(integrand, p, q, _with_far(cuts))
+        return _integral(integrand, *centred, cuts)
+    nested, slack = _nested(p, q, eps)
+    light = _has_integral(lambda at: alpha * at.p + (1 - alpha) * at.q, *centred, cuts, slack)
+    value = _integral(integrand, *centred, _with_far(p, cuts))
     return torch.where(nested & light, value, math.inf)
 
 
@@ -111,39 +117,58 @@ def _recentred(p: Any, q: Any) -> tuple[Any, Any]:
     return p, q
 
 
-def nested_on_line(p: Any, q: Any, eps: float) -> Tensor:
-    """Whether the support of p lies in that of q, to rounding of their ends (*batch)."""
+def _nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
+    """Whether the support of p lies in that of q (*batch), and what rounding moves ends by."""
     inner, outer = intervals_of(p).detach(), intervals_of(q).detach()
     ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
     ulps = _ROOT_ULPS if any(isinstance(x, KernelDistribution) for x in (p, q)) else _ULPS
-    slack = (ulps * eps * torch.maximum(*ends))[..., None, None]
+    slack = ulps * eps * torch.maximum(*ends)
     side = torch.tensor([-1.0, 1.0]).to(outer)
-    outer = IntervalUnion.merged(outer + slack * side).intervals.unsqueeze(-3)
+    outer = IntervalUnion.merged(outer + slack[..., None, None] * side).intervals.unsqueeze(-3)
     low, high = inner.unsqueeze(-2).unbind(-1)
     inside = ((outer[..., 0] <= low) & (high <= outer[..., 1])).any(-1)
-    found: Tensor = (inside | inner[..., 0].isnan()).all(-1)
-    return found
+    return (inside | inner[..., 0].isnan()).all(-1), slack
 
 
 @torch.no_grad()
-def _has_integral(log: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor) -> Tensor:
-    """Whether what has this logarithm can be integrated at the ends of p's support (*batch)."""
-    low, high = _span(cuts)
-    width, centre = (high - low).unsqueeze(-1), ((low + high) / 2).unsqueeze(-1)
-    found = torch.ones_like(low, dtype=torch.bool)
+def _has_integral(
+    log: Callable[[Logs], Tensor], p: Any, q: Any, cuts: Tensor, slack: Tensor
+) -> Tensor:
+    """Whether what has this logarithm can be integrated at the ends of p's support (*batch).
+
+    Cuts nearer to an end than `slack` (*batch) are the same.
+    """
+    low, high = (x.unsqueeze(-1) for x in _span(cuts))
+    found = torch.ones_like(low[..., 0], dtype=torch.bool)
     for end, inwards in zip(intervals_of(p).unbind(-1), (1.0, -1.0), strict=True):
         finite = end.isfinite()
-        start = torch.where(finite, end, centre)
-        steps = [torch.where(finite, a, -b) for a, b in zip(_NEAR, _FAR, strict=True)]
-        near, far = (
-            log(Logs.of(p.log_prob(t), q.log_prob(t))).movedim(0, -1)
-            for t in ((start + inwards * width * step).movedim(-1, 0) for step in steps)
-        )
-        power = (far - near) / (torch.where(finite, -1.0, 1.0) * _DECADE)
-        # Powers have an integral at 0 above -1, and at infinity below.
-        light = torch.where(finite, power > _MARGIN - 1, power < -_MARGIN - 1)
+        gaps = inwards * (cuts.unsqueeze(-2) - end.unsqueeze(-1))
+        gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1)
+        # Near enough for a power to show, and not so near that rounding does.
+        gap = torch.maximum(gap, _LEAST * end.abs()) / 2
+        start = torch.where(finite, end, (low + high) / 2)
+        size = torch.where(finite, inwards * gap, inwards * (low - high))
+        decades = (torch.arange(_PROBES).to(low) / 2).reshape(-1, *(1,) * size.dim())
+        t = start + size * 10 ** torch.where(finite, -decades, decades)
+        at = Logs.of(*(x.log_prob(t.movedim(-1, 1)).movedim(1, -1) for x in (p, q)))
+        light = _decays(torch.where(at.in_both, log(at), math.nan), at, ~finite)
         found = found & (light | end.isnan()).all(-1)
     return found
+
+
+def _decays(log: Tensor, at: Logs, outwards: Tensor) -> Tensor:
+    """Whether powers measured over half decades (K, *shape) have an integral beyond the last.
+
+    It is the last that can be measured: those before where q cannot be told from zero, as rounding
+    of its edge or an underflow makes it. Where p cannot nothing is left to integrate.
+    """
+    power = log.diff(dim=0) / (0.5 * math.log(10))
+    known = ~power.isnan()
+    last = known * torch.arange(1, len(known) + 1).to(power).reshape(-1, *(1,) * (log.dim() - 1))
+    power = power.gather(0, last.argmax(0, keepdim=True)).squeeze(0)
+    # They have an integral at infinity below -1, at 0 above.
+    light = torch.where(outwards, power < -_MARGIN - 1, -power > _MARGIN - 1)
+    return light | ~at.in_p[-1]
 
 
 def _cuts(p: Any, q: Any) -> Tensor:
@@ -188,8 +213,20 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
     return low, torch.where(missing, -math.inf, cuts).amax(-1)
 
 
-def _with_far(cuts: Tensor) -> Tensor:
-    """With cuts outside, further and further away."""
+def _is_bounded(p: Any) -> bool:
+    if isinstance(p, Mixture):
+        return all(_is_bounded(part) for part in p.parts.parts)
+    if isinstance(p, KernelDistribution):
+        return all(math.isfinite(end) for end in p.panels.base.bounds(0))
+    if isinstance(p, ForeignOnLine):
+        return None not in p.ends
+    return isinstance(p.support, Interval)
+
+
+def _with_far(p: Any, cuts: Tensor) -> Tensor:
+    """With cuts outside, further and further away, unless p is zero there."""
+    if _is_bounded(p):
+        return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
-    steps = (high - low) * 2.0 ** torch.arange(_DOUBLINGS).to(cuts)
+    steps = (high - low) * 2.0 ** torch.tensor(_DOUBLINGS).to(cuts)
     return torch.cat([cuts, low - steps, high + steps], -1)

@@ -1,6 +1,8 @@
 """Integrals of products of powers of two elliptical densities, along rays cut at both edges."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,15 +10,20 @@ from torch import Tensor
 
 from ..numerics.edge_rule import edge_rule
 from ..numerics.sphere import direction_rule
-from .divergence_ellipsoids import ellipsoid_in, relative
+from .divergence_ellipsoids import ellipsoid_in, reach, relative
+from .divergence_integrands import Logs, bregman_gain, tsallis_excess
+from .divergence_line import bregman_on_line, tsallis_on_line
+from .divergence_normals import coordinates, tsallis_of_normals
 from .elliptical import EllipticalDistribution
+from .line_integral import can_look, weighted_sum
 from .multivariate_normal import MultivariateNormal
 
 __all__ = ["bregman_of_ellipsoids", "tsallis_of_ellipsoids"]
 
-# Order of the directions by dimension, and nodes on each piece of a ray, also for normals.
-_ORDERS = {1: 1, 2: 1024, 3: 96}
-_RADII, _LONG = 32, 64
+# Order of the directions by dimension.
+_ORDERS = {2: 1024, 3: 96}
+# Nodes on each piece of a ray where exponents are small, and where tails are long.
+_RADII, _LONG, _SMALL = 32, 64, 5.0
 # Logarithm of the mass that the tails of normals may lose.
 _LOG_TAIL = 40.0
 _SHARP = 1e-9
@@ -27,19 +34,21 @@ def tsallis_of_ellipsoids(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
     p, q = _expanded(p, q)
     normals = isinstance(p, MultivariateNormal), isinstance(q, MultivariateNormal)
     if all(normals):
-        return _tsallis_of_normals(p, q, alpha)
-    if alpha < 1:
-        return (_integral(p, q, alpha, 1 - alpha) - 1) / (alpha - 1)
-    if normals[0]:
+        return tsallis_of_normals(p, q, alpha)
+    if p.event_shape[0] == 1:
+        return tsallis_on_line(coordinates(p), coordinates(q), alpha, eps).squeeze(-1)
+    if alpha > 1 and normals[0]:
         nowhere: Tensor = p.loc.new_full(p.batch_shape, math.inf)
         return nowhere
-    finite = torch.ones_like(p.alpha, dtype=torch.bool)
-    if not normals[1]:
-        light = alpha * p._exponent + (1 - alpha) * q._exponent > -1
-        apart = ellipsoid_in(p, q, eps) & ellipsoid_in(p, q, eps, 1 - _SHARP)
-        finite = ellipsoid_in(p, q, eps) & (light | apart)
-    value = (_integral(p, q, alpha, 1 - alpha) - 1) / (alpha - 1)
-    return torch.where(finite, value, math.inf)
+    first, held, mass = _integrals(p, q, partial(tsallis_excess, alpha=alpha), (alpha, 1 - alpha))
+    if alpha < 1:
+        return held + torch.where(first, 0.0, (1 - mass(1.0)) / (1 - alpha))
+    if normals[1]:
+        return held
+    # On one edge a power has an integral above -1; it need not where edges do not meet.
+    light = alpha * p._exponent + (1 - alpha) * q._exponent > -1
+    finite = ellipsoid_in(p, q, eps, 1 - _SHARP) | (light & ellipsoid_in(p, q, eps))
+    return torch.where(finite, held, math.inf)
 
 
 def bregman_of_ellipsoids(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
@@ -48,15 +57,19 @@ def bregman_of_ellipsoids(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
     Finite whatever rounding makes of the supports: eps is there for the others' sake.
     """
     p, q = _expanded(p, q)
+    if p.event_shape[0] == 1:
+        return bregman_on_line(coordinates(p), coordinates(q), alpha, eps).squeeze(-1)
     own = [torch.exp(x._log_power_integral(alpha) + (1 - alpha) * x._log_det()) for x in (p, q)]
     slope = alpha - 1
-    found: Tensor = own[0] / (alpha * slope) + own[1] / alpha
-    return found - _integral(p, q, 1.0, slope) / slope
+    first, held, mass = _integrals(p, q, partial(bregman_gain, alpha=alpha), (1.0, slope))
+    beyond = torch.where(first, 0.0, (own[0] - mass(alpha)) / slope)
+    found: Tensor = held + beyond + (own[1] - own[0]) / alpha
+    return found
 
 
 def _expanded(p: Any, q: Any) -> tuple[Any, Any]:
     for x in (p, q):
-        if not isinstance(x, EllipticalDistribution) or x.event_shape[0] not in _ORDERS:
+        if not isinstance(x, EllipticalDistribution) or x.event_shape[0] > max(_ORDERS):
             raise NotImplementedError(
                 f"this divergence is known for numbers, categories and elliptical densities of up "
                 f"to {max(_ORDERS)} dimensions, got {type(x).__name__} of event shape "
@@ -66,83 +79,91 @@ def _expanded(p: Any, q: Any) -> tuple[Any, Any]:
     return p.expand(shape), q.expand(shape)
 
 
-def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: float) -> Tensor:
-    r"""By $\Sigma = \alpha \Sigma_q + (1 - \alpha) \Sigma_p$; infinite if that is indefinite."""
-    mixed = alpha * q.covariance_matrix + (1 - alpha) * p.covariance_matrix
-    factor, info = torch.linalg.cholesky_ex(mixed)
-    finite = info == 0
-    unit = torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
-    factor = torch.where(finite[..., None, None], factor, unit)
-    offset = torch.linalg.solve_triangular(factor, (p.loc - q.loc).unsqueeze(-1), upper=False)
-    power = alpha * q._log_det() + (1 - alpha) * p._log_det()
-    power = power - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    power = power - 0.5 * alpha * (1 - alpha) * offset.square().sum((-2, -1))
-    return torch.where(finite, torch.expm1(power) / (alpha - 1), math.inf)
+def _integrals(
+    p: Any, q: Any, excess: Callable[[Logs], Tensor], powers: tuple[float, float]
+) -> tuple[Tensor, Tensor, Callable[[float], Tensor]]:
+    """Integrals over the smaller of two densities, which is p where p's support lies in q's.
+
+    Args:
+        p: The first density.
+        q: The second.
+        excess: What to integrate.
+        powers: Those of p and q with which it decays; of q only negative above alpha = 1.
+
+    Returns:
+        Whether the smaller is p, the integral, and a function that has that of a power of p.
+    """
+    first, t, weights = _rays(p, q, *powers)
+    at = Logs.of(p.log_prob(t), q.log_prob(t))
+
+    def mass(power: float) -> Tensor:
+        return weighted_sum(weights, torch.where(at.in_p, torch.exp(power * at.p), 0.0))
+
+    return first, weighted_sum(weights, excess(at)), mass
 
 
-def _integral(p: Any, q: Any, one: float, two: float) -> Tensor:
-    r"""$\int p^{one} q^{two}$, where the latter is negative only if p's support lies in q's."""
-    t, weights = _rays(p, q, one, two)
-    logs = p.log_prob(t), q.log_prob(t)
-    both = logs[0].isfinite() & logs[1].isfinite()
-    log_p, log_q = (torch.where(both, x, 0.0) for x in logs)
-    values = torch.where(both, torch.exp(one * log_p + two * log_q), 0.0)
-    found: Tensor = (weights * values).flatten(0, 1).sum(0)
-    return found
+def _rays(p: Any, q: Any, one: float, two: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes (Q, *batch, D) and weights: from the centre of the smaller, cut at the other's edge.
 
-
-def _rays(p: Any, q: Any, one: float, two: float) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, K, *batch, D) and weights: from the centre of the smaller, cut at the other's edge.
-
-    Where `two` is negative, from the centre of p.
+    Where `two` is negative, from the centre of p: and there q is positive, but the product of their
+    powers may be wider than p.
     """
     dim = p.event_shape[0]
     radii = [_radius(p, one), _radius(q, two)]
-    volumes = [x._log_det() + dim * math.log(r) for x, r in zip((p, q), radii, strict=True)]
+    volumes = [x._log_det() + dim * r.log() for x, r in zip((p, q), radii, strict=True)]
     first = (volumes[0] <= volumes[1]) | (two < 0)
     loc, other_loc = _chosen(first[..., None], p.loc, q.loc)
     tril, other_tril = _chosen(first[..., None, None], p.scale_tril, q.scale_tril)
-    reach, other_reach = _chosen(first, *(torch.full_like(p.alpha, r) for r in radii))
+    edge, other_edge = _chosen(first, *radii)
     directions, shares = direction_rule(dim, _ORDERS[dim], loc)
-    offset, matrix = relative(loc, tril, other_loc, other_tril)
-    steps = (directions @ matrix.mT).movedim(-2, 0)
-    count = _LONG if any(isinstance(x, MultivariateNormal) for x in (p, q)) else _RADII
-    r, weights = _radial_rule(count, _crossings(offset, steps, other_reach), reach)
+    if two < 0:
+        near, far = (x.expand(len(directions), *edge.shape) for x in (edge, edge.sqrt()))
+        edge = torch.ones_like(edge)
+    else:
+        offset, matrix = relative(loc, tril, other_loc, other_tril)
+        near, far = _crossings(offset, (directions @ matrix.mT).movedim(-2, 0), other_edge)
+    count = _RADII if all(_is_flat(x) for x in (p, q)) else _LONG
+    r, weights = _radial_rule(count, near, far, edge)
     t = loc + r.unsqueeze(-1) * (directions @ tril.mT).movedim(-2, 0)
     log_surface = math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim)
     log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     shares = shares.reshape(-1, *(1,) * log_det.dim()) * torch.exp(log_surface + log_det)
-    return t, weights * r ** (dim - 1) * shares
+    return first, t.flatten(0, 1), (weights * r ** (dim - 1) * shares).flatten(0, 1)
 
 
-def _radius(p: Any, power: float) -> float:
-    """Of the ball |u| <= R that holds a power of p."""
-    if not isinstance(p, MultivariateNormal):
-        return 1.0
-    return math.sqrt(2 * _LOG_TAIL / min(power, 1.0)) if power > 0 else 1e6
+def _radius(p: Any, power: float) -> Tensor:
+    """Of the ball |u| <= R (*batch) that holds a power of p and p itself."""
+    power = min(power, 1.0)
+    if isinstance(p, MultivariateNormal):
+        radius = math.sqrt(2 * _LOG_TAIL / power) if power > 0 else 1e6
+        return torch.full_like(p.alpha, radius)
+    return reach(max(power, 0.0) * p._exponent, p.event_shape[0])
+
+
+def _is_flat(p: Any) -> bool:
+    if isinstance(p, MultivariateNormal) or not can_look():
+        return False
+    return bool((p._exponent <= _SMALL).all())
 
 
 def _chosen(first: Tensor, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(first, one, two), torch.where(first, two, one)
 
 
-def _crossings(offset: Tensor, steps: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """Where |offset + r steps| = reach (K, *batch), 0 where rays miss."""
+def _crossings(offset: Tensor, steps: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
+    """Where |offset + r steps| = edge (K, *batch), 0 where rays miss."""
     square, along = steps.square().sum(-1), (steps * offset).sum(-1)
-    gap = along.square() - square * (offset.square().sum(-1) - reach.square())
+    gap = along.square() - square * (offset.square().sum(-1) - edge.square())
     hit = gap > 0
     half = torch.where(hit, gap, 1.0).sqrt()
     near, far = ((sign * half - along) / square for sign in (-1.0, 1.0))
     return torch.where(hit, near, 0.0), torch.where(hit, far, 0.0)
 
 
-def _radial_rule(count: int, cuts: tuple[Tensor, Tensor], reach: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights (3 count, K, *batch) on the parts of [0, reach] between cuts."""
-    zero = torch.zeros_like(cuts[0])
-    ends = [zero, *(torch.minimum(cut.clamp_min(0), reach) for cut in cuts), zero + reach]
-    low, high = torch.stack(ends[:-1]).unsqueeze(1), torch.stack(ends[1:]).unsqueeze(1)
-    rule = edge_rule(count, zero)
-    distance, left, weights = (x.reshape(-1, *(1,) * zero.dim()) for x in rule)
-    width = high - low
-    r = torch.where(left, low + width * distance, high - width * distance)
-    return r.flatten(0, 1), (width * weights).flatten(0, 1)
+def _radial_rule(count: int, near: Tensor, far: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights (3 count, K, *batch) on the parts of [0, edge] between cuts."""
+    zero = torch.zeros_like(near)
+    ends = torch.stack([zero, *(torch.minimum(x.clamp_min(0), edge) for x in (near, far))])
+    ends = torch.cat([ends, (zero + edge).unsqueeze(0)])
+    r, weights = edge_rule(count, zero).on(ends[:-1], ends[1:])
+    return r.flatten(0, 1), weights.flatten(0, 1)

@@ -11,10 +11,10 @@ from torch.distributions import Independent
 
 from ..numerics.sphere import direction_rule
 from .adoption import intervals_of
-from .beta_gaussian import BetaGaussian
-from .dense import Normal
 from .divergence_ellipsoids import cross_entropy_of_ellipsoids
 from .divergence_line import cross_entropy, kl_on_line
+from .divergence_nesting import ellipsoids_of, lies_beyond, lies_inside
+from .divergence_normals import coordinates
 from .elliptical import EllipticalDistribution
 from .kernel import KernelDistribution
 from .kernel_panels import KernelPanels
@@ -27,22 +27,22 @@ __all__ = ["kl_of_vectors"]
 
 # Orders of the rules by dimension: for ellipsoids, and for products of numbers.
 _ORDERS = {1: 200, 2: 120, 3: 48}
-_PRODUCT_ORDERS = {1: 64, 2: 32, 3: 12}
+_PRODUCT_ORDERS = {1: 64, 2: 32, 3: 20}
 # Nodes on each axis where a kernel family's own weights do not serve.
 _FINE = 256
-# Directions in which edges of supports are looked at, and how far inside.
-_EDGES, _INSIDE = 96, 1 - 1e-9
+# Directions in which edges of supports are looked at, and how far inside at least.
+_EDGES, _INSIDE = 96, 1e-9
 
 
 def kl_of_vectors(p: Any, q: Any, eps: float) -> Tensor:
     r"""$E_p[\log p - \log q]$ of float64 densities of vectors, infinite unless nested (*batch)."""
     p = p.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
     if all(isinstance(x, EllipticalDistribution) and x.event_shape[0] == 1 for x in (p, q)):
-        return kl_on_line(_coordinates(p), _coordinates(q), eps).squeeze(-1)
+        return kl_on_line(coordinates(p), coordinates(q), eps).squeeze(-1)
     if isinstance(p, KernelDistribution) and not isinstance(q, MultivariateNormal):
-        return _kl_of_kernels(p, q)
+        return torch.where(lies_beyond(p, q, eps), math.inf, _kl_of_kernels(p, q))
     if isinstance(p, Mixture):
-        return _at_nodes(p, q, p.log_prob)
+        return _at_nodes(p, q, p.log_prob, eps)
     cross = _cross_entropy(p, q, eps)
     finite = cross.isfinite()
     return torch.where(finite, torch.where(finite, cross, 0.0) - p.entropy(), math.inf)
@@ -59,21 +59,24 @@ def _cross_entropy(p: Any, q: Any, eps: float) -> Tensor:
             shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
             return q.loc.new_full(shape, math.inf)
     if isinstance(q, Independent) and isinstance(p, EllipticalDistribution):
-        return cross_entropy(_coordinates(p), q.base_dist, eps).sum(-1)
-    return _at_nodes(p, q, lambda nodes: torch.zeros_like(nodes[..., 0]))
+        return cross_entropy(coordinates(p), q.base_dist, eps).sum(-1)
+    return _at_nodes(p, q, lambda nodes: torch.zeros_like(nodes[..., 0]), eps)
 
 
-def _at_nodes(p: Any, q: Any, log: Callable[[Tensor], Tensor]) -> Tensor:
+def _at_nodes(p: Any, q: Any, log: Callable[[Tensor], Tensor], eps: float) -> Tensor:
     """Mean of a function less log q at the nodes of p's rule, infinite where p reaches beyond q."""
     nodes, weights = _rule(p)
     log_q = q.log_prob(nodes)
     missed = ((weights > 0) & (log_q == -math.inf)).any(0)
-    edge = _edge(p)
+    edge = _edge(p, max(_INSIDE, 64 * eps))
     if edge is not None:
-        missed = missed | (q.log_prob(edge) == -math.inf).any(0)
+        missed = missed | ((q.log_prob(edge) == -math.inf) & ~edge.isnan().any(-1)).any(0)
+    if (shapes := lies_inside(p, q, eps)) is not None:
+        inside, decided = shapes
+        missed = ~inside & (missed | decided)
     ratio = log(nodes) - log_q
     value = (weights * torch.where(ratio.isfinite(), ratio, 0.0)).sum(0)
-    return torch.where(missed, math.inf, value)
+    return torch.where(missed | lies_beyond(p, q, eps), math.inf, value)
 
 
 def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
@@ -87,15 +90,6 @@ def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
     spread = whole.diagonal(dim1=-2, dim2=-1).sum(-1)
     found: Tensor = 0.5 * (spread + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
     return found
-
-
-def _coordinates(p: Any) -> SymmetricDistribution:
-    """The laws of the coordinates of an elliptical density (*batch, D)."""
-    scale = p.scale_tril.square().sum(-1).sqrt()
-    if isinstance(p, MultivariateNormal):
-        return Normal(p.loc, scale, validate_args=False)
-    alpha = p.marginal(0).alpha.unsqueeze(-1)
-    return BetaGaussian(p.loc, scale, alpha, validate_args=False)
 
 
 def _is_unbounded(p: Any) -> bool:
@@ -123,14 +117,17 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     return found, torch.stack([weights[places[:, d], ..., d] for d in columns]).prod(0)
 
 
-def _edge(p: Any) -> Tensor | None:
-    """Points (K, *batch, D) just inside the edge of p's support, if its shape is known."""
+def _edge(p: Any, gap: float) -> Tensor | None:
+    """Points (K, *batch, D) just inside the edge of p's support, if its shape is known.
+
+    Some are NaN where a mixture has fewer components.
+    """
     dim = p.event_shape[0]
-    if isinstance(p, MultivariateBetaGaussian):
-        directions = direction_rule(dim, _EDGES, p.loc)[0] * _INSIDE
-        steps = (directions @ p.scale_tril.mT).movedim(-2, 0)
-        edge: Tensor = (p.loc + steps).detach()
-        return edge
+    if (found := ellipsoids_of(p)) is not None:
+        directions = direction_rule(dim, _EDGES, found.loc)[0] * (1 - gap)
+        steps = (directions @ found.scale_tril.mT).movedim(-2, 0)
+        edge: Tensor = (found.loc + steps).detach()
+        return edge.movedim(-2, 1).flatten(0, 1)
     if isinstance(p, Independent):
         ends = intervals_of(p.base_dist).detach()  # (*batch, D, J, 2)
         low, high = ends[..., 0, 0], ends[..., -1, 1]
@@ -138,8 +135,8 @@ def _edge(p: Any) -> Tensor | None:
             return None
         signs = torch.tensor(list(product((-1.0, 1.0), repeat=dim))).to(low)
         signs = signs.reshape(-1, *(1,) * (low.dim() - 1), dim)
-        found: Tensor = (low + high) / 2 + _INSIDE * signs * (high - low) / 2
-        return found
+        corners: Tensor = (low + high) / 2 + (1 - gap) * signs * (high - low) / 2
+        return corners
     return None
 
 

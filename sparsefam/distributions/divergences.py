@@ -13,11 +13,11 @@ from torch.distributions import Distribution, kl_divergence, register_kl
 
 from .base import SparseDistribution
 from .dense import Laplace, Normal
+from .divergence_arguments import CATEGORICAL, compared, require_number
 from .divergence_integrands import Logs, bregman_excess, kl_excess, tsallis_excess
 from .divergence_line import bregman_on_line, kl_on_line, tsallis_on_line
 from .divergence_rays import bregman_of_ellipsoids, tsallis_of_ellipsoids
 from .divergence_vectors import kl_of_vectors
-from .finite import SparseCategorical
 from .foreign import kind_of
 from .mixture_arguments import log_weights
 from .multivariate_normal import MultivariateNormal
@@ -33,12 +33,11 @@ _THEIRS: tuple[type[Distribution], ...] = (
 _DENSE: tuple[type[Distribution], ...] = (Normal, Laplace, MultivariateNormal)
 # Torch has closed forms for these.
 _Closed = (td.Normal, td.Laplace)
-_Finite = (SparseCategorical, td.Categorical)
 
 
 def _kl(p: Distribution, q: Distribution) -> Tensor:
     """In closed form or by quadrature; infinite unless the supports are nested."""
-    _require_one_event(p, q)
+    p, q = compared(p, q)
     if isinstance(p, _Closed) and isinstance(q, _Closed):
         dtype = torch.promote_types(_dtype(p), _dtype(q))
         return kl_divergence(_torchs(p), _torchs(q)).to(dtype)
@@ -68,7 +67,9 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         alpha: Positive and finite. It need not be the alpha of p or q.
 
     Raises:
-        ValueError: `alpha` not positive and finite; event shapes or categories that differ.
+        ValueError: `alpha` no number, not positive and finite; event shapes or categories that
+            differ; batch shapes that do not broadcast; `p` or `q` no distribution, or discrete and
+            not categorical.
         NotImplementedError: Vectors that are not elliptical or of more than three dimensions.
 
     References:
@@ -82,11 +83,12 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> tsallis_divergence(p, q, 0.5)
         tensor(2.)
     """
+    require_number("alpha", alpha)
     if not 0 < alpha < math.inf:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    p, q = compared(p, q)
     if alpha == 1:
         return kl_divergence(p, q)
-    _require_one_event(p, q)
     integrand, on_line, of_vectors = (
         partial(f, alpha=alpha) for f in (tsallis_excess, tsallis_on_line, tsallis_of_ellipsoids)
     )
@@ -113,7 +115,9 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         alpha: At least 1 and finite. It need not be the alpha of p or q.
 
     Raises:
-        ValueError: `alpha` below 1 or not finite; event shapes or categories that differ.
+        ValueError: `alpha` no number, below 1 or not finite; event shapes or categories that
+            differ; batch shapes that do not broadcast; `p` or `q` no distribution, or discrete and
+            not categorical.
         NotImplementedError: Vectors that are not elliptical or of more than three dimensions.
 
     References:
@@ -129,11 +133,12 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> bregman_divergence(p, q, 2.0)
         tensor(0.6000)
     """
+    require_number("alpha", alpha)
     if not 1 <= alpha < math.inf:
         raise ValueError(f"alpha must be at least 1 and finite, got {alpha}")
+    p, q = compared(p, q)
     if alpha == 1:
         return kl_divergence(p, q)
-    _require_one_event(p, q)
     integrand, on_line, of_vectors = (
         partial(f, alpha=alpha) for f in (bregman_excess, bregman_on_line, bregman_of_ellipsoids)
     )
@@ -160,7 +165,7 @@ def _divergence(
     """
     dtypes = [_dtype(x) for x in (p, q)]
     dtype = torch.promote_types(*dtypes)
-    if isinstance(p, _Finite) or isinstance(q, _Finite):
+    if isinstance(p, CATEGORICAL):
         return _of_categories(p, q, integrand, nested).to(dtype)
     found = of_vectors if p.event_shape else on_line
     eps = max(torch.finfo(x).eps for x in dtypes)
@@ -168,9 +173,6 @@ def _divergence(
 
 
 def _of_categories(p: Any, q: Any, integrand: Callable[[Logs], Tensor], nested: bool) -> Tensor:
-    for name, x in (("p", p), ("q", q)):
-        if not isinstance(x, _Finite):
-            raise ValueError(f"{name} must be a categorical distribution as the other, got {x}")
     log_p, log_q = (log_weights(x).double().log_softmax(-1) for x in (p, q))
     if log_p.shape[-1] != log_q.shape[-1]:
         raise ValueError(
@@ -192,11 +194,3 @@ def _torchs(p: Any) -> Distribution:
     """The same law as torch's own class has it, in float64."""
     law = td.Normal if isinstance(p, td.Normal) else td.Laplace
     return law(p.loc.double(), p.scale.double(), validate_args=False)
-
-
-def _require_one_event(p: Distribution, q: Distribution) -> None:
-    if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"p and q must have one event shape, got {tuple(p.event_shape)} and "
-            f"{tuple(q.event_shape)}"
-        )

@@ -1,5 +1,6 @@
 """Integrals on the line, cut finer until they are exact."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from ..numerics.edge_rule import edge_rule
 from .pieces import in_order
 
-__all__ = ["line_integral"]
+__all__ = ["can_look", "line_integral", "weighted_sum"]
 
 # Nodes on each piece, and those of the rule that is compared with it.
 _ORDER, _FEWER = 48, 32
@@ -28,15 +29,23 @@ def line_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
         function: From float64 locations (Q, *batch) to values of that shape.
         cuts: Locations (*batch, J) in any order, float64, NaN where there are fewer.
     """
-    if _can_look():
+    if can_look():
         with torch.no_grad():
             found = _refined(function, cuts.detach())
         cuts = torch.cat([cuts, found], -1)
     values, weights = _applied(function, in_order(cuts), _ORDER)
-    return (weights * values).flatten(0, 1).sum(0)
+    return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
 
 
-def _can_look() -> bool:
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum over the first axis; infinite, with zero gradients, where a value with a weight is."""
+    over = values.isinf()
+    total = (weights * torch.where(over, 0.0, values)).sum(0)
+    return torch.where((over & (weights > 0)).any(0), math.inf, total)
+
+
+def can_look() -> bool:
+    """Whether values are there to branch on."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return False
     stack = torch._C._functorch.get_interpreter_stack() or []
@@ -47,15 +56,8 @@ def _applied(
     function: Callable[[Tensor], Tensor], ordered: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
     """Values and weights (J, order, *batch) on the pieces between cuts (J + 1, *batch)."""
-    low, high = (x.unsqueeze(1) for x in (ordered[:-1], ordered[1:]))
-    distance, left, rule = (
-        x.reshape(-1, *(1,) * (ordered.dim() - 1)) for x in edge_rule(order, ordered)
-    )
-    width = high - low
-    # Each node from the nearer end.
-    t = torch.where(left, low + width * distance, high - width * distance)
-    values = function(t.flatten(0, 1)).reshape(t.shape)
-    return values, rule * width
+    t, weights = edge_rule(order, ordered).on(ordered[:-1], ordered[1:])
+    return function(t.flatten(0, 1)).reshape(t.shape), weights
 
 
 def _refined(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:

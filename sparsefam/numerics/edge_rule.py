@@ -28,6 +28,14 @@ class EdgeRule(NamedTuple):
         """Nodes on [0, 1]."""
         return torch.where(self.left, self.distance, 1 - self.distance)
 
+    def on(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes and weights (J, order, *batch) on intervals with ends (J, *batch)."""
+        low, high = low.unsqueeze(1), high.unsqueeze(1)
+        distance, left, weights = (x.reshape(-1, *(1,) * (low.dim() - 2)) for x in self)
+        width = high - low
+        # Each node from the nearer end.
+        return torch.where(left, low + width * distance, high - width * distance), width * weights
+
 
 def edge_rule(order: int, like: Tensor) -> EdgeRule:
     r"""Gauss-Legendre after $x = y^5 (126 - 420 y + 540 y^2 - 315 y^3 + 70 y^4)$.
