@@ -7,12 +7,23 @@ import torch
 from pyro.nn import PyroModule
 from torch import Size, Tensor
 
-from .numerics.arguments import require
+from .numerics.arguments import broadcast_arguments, require
 
-__all__ = ["Kernel", "expansion", "expansion_batch", "expansion_points", "kernel_matrix"]
+__all__ = [
+    "Kernel",
+    "expansion",
+    "expansion_alpha",
+    "expansion_points",
+    "gram_matrix",
+    "kernel_matrix",
+    "require_kernel",
+]
 
 # (n, D), (m, D) to (n, m)
 Kernel = Callable[[Tensor, Tensor], Tensor]
+
+# Of the largest entry, for each row: what rounding may take from symmetry and eigenvalues.
+_INDEFINITE = 1e-8
 
 
 def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
@@ -23,12 +34,11 @@ def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
     """
     for name, value in (("weights", weights), ("inducing_points", inducing_points)):
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 1:
-            got = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
             raise ValueError(
-                f"{name} must be a floating tensor with one dimension or more, got {got}"
+                f"{name} must be a floating tensor with one dimension or more, got {_kind(value)}"
             )
     points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
-    if points.shape[-2] != weights.shape[-1] or weights.shape[-1] < 1:
+    if points.shape[-2] != weights.shape[-1] or not points.numel():
         raise ValueError(
             f"weights must have one number for each inducing point, got {tuple(weights.shape)} for "
             f"inducing_points {tuple(inducing_points.shape)}"
@@ -43,23 +53,16 @@ def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
     return points
 
 
-def expansion_batch(weights: Tensor, points: Tensor, alpha: Tensor | float) -> Size:
-    """The batch of weights (*batch, I), points (*batch, I, D) and alpha (*batch).
+def expansion_alpha(weights: Tensor, points: Tensor, alpha: Tensor | float) -> Tensor:
+    """Alpha in the dtype of weights (*batch, I), with the batch of points (*batch, I, D), too.
 
     Raises:
-        ValueError: An alpha that does not broadcast against the others.
+        ValueError: No number or tensor, or one that does not broadcast against the others.
     """
-    batch: Size = torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
-    if not isinstance(alpha, Tensor):
-        return batch
-    try:
-        batch = torch.broadcast_shapes(batch, alpha.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"batches must broadcast against each other, got weights {tuple(weights.shape)}, alpha "
-            f"{tuple(alpha.shape)}, inducing_points {tuple(points.shape)}"
-        ) from None
-    return batch
+    _, found, _ = broadcast_arguments(
+        weights=weights[..., 0], alpha=alpha, inducing_points=points[..., 0, 0]
+    )
+    return found.to(weights.dtype)
 
 
 def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
@@ -69,17 +72,49 @@ def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
     left where points are close.
 
     Raises:
-        ValueError: What the kernel returns has another shape, or is not finite.
+        ValueError: What the kernel returns has another shape or dtype, or is not finite.
     """
     size = t.shape[-1]
     found = _called(kernel, points.double().reshape(-1, size), t.double())
     due = (points.shape[:-1].numel(), t.shape[0])
-    if not isinstance(found, Tensor) or found.shape != due:
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (due, torch.float64):
         shapes = f"({due[0]}, {size}), ({due[1]}, {size})"
-        raise ValueError(f"kernel must map {shapes} to {due}, got {got}")
+        raise ValueError(f"kernel must map float64 {shapes} to {due}, got {_kind(found)}")
     require(torch.isfinite(found), "kernel", "finite", "a value that is not")
-    return found.reshape(*points.shape[:-1], -1)
+    return found.reshape(*points.shape[:-1], len(t))
+
+
+def _kind(value: object) -> str:
+    """A tensor's shape and dtype, or what else was given."""
+    return f"{tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else repr(value)
+
+
+def require_kernel(kernel: object) -> None:
+    """Raise unless there is something to call, and no class of kernels in place of one.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if not callable(kernel) or isinstance(kernel, type):
+        raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
+
+
+def gram_matrix(kernel: Kernel, points: Tensor) -> Tensor:
+    """The kernel on inducing points (*batch, I, D), without gradients: (*batch, I, I).
+
+    Raises:
+        ValueError: A kernel that is not positive semi-definite there.
+    """
+    rows = points.reshape(-1, *points.shape[-2:])
+    with torch.no_grad():
+        gram = torch.stack([kernel_matrix(kernel, row, row) for row in rows])
+    slack = _INDEFINITE * gram.abs().amax((-2, -1)) * rows.shape[1]
+    symmetric = (gram - gram.mT).abs().amax((-2, -1)) <= slack
+    require(symmetric, "kernel", "symmetric on the inducing points", gram)
+    least = torch.linalg.eigvalsh(gram)[..., 0]
+    rule = "positive semi-definite on the inducing points"
+    require(least >= -slack, "kernel", rule, f"an eigenvalue of {least.amin():.3g}")
+    return gram.reshape(*points.shape[:-2], *gram.shape[1:])
 
 
 def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
@@ -113,7 +148,7 @@ def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch:
         # Locations that the batch shares: one matrix product.
         found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
         return found.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
-    return (columns.T.reshape(*lead, -1) * weights).sum(-1)
+    return (columns.T.reshape(*lead, len(columns)) * weights).sum(-1)
 
 
 def _with_own_points(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:

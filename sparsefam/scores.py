@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .kernels import Kernel, expansion, expansion_points
+from .kernels import Kernel, expansion, expansion_points, require_kernel
 from .numerics.arguments import (
     broadcast_arguments,
     broadcast_location_scale,
@@ -166,7 +166,8 @@ class KernelExpansion(Score):
         kernel: (n, D), (m, D) to (n, m), called with float64 matrices.
 
     Raises:
-        ValueError: `weights` not finite, or another number of them than of inducing points.
+        ValueError: `weights` or `inducing_points` no floating tensors, `weights` not finite, or
+            another number of them than of inducing points.
 
     References:
         Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -179,8 +180,9 @@ class KernelExpansion(Score):
         inducing_points: Tensor,
         kernel: Kernel,
     ) -> None:
-        require(torch.isfinite(weights), "weights", "finite", weights)
         self.points = expansion_points(weights, inducing_points)
+        require(torch.isfinite(weights), "weights", "finite", weights)
+        require_kernel(kernel)
         self.weights, self.inducing_points, self.kernel = weights, inducing_points, kernel
 
     def __call__(self, t: Tensor) -> Tensor:
@@ -197,10 +199,12 @@ class Finite(Score):
         scores: (*batch, K); -inf excludes a category, but not all of them.
 
     Raises:
-        ValueError: No category, NaN or +inf, or a row with every category excluded.
+        ValueError: No category, NaN, +inf or complex, or a row with every category excluded.
     """
 
     def __init__(self, scores: Tensor) -> None:
+        if not isinstance(scores, Tensor) or scores.is_complex():
+            raise ValueError(f"scores must be a tensor of real numbers, got {scores!r}")
         if scores.dim() < 1 or scores.shape[-1] < 1:
             raise ValueError(f"scores must have shape (*batch, K >= 1), got {tuple(scores.shape)}")
         require(scores < float("inf"), "scores", "numbers below +inf", scores)

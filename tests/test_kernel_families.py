@@ -1,145 +1,89 @@
-"""Kernel families on the line, against a fine trapezoid of their own density and autodiff."""
+"""Batches of kernel densities, also under `vmap`, against the reference of each member."""
 
+import numpy as np
 import pytest
 import torch
+from battery import DOUBLE
+from cases_kernel import kernel_density
+from kernel_references import KernelReference
+from kernel_references import gaussian as profile
+from references import Array
 from torch import Tensor
-from torch.autograd import gradcheck
 
-from sparsefam import KernelDeformedExp, KernelExp
+from sparsefam import SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
 
-POINTS = torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
-WEIGHTS = torch.tensor([[4.0, -4.0, 3.0], [1.0, 2.0, -1.0]], dtype=torch.float64)
-GRID = torch.linspace(0, 1, 40001, dtype=torch.float64)
-
-
-def gaussian(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-0.5 * ((x - z.T) / 0.1).square())
-
-
-def family(
-    alpha: float, normalization: str = "inside", weights: Tensor = WEIGHTS
-) -> KernelExp | KernelDeformedExp:
-    points = POINTS.to(weights.dtype)
-    if alpha == 1:
-        return KernelExp(weights, points, gaussian)
-    return KernelDeformedExp(weights, points, gaussian, None, alpha, normalization)
-
-
-def integral(values: Tensor) -> Tensor:
-    """Trapezoid rule along the first dimension."""
-    return torch.trapezoid(values, GRID, dim=0)
-
+WIDTH = 0.1
+POINTS = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
+WEIGHTS = torch.tensor([[4.0, -4.0, 3.0], [1.0, 2.0, -1.0]], dtype=DOUBLE)
+HILLS = GaussianRBF([0.25, 0.5, 0.875], [0.05, 0.01, 0.2])
+SMOOTH = (HILLS + Fourier([3.0]) + Polynomial(2)).double()
+EDGES = [0.125, 0.21875, 0.8125]
+# Where the reference of expectations has its cells: a basis is narrower than the kernel.
+MARKS = np.linspace(0, 1, 101)
 
 every_family = pytest.mark.parametrize(
-    ("alpha", "normalization"),
-    [(1.0, "inside")] + [(a, n) for a in (1.25, 1.5, 1.8, 2.0) for n in ("inside", "outside")],
+    ("alpha", "inside"), [(1.0, True), (1.5, True), (1.5, False), (2.0, True), (2.0, False)]
 )
 
 
-@every_family
-def test_moments_and_entropies(alpha: float, normalization: str) -> None:
-    p = family(alpha, normalization)
-    probs = p.prob(GRID.unsqueeze(-1))
-    t = GRID.unsqueeze(-1)
-    torch.testing.assert_close(integral(probs), torch.ones(2).double(), atol=1e-7, rtol=0)
-    torch.testing.assert_close(p.mean, integral(probs * t), atol=1e-7, rtol=0)
-    spread = integral(probs * (t - p.mean).square())
-    torch.testing.assert_close(p.variance, spread, atol=1e-7, rtol=0)
-    entropy = -integral(torch.special.xlogy(probs, probs))
-    torch.testing.assert_close(p.entropy(), entropy, atol=1e-6, rtol=0)
+def gaussian(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-0.5 * ((x - z.mT) / WIDTH).square())
+
+
+@pytest.fixture(scope="module")
+def panels() -> object:
+    return kernel_density(WEIGHTS, POINTS, gaussian, alpha=1.0).panels
+
+
+def density(alpha: float, inside: bool, panels: object, weights: Tensor) -> SparseDistribution:
+    return kernel_density(weights, POINTS, gaussian, None, alpha, inside, panels=panels)
+
+
+def references(alpha: float, inside: bool) -> list[KernelReference]:
+    parts = (POINTS.numpy(), profile(WIDTH), WIDTH)
+    rows = WEIGHTS.numpy()
+    return [KernelReference(row, *parts, alpha=alpha, inside=inside) for row in rows]
+
+
+def smooth(t: Array) -> Array:
+    values: Array = SMOOTH(torch.as_tensor(t)).numpy()
+    return values
 
 
 @every_family
-def test_expectations(alpha: float, normalization: str) -> None:
-    p = family(alpha, normalization)
-    probs = p.prob(GRID.unsqueeze(-1))
-    smooth = GaussianRBF([0.2, 0.5, 0.9], [0.05, 0.01, 0.2]) + Fourier([3.0]) + Polynomial(2)
-    psi = smooth.double()
-    due = integral(probs.unsqueeze(-1) * psi(GRID).unsqueeze(1))
-    torch.testing.assert_close(p.expect(psi), due, atol=1e-6, rtol=1e-6)
-    edges = Indicator([0.13, 0.21, 0.8]).double()
-    due = (p.cdf(torch.tensor([[0.21], [0.8]])) - p.cdf(torch.tensor([[0.13], [0.21]]))).T
-    torch.testing.assert_close(p.expect(edges), due.double(), atol=1e-7, rtol=0)
+def test_expectations_of_stacked_bases(alpha: float, inside: bool, panels: object) -> None:
+    p, rows = density(alpha, inside, panels, WEIGHTS), references(alpha, inside)
+    due = torch.tensor(np.stack([r.expect(smooth, MARKS) for r in rows]))
+    torch.testing.assert_close(p.expect(SMOOTH), due, rtol=1e-9, atol=1e-9)
+    levels = torch.tensor(np.stack([np.diff(r.cdf(np.array(EDGES))) for r in rows]))
+    found = p.expect(Indicator(EDGES).double())
+    torch.testing.assert_close(found, levels, rtol=1e-9, atol=1e-9)
 
 
 @every_family
-def test_float32_keeps_its_digits(alpha: float, normalization: str) -> None:
-    psi = GaussianRBF([0.2, 0.5, 0.9], [0.05, 0.1, 0.2])
-    fine = family(alpha, normalization).expect(psi.double())
-    single = family(alpha, normalization, WEIGHTS.float())
-    assert len(single.panels.nodes) <= 512
-    error = (single.expect(psi.float()) - fine).norm() / fine.norm()
-    assert error < 2e-6
+def test_jacobians_under_vmap(alpha: float, inside: bool, panels: object) -> None:
+    def means(weights: Tensor) -> Tensor:
+        return density(alpha, inside, panels, weights).expect(SMOOTH)
+
+    found = torch.func.vmap(torch.func.jacrev(means))(WEIGHTS)
+    due = torch.tensor(np.stack([r.jacobian(smooth, MARKS) for r in references(alpha, inside)]))
+    torch.testing.assert_close(found, due, rtol=1e-9, atol=1e-9)
 
 
 @every_family
-def test_gradients(alpha: float, normalization: str) -> None:
-    panels = family(alpha, normalization).panels
-    psi = GaussianRBF([0.2, 0.5, 0.9], [0.05, 0.1, 0.2]).double()
+def test_entropies_under_vmap(alpha: float, inside: bool, panels: object) -> None:
+    def entropies(weights: Tensor) -> Tensor:
+        p = density(alpha, inside, panels, weights)
+        return torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0])])
 
-    def expectation(weights: Tensor) -> Tensor:
-        p = family(alpha, normalization, weights)
-        p.panels = panels
-        return torch.cat([p.expect(psi), p.log_prob(torch.tensor(0.22).double()).unsqueeze(-1)], -1)
-
-    assert gradcheck(expectation, WEIGHTS.clone().requires_grad_())
-
-
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_support_is_where_the_density_is_positive(alpha: float) -> None:
-    p = family(alpha)
-    intervals = p.support.intervals
-    inner = intervals[0, :2].flatten()
-    alive = (p.prob(GRID.unsqueeze(-1))[:, 0] > 0).int()
-    switches = GRID[1:][alive.diff() != 0]
-    ends = inner[(inner > 0) & (inner < 1)]
-    torch.testing.assert_close(ends, switches, atol=3e-5, rtol=0)
-    draws = p.sample(torch.Size([2000]))
-    assert p.support.check(draws).all()
-    assert (p.prob(torch.tensor([[0.5]]).double())[:, 0] == 0).all()
-
-
-@every_family
-def test_quantiles_invert_the_distribution_function(alpha: float, normalization: str) -> None:
-    p = family(alpha, normalization)
-    level = torch.linspace(0.01, 0.99, 25, dtype=torch.float64).unsqueeze(-1).expand(25, 2)
-    torch.testing.assert_close(p.cdf(p.icdf(level)), level, atol=1e-7, rtol=0)
-
-
-def test_the_jacobian_is_the_generalized_covariance() -> None:
-    p = family(2.0)
-    phi = GaussianRBF([0.2, 0.5, 0.8], [0.1, 0.1, 0.1]).double()
-    psi = Polynomial(2).double()
-
-    def expectation(weights: Tensor) -> Tensor:
-        return KernelDeformedExp(weights, POINTS, gaussian, panels=p.panels).expect(psi)
-
-    jacobian = torch.func.vmap(torch.func.jacrev(expectation))(WEIGHTS)
-    # The Gaussian functions are the kernel over its integral.
-    height = 0.1 * (2 * torch.pi) ** 0.5
-    covariance = p.generalized_covariance(phi, psi) * height
-    torch.testing.assert_close(jacobian, covariance.mT, atol=1e-8, rtol=1e-6)
-
-
-def test_arguments() -> None:
-    with pytest.raises(ValueError, match=r"weights must be such.*batch indices \[\[1\]\]"):
-        weights = torch.tensor([[4.0], [-9.0]])
-        KernelDeformedExp(
-            weights,
-            torch.tensor([0.5]),
-            lambda x, z: x.new_ones(len(x), len(z)),
-            None,
-            2.0,
-            "outside",
-        )
-    with pytest.raises(ValueError, match="inducing_points must be inside the support"):
-        KernelExp(WEIGHTS[0], POINTS + 1, gaussian)
-    with pytest.raises(ValueError, match="positive semi-definite"):
-        KernelExp(WEIGHTS[0], POINTS, lambda x, z: -gaussian(x, z))
-    with pytest.raises(ValueError, match="kernel must map"):
-        KernelExp(WEIGHTS[0], POINTS, lambda x, z: gaussian(x, z)[:1])
-    with pytest.raises(ValueError, match="weights"):
-        KernelExp(torch.full((3,), torch.nan), torch.tensor([0.2, 0.5, 0.8]), gaussian)
-    with pytest.raises(ValueError, match="alpha must be in"):
-        family(2.5)
+    found = torch.func.vmap(entropies)(WEIGHTS)
+    for row, r in zip(found.tolist(), references(alpha, inside), strict=True):
+        t, shares = r.weighted()
+        log = np.log(np.maximum(r.density(t), 1e-300))
+        powers = r.weighted(alpha)[1].sum()
+        shannon = -(shares * log).sum()
+        tsallis = shannon if alpha == 1 else (1 - powers) / (alpha * (alpha - 1))
+        with np.errstate(divide="ignore"):
+            here = np.log(r.density(POINTS[:1].numpy()))[0]
+        assert row == pytest.approx([shannon, tsallis, here], rel=1e-8, abs=1e-8)

@@ -96,7 +96,8 @@ def test_derivatives_of_the_cdf(alpha: float) -> None:
 def test_many_draws_follow_the_density(alpha: float, inside: bool, dtype: torch.dtype) -> None:
     p = density(0.05, alpha, inside, dtype, size=3.0, seed=5)
     r = reference(0.05, alpha, inside, 3.0, 5)
-    draws = p.sample((100_000,))
+    # Where the exponent is no integer, quantiles take several times as long.
+    draws = p.sample((30_000 if alpha == 1.8 else 100_000,))
     assert draws.dtype == dtype
     assert p.support.check(draws).all()
     assert (p.log_prob(draws) > -torch.inf).double().mean() > 0.9999
@@ -128,23 +129,26 @@ def torch_moments(t: Tensor) -> Tensor:
     return torch.stack([t.square(), torch.sin(5 * t)], -1)
 
 
-GRID = 4_000
+def level_rule() -> tuple[Tensor, Tensor]:
+    """Levels u and weights, dense at 0 and 1, where quantiles are roots: s^6/(s^6 + (1 - s)^6)."""
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    s = (nodes + 1) / 2
+    low, high = s**6, (1 - s) ** 6
+    slopes = 6 * (s * (1 - s)) ** 5 / (low + high) ** 2
+    return torch.tensor(low / (low + high)), torch.tensor(weights / 2 * slopes)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 1.8, 2.0])
-def test_rsample_on_one_interval_has_the_exact_gradient(
-    alpha: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rsample_on_one_interval_has_the_exact_gradient(alpha: float) -> None:
     weights = torch.tensor(ONE, dtype=DOUBLE, requires_grad=True)
     p, r = make(weights, alpha), exact(ONE, alpha)
     assert p.has_rsample
-    # Levels at the nodes of a Gauss rule: the mean is an integral, not an estimate.
-    nodes, shares = np.polynomial.legendre.leggauss(GRID)
-    levels, shares = torch.tensor((nodes + 1) / 2), torch.tensor(shares / 2)
+    # Levels at the nodes of a rule: the mean is an integral, not an estimate.
+    levels, shares = level_rule()
     t = p.icdf(levels)
     found = jacobian_of((shares[:, None] * torch_moments(t)).sum(0), weights)
     expected = r.jacobian(moments)
-    assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max()
+    assert np.abs(found - expected).max() < 1e-10 * np.abs(expected).max()
     # And rsample is that at random levels.
     torch.manual_seed(1)
     draws = p.rsample((2_000,))
@@ -168,7 +172,9 @@ def test_components_on_several_intervals_have_the_exact_gradient(
     p, r = make(weights, alpha, inside), exact(TWO, alpha, inside)
     assert not p.has_rsample
     assert len(r.edges) == 4
-    t, masses = p.rsample_components((20_000,))
+    # In parts, each with a graph of its own, whose gradients tell how noisy that of all is.
+    batches = [p.rsample_components((1_000,)) for _ in range(20)]
+    t, masses = torch.cat([draws for draws, _ in batches]), batches[0][1]
     assert t.shape == (20_000, 2)
     assert masses.shape == (2,)
     expected = r.masses()
@@ -177,16 +183,29 @@ def test_components_on_several_intervals_have_the_exact_gradient(
         assert ((t[:, k] >= a - 1e-9) & (t[:, k] <= b + 1e-9)).all()
         inner = r.cdf(np.sort(t[:, k].detach().numpy())) - r.cdf(np.array([a]))
         assert kstest(inner / expected[k], "uniform").pvalue > 1e-3
-    values = (masses[:, None] * torch_moments(t)).sum(1)
+    estimates = [(shares[:, None] * torch_moments(draws)).sum(1) for draws, shares in batches]
+    values = torch.cat(estimates)
     # The estimate's own noise; the plain implicit gradient is a third off.
     spread = values.detach().std(0) / len(values) ** 0.5
     means = r.expect(moments)
     assert ((values.detach().mean(0) - torch.tensor(means)).abs() < 5 * spread + 1e-9).all()
-    found, goal = jacobian_of(values.mean(0), weights), r.jacobian(moments)
-    parts = [jacobian_of(values[i::20].mean(0), weights) for i in range(20)]
+    parts, goal = [jacobian_of(x.mean(0), weights) for x in estimates], r.jacobian(moments)
     noise = np.std(parts, axis=0) / 20**0.5
-    assert (np.abs(found - goal) < 6 * noise + 1e-6).all()
+    assert (np.abs(np.mean(parts, axis=0) - goal) < 6 * noise + 1e-6).all()
     assert noise.max() < 0.02 * np.abs(goal).max()
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_quantiles_over_a_gap_have_a_gradient_that_is_wrong_by_a_third(alpha: float) -> None:
+    # Why there is no rsample: of a second moment, with levels at the nodes of a Gauss rule.
+    weights = torch.tensor(TWO, dtype=DOUBLE, requires_grad=True)
+    p, r = make(weights, alpha), exact(TWO, alpha)
+    nodes, shares = np.polynomial.legendre.leggauss(200)
+    t = p.icdf(torch.tensor((nodes + 1) / 2))
+    (found,) = torch.autograd.grad((torch.tensor(shares / 2) * t.square()).sum(), weights)
+    expected = r.jacobian(lambda t: t[:, None] ** 2)[0]
+    error = np.linalg.norm(found.numpy() - expected) / np.linalg.norm(expected)
+    assert 0.25 < error < 0.45
 
 
 def test_masses_of_components_have_the_exact_gradient() -> None:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
-__all__ = ["BaseMeasure"]
+from ..numerics.arguments import require
+
+__all__ = ["Base", "BaseMeasure"]
 
 # Mass that may be lost at either end of an unbounded base, and how far it is looked for.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
@@ -19,6 +21,8 @@ _DOUBLINGS = 70
 _FAR, _SMALL, _CLOSE, _WINDOW = 1e15, 1e-6, 0.02, 9
 # By how much a log density that is linear in the score grows when the score doubles, at least.
 _LINEAR = 1.9
+# By how much logarithms of densities that are one may differ, whose parameters were rounded.
+_SAME = 1e-4
 # Where panels end at first: at such powers of this number times the scale.
 _FAR_APART, _SCALES = 16, 20
 
@@ -40,13 +44,19 @@ class BaseMeasure:
     """
 
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
-        self.dim = dim
+        self.dim, self.dtype, self._source = dim, dtype, base
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
         self.factors = [_doubled(factor) for factor in _factors(base, dim)]
 
     def log_density(self, t: Tensor) -> Tensor:
         """Log density of the product at t (..., D); -inf off its support."""
         return torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
+
+    def require_inside(self, name: str, points: Tensor) -> None:
+        """Raise unless points (..., D) are finite and in the closed support."""
+        require(torch.isfinite(points), name, "finite", points)
+        inside = torch.isfinite(self.log_density(points))
+        require(inside, name, "inside the support of the base", points)
 
     def log_factor(self, axis: int, t: Tensor) -> Tensor:
         """Log density of one factor (...); -inf off its closed support, in the dtype of t."""
@@ -68,6 +78,15 @@ class BaseMeasure:
         except NotImplementedError:
             return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
         return mean if torch.isfinite(mean).all() else factor.mode
+
+    def is_of(self, base: Base, t: Tensor) -> bool:
+        """Whether this is a base's measure, which is looked at in locations (n, D)."""
+        if base is self._source:
+            return True
+        other = BaseMeasure(base, self.dim, self.dtype)
+        ends = (torch.tensor([m.bounds(d) for d in range(self.dim)]) for m in (self, other))
+        pairs = (tuple(ends), (self.log_density(t), other.log_density(t)))
+        return all(torch.allclose(x, y, _SAME, _SAME) for x, y in pairs)
 
     def bounds(self, axis: int) -> tuple[float, float]:
         """The ends of the support of a factor, maybe infinite."""
@@ -100,9 +119,10 @@ class BaseMeasure:
         steps = self._unit(axis) * float(_FAR_APART) ** torch.arange(
             1, _SCALES, dtype=torch.float64
         )
-        return torch.cat([self._centre(axis) - steps, self._centre(axis) + steps])
+        return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
 
-    def _centre(self, axis: int) -> Tensor:
+    def centre(self, axis: int) -> Tensor:
+        """Some location inside a factor's support, its mean if it has one."""
         return self._inner(self.factors[axis]).detach()
 
     def _unit(self, axis: int) -> Tensor:
@@ -122,7 +142,7 @@ class BaseMeasure:
 
     def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
         """The first location from where on outwards the tail is light."""
-        t = self._centre(axis) + steps
+        t = self.centre(axis) + steps
         log = self.log_factor(axis, t)
         seen = int((log > -_FAR).sum())
         log, size, away = log[:seen], deviation(t[:seen]), steps[:seen].abs()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -9,12 +10,21 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from ..bases import Basis
-from ..kernels import Kernel, expansion, expansion_batch, expansion_points, kernel_matrix
+from ..kernels import (
+    Kernel,
+    expansion,
+    expansion_alpha,
+    expansion_points,
+    gram_matrix,
+    kernel_matrix,
+    require_kernel,
+)
 from ..numerics.arguments import require
 from ..supports import finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure
 from .kernel_panels import KernelPanels
+from .kernel_tails import require_moment, require_resolved
 
 __all__ = ["KernelDistribution"]
 
@@ -23,7 +33,6 @@ _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
 # Below this alpha densities are so much more peaked than scores that panels must resolve them, too.
 _PEAKED = 1.2
 _MODE_STEPS = 40
-_INDEFINITE = 1e-8
 _MARGIN = 4.0
 
 
@@ -53,40 +62,53 @@ class KernelDistribution(SparseDistribution):
         validate_args: bool | None,
     ) -> None:
         points = expansion_points(weights, inducing_points)
-        dim = points.shape[-1]
-        if not callable(kernel):
-            raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
-        batch = expansion_batch(weights, points, alpha)
+        require_kernel(kernel)
+        self.alpha = expansion_alpha(weights, points, alpha)
+        batch = self.alpha.shape
         self.weights = weights.expand(*batch, -1)
-        self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
-            batch
-        )
         self.inducing_points, self.kernel, self.base = inducing_points, kernel, base
         self._points = points
-        event = Size() if dim == 1 else Size([dim])
+        event = points.shape[-1:] if points.shape[-1] > 1 else Size()
         super().__init__(batch, event, validate_args=validate_args)
         require(finite_vector.check(weights), "weights", "finite", weights)
-        self.panels = panels or self._find_panels(tolerance)
+        self._require_alpha()
+        if panels is not None:
+            self.panels = self._checked(panels)
+        else:
+            self.panels = self._find_panels(tolerance)
+            require_resolved(self)
+
+    def _require_alpha(self) -> None:
+        """Raise unless there is a density of this alpha."""
+
+    def _checked(self, panels: KernelPanels) -> KernelPanels:
+        if not isinstance(panels, KernelPanels):
+            raise ValueError(f"panels must be those of another density, got {panels!r}")
+        if not torch.compiler.is_compiling():
+            with torch.no_grad():
+                panels.require_fit(self.kernel, self._points, self.base, self.weights.dtype)
+        return panels
 
     def _find_panels(self, tolerance: float | None) -> KernelPanels:
-        points = self._points.detach().double()
-        base = BaseMeasure(self.base, points.shape[-1], self.weights.dtype)
-        require(torch.isfinite(points), "inducing_points", "finite", points)
-        inside = torch.isfinite(base.log_density(points))
-        require(inside, "inducing_points", "inside the support of the base", points)
-        gram = self._gram(points)
-        weights = self.weights.detach().double().unsqueeze(-1)
-        norm = float((weights.mT @ gram @ weights).clamp_min(0).amax().sqrt())
+        rough, fine = _TOLERANCE.get(self._points.shape[-1], _TOLERANCE[3])
         if tolerance is None:
-            rough, fine = _TOLERANCE.get(points.shape[-1], _TOLERANCE[3])
             tolerance = fine if self.weights.dtype == torch.float64 else rough
+        if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
+            raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
+        base = BaseMeasure(self.base, self._points.shape[-1], self.weights.dtype)
+        points = self._points.detach().double()
+        base.require_inside("inducing_points", points)
+        gram = gram_matrix(self.kernel, points)
+        weights = self.weights.detach().double().unsqueeze(-1)
+        squares = (weights.mT @ gram @ weights).flatten().tolist()
+        norm = math.sqrt(max([0.0, *squares]))
 
         # |f(t)| is at most its norm times sqrt(k(t, t)); other scores may have larger norms.
         def growth(deviation: Tensor) -> Tensor:
             return self._growth(_MARGIN * norm * deviation)
 
-        panels = KernelPanels.find(self.kernel, self._points, base, tolerance, growth)
-        if self.event_shape:
+        panels = KernelPanels.find(self.kernel, self._points, base, float(tolerance), growth)
+        if self.event_shape or not squares:
             return panels
         with torch.no_grad():
             finer = panels.for_scores(self._exact_scores, bool((self.alpha < _PEAKED).any()))
@@ -98,19 +120,6 @@ class KernelDistribution(SparseDistribution):
         weights = self.weights.detach().double()
         found = expansion(self.kernel, self._points, weights, located, self.batch_shape)
         return found.reshape(len(t), -1).T
-
-    def _gram(self, points: Tensor) -> Tensor:
-        """The kernel on the inducing points (*batch, I, I), which must be semi-definite."""
-        rows = points.reshape(-1, *points.shape[-2:])
-        with torch.no_grad():
-            gram = torch.stack([kernel_matrix(self.kernel, row, row) for row in rows])
-        slack = _INDEFINITE * gram.abs().amax((-2, -1)) * rows.shape[1]
-        symmetric = (gram - gram.mT).abs().amax((-2, -1)) <= slack
-        require(symmetric, "kernel", "symmetric on the inducing points", gram)
-        least = torch.linalg.eigvalsh(gram)[..., 0]
-        rule = "positive semi-definite on the inducing points"
-        require(least >= -slack, "kernel", rule, f"an eigenvalue of {least.amin():.3g}")
-        return gram.reshape(*points.shape[:-2], *gram.shape[1:])
 
     def _growth(self, size: Tensor) -> Tensor:
         """Logarithm of what p may be, relative to the base, where |f| is `size`."""
@@ -169,16 +178,14 @@ class KernelDistribution(SparseDistribution):
         """Zero, with the derivative of the base's log density in the location."""
         if not locations.requires_grad:
             return torch.zeros_like(inside, dtype=self.weights.dtype)
-        safe = torch.where(inside.unsqueeze(-1), locations, self._points_inside(locations))
+        inner = self._inner_location().reshape(-1).to(locations.dtype)
+        safe = torch.where(inside.unsqueeze(-1), locations, inner)
         log = self.panels.base.log_density(safe)
         return (log - log.detach()).to(self.weights.dtype)
 
-    def _points_inside(self, like: Tensor) -> Tensor:
-        return self._points.reshape(-1, self._points.shape[-1])[0].detach().to(like.dtype)
-
     def _inner_location(self) -> Tensor:
-        point = self._points.reshape(-1, self._points.shape[-1])[0].detach()
-        return point if self.event_shape else point.squeeze(-1)
+        """Somewhere in the base's support, (*event)."""
+        return self._points.detach().reshape(-1, *self.event_shape)[0]
 
     # Integrals
 
@@ -208,7 +215,7 @@ class KernelDistribution(SparseDistribution):
         """Expectations (*batch, N) of functions with values (Q, N) at nodes."""
         weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
         found = weights.T @ values / self._mass.unsqueeze(-1)
-        return found.reshape(*self.batch_shape, -1)
+        return found.reshape(self.batch_shape + found.shape[1:])
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
         nodes = panels.nodes.to(self.weights)
@@ -221,7 +228,8 @@ class KernelDistribution(SparseDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean (*batch, *event)."""
+        """Mean (*batch, *event); a ValueError where the base's tails leave none."""
+        require_moment(self, 1)
         found = self._moment(lambda t: t)
         return found if self.event_shape else found.squeeze(-1)
 
@@ -233,12 +241,13 @@ class KernelDistribution(SparseDistribution):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """Covariance (*batch, D, D), also of a single number."""
+        """Covariance (*batch, D, D), also of a single number; a ValueError where there is none."""
+        require_moment(self, 2)
         mean = self.mean if self.event_shape else self.mean.unsqueeze(-1)
         nodes = self.panels.nodes.to(self.weights)
         offset = nodes - mean.unsqueeze(-2)
         weights = self._weights_on(self.panels).reshape(len(nodes), -1).T
-        weights = weights.reshape(*self.batch_shape, -1, 1)
+        weights = weights.reshape(*self.batch_shape, len(nodes), 1)
         return (weights * offset).mT @ offset
 
     def generalized_covariance(
@@ -269,12 +278,9 @@ class KernelDistribution(SparseDistribution):
         raise NotImplementedError
 
     @property
+    @torch.no_grad()
     def mode(self) -> Tensor:
         """Where the density is largest (*batch, *event), by search from the best node."""
-        with torch.no_grad():
-            return self._search_mode()
-
-    def _search_mode(self) -> Tensor:
         nodes, _ = self.quadrature(1)
         log = self.log_prob(nodes)
         best = log.argmax(0, keepdim=True)
@@ -282,9 +288,7 @@ class KernelDistribution(SparseDistribution):
         lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
         t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
         width = torch.stack([axis.breaks.diff().amax() for axis in self.panels.axes]).to(t)
-        steps = torch.cartesian_prod(
-            *[torch.linspace(-1, 1, 5, dtype=t.dtype, device=t.device)] * dim
-        )
+        steps = torch.cartesian_prod(*[torch.linspace(-1, 1, 5).to(t)] * dim)
         steps = steps.reshape(-1, *(1,) * len(self.batch_shape), dim)
         for _ in range(_MODE_STEPS):
             tried = t + width * steps

@@ -1,6 +1,7 @@
 """Kernel deformed exponential families: densities of any shape with disjoint, exact supports."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -78,13 +79,15 @@ class KernelDeformedExp(KernelFamily):
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
         self.normalization = normalization
-        self._fixed_alpha = None if isinstance(alpha, Tensor) else alpha
-        require_alpha = torch.as_tensor(alpha)
-        require((require_alpha > 1) & (require_alpha <= 2), "alpha", "in (1, 2]", alpha)
+        self._fixed_alpha = float(alpha) if isinstance(alpha, Real) else None
         parts = (weights, inducing_points, kernel, base, alpha)
         super().__init__(*parts, tolerance, panels, validate_args)
         if normalization == "outside":
             self._require_support()
+
+    def _require_alpha(self) -> None:
+        rule = f"in (1, 2] in {self.alpha.dtype}"
+        require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
 
     def _require_support(self) -> None:
         alive = self._batched(self._parts.mass.detach() > 0)
@@ -97,13 +100,13 @@ class KernelDeformedExp(KernelFamily):
 
     def _growth(self, size: Tensor) -> Tensor:
         # At the largest alpha - 1 of all that may share the panels the power is the smallest.
-        eps = (self.alpha.detach().amin() - 1).double()
+        eps = (self.alpha.detach().double() - 1).flatten().min() if self.alpha.numel() else 1.0
         return torch.log1p(eps * size) / eps
 
     @property
     def _power(self) -> Power:
         if self._fixed_alpha is not None:
-            return Power(float(self._fixed_alpha) - 1)
+            return Power(self._fixed_alpha - 1)
         return Power((self.alpha - 1).reshape(-1))
 
     @once

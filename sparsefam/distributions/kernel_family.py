@@ -1,6 +1,6 @@
 """Samples of kernel families, and their escorts."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -26,6 +26,22 @@ class KernelFamily(KernelLine):
         *("_intervals", "_intervals_detached"),
     )
 
+    def __init__(self, *arguments: Any) -> None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "torch.jit cannot trace kernel densities, whose nodes follow from values; "
+                "use torch.compile, with panels of a density made before"
+            )
+        super().__init__(*arguments)
+
+    @classmethod
+    def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
+        """Batch and event shape for shapes of the tensor arguments, given by name; for Pyro."""
+        points, weights = arg_shapes["inducing_points"], arg_shapes["weights"]
+        batches = weights[:-1], points[:-2], arg_shapes.get("alpha", Size())
+        dim = points[-1] if len(points) > 1 else 1
+        return torch.broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
+
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """The exact union of intervals; of vectors what tells inside from outside."""
@@ -40,8 +56,8 @@ class KernelFamily(KernelLine):
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: of numbers, where every support is one interval.
 
-        Over a gap the derivative of the quantile function misses how mass moves across, which
-        biases gradients by tens of percent; `rsample_components` is exact.
+        Over a gap the derivative of the quantile function misses how mass moves across;
+        `rsample_components` is exact.
         """
         return not self.event_shape and self._intervals.shape[-2] == 1
 

@@ -25,6 +25,8 @@ class KernelLine(KernelPower):
     @once
     def _intervals(self) -> Tensor:
         """Intervals (*batch, K, 2) of the support, padded with NaN."""
+        if not self.batch_shape.numel():
+            return self.weights.new_empty(*self.batch_shape, 1, 2)
         with torch.no_grad():
             pieces = edge_pieces(self._offsets_on(self.panels), self._power)
             breaks = self.panels.axes[0].breaks.to(self.weights)
@@ -81,6 +83,8 @@ class KernelLine(KernelPower):
         if self._validate_args:
             self._validate_sample(value)
         value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        if not value.numel():
+            return value.clone()
         first, last = self._range()
         t = value.clamp(first, last)
         panel, y = self._place(t)
@@ -119,7 +123,8 @@ class KernelLine(KernelPower):
 
     def _panel_masses(self) -> Tensor:
         """Masses of panels (*batch, G)."""
-        return self._weights_on(self.panels).sum(0).T.reshape(*self.batch_shape, -1)
+        masses = self._weights_on(self.panels).sum(0)
+        return masses.T.reshape(*self.batch_shape, len(masses))
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile function, differentiable in the level and in the parameters.
@@ -139,6 +144,8 @@ class KernelLine(KernelPower):
 
     @torch.no_grad()
     def _quantiles(self, level: Tensor) -> Tensor:
+        if not level.numel():
+            return level.clone()
         masses = self._panel_masses().clamp_min(0)
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()

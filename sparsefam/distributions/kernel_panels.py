@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..bases import Basis
 from ..kernels import Kernel, kernel_matrix
+from ..numerics.arguments import require
 from ..numerics.panels import Axis, errors, find_panels, product_rule
-from .base_measure import BaseMeasure
+from .base_measure import Base, BaseMeasure
 
 __all__ = ["KernelPanels"]
 
@@ -28,6 +29,8 @@ _SHARE = 0.2
 _ROUNDING = 100
 # Nodes along each axis at least: edges are not resolved along the first ones.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# At how many nodes a base is compared, and by what part of the largest value kernels may differ.
+_LOOKED_AT, _SAME = 16, 1e-6
 # For a basis: what tells whether it has changed, and panels for it.
 _Finer = WeakKeyDictionary[Basis, tuple[list[tuple[int, int]], "KernelPanels"]]
 
@@ -112,6 +115,31 @@ class KernelPanels:
             return self
         parts = (self.axes, self.nodes, self.measure, self.base, self.tolerance)
         return KernelPanels(*parts, matrix)
+
+    def require_fit(self, kernel: Kernel, points: Tensor, base: Base, dtype: torch.dtype) -> None:
+        """Raise unless these are the panels of a kernel, inducing points (*B, I, D) and a base.
+
+        Raises:
+            ValueError: Another dimension, base, kernel or inducing points; found for a dtype of
+                fewer digits.
+        """
+        dim = points.shape[-1]
+        if self.base.dim != dim:
+            raise ValueError(f"panels must have dimension {dim}, got {self.base.dim}")
+        if dtype == torch.float64 and self.base.dtype != dtype:
+            raise ValueError(f"panels must be of a density in {dtype}, got {self.base.dtype}")
+        if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _LOOKED_AT]):
+            raise ValueError(f"panels must be of a density with the same base, got {base}")
+        self.base.require_inside("inducing_points", points.double())
+        if self.matrix is not None:
+            # Where the first of the points is, a kernel is seldom zero.
+            place = (self.nodes - points.reshape(-1, dim)[0]).abs().sum(-1).argmin(-1, True)
+            found, known = kernel_matrix(kernel, points, self.nodes[place]), self.matrix[..., place]
+            rule = "of a density with the same kernel and inducing points"
+            if found.shape != known.shape:
+                raise ValueError(f"panels must be {rule}, got {tuple(points.shape)} points")
+            same = (found - known).abs() <= _SAME * known.abs().amax()
+            require(same, "panels", rule, "values that differ")
 
     def with_order(self, order: int) -> "KernelPanels":
         """Panels halved until each axis has as many nodes; itself if it has."""
@@ -233,8 +261,9 @@ def _find_axis(
     )
     if found is None:
         raise ValueError(
-            f"kernel must be smooth between the inducing points, or tolerance larger: panels on "
-            f"{ends} do not resolve it, or the base, to {tolerance:g}"
+            "kernel must be smooth between the inducing points, the base "
+            f"{base.factors[axis]} next to its ends, or tolerance larger: panels on {ends} do not "
+            f"resolve both to {tolerance:g}"
         )
     return found
 

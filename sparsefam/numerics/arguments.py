@@ -29,7 +29,7 @@ def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
     """
     found = _as_tensors(arguments)
     shape = _batch_shape(found, [0] * len(found))
-    return tuple(x.expand(shape) for x in found.values())
+    return tuple(x if x.shape == shape else x.expand(shape) for x in found.values())
 
 
 def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
@@ -71,6 +71,10 @@ def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> di
 def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
     """What the shapes broadcast to, without the last dimensions that are an event's."""
     batches = [x.shape[: x.dim() - e] for x, e in zip(tensors.values(), events, strict=True)]
+    # Most often they are of one shape, or numbers: seen sooner than broadcast.
+    named = [batch for batch in batches if batch] or batches[:1]
+    if all(batch == named[0] for batch in named):
+        return named[0]
     try:
         shape: Size = torch.broadcast_shapes(*batches)
     except RuntimeError:
@@ -85,6 +89,10 @@ def _as_tensor(
     dtype: torch.dtype,
     device: torch.device | None,
 ) -> Tensor:
+    if isinstance(value, Tensor) and value.is_complex():
+        raise ValueError(f"{name} must be real, got {value}")
+    if isinstance(value, Tensor) and (value.dtype, value.device) == (dtype, device):
+        return value
     try:
         return torch.as_tensor(value, dtype=dtype, device=device)
     except (TypeError, ValueError, RuntimeError):

@@ -55,7 +55,7 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
 def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
     """The normaliser (R,), the weights of the power and of the lowered one, and the mass (R,)."""
     level = _nearly(f, measure, of)
-    looks = not (f.is_cuda or torch.compiler.is_compiling())
+    looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
     close = _ROUNDING * torch.finfo(f.dtype).eps * measure.numel() ** 0.5
     best = math.inf
     for _ in range(_MOST_STEPS if looks else _STEPS[f.dtype]):
@@ -79,7 +79,7 @@ def _nearly(f: Tensor, measure: Tensor, of: Power) -> Tensor:
     if of.is_exponential:
         return torch.logsumexp(f.flatten(0, 1) + share.T.log(), 0)
     level = _lower_bound(f, measure, of.eps)
-    looks = not (f.is_cuda or torch.compiler.is_compiling())
+    looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
     for _ in range(6 if f.dtype == torch.float32 else 8):
         mass, rate = (share @ v.flatten(0, 1) for v in of.pair(f - level))
         step = _step(mass[0], rate[0], of.eps)

@@ -79,7 +79,9 @@ class Power(NamedTuple):
         """The power itself, to all digits however small eps is; 0^k is 0 for any k."""
         exponent = self.exponent
         if self.is_exponential:
-            return torch.exp(self.ratio * x)
+            # Where a base has no mass left, a score may be any.
+            most = math.floor(math.log(torch.finfo(x.dtype).max))
+            return torch.exp((self.ratio * x).clamp_max(most))
         if isinstance(exponent, Tensor) or exponent not in (-1, *_SHORT):
             y = (self.eps * x).clamp_min(-1)
             log = exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
