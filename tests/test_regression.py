@@ -276,8 +276,11 @@ FIT3 = RidgeRegression(Polynomial(1, ndim=3)).fit
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RidgeRegression(rbf(), 0.0), "penalty must be finite and positive, got 0.0"),
-        (lambda: RidgeRegression(rbf(), math.nan), "penalty must be finite and positive, got nan"),
+        (
+            lambda: RidgeRegression(rbf(), -1.0),
+            "penalty must be .gcv., or finite and at least 0, got -1",
+        ),
+        (lambda: RidgeRegression(rbf(), math.nan), "penalty must be .*, got nan"),
         (lambda: FIT(T, VALUES[0]), r"values must have shape \(B, L, E\).*got \(20, 2\)"),
         (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*none of them zero.*\(3, 0, 2\)"),
         (lambda: FIT(T[:, :7], VALUES), r"positions must have shape \(3, 20\).*got \(3, 7\)"),

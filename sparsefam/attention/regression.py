@@ -1,86 +1,31 @@
 """Value functions: observations at irregular locations, smoothed by ridge regression."""
 
 import math
-from typing import Protocol
+import warnings
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
 from ..bases import Basis
+from ..numerics.collective import process_group
+from ..numerics.normal_equations import normal_sums
+from .observations import Faults, check_shapes, faults, in_eager, require
+from .observations import over_events as over_events
+from .penalty import cross_validated
+from .shared_gram import SharedGram
+from .statistics import Statistics
+from .value_function import ValueFunction
 
-__all__ = ["RidgeRegression", "ValueFunction"]
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
+__all__ = ["RidgeRegression"]
 
-class Density(Protocol):
-    """What a value function asks of a density: the expectation of a basis."""
-
-    def expect(self, basis: Basis, /) -> Tensor:
-        """The expectations, shape (*batch_shape, N)."""
-        ...
-
-
-class ValueFunction:
-    r"""A batch of functions $V_b(t) = C_b^\top \psi(t)$ from locations to E channels.
-
-    Args:
-        basis: The functions $\psi$.
-        coefficients: The matrices $C_b$, shape (B, N, E).
-    """
-
-    def __init__(self, basis: Basis, coefficients: Tensor) -> None:
-        self.basis = basis
-        self.coefficients = coefficients
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Evaluates every function at its own locations.
-
-        Args:
-            t: Locations, shape (B, ..., *event) or (1, ..., *event), where event is the shape of
-                one location of the basis; a single location is the same for all.
-
-        Returns:
-            The values, shape (B, ..., E).
-
-        Raises:
-            ValueError: If the first dimension of the locations is neither B nor 1, or the last ones
-                are no location of the basis.
-        """
-        event = self.basis.event_shape
-        if t.ndim == len(event):
-            t = t.unsqueeze(0)
-        batch = len(self.coefficients)
-        fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
-        if not fits or t.shape[0] not in (1, batch):
-            ends = "".join(f", {size}" for size in event)
-            raise ValueError(
-                f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
-            )
-        return self._contract(self.basis(t))
-
-    def expect(self, density: Density) -> Tensor:
-        r"""The context $\mathbb E_p[V(t)]$, eq. 15 of the paper.
-
-        Args:
-            density: Any distribution with `expect`, of batch shape (B, ...) or (1, ...).
-
-        Returns:
-            The expectations, shape (B, ..., E).
-
-        Raises:
-            ValueError: If the first dimension of the batch shape is neither B nor 1.
-        """
-        features, batch = density.expect(self.basis), len(self.coefficients)
-        if features.ndim < 2 or features.shape[0] not in (1, batch):
-            raise ValueError(
-                f"density must have batch_shape ({batch}, ...) or (1, ...), "
-                f"got {tuple(features.shape[:-1])}"
-            )
-        return self._contract(features)
-
-    def _contract(self, features: Tensor) -> Tensor:
-        """Features (B, ..., N) against coefficients (B, N, E)."""
-        return torch.einsum("b...n,bne->b...e", features, self.coefficients)
+# Rows of a block: so many numbers for its design and its values, but not too few to be fast.
+_NUMBERS, _FEWEST = 2**19, 256
 
 
 class RidgeRegression(nn.Module):
@@ -89,23 +34,42 @@ class RidgeRegression(nn.Module):
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
+    $F^\top F$ and $F^\top H$ are sums over the L observations, added up block by block, and once
+    more so for the gradients: O(L N (N + E)) time, and O(N (N + E)) memory besides the observations
+    and their gradients.
+
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
     would cost three to five digits of $V$ and, for long sequences, the factorisation itself. So the
     basis is evaluated and the system solved in float64, whatever the dtype of the observations:
     with 64 Gaussians of width 1.5/64 and $\lambda = 0.01$ the coefficients are those of a float64
     least-squares solution to 4e-8, the rounding of the result.
 
+    Where all examples share one set of positions, and neither these nor the basis are learned,
+    $F^\top F$ is kept for the next call with the same ones: one matrix, in a buffer that is no part
+    of the state. Whether they are the same is seen by comparing them. Compiled graphs and groups
+    of processes form it anew.
+
     Args:
-        basis: The N functions $\psi$; it must accept float64 locations.
-        penalty: The ridge penalty $\lambda > 0$.
+        basis: The N functions $\psi$; it must accept float64 locations. What it learns must be
+            its parameters, not other tensors.
+        penalty: The ridge penalty $\lambda \ge 0$, or "gcv" for each example's minimiser of
+            generalised cross-validation over all its channels, which is differentiable, once.
+        group: If sequences are sharded over processes, their group or mesh: every rank fits with
+            its own positions and has the same functions, those of the whole sequence, by one
+            reduction of about B N (N + E) float64 numbers. Gradients, by another one, are those of
+            the sum of the ranks' losses. A shard may be empty.
+        chunk_size: Rows of a block. None: what makes a block of four megabytes.
         validate_args: Whether to check the values of arguments; None follows
             `torch.distributions`.
 
     Raises:
-        ValueError: If the penalty is not finite and positive.
+        ValueError: If the penalty is neither "gcv" nor finite and at least 0, the chunk size not
+            positive, or the mesh not of one dimension.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention, eq. 16. arXiv:2006.07214
+        Martins et al. (2020), Sparse and Continuous Attention, eq. 16. arXiv:2006.07214. Golub,
+        Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good Ridge
+        Parameter. Technometrics 21
 
     Examples:
         >>> from sparsefam.bases import Polynomial
@@ -116,15 +80,28 @@ class RidgeRegression(nn.Module):
     """
 
     def __init__(
-        self, basis: Basis, penalty: float = 1e-2, *, validate_args: bool | None = None
+        self,
+        basis: Basis,
+        penalty: float | Literal["gcv"] = 1e-2,
+        *,
+        group: "ProcessGroup | DeviceMesh | None" = None,
+        chunk_size: int | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        if not (math.isfinite(penalty) and penalty > 0):
-            raise ValueError(f"penalty must be finite and positive, got {penalty}")
+        number = math.nan if isinstance(penalty, str) else float(penalty)
+        if penalty != "gcv" and not (math.isfinite(number) and number >= 0):
+            raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be positive, got {chunk_size}")
         default = Distribution._validate_args
         self.basis = basis
-        self.penalty = float(penalty)
+        self.penalty: float | Literal["gcv"] = "gcv" if penalty == "gcv" else number
+        self.group = None if group is None else process_group(group)
+        self.chunk_size = chunk_size
         self.validate_args = default if validate_args is None else validate_args
+        self._shared = SharedGram()
+        self._warned = False
 
     def extra_repr(self) -> str:
         return f"penalty={self.penalty}"
@@ -145,83 +122,150 @@ class RidgeRegression(nn.Module):
 
         Raises:
             ValueError: If shapes do not match or are empty, if a position or value that takes part
-                is not finite, or if an example has none that does.
+                is not finite, or if an example has none that does, or, with a penalty of zero,
+                fewer than there are basis functions.
+
+        Warns:
+            UserWarning: Once, if in one dimension there are positions where all functions of the
+                basis are zero to its precision.
+        """
+        return self.solve(self.statistics(positions, values, mask), values.dtype)
+
+    def statistics(
+        self, positions: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Statistics:
+        """The sums over observations that `solve` makes a function of.
+
+        For sequences that come in pieces: those of the pieces add up to those of the whole.
+
+        Args:
+            positions: As for `fit`.
+            values: As for `fit`.
+            mask: As for `fit`.
+
+        Returns:
+            The sums, over the positions of all ranks if there is a group.
+
+        Raises:
+            ValueError: As `fit`, but for observations that are too few.
         """
         event = self.basis.event_shape
-        _check_shapes(positions, values, mask, event)
-        positions = positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
+        check_shapes(positions, values, mask, event, self.group is not None)
+        given = positions.ndim == 1 + len(event)
+        positions = positions.unsqueeze(0) if given else positions
+        rows = self._rows(*values.shape[::2])
+        found = None
         if self.validate_args:
-            _check_values(positions, values, mask)
-        if mask is not None:
-            positions = torch.where(over_events(mask, event), positions, 0)
-            values = torch.where(mask.unsqueeze(-1), values, 0)
-        design = self.basis(positions.double())
-        if mask is not None:
-            design = torch.where(mask.unsqueeze(-1), design, 0)
-        solution = self._solve(design, values.double())
-        return ValueFunction(self.basis, solution.to(values.dtype))
+            found = faults(positions, values, mask, self._window(), rows)
+        # Shards differ in length, and buffers that do so are too much for some wrappers.
+        shared = (given or len(positions) < len(values)) and mask is None and self.group is None
+        sums = self._sums(positions, values, mask, rows, shared)
+        if self.group is not None:
+            sums, found = _over_ranks(sums, found, self.group)
+        if found is not None:
+            found.require_none(positions, values, mask)
+            self._warn(found.outside, mask, values.shape[:2])
+        return sums
 
-    def _solve(self, design: Tensor, values: Tensor) -> Tensor:
-        """Coefficients (B, N, E) from a design (B or 1, L, N) and values (B, L, E)."""
-        shared = len(design)
-        # Examples that share a design become further columns of one right-hand side.
-        values = values.reshape(shared, -1, *values.shape[1:])
-        right = torch.einsum("sln,scle->snce", design, values)
-        gram = design.mT @ design
-        gram.diagonal(dim1=-2, dim2=-1).add_(self.penalty)
+    def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
+        """The functions that minimise the penalised squares of what the sums are over.
+
+        Args:
+            statistics: Of the basis's N functions, as from `statistics`.
+            dtype: Of the coefficients; torch's default dtype if None.
+
+        Returns:
+            One function for each example.
+
+        Raises:
+            ValueError: If an example has no observations, or, with a penalty of zero, fewer than N.
+        """
+        if self.validate_args:
+            self._check_number(statistics)
+        penalty = cross_validated(statistics) if self.penalty == "gcv" else self.penalty
+        coefficients = self._solve(statistics, penalty)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        return ValueFunction(self.basis, coefficients.to(dtype), penalty)
+
+    def _rows(self, batch: int, channels: int) -> int:
+        if self.chunk_size is not None:
+            return self.chunk_size
+        return max(_FEWEST, _NUMBERS // (batch * (len(self.basis) + channels)))
+
+    def _sums(
+        self, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int, shared: bool
+    ) -> Statistics:
+        state = {**dict(self.basis.named_parameters()), **dict(self.basis.named_buffers())}
+        parameters = tuple(state.values())
+
+        def design(t: Tensor, *parameters: Tensor) -> Tensor:
+            now = dict(zip(state, parameters, strict=True))
+            found: Tensor = torch.func.functional_call(self.basis, now, (t,))
+            return found.double()
+
+        known = self._shared.find(self.basis, (positions, *parameters)) if shared else None
+        parts = (design, rows, positions, values, mask, parameters, known is None)
+        gram, cross, energy = normal_sums(*parts)
+        if known is not None:
+            gram = known
+        elif shared:
+            self._shared.keep(self.basis, (positions, *parameters), gram)
+        length = torch.full_like(energy, values.shape[1])
+        return Statistics(gram, cross, energy, length if mask is None else mask.sum(-1).to(length))
+
+    def _solve(self, statistics: Statistics, penalty: Tensor | float) -> Tensor:
+        """Coefficients (B, N, E)."""
+        gram, cross = statistics.gram, statistics.cross
+        each = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
+        gram = gram + each * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         factor, failed = torch.linalg.cholesky_ex(gram)
         if self.validate_args:
-            self._check_factor(gram, factor, failed)
+            _check_factor(gram, factor, failed, penalty)
+        # Examples that share a matrix become further columns of one right-hand side.
+        right = cross.reshape(len(gram), -1, *cross.shape[1:]).transpose(1, 2)
         solution = torch.cholesky_solve(right.flatten(2), factor).reshape(right.shape)
         return solution.transpose(1, 2).flatten(0, 1)
 
-    def _check_factor(self, gram: Tensor, factor: Tensor, failed: Tensor) -> None:
-        pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-        largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
-        valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
-        rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-        _require(valid, rule, torch.full_like(pivots, self.penalty))
+    # Rules
 
+    def _window(self) -> tuple[Tensor, Tensor] | None:
+        """Where the basis is not zero, while there is somebody to be warned."""
+        asked = self.validate_args and not self._warned and in_eager()
+        return self.basis.reach if asked else None
 
-def over_events(mask: Tensor, event: Size) -> Tensor:
-    """A mask over locations, to broadcast against locations of an event shape."""
-    return mask.reshape(*mask.shape, *(1,) * len(event))
-
-
-def _check_shapes(positions: Tensor, values: Tensor, mask: Tensor | None, event: Size) -> None:
-    if values.ndim != 3 or values.numel() == 0:
-        raise ValueError(
-            f"values must have shape (B, L, E), none of them zero, got {tuple(values.shape)}"
-        )
-    batch, length = values.shape[:2]
-    shared = (length, *event)
-    if positions.shape not in ((batch, *shared), (1, *shared), shared):
-        raise ValueError(
-            f"positions must have shape {(batch, *shared)}, {(1, *shared)} or {shared} "
-            f"to match values and basis, got {tuple(positions.shape)}"
-        )
-    if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
-        raise ValueError(
-            f"mask must be boolean of shape ({batch}, {length}) to match values, "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+    def _warn(self, outside: Tensor, mask: Tensor | None, shape: Size) -> None:
+        if not in_eager() or self._warned or torch._is_all_true(outside == 0):
+            return
+        self._warned = True
+        share = outside.item() / (shape.numel() if mask is None else int(mask.sum()))
+        warnings.warn(
+            f"{share:.2g} of the positions are where no function of the basis reaches, and their "
+            "values have no effect; this is said once",
+            stacklevel=4,
         )
 
-
-def _check_values(positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-    part = torch.ones_like(values[..., 0], dtype=torch.bool) if mask is None else mask
-    rule = "mask must let at least one position of every example take part"
-    _require(part.any(-1), rule, part.sum(-1))
-    finite = "must be finite where they take part"
-    everywhere = positions.expand(*part.shape, *positions.shape[2:])
-    taken = over_events(part, positions.shape[2:])
-    _require(everywhere.isfinite() | ~taken, f"positions {finite}", everywhere)
-    _require(values.isfinite() | ~part.unsqueeze(-1), f"values {finite}", values)
+    def _check_number(self, statistics: Statistics) -> None:
+        number, size = statistics.number, statistics.cross.shape[-2]
+        rule = "mask must let at least one position of every example take part"
+        require(number > 0, rule, number.long())
+        if self.penalty == 0:
+            rule = f"penalty must be positive with fewer observations than functions, {size}"
+            require(number >= size, rule, number.long())
 
 
-def _require(valid: Tensor, rule: str, found: Tensor) -> None:
-    """Raises at the first place that is not valid; in a compiled graph, which cannot, asserts."""
-    if torch.compiler.is_compiling():
-        torch._assert_async(torch._is_all_true(valid), rule)
-    elif not torch._is_all_true(valid):
-        first = (~valid).nonzero()[0].tolist()
-        raise ValueError(f"{rule}, got {found[tuple(first)].item()} at index {first}")
+def _over_ranks(
+    sums: Statistics, found: Faults | None, group: "ProcessGroup"
+) -> tuple[Statistics, Faults | None]:
+    """Sums over all positions, and of what is not finite among them, so that all ranks raise."""
+    if found is None:
+        return sums.over_ranks(group)[0], None
+    sums, (bad,) = sums.over_ranks(group, torch.stack(found[:2]))
+    return sums, Faults(bad[0], bad[1], found.outside)
+
+
+def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
+    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
+    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
+    require(valid, rule, torch.zeros_like(pivots) + penalty)

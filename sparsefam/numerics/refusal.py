@@ -5,14 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["REFUSAL", "without_derivative"]
+__all__ = ["REFUSAL", "differentiable_once", "without_derivative"]
 
-REFUSAL = "only first derivatives exist in alpha, and of entropies, cdf, icdf and samples"
+REFUSAL = (
+    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "cross-validated penalties"
+)
 
 
 def without_derivative(x: Tensor) -> Tensor:
     """The same numbers, of which a derivative raises a RuntimeError."""
     found: Tensor = _Refused.apply(x)
+    return found
+
+
+def differentiable_once(x: Tensor) -> Tensor:
+    """The same numbers, of whose first derivatives a derivative raises a RuntimeError."""
+    found: Tensor = _Once.apply(x)
     return found
 
 
@@ -30,3 +39,19 @@ class _Refused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         raise RuntimeError(REFUSAL)
+
+
+class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return without_derivative(grad)

@@ -1,0 +1,171 @@
+"""Memories of fixed size for sequences of any length, with a state that goes in and comes out."""
+
+import torch
+from torch import Tensor, nn
+
+from ..numerics.arguments import require
+from .regression import RidgeRegression
+from .statistics import Statistics
+from .value_function import ValueFunction
+
+__all__ = ["ContractingMemory", "ForgettingMemory"]
+
+
+class ForgettingMemory(nn.Module):
+    r"""The sums of a ridge regression over all chunks so far, older ones counting less.
+
+    With $\gamma$ = `keep` the function after k chunks minimises
+    $\sum_j \gamma^{k - j} \lVert F_j C - H_j \rVert^2 + \lambda \lVert C \rVert^2$. At
+    $\gamma = 1$ it is that of the whole sequence at once, to rounding. The state has
+    N (N + E) numbers for each example, however long the sequence.
+
+    Args:
+        regression: How functions are fitted.
+        keep: $\gamma \in [0, 1]$, what is kept of the past with every chunk.
+
+    Raises:
+        ValueError: `keep` not in [0, 1].
+
+    Examples:
+        >>> from sparsefam.bases import GaussianRBF
+        >>> memory = ForgettingMemory(RidgeRegression(GaussianRBF.grid(8, widths=0.1)))
+        >>> state = None
+        >>> for t in torch.linspace(0, 1, 40).split(10):
+        ...     function, state = memory(t.unsqueeze(0), torch.sin(6 * t).reshape(1, -1, 1), state)
+        >>> function(torch.tensor([[0.1]])).shape  # of a chunk that is long gone
+        torch.Size([1, 1, 1])
+    """
+
+    def __init__(self, regression: RidgeRegression, keep: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= keep <= 1:
+            raise ValueError(f"keep must be from 0 to 1, got {keep}")
+        self.regression, self.keep = regression, keep
+
+    def extra_repr(self) -> str:
+        return f"keep={self.keep}"
+
+    def forward(
+        self,
+        positions: Tensor,
+        values: Tensor,
+        state: Statistics | None = None,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[ValueFunction, Statistics]:
+        """Takes in a chunk, and returns the functions of all so far and the new state.
+
+        Args:
+            positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
+            values: Shape (B, L, E).
+            state: What the last call returned; None before the first. To stop gradients at a
+                horizon, detach its tensors.
+            mask: As for `RidgeRegression.fit`.
+            reset: Shape (B,), True where an example begins anew, and its past is forgotten.
+
+        Raises:
+            ValueError: What `RidgeRegression.fit` refuses; a state or `reset` of another shape.
+        """
+        found = self.regression.statistics(positions, values, mask)
+        if state is not None:
+            _require_like(state.cross, found.cross)
+            found = state.plus(found, _kept(self.keep, reset, found.number))
+        return self.regression.solve(found, values.dtype), found
+
+
+class ContractingMemory(nn.Module):
+    r"""A function on [0, 1] whose past is squeezed into $[0, \tau]$ with every chunk.
+
+    The first chunk takes all of it. Every other takes $(\tau, 1]$, and `samples` values of the last
+    function are fitted with it, $V_{new}(\tau s) \approx V(s)$: what is long ago is ever closer to
+    0 and ever smoother. The state are the coefficients, N E numbers for each example.
+
+    Args:
+        regression: How functions are fitted, with a basis on [0, 1].
+        tau: The part of [0, 1] that the past gets, in (0, 1).
+        samples: How many values of the past are fitted.
+
+    Raises:
+        ValueError: `tau` not in (0, 1), `samples` below 1, or a basis that is not one of numbers.
+
+    References:
+        Martins, Marinho and Martins (2022), $\infty$-former: Infinite Memory Transformer. ACL.
+    """
+
+    def __init__(self, regression: RidgeRegression, tau: float = 0.5, samples: int = 256) -> None:
+        super().__init__()
+        if not 0 < tau < 1:
+            raise ValueError(f"tau must be between 0 and 1, got {tau}")
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        if regression.basis.event_shape:
+            raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
+        self.regression, self.tau, self.samples = regression, tau, samples
+
+    def extra_repr(self) -> str:
+        return f"tau={self.tau}, samples={self.samples}"
+
+    def forward(
+        self,
+        positions: Tensor,
+        values: Tensor,
+        state: Tensor | None = None,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[ValueFunction, Tensor]:
+        r"""Takes in a chunk, and returns the functions of all so far and the new state.
+
+        Args:
+            positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
+            values: Shape (B, L, E).
+            state: What the last call returned, shape (B, N, E); None before the first. To stop
+                gradients at a horizon, detach it.
+            mask: As for `RidgeRegression.fit`.
+            reset: Shape (B,), True where an example begins anew.
+
+        Returns:
+            The functions, of locations in [0, 1], and the state.
+
+        Raises:
+            ValueError: What `RidgeRegression.fit` refuses; positions outside of [0, 1]; a state or
+                `reset` of another shape.
+        """
+        within = (positions >= 0) & (positions <= 1)
+        within = within if mask is None else within | ~mask
+        require(within, "positions", "in [0, 1]", positions)
+        if state is None:
+            found = self.regression.statistics(positions, values, mask)
+        else:
+            kept = _kept(1.0, reset, values[:, 0, 0].double())
+            later = self.tau + (1 - self.tau) * positions
+            if reset is not None:
+                later = torch.where(reset.unsqueeze(-1), positions, later)
+            found = self.regression.statistics(later, values, mask)
+            _require_like(state, found.cross)
+            found = self._squeezed(state, values).plus(found, kept)
+        function = self.regression.solve(found, values.dtype)
+        return function, function.coefficients
+
+    def _squeezed(self, coefficients: Tensor, like: Tensor) -> Statistics:
+        """The sums over values of the last functions, where the past goes."""
+        steps = torch.arange(self.samples, dtype=like.dtype, device=like.device) + 0.5
+        s = steps / self.samples
+        past = torch.einsum("ln,bne->ble", self.regression.basis(s), coefficients)
+        return self.regression.statistics(self.tau * s, past)
+
+
+def _kept(keep: float, reset: Tensor | None, like: Tensor) -> Tensor:
+    """What to multiply the past of each example (B,) with."""
+    kept = torch.full_like(like, keep)
+    if reset is None:
+        return kept
+    if reset.shape != like.shape or reset.dtype != torch.bool:
+        got = f"{tuple(reset.shape)}, {reset.dtype}"
+        raise ValueError(f"reset must be {tuple(like.shape)} and boolean, got {got}")
+    return kept.masked_fill(reset, 0.0)
+
+
+def _require_like(state: Tensor, found: Tensor) -> None:
+    if state.shape != found.shape:
+        rule = f"of {len(found)} examples, {found.shape[1]} functions, {found.shape[2]} channels"
+        raise ValueError(f"state must be {rule}, got shape {tuple(state.shape)}")

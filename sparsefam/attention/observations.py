@@ -1,0 +1,106 @@
+"""Rules for observations, and the errors of those who break them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Size, Tensor
+
+from ..numerics.normal_equations import blocks
+
+__all__ = ["Faults", "check_shapes", "faults", "in_eager", "over_events", "require"]
+
+
+def over_events(mask: Tensor, event: Size) -> Tensor:
+    """A mask over locations, to broadcast against locations of an event shape."""
+    return mask.reshape(*mask.shape, *(1,) * len(event))
+
+
+def in_eager() -> bool:
+    """Whether values can be looked at and kept: in no compiled graph, in no transform."""
+    if torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.get_interpreter_stack()
+
+
+def check_shapes(
+    positions: Tensor, values: Tensor, mask: Tensor | None, event: Size, sharded: bool
+) -> None:
+    """Raises ValueError unless shapes fit; only a shard may be of no length."""
+    if values.ndim != 3 or 0 in (values.shape[::2] if sharded else values.shape):
+        raise ValueError(
+            f"values must have shape (B, L, E), none of them zero, got {tuple(values.shape)}"
+        )
+    batch, length = values.shape[:2]
+    shared = (length, *event)
+    if positions.shape not in ((batch, *shared), (1, *shared), shared):
+        raise ValueError(
+            f"positions must have shape {(batch, *shared)}, {(1, *shared)} or {shared} "
+            f"to match values and basis, got {tuple(positions.shape)}"
+        )
+    if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
+        raise ValueError(
+            f"mask must be boolean of shape ({batch}, {length}) to match values, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+
+
+class Faults(NamedTuple):
+    """How many observations that take part have something wrong, in all examples together.
+
+    Attributes:
+        positions: Positions with a coordinate that is not finite.
+        values: Values that are not finite.
+        outside: Positions that no function of the basis reaches.
+    """
+
+    positions: Tensor
+    values: Tensor
+    outside: Tensor
+
+    def require_none(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
+        """Raises ValueError if numbers are not finite, naming the first that is among these."""
+        pairs = {"positions": (self.positions, positions), "values": (self.values, values)}
+        for name, (count, found) in pairs.items():
+            rule = f"{name} must be finite where they take part"
+            if torch.compiler.is_compiling():
+                torch._assert_async(torch._is_all_true(count == 0), rule)
+            elif not torch._is_all_true(count == 0):
+                found = found.expand(*values.shape[:2], *found.shape[2:])
+                require(found.isfinite() | ~_taken(mask, found), rule, found)
+                raise ValueError(f"{rule}, got others on another rank")
+
+
+def faults(
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    window: tuple[Tensor, Tensor] | None,
+    rows: int,
+) -> Faults:
+    """Counts faults a block of so many rows at a time; positions of numbers have a window."""
+    counts = []
+    for block in blocks(values.shape[1], rows):
+        t, h = positions[:, block], values[:, block]
+        part = None if mask is None else mask[:, block]
+        outside = ~t.isfinite() & False
+        if window is not None:
+            outside = (t < window[0].amin()) | (t > window[1].amax())
+        wrong = (~t.isfinite(), ~h.isfinite(), outside)
+        counts.append(torch.stack([(bad & _taken(part, bad)).sum() for bad in wrong]))
+    return Faults(*torch.stack(counts).sum(0))
+
+
+def _taken(mask: Tensor | None, like: Tensor) -> Tensor:
+    """Where observations take part, to broadcast against what has (B, L) in front."""
+    if mask is None:
+        return torch.ones((), dtype=torch.bool, device=like.device)
+    return over_events(mask, like.shape[2:])
+
+
+def require(valid: Tensor, rule: str, found: Tensor) -> None:
+    """Raises at the first place that is not valid; in a compiled graph, which cannot, asserts."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(torch._is_all_true(valid), rule)
+    elif not torch._is_all_true(valid):
+        first = (~valid).nonzero()[0].tolist()
+        raise ValueError(f"{rule}, got {found[tuple(first)].item()} at index {first}")

@@ -1,0 +1,56 @@
+"""What a ridge regression needs to know of its observations: sums over their positions."""
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..numerics.collective import sum_over_ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Statistics"]
+
+
+class Statistics(NamedTuple):
+    r"""Sums over positions, in float64: all that a `RidgeRegression` knows of its observations.
+
+    Those of two parts of a sequence add up to those of the whole, for which there is `plus`.
+
+    Attributes:
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
+        cross: $F^\top H$, shape (B, N, E).
+        energy: $\lVert H \rVert^2$, shape (B,).
+        number: How many observations there are, shape (B,).
+    """
+
+    gram: Tensor
+    cross: Tensor
+    energy: Tensor
+    number: Tensor
+
+    def plus(self, other: "Statistics", keep: Tensor | float = 1.0) -> "Statistics":
+        """The statistics of both, after forgetting some of these.
+
+        Args:
+            other: Of other positions of the same examples.
+            keep: What to multiply these by, shape () or (B,): 1 forgets nothing, 0 all.
+        """
+        parts = []
+        for mine, new in zip(self, other, strict=True):
+            weight = keep
+            if isinstance(keep, Tensor) and keep.ndim:
+                weight = keep.reshape(-1, *(1,) * (mine.ndim - 1))
+            parts.append(weight * mine + new)
+        return Statistics(*parts)
+
+    def over_ranks(self, group: "ProcessGroup", *more: Tensor) -> tuple["Statistics", list[Tensor]]:
+        """The sums over a group of processes, by one reduction, and with them sums of `more`."""
+        parts = [*self, *more]
+        flat = torch.cat([part.to(self.gram.dtype).reshape(-1) for part in parts])
+        sizes = [math.prod(part.shape) for part in parts]
+        pieces = sum_over_ranks(flat, group).split(sizes)
+        whole = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+        return Statistics(*whole[:4]), whole[4:]

@@ -1,0 +1,217 @@
+"""What a least-squares fit needs of its observations: sums over them, a block of rows at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Design", "blocks", "normal_sums"]
+
+Design = Callable[..., Tensor]
+Sums = tuple[Tensor, Tensor, Tensor]
+
+
+def normal_sums(
+    design: Design,
+    rows: int,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    parameters: tuple[Tensor, ...],
+    square: bool = True,
+) -> Sums:
+    r"""The sums $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ over observations, in float64.
+
+    $F_{\ell j} = \psi_j(t_\ell)$ and $H$ are formed `rows` rows at a time, for backward once more,
+    so that neither pass holds more of them. Of more than one block there is no forward-mode
+    derivative.
+
+    Args:
+        design: Positions (S, l, *event) in float64 and parameters to $\psi$, (S, l, N).
+        rows: Rows of a block.
+        positions: Shape (S, L, *event), where S is B or 1.
+        values: $H$, shape (B, L, E).
+        mask: Shape (B, L), True where a row counts; others are never read. None: all count.
+        parameters: What the design depends on besides positions; nothing else gets gradients.
+        square: Whether $F^\top F$ is wanted; a 0 takes its place if not.
+
+    Returns:
+        Shapes (S, N, N), (B, N, E) and (B,); the first (B, N, N) with a mask.
+    """
+    if values.shape[1] <= rows:
+        return _sums(design, square, positions, values, mask, *parameters)
+    sums: Sums = _NormalSums.apply(design, rows, square, positions, values, mask, *parameters)
+    return sums
+
+
+def blocks(length: int, rows: int) -> list[slice]:
+    """Slices of at most so many rows, at least one."""
+    if length <= rows:  # and no graph need know how many exactly
+        return [slice(None)]
+    return [slice(start, start + rows) for start in range(0, length, rows)]
+
+
+def _sums(
+    design: Design,
+    square: bool,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    *parameters: Tensor,
+) -> Sums:
+    """All at once."""
+    t, h = _counted(mask, positions, values)
+    (found,) = _counted(mask, design(t, *parameters))
+    gram = found.mT @ found if square else found.new_zeros(())
+    cross = torch.einsum("sln,scle->scne", found, _by_design(h, found))
+    return gram, cross.flatten(0, 1), h.square().sum((-2, -1))
+
+
+def _by_design(x: Tensor, found: Tensor) -> Tensor:
+    """(B, ...) to (S, C, ...): the examples that share each of S designs."""
+    return x.reshape(len(found), len(x) // len(found), *x.shape[1:])
+
+
+def _counted(mask: Tensor | None, *parts: Tensor) -> tuple[Tensor, ...]:
+    """In float64, and zero where the mask says.
+
+    Before arithmetic, as gradients are zero times what junk becomes.
+    """
+    if mask is None:
+        return tuple(x.double() for x in parts)
+    over = (mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)) for x in parts)
+    return tuple(torch.where(m, x.double(), 0) for m, x in zip(over, parts, strict=True))
+
+
+class _NormalSums(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        design: Design,
+        rows: int,
+        square: bool,
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        *parameters: Tensor,
+    ) -> Sums:
+        total: Sums | None = None
+        for block in blocks(values.shape[1], rows):
+            parts = _rows(block, positions, values, mask)
+            more = _sums(design, square, *parts, *parameters)
+            total = more if total is None else _add(total, more)
+        return total or more
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
+        ctx.design, ctx.rows, _, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        positions, values, mask, *parameters = ctx.saved_tensors
+        _, _, _, *needed = ctx.needs_input_grad
+        learned = [i for i, need in enumerate(needed[3:]) if need]
+
+        def design(t: Tensor, *some: Tensor) -> Tensor:
+            now = dict(enumerate(parameters)) | dict(zip(learned, some, strict=True))
+            found: Tensor = ctx.design(t, *now.values())
+            return found
+
+        pull = _Pull(design, [parameters[i] for i in learned], needed[0], needed[1], slopes)
+        by_position, by_value = _Rows(positions), _Rows(values)
+        by_parameter: list[Tensor | None] = [None] * len(parameters)
+        for block in blocks(values.shape[1], ctx.rows):
+            of_t, of_h, of_learned = pull(*_rows(block, positions, values, mask))
+            by_position.put(block, of_t)
+            by_value.put(block, of_h)
+            for i, more in zip(learned, of_learned, strict=True):
+                by_parameter[i] = _total(by_parameter[i], more)
+        return None, None, None, by_position.whole, by_value.whole, None, *by_parameter
+
+
+def _add(sums: Sums, more: Sums) -> Sums:
+    return sums[0] + more[0], sums[1] + more[1], sums[2] + more[2]
+
+
+def _total(*terms: Tensor | None) -> Tensor | None:
+    """The sum of the terms that there are."""
+    total = None
+    for term in terms:
+        total = term if total is None else total if term is None else total + term
+    return total
+
+
+def _rows(block: slice, *parts: Tensor | None) -> Any:
+    return tuple(None if part is None else part[:, block] for part in parts)
+
+
+class _Rows:
+    """A tensor like another, put together from blocks of rows; None without any."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.whole: Tensor | None = None
+
+    def put(self, block: slice, part: Tensor | None) -> None:
+        """Sets a block of rows."""
+        if part is None:
+            return
+        if self.whole is None:
+            self.whole = part.new_empty(self.like.shape, dtype=self.like.dtype)
+        self.whole[:, block] = part
+
+
+class _Pull(NamedTuple):
+    """Gradients in a block's positions, values and learned parameters, from those in the sums.
+
+    Of the design only where one of them needs it.
+    """
+
+    design: Design
+    learned: list[Tensor]
+    at_positions: bool
+    at_values: bool
+    slopes: tuple[Tensor | None, ...]
+
+    def __call__(
+        self, positions: Tensor, values: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Sequence[Tensor]]:
+        t, h = _counted(mask, positions, values)
+        if not (self.at_positions or self.learned):
+            (found,) = _counted(mask, self.design(t))
+            return None, self._by_value(found, h, mask), []
+        raw, back, *_ = torch.func.vjp(self.design, t, *self.learned)
+        (found,) = _counted(mask, raw)
+        by_position, *by_learned = back(self._by_found(found, h, mask))
+        by_value = self._by_value(found, h, mask)
+        # With a mask, positions that examples share become each one's own.
+        of_t = by_position.sum_to_size(positions.shape) if self.at_positions else None
+        return of_t, by_value, by_learned
+
+    def _by_value(self, found: Tensor, h: Tensor, mask: Tensor | None) -> Tensor | None:
+        if not self.at_values:
+            return None
+        _, of_cross, of_energy = self.slopes
+        by_cross = None
+        if of_cross is not None:
+            slope = _by_design(of_cross, found)
+            by_cross = torch.einsum("sln,scne->scle", found, slope).flatten(0, 1)
+        by_energy = None if of_energy is None else 2 * h * of_energy[:, None, None]
+        total = _total(by_cross, by_energy)
+        return None if total is None else _counted(mask, total)[0]
+
+    def _by_found(self, found: Tensor, h: Tensor, mask: Tensor | None) -> Tensor:
+        of_gram, of_cross, _ = self.slopes
+        by_gram = None
+        if of_gram is not None and of_gram.ndim:
+            by_gram = found @ (of_gram + of_gram.mT)
+        by_cross = None
+        if of_cross is not None:
+            slope = _by_design(of_cross, found)
+            by_cross = torch.einsum("scle,scne->sln", _by_design(h, found), slope)
+        total = _total(by_gram, by_cross)
+        return torch.zeros_like(found) if total is None else _counted(mask, total)[0]

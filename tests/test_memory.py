@@ -1,0 +1,161 @@
+"""Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sparsefam.attention import (
+    ContractingMemory,
+    ForgettingMemory,
+    RidgeRegression,
+    Statistics,
+)
+from sparsefam.bases import GaussianRBF
+
+BASIS = GaussianRBF.grid(12, widths=0.08)
+DOUBLE = torch.float64
+
+
+def sequence(batch: int = 2, length: int = 60, channels: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.rand(batch, length, dtype=DOUBLE, generator=generator)
+    return positions, torch.randn(batch, length, channels, dtype=DOUBLE, generator=generator)
+
+
+def chunks(*parts: Tensor) -> list[tuple[Tensor, ...]]:
+    return list(zip(*[part.split((7, 30, 1, 22), 1) for part in parts], strict=True))
+
+
+def regression(penalty: float = 1e-2) -> RidgeRegression:
+    return RidgeRegression(BASIS.double(), penalty)
+
+
+def test_chunks_are_the_whole() -> None:
+    positions, values = sequence()
+    mask = torch.rand(2, 60, generator=torch.Generator().manual_seed(1)) > 0.3
+    memory, state = ForgettingMemory(regression()), None
+    for t, h, m in chunks(positions, values, mask):
+        m[:, 0] = True
+        function, state = memory(t, h, state, m)
+    whole = regression().fit(positions, values, mask)
+    torch.testing.assert_close(function.coefficients, whole.coefficients, rtol=1e-10, atol=1e-11)
+
+
+def test_older_chunks_count_less() -> None:
+    """Against numpy's least squares with rows weighed by age."""
+    positions, values = sequence(batch=1)
+    memory, state = ForgettingMemory(regression(), keep=0.5), None
+    for t, h in chunks(positions, values):
+        function, state = memory(t, h, state)
+    ages = np.repeat([3, 2, 1, 0], [7, 30, 1, 22])
+    root = np.sqrt(0.5**ages)[:, None]
+    design = BASIS(positions[0]).detach().numpy() * root
+    rows = np.concatenate([design, 0.1 * np.eye(12)])
+    right = np.concatenate([values[0].numpy() * root, np.zeros((12, 3))])
+    due = np.linalg.lstsq(rows, right, rcond=None)[0]
+    np.testing.assert_allclose(function.coefficients[0].numpy(), due, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
+def test_a_reset_forgets_one_example(kind: type) -> None:
+    positions, values = sequence()
+    memory = kind(regression())
+    _, state = memory(positions, values)
+    reset = torch.tensor([True, False])
+    function, _ = memory(positions, 2 * values, state, reset=reset)
+    fresh, _ = memory(positions, 2 * values)
+    kept, _ = memory(positions, 2 * values, state)
+    torch.testing.assert_close(function.coefficients[0], fresh.coefficients[0])
+    torch.testing.assert_close(function.coefficients[1], kept.coefficients[1])
+    assert (fresh.coefficients[1] - kept.coefficients[1]).abs().max() > 0.1
+
+
+def test_the_past_is_squeezed() -> None:
+    """The first function goes to the left, and further left as the others come."""
+    t = torch.linspace(0, 1, 80, dtype=DOUBLE)
+    fine = RidgeRegression(GaussianRBF.grid(40, widths=0.04).double(), 1e-6)
+    memory, state = ContractingMemory(fine, tau=0.5), None
+    for part in (torch.sin(3 * t), math.sin(3) * torch.cos(t), math.sin(3) * math.cos(1) + 0 * t):
+        function, state = memory(t.unsqueeze(0), part.reshape(1, -1, 1), state)
+    x = torch.linspace(0, 1, 201, dtype=DOUBLE)
+    # Where they meet there are kinks, which functions of width 0.04 round off.
+    x = x[((x - 0.25).abs() > 0.08) & ((x - 0.5).abs() > 0.08)]
+    late = math.sin(3) * torch.where(x < 0.5, torch.cos(4 * x - 1), math.cos(1))
+    due = torch.where(x < 0.25, torch.sin(12 * x), late)
+    found = function(x.unsqueeze(0)).flatten()
+    torch.testing.assert_close(found, due, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
+def test_gradients_reach_back_to_the_horizon(kind: type) -> None:
+    positions, values = sequence(length=20)
+    first, second = values.clone().requires_grad_(), values.clone().requires_grad_()
+    memory = kind(regression())
+
+    def after(first: Tensor, second: Tensor) -> Tensor:
+        _, state = memory(positions, first)
+        function, _ = memory(positions, second, state)
+        found: Tensor = function.coefficients
+        return found
+
+    assert torch.autograd.gradcheck(after, (first[:, :, :1], second[:, :, :1]))
+    _, state = memory(positions, first)
+    state = (
+        state.detach() if isinstance(state, Tensor) else Statistics(*[x.detach() for x in state])
+    )
+    function, _ = memory(positions, second, state)
+    slopes = torch.autograd.grad(function.coefficients.sum(), (first, second), allow_unused=True)
+    assert slopes[0] is None
+    assert slopes[1].abs().max() > 0
+
+
+def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
+    """Float32 values: one shot over 2e5 positions against 200 chunks."""
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.rand(1, 200_000, generator=generator)
+    values = torch.sin(9 * positions).unsqueeze(-1) + 0.1
+    fit = RidgeRegression(GaussianRBF.grid(16, widths=0.06), 1e-2)
+    memory, state, sizes = ForgettingMemory(fit), None, set()
+    for t, h in zip(positions.split(1000, 1), values.split(1000, 1), strict=True):
+        function, state = memory(t, h, state)
+        sizes.add(sum(part.numel() for part in state))
+    assert sizes == {16 * 16 + 16 + 2}
+    whole = fit.fit(positions, values)
+    error = (function.coefficients - whole.coefficients).norm() / whole.coefficients.norm()
+    assert error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ForgettingMemory(regression(), keep=1.5), "keep must be from 0 to 1, got 1.5"),
+        (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
+        (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1"),
+        (
+            lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
+            "regression must have a basis of numbers",
+        ),
+        (
+            lambda: ContractingMemory(regression())(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
+            r"positions must be in \[0, 1\]",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(
+                *sequence(2), ForgettingMemory(regression())(*sequence(3))[1]
+            ),
+            "state must be of 2 examples, 12 functions, 3 channels",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(
+                *sequence(2), ForgettingMemory(regression())(*sequence(2))[1], reset=torch.ones(2)
+            ),
+            "reset must be",
+        ),
+    ],
+)
+def test_bad_arguments(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]
