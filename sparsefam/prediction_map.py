@@ -25,6 +25,7 @@ from .distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
+from .distributions.adoption import adopted
 
 __all__ = ["rpm"]
 
@@ -124,9 +125,9 @@ def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> Spars
 
 @_map.register
 def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
-    if isinstance(alpha, Tensor) or alpha != 1 or not isinstance(score.density, SparseDistribution):
-        raise ValueError(f"alpha must be 1 for the logarithm of a density here, got {alpha}")
-    return score.density
+    if isinstance(alpha, Tensor) or alpha != 1:
+        raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
+    return adopted(score.density)
 
 
 @_map.register

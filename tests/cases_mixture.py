@@ -62,7 +62,10 @@ def _parabolas(loc: Array, scale: Array, logits: Array) -> Pieces:
 
 
 def _family(
-    cls: Callable[..., SparseDistribution], density: Callable[..., Pieces], connected: bool
+    cls: Callable[..., SparseDistribution],
+    density: Callable[..., Pieces],
+    connected: bool,
+    compiled: tuple[str, ...],
 ) -> Family:
     return Family(
         f"Mixture-{cls.__name__}",
@@ -84,10 +87,12 @@ def _family(
         ranks={"loc": 1, "scale": 1, "logits": 1},
         connected=connected,
         constant=("log_normalizer",),
+        fixed_shapes=None,
+        compiled=compiled,
     )
 
 
 MIXTURES = [
-    _family(Normal, _normals, True),
-    _family(TruncatedParabola, _parabolas, False),
+    _family(Normal, _normals, True, ("jit", "expect-GaussianRBF")),
+    _family(TruncatedParabola, _parabolas, False, ("jit", "log_prob")),
 ]

@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 
 from sparsefam import BetaGaussian, Normal, SparseDistribution, TruncatedParabola
 from sparsefam.attention import ContinuousAttention, RidgeRegression
+from sparsefam.attention.moments import discrete as discretely
 from sparsefam.bases import Fourier, GaussianRBF
 
 DOUBLE = torch.float64
@@ -68,7 +69,7 @@ def test_context_is_the_integral_of_the_values(score: str, combine: bool, alpha:
 
 def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: float) -> Tensor:
     """Weights of each head by hand, (B, heads, Lq, L)."""
-    queries, keys = layer.q_proj(query), layer.k_proj(key)
+    queries, keys = layer.score_proj.q_proj(query), layer.score_proj.k_proj(key)
     scores = [queries[..., c] @ keys[..., c].mT / math.sqrt(2) for c in (slice(2), slice(2, 4))]
     maps = {1.0: torch.softmax, 1.5: entmax.entmax15, 2.0: entmax.sparsemax}
     return torch.stack([maps[alpha](s, -1) for s in scores], 1)
@@ -101,8 +102,10 @@ def test_one_observation_has_a_valid_density(alpha: float, domain: tuple[float, 
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_constant_sequences_are_read_as_constants(score: str, combine: bool, alpha: float) -> None:
     layer = make(score, combine, alpha, penalty=1e-4)
-    for name in ("v_proj", "out_proj", "q_proj", "k_proj"):
-        nn.init.eye_(getattr(layer, name, layer.out_proj).weight)
+    for name in ("q_proj", "k_proj"):
+        nn.init.eye_(getattr(layer.score_proj, name, layer.out_proj).weight)
+    for projection in (layer.v_proj, layer.out_proj):
+        nn.init.eye_(projection.weight)
     level = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=DOUBLE)
     t = torch.linspace(-0.5, 1.5, 80, dtype=DOUBLE)
     basis = layer.regression.basis
@@ -148,6 +151,16 @@ def test_shared_positions_are_those_of_every_example(score: str, combine: bool) 
         assert torch.allclose(layer(query, key, value, shared)[0], expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("score", ["quadratic", "moments", "kernel", "mixture"])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_no_queries_have_no_contexts(score: str, alpha: float) -> None:
+    layer, (query, *sequence) = make(score, alpha=alpha), data()
+    context, density = layer(query[:, :0], *sequence)
+    assert context.shape == (2, 0, 4) and density.batch_shape == (2, 2, 0)
+    context.sum().backward()
+    assert not layer.out_proj.weight.grad.any()
+
+
 # Padding
 
 
@@ -164,7 +177,7 @@ def test_weights_of_padding_are_exactly_zero(alpha: Tensor | float) -> None:
     layer, (query, key, _, _) = make("moments", alpha=alpha), data()
     mask = torch.rand(2, 9) < 0.5
     mask[:, 0] = True
-    weights = layer._weights(query, key, mask)
+    weights = discretely(layer.score_proj(query, key), layer.alpha, mask)
     assert not weights[(~mask)[:, None, None].expand_as(weights)].any()
     assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3, dtype=DOUBLE))
 
@@ -222,8 +235,8 @@ def test_alpha_is_learned_per_head(score: str) -> None:
 @every_kind
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data(5)
-    inputs = tuple(x.requires_grad_() for x in (query, key, value, t))
+    layer, (query, key, value, t) = make(score, combine, alpha), data(3)
+    inputs = tuple(x.requires_grad_() for x in (query[:, :1], key, value, t))
     assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6)
 
 
@@ -235,9 +248,8 @@ def test_state_dict_round_trip(score: str, combine: bool) -> None:
     assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
     twin.load_state_dict(layer.state_dict())
     assert torch.equal(twin(*inputs)[0], layer(*inputs)[0])
-    own = {"q_proj", "k_proj"} if score == "moments" else {"score_proj"}
     tops = {name.split(".")[0] for name in layer.state_dict()}
-    assert tops == own | {"alpha", "v_proj", "out_proj", "regression"}
+    assert tops == {"alpha", "score_proj", "v_proj", "out_proj", "regression"}
 
 
 @every_kind
@@ -283,6 +295,12 @@ LAYER = ContinuousAttention(4, 2, BASIS, batch_first=True, validate_args=True)
 PADDING = torch.zeros(2, 9, dtype=torch.bool)
 
 
+def build(**options: Any) -> Any:
+    return ContinuousAttention(
+        **{"embed_dim": 4, "num_heads": 2, "basis": BASIS, "batch_first": True} | options
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -290,6 +308,24 @@ PADDING = torch.zeros(2, 9, dtype=torch.bool)
         (lambda: ContinuousAttention(4, 0, BASIS), "embed_dim must be .*num_heads, got 4 and 0"),
         (lambda: ContinuousAttention(4, 2, BASIS, 0.5), "alpha must be at least 1, got 0.5"),
         (lambda: ContinuousAttention(4, 2, BASIS, math.nan), "alpha must be at least 1, got nan"),
+        (lambda: build(alpha="2"), "alpha must be at least 1, got '2'"),
+        (lambda: build(alpha=None), "alpha must be at least 1, got None"),
+        (lambda: build(embed_dim="4"), "embed_dim must be .*num_heads, got 4 and 2"),
+        (lambda: build(ndim=1.5), "ndim must be at least 1, got 1.5"),
+        (lambda: build(domain=5.0), "domain must be two finite numbers that increase, got 5.0"),
+        (lambda: build(domain=None), "domain must be two finite numbers that increase, got None"),
+        (
+            lambda: build(alpha=torch.full((5,), 1.5))(Q, K, V, T),
+            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(5,\)",
+        ),
+        (
+            lambda: build(alpha=torch.full((2, 1, 1, 1), 1.5), score="moments")(Q, K, V, T),
+            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(2, 1, 1, 1\)",
+        ),
+        (
+            lambda: build(alpha=torch.full((2, 1, 1), 1.5))(Q[:1], K[:1], V[:1], T[:1]),
+            r"alpha must broadcast to .* \(1, 2, 3\), got shape \(2, 1, 1\)",
+        ),
         (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernels"), "score must be .*got 'kernels'"),
         (
             lambda: ContinuousAttention(4, 2, BASIS, combine=True),

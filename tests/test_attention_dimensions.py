@@ -19,6 +19,7 @@ from sparsefam import (
     TruncatedParaboloid,
 )
 from sparsefam.attention import ContinuousAttention
+from sparsefam.attention.moments import discrete
 from sparsefam.bases import Fourier, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
@@ -73,7 +74,10 @@ def by_hand(layer: Any, query: Tensor, key: Tensor, value: Tensor, heads: Tensor
     """The context from each head's integral (B, heads, Lq, E) of the whole value function."""
     parts = [heads[:, h, :, 2 * h : 2 * h + 2] for h in range(2)]
     if layer.combine:
-        weights, values = layer._weights(query, key, None), layer.v_proj(value)
+        weights, values = (
+            discrete(layer.score_proj(query, key), layer.alpha, None),
+            layer.v_proj(value),
+        )
         parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
     return layer.out_proj(torch.cat(parts, -1))
 
@@ -171,7 +175,7 @@ def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool) -> No
 def test_moments_are_those_of_the_weights(alpha: float, domain: Any) -> None:
     layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(ndim=2)
     _, density = layer(query, key, value, t)
-    weights = layer._weights(query, key, None)
+    weights = discrete(layer.score_proj(query, key), layer.alpha, None)
     assert torch.allclose(density.mean, torch.einsum("bhql,bld->bhqd", weights, t), rtol=1e-12)
     offset = t[:, None, None] - density.mean.unsqueeze(-2)
     expected = torch.einsum("bhql,bhqld,bhqle->bhqde", weights, offset, offset)

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_planes_are_read_like_lines(alpha: float) -> None:
 
 @every_alpha
 def test_gradients_of_the_whole_layer(alpha: float) -> None:
-    layer, (query, key, value, t) = make(alpha, 10.0), data(4)
+    layer, (query, key, value, t) = make(alpha, 10.0), data(3)
     inputs = tuple(x.requires_grad_() for x in (query[:, :1], key, value, t))
     assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6)
 
@@ -254,6 +255,32 @@ def test_panels_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer(*(x.float() for x in inputs))[1].panels is not density.panels
 
 
+def test_panels_follow_a_kernel_that_is_replaced() -> None:
+    """Also where its parameters stay the same objects and get another storage."""
+    kernel: Any = RBF(1, lengthscale=torch.tensor(0.2)).requires_grad_(False)
+    layer, inputs = make(2.0, 10.0, kernel=kernel), data()
+    flat = nn.utils.parameters_to_vector(kernel.parameters())
+
+    def of_pyros() -> None:
+        kernel.lengthscale = torch.tensor(0.4)
+        kernel.requires_grad_(False)
+
+    def of_torchs() -> None:
+        nn.utils.vector_to_parameters(flat.clone(), kernel.parameters())
+
+    def whole() -> None:
+        layer.score_proj.kernel = RBF(1, lengthscale=torch.tensor(0.1)).requires_grad_(False)
+
+    for change, length in ((of_pyros, 0.4), (of_torchs, 0.2), (whole, 0.1)):
+        layer(*inputs)
+        change()
+        assert close(layer(*inputs)[0], by_hand(layer, inputs, 2.0, length), 1e-6)
+    constant = make(2.0, 10.0, kernel=lambda x, z: torch.exp(-0.5 * (x - z.mT).square() / 0.09))
+    constant(*inputs)
+    constant.score_proj.kernel = lambda x, z: torch.exp(-0.5 * (x - z.mT).square() / 0.01)
+    assert close(constant(*inputs)[0], by_hand(constant, inputs, 2.0, 0.1), 1e-6)
+
+
 # Padding
 
 
@@ -318,6 +345,18 @@ def test_state_dict_round_trip() -> None:
         assert torch.equal(same(*inputs)[0], layer(*inputs)[0])
 
 
+def test_layers_without_storage_can_be_filled() -> None:
+    layer, inputs = make(), data()
+    empty = make(device="meta").to_empty(device="cpu")
+    # What memory holds is chance.
+    empty.score_proj.inducing_points.fill_(9.0)
+    with pytest.raises(ValueError, match="inducing_points must be in the domain"):
+        empty(*inputs)
+    empty._apply(lambda x: x)
+    empty.load_state_dict(layer.state_dict())
+    assert torch.equal(empty(*inputs)[0], layer(*inputs)[0])
+
+
 # Errors
 
 BASIS = GaussianRBF.grid(4, 0.2)
@@ -332,7 +371,13 @@ def kernel_layer(basis: Any = BASIS, alpha: Any = 2.0, **options: Any) -> Any:
     ("call", "message"),
     [
         (lambda: kernel_layer(alpha=2.5), "alpha must be at most 2 .*got 2.5"),
-        (lambda: kernel_layer(inducing_points=0), "inducing_points must be .*got 0"),
+        *(
+            (
+                lambda count=count: kernel_layer(inducing_points=count),
+                "inducing_points must be a tensor, or a positive .*got " + re.escape(repr(count)),
+            )
+            for count in (0, -3, 2.5, True, "3", (0.1, 0.2))
+        ),
         (
             lambda: kernel_layer(PLANE, ndim=2, inducing_points=10),
             "inducing_points must be .*power ndim=2, got 10",
@@ -346,9 +391,14 @@ def kernel_layer(basis: Any = BASIS, alpha: Any = 2.0, **options: Any) -> Any:
             r"inducing_points must be floating of shape \(I, 1\) or \(I,\), got .*\(3, 2\)",
         ),
         (lambda: kernel_layer(kernel=3), "kernel must be a callable.*got 3"),
+        (lambda: kernel_layer(kernel=RBF), "kernel must be .* instance, got the class .*RBF"),
+        (
+            lambda: kernel_layer(components=3),
+            "components must not be given unless score='mixture', got score='kernel'",
+        ),
         (
             lambda: kernel_layer(kernel=lambda x, z: x),
-            r"kernel must map .*\(64, 1\), \(64, 1\) to \(64, 64\), got \(64, 1\)",
+            r"kernel must map .*\(64, 1\), \(64, 1\) to \(64, 64\).*, got \(64, 1\)",
         ),
         (
             lambda: kernel_layer(kernel=lambda x, z: -torch.exp(-((x - z.mT) ** 2))),
@@ -364,7 +414,7 @@ def kernel_layer(basis: Any = BASIS, alpha: Any = 2.0, **options: Any) -> Any:
             "kernel must not be given unless score='kernel', got score='quadratic'",
         ),
         (
-            lambda: ContinuousAttention(4, 2, BASIS, inducing_points=torch.rand(3)),
+            lambda: ContinuousAttention(4, 2, BASIS, inducing_points=64),
             "inducing_points must not be given unless score='kernel'",
         ),
         (

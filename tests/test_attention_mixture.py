@@ -129,8 +129,8 @@ def test_planes_are_read_like_lines(alpha: float) -> None:
 
 @every_alpha
 def test_gradients_of_the_whole_layer(alpha: float) -> None:
-    layer, inputs = make(alpha, 5.0), data(5)
-    inputs = tuple(x.requires_grad_() for x in inputs)
+    layer, (query, *sequence) = make(alpha, 5.0), data(3)
+    inputs = tuple(x.requires_grad_() for x in (query[:, :1], *sequence))
     assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6)
 
 
@@ -222,7 +222,10 @@ def test_state_dict_round_trip() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"components": 0}, "components must be at least 1, got 0"),
+        *(
+            ({"components": count}, f"components must be a positive integer, got {count!r}")
+            for count in (0, -3, 2.5, "3", True)
+        ),
         ({"normalization": "outside"}, "normalization must not be given unless score='kernel'"),
         ({"combine": True}, "combine must be False unless .*got score='mixture'"),
     ],

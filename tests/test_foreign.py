@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mixtures import integration_rule
-from pyro.distributions import InverseGamma
+from pyro.distributions import Delta, InverseGamma
 from scipy import stats
 from scipy.special import gamma
 from torch import Tensor
@@ -213,3 +213,51 @@ def test_means_that_torch_does_not_know_are_integrated() -> None:
     assert logistic.variance == pytest.approx(math.pi**2 / 3, rel=1e-10)
     with pytest.raises(ValueError, match="order must be at least 1"):
         logistic.quadrature(0)
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (td.VonMises(number(0.0), number(1.0)), "VonMises must be a density on a line"),
+        (td.Independent(td.VonMises(torch.zeros(2), torch.ones(2)), 1), "VonMises must be"),
+        (Delta(number(0.0)), "Delta must be a density"),
+        (td.TransformedDistribution(td.Normal(number(0.0), 1.0), [td.ExpTransform()]), None),
+        (td.ContinuousBernoulli(number(0.3)), None),
+        (td.Poisson(number(1.0)), "a law must be continuous"),
+        (
+            td.MixtureSameFamily(
+                td.Categorical(torch.ones(2)), td.Normal(number(1e4) * torch.arange(2), number(1.0))
+            ),
+            "MixtureSameFamily must be a density on a line, of mass 1 at these nodes, got",
+        ),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, td.Distribution) else "",
+)
+def test_laws_without_a_mass_of_one_are_refused(law: td.Distribution, words: str | None) -> None:
+    if words is None:
+        for order in (1, 64):
+            assert adopted(law).quadrature(order)[1].sum(0).allclose(number(1.0))
+    else:
+        with pytest.raises(ValueError, match=words):
+            adopted(law)
+
+
+def test_sums_that_miss_mass_are_refused() -> None:
+    """A density with a pole that rounding cuts off: its logarithm is known, its mean is not."""
+    p = adopted(td.Gamma(number(0.01), number(1.0)))
+    assert p.log_prob(number(0.5)).item() == pytest.approx(stats.gamma(0.01).logpdf(0.5))
+    with pytest.raises(ValueError, match="Gamma must be a density on a line, of mass 1 at these"):
+        p.expect(torch.tanh)
+
+
+def test_quantiles_integrate_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, made = adopted(td.Gamma(number(2.0), number(4.0))), []
+    masses = ForeignOnLine._kept_masses._function
+    monkeypatch.setattr(
+        ForeignOnLine._kept_masses, "_function", lambda p: made.append(p) or masses(p)
+    )
+    batch = p.expand((3,))
+    for q in (p, batch):
+        with torch.no_grad():
+            q.icdf(SHARES.unsqueeze(-1))
+    assert made == [p, batch]

@@ -6,6 +6,7 @@ import entmax
 import pytest
 import scipy.stats
 import torch
+from torch import distributions as td
 
 import sparsefam as sf
 from sparsefam import scores
@@ -199,3 +200,16 @@ def test_excluded_categories_get_exactly_nothing(alpha: float) -> None:
 def test_errors_name_the_argument(call, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_densities_of_torchs_are_their_own_maps() -> None:
+    law = td.Gamma(torch.tensor(2.0), torch.tensor(4.0))
+    found = sf.rpm(scores.LogDensity(law), 1.0)
+    assert isinstance(found, sf.SparseDistribution)
+    t = torch.tensor([0.1, 1.0, -1.0])
+    torch.testing.assert_close(found.prob(t)[:2].float(), law.log_prob(t[:2]).exp())
+    assert found.prob(t)[2] == 0
+    with pytest.raises(ValueError, match="alpha must be 1 for the logarithm of a density, got 2"):
+        sf.rpm(scores.LogDensity(law), 2)
+    with pytest.raises(ValueError, match="a law must be continuous to have a density, got Poisson"):
+        sf.rpm(scores.LogDensity(td.Poisson(1.0)), 1.0)

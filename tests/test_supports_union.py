@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pyro
@@ -13,6 +14,7 @@ from torch.distributions import biject_to, constraints, transform_to
 
 from sparsefam import TruncatedParabola
 from sparsefam.supports import AnyOf, Ellipsoid, Interval, IntervalUnion, RealLine
+from sparsefam.supports.onto import OntoIntervals
 
 NAN, INF = math.nan, math.inf
 DOUBLE = torch.float64
@@ -185,6 +187,13 @@ def test_any_of_asks_each_member() -> None:
     for supports in ([], [RealLine(torch.tensor(0.0)), constraints.real_vector]):
         with pytest.raises(ValueError, match="supports must be one or more of one event dimension"):
             AnyOf(supports)
+    wrong: Any
+    for wrong in ([None], None, constraints.real):
+        with pytest.raises(ValueError, match="supports must be a sequence of constraints, got"):
+            AnyOf(wrong)
+    wrong = [[0.0, 1.0]]
+    with pytest.raises(ValueError, match=r"intervals must be a tensor .* got \[\[0.0, 1.0\]\]"):
+        IntervalUnion(wrong)
 
 
 class _Shown(TruncatedParabola):
@@ -208,3 +217,13 @@ def test_hamiltonian_monte_carlo_walks_in_a_union_of_one() -> None:
     assert ((t - loc).abs() <= scale).all()
     # The standard deviation is scale / sqrt(5); some 150 independent draws.
     assert abs(t.mean() - loc) < 0.07 and abs(t.std() - scale / math.sqrt(5)) < 0.06
+
+
+@pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]], [[1, 2]]])
+def test_points_of_a_union_are_passed_over(ends: list[list[float]]) -> None:
+    """A mixture with a component of no width, say; starts must not fall on it."""
+    line = torch.linspace(-30, 30, 13, dtype=DOUBLE)
+    found = OntoIntervals(IntervalUnion(torch.tensor(ends, dtype=DOUBLE)))(line)
+    expected = OntoIntervals(IntervalUnion(torch.tensor([[1.0, 2.0]], dtype=DOUBLE)))(line)
+    assert ((found >= 1) & (found <= 2)).all() and (found.diff() >= 0).all()
+    assert found[0] < 1.001 and found[-1] > 1.999 and (found - expected).abs().max() < 0.3

@@ -2,15 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from ..bases import Basis
 
-__all__ = ["Box", "Domain", "box_of", "check_inputs", "check_score", "check_sizes", "event_of"]
+__all__ = [
+    "Box",
+    "Domain",
+    "box_of",
+    "check_alpha",
+    "check_inputs",
+    "check_score",
+    "check_sizes",
+    "event_of",
+    "is_count",
+]
 
 Domain = tuple[float, float] | Sequence[tuple[float, float]]
 Box = tuple[tuple[float, float], ...]
@@ -19,24 +29,41 @@ _SCORES = ("quadratic", "moments", "kernel", "mixture")
 _LISTED = ", ".join(map(repr, _SCORES[:-1])) + f" or {_SCORES[-1]!r}"
 
 
+def is_count(x: object) -> bool:
+    """Whether something is a positive integer."""
+    return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
+
+
 def check_sizes(embed_dim: int, num_heads: int) -> None:
     """Raises ValueError unless the channels make as many heads."""
-    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
+    if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
         raise ValueError(
             f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
         )
 
 
-def check_score(score: str, alpha: Tensor | float, combine: bool) -> None:
+def check_score(score: str, alpha: Tensor | nn.Module | float, combine: bool) -> None:
     """Raises ValueError for a score that there is not, or that alpha or combine do not fit."""
     if score not in _SCORES:
         raise ValueError(f"score must be {_LISTED}, got {score!r}")
-    if not isinstance(alpha, Tensor) and not alpha >= 1:
-        raise ValueError(f"alpha must be at least 1, got {alpha}")
-    if not isinstance(alpha, Tensor) and score == "kernel" and alpha > 2:
-        raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
+    if not isinstance(alpha, Tensor | nn.Module):
+        if not isinstance(alpha, Real) or not alpha >= 1:
+            raise ValueError(f"alpha must be at least 1, got {alpha!r}")
+        if score == "kernel" and alpha > 2:
+            raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
     if combine and score != "moments":
         raise ValueError(f"combine must be False unless score='moments', got score={score!r}")
+
+
+def check_alpha(alpha: Tensor | float, densities: tuple[int, int, int]) -> None:
+    """Raises ValueError unless alpha broadcasts to what there are of densities."""
+    if isinstance(alpha, Tensor):
+        sizes = zip(reversed(alpha.shape), reversed(densities), strict=False)
+        if alpha.dim() > 3 or any(size not in (1, due) for size, due in sizes):
+            raise ValueError(
+                f"alpha must broadcast to (batch, num_heads, Lq) = {densities}, "
+                f"got shape {tuple(alpha.shape)}"
+            )
 
 
 def box_of(name: str, domain: Domain, ndim: int) -> Box:
@@ -45,9 +72,9 @@ def box_of(name: str, domain: Domain, ndim: int) -> Box:
     Raises:
         ValueError: Neither, or an interval whose ends are not finite or do not increase.
     """
-    alike = len(domain) == 2 and all(isinstance(end, Real) for end in domain)
-    box: Sequence[Any] = [domain] * ndim if alike else domain
-    if len(box) != ndim or not all(_is_interval(side) for side in box):
+    box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
+    listed = isinstance(box, Sequence)
+    if not listed or len(box) != ndim or not all(_is_interval(side) for side in box):
         each = f", or {ndim} such pairs" if ndim > 1 else ""
         raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
     return tuple((float(low), float(high)) for low, high in box)
@@ -57,6 +84,8 @@ def _is_interval(side: object) -> bool:
     if not isinstance(side, Sequence) or len(side) != 2:
         return False
     low, high = side
+    if not (isinstance(low, Real) and isinstance(high, Real)):
+        return False
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
@@ -66,8 +95,8 @@ def event_of(ndim: int, basis: Basis) -> Size:
     Raises:
         ValueError: `ndim` below 1, or a basis of other positions.
     """
-    if ndim < 1:
-        raise ValueError(f"ndim must be at least 1, got {ndim}")
+    if not is_count(ndim):
+        raise ValueError(f"ndim must be at least 1, got {ndim!r}")
     event = Size() if ndim == 1 else Size([ndim])
     if basis.event_shape != event:
         raise ValueError(

@@ -1,14 +1,18 @@
 """Inducing points in a box, and the kernel and the base density that go with them."""
 
+from functools import cache
+
+import numpy as np
 import torch
 from pyro.contrib.gp.kernels import RBF
 from torch import Size, Tensor
 from torch.distributions import Distribution, Uniform
 
 from ..kernels import Kernel
-from .arguments import Box
+from ..numerics.quadrature import constant
+from .arguments import Box, is_count
 
-__all__ = ["gaussian", "locations", "uniform"]
+__all__ = ["ends", "gaussian", "locations", "uniform"]
 
 # The default kernel's length scale, times the distance between inducing points.
 _LENGTH = 2.0
@@ -24,11 +28,11 @@ def locations(given: Tensor | int, box: Box) -> Tensor:
     ndim = len(box)
     if isinstance(given, Tensor):
         return _checked(given, box)
-    count = round(given ** (1 / ndim)) if given > 0 else 0
+    count = round(given ** (1 / ndim)) if is_count(given) else 0
     if not count or count**ndim != given:
         raise ValueError(
             f"inducing_points must be a tensor, or a positive integer to the power ndim={ndim}, "
-            f"got {given}"
+            f"got {given!r}"
         )
     sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
     return torch.cartesian_prod(
@@ -46,11 +50,25 @@ def _checked(points: Tensor, box: Box) -> Tensor:
             f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
             f"got {points.dtype} of shape {tuple(points.shape)}"
         )
-    low, high = (points.new_tensor(end) for end in zip(*box, strict=True))
+    low, high = ends(box, points)
     rows = points.reshape(-1, ndim)
     if not ((rows >= low) & (rows <= high)).all():
         raise ValueError(f"inducing_points must be in the domain {box}, got {points}")
     return points.detach()
+
+
+@cache
+def _kept(box: Box, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return constant(np.array(box).T, dtype, device)
+
+
+def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of the domain (D,), rounded like inducing points."""
+    if torch.compiler.is_compiling():
+        low, high = like.new_tensor(box).T.unbind()
+    else:
+        low, high = _kept(box, like.dtype, like.device).unbind()
+    return low, high
 
 
 def gaussian(count: int, box: Box) -> Kernel:

@@ -11,7 +11,7 @@ from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
 from ..numerics.arguments import require
 from .arguments import Box
-from .inducing import gaussian, locations, uniform
+from .inducing import ends, gaussian, locations, uniform
 from .placement import affinity, places
 from .scores import ScoreProjection, by_head
 
@@ -33,7 +33,8 @@ class KernelScore(ScoreProjection):
     r"""A kernel expansion for each head: a weight for each inducing point.
 
     The nodes of all integrals, and the kernel there, are found once for this kernel, these inducing
-    points and the layer's basis. `prepare` finds them again when any of these has changed.
+    points and the layer's basis. `prepare` finds them again when any of these has changed; changes
+    through `.data` in place are not seen.
 
     Args:
         embed_dim: Channels of the queries.
@@ -60,14 +61,16 @@ class KernelScore(ScoreProjection):
         embed_dim: int,
         heads: int,
         box: Box,
-        inducing_points: Tensor | int,
-        kernel: Kernel | None,
+        inducing_points: Tensor | int = 64,
+        kernel: Kernel | None = None,
         normalization: Literal["inside", "outside"] = "inside",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
+        if isinstance(kernel, type):
+            raise ValueError(f"kernel must be a function or an instance, got the class {kernel!r}")
         points = locations(inducing_points, box)
         super().__init__(embed_dim, heads * len(points), heads, box, device, dtype)
         self.register_buffer("inducing_points", points.to(self.weight))
@@ -85,7 +88,7 @@ class KernelScore(ScoreProjection):
         """Scores with a low and wide bump for each head, evenly over the domain."""
         if self.weight.is_meta:
             return
-        points, (low, high) = self._points().double(), self._ends()
+        points, (low, high) = self._points().double(), ends(self.box, self.inducing_points)
         gram = kernel_matrix(self.kernel, points, points)
         own = places(self.heads, len(self.box)).to(points)
         bumps = affinity(own, (points - low) / (high - low))
@@ -95,22 +98,18 @@ class KernelScore(ScoreProjection):
         size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
-    def densities(self, query: Tensor, alpha: Tensor | float) -> SparseDistribution:
-        """Densities (B, heads, Lq) of queries (B, Lq, embed_dim)."""
-        weights = by_head(self(query).transpose(1, 2), (self.heads, len(self.inducing_points)))
-        parts = (weights, self._points(), self.kernel, uniform(*self._ends()))
+    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
+        weights = by_head(channels, (self.heads, len(self.inducing_points)))
+        base = uniform(*ends(self.box, self.inducing_points))
+        parts = (weights, self._points(), self.kernel, base)
         if not isinstance(alpha, Tensor) and alpha == 1:
             return KernelExp(*parts, panels=self._panels)
         return KernelDeformedExp(*parts, alpha, self.normalization, panels=self._panels)
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """The ends of the domain (D,), rounded like the inducing points."""
-        low, high = (self.inducing_points.new_tensor(end) for end in zip(*self.box, strict=True))
-        return low, high
-
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
-        low, high = self._ends()
+        low, high = ends(self.box, self.inducing_points)
         # In another dtype, the outermost ones may have been rounded across the ends.
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
@@ -129,11 +128,12 @@ class KernelScore(ScoreProjection):
         with torch.inference_mode(False), torch.enable_grad():
             # Of a learned kernel that is no module nothing tells whether it has changed.
             watched = isinstance(self.kernel, nn.Module)
-            if self._found is not None and not watched and self._found.matrix is None:
+            found = self._found if _same(state, self._state) else None
+            if found is None or (not watched and found.matrix is None):
                 self._forget()
-            if self._found is None or not _same(state, self._state):
-                self._found, self._panels, self._state = self._find(), None, state
-            cut = self._found.for_basis(basis)
+                found = self._find()
+                self._found, self._state = found, state
+            cut = found.for_basis(basis)
             if self._panels is None or self._panels.nodes is not cut.nodes:
                 self._panels = cut.with_matrix_of(self.kernel, self._points())
 
@@ -141,7 +141,7 @@ class KernelScore(ScoreProjection):
         self._found, self._panels, self._state = None, None, []
 
     def _find(self) -> KernelPanels:
-        points, (low, high) = self._points(), self._ends()
+        points, (low, high) = self._points(), ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         require(moved <= _SLACK * (high - low), "inducing_points", rule, self.inducing_points)
@@ -150,21 +150,26 @@ class KernelScore(ScoreProjection):
         return KernelDeformedExp(*parts, tolerance=tolerance).panels
 
     def _dependencies(self) -> list[tuple[Any, ...]]:
-        """What panels depend on, besides the basis, and in which state it is."""
+        """What panels depend on, besides the basis, and in which state it is.
+
+        Each is kept alive, and what a tensor stores too: else another could take its place.
+        """
         tensors = [self.inducing_points]
         if isinstance(self.kernel, nn.Module):
             tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
-        return [
-            (x, x.requires_grad, x.dtype, x.device, None if x.is_inference() else x._version)
-            for x in tensors
-        ]
+        return [(self.kernel, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
 
     def __getstate__(self) -> dict[str, Any]:
         # What is known belongs to these tensors, not to those of a copy.
         return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
 
 
+def _facts(x: Tensor) -> tuple[Any, ...]:
+    version = None if x.is_inference() else x._version
+    return x.data_ptr(), x.requires_grad, x.dtype, x.device, version
+
+
 def _same(state: list[tuple[Any, ...]], known: list[tuple[Any, ...]]) -> bool:
     return len(state) == len(known) and all(
-        now[0] is then[0] and now[1:] == then[1:] for now, then in zip(state, known, strict=True)
+        now[0] is then[0] and now[2:] == then[2:] for now, then in zip(state, known, strict=True)
     )

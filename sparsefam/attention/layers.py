@@ -1,8 +1,7 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
-import math
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -12,11 +11,11 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..kernels import Kernel
-from ..prediction_map import rpm
-from ..scores import Finite
-from .arguments import Domain, box_of, check_inputs, check_score, check_sizes, event_of
-from .moments import match
-from .projections import ScoreOptions, score_projection
+from .arguments import Domain, box_of, check_alpha, check_inputs, check_score, check_sizes, event_of
+from .learned_alpha import LearnedAlpha
+from .moments import MomentScore, reset
+from .precision import full_precision, single
+from .projections import score_projection
 from .regression import RidgeRegression, over_events
 from .scores import ScoreProjection
 
@@ -42,8 +41,9 @@ class ContinuousAttention(nn.Module):
 
     With `score="moments"` query and keys give discrete attention weights over the positions, and
     the density is the one with their mean and variance, the latter at least $[10^{-3}(b - a)]^2$;
-    in D dimensions that is added to the diagonal of the covariance. `combine=True` adds the
-    discrete context to the continuous one.
+    in D dimensions that is added to the diagonal of the covariance. The temperature is the usual
+    one: products of queries and keys over the root of their number of channels. `combine=True`
+    adds the discrete context to the continuous one.
 
     With `score="kernel"` the densities have any shape: a `KernelExp` or `KernelDeformedExp`
     relative to the uniform density on the domain, whose weights, one for each inducing point, are
@@ -52,23 +52,29 @@ class ContinuousAttention(nn.Module):
     `score="mixture"` each is a `Mixture` of densities of quadratic scores, and their log weights
     come from the query as well. Of both the keys are not read, and both start wide.
 
+    Under autocast, and where parameters are in half precision, values and contexts are rounded;
+    densities, regression and expectations are in float32. `torch.export.export` takes the context
+    of a layer, with the validation of `torch.distributions` switched off.
+
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
         basis: The functions that the value functions are combinations of.
         alpha: Entropic index, at least 1: 1 softmax, 2 sparsemax. A tensor above 1 may require
-            grad, and broadcasts to (B, num_heads, Lq). At most 2 with `score="kernel"`.
+            grad, and broadcasts to (B, num_heads, Lq), as does what a module returns, such as
+            `LearnedAlpha`. At most 2 with `score="kernel"`.
         score: "quadratic", "moments", "kernel" or "mixture".
         combine: Whether to add the discrete context; needs `score="moments"`.
         inducing_points: Of `score="kernel"`: their number, for a grid on the domain (to the power
-            `ndim`), or locations (I,), or (I, D), in it.
+            `ndim`), or locations (I,), or (I, D), in it. Default: 64.
         kernel: Of `score="kernel"`: (n, D), (m, D) to (n, m), for instance one of
             `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default: a constant
             Gaussian, as wide as two steps of the grid. Parameters that require grad are learned;
             the nodes are then found anew whenever they change, and graphs cannot be compiled.
-        normalization: Of `score="kernel"`: "inside" or "outside", as in `KernelDeformedExp`.
-        components: Of `score="mixture"`: how many each density has.
-        penalty: Ridge penalty of the regression.
+        normalization: Of `score="kernel"`: "inside", the default, or "outside", as in
+            `KernelDeformedExp`.
+        components: Of `score="mixture"`: how many each density has. Default: 8.
+        penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
         domain: Where densities may be centred, and the unit of their scales: the ends (a, b) for
             every axis, or `ndim` such pairs.
         ndim: Dimension D of the positions, which is that of the basis's locations.
@@ -81,7 +87,7 @@ class ContinuousAttention(nn.Module):
         validate_args: As in `RidgeRegression`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or is given and the score does not read it.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
@@ -98,22 +104,23 @@ class ContinuousAttention(nn.Module):
         (torch.Size([4, 1, 8]), torch.Size([4, 2, 1]))
     """
 
-    alpha: Tensor | float
+    alpha: Tensor | nn.Module | float
+    score_proj: ScoreProjection | MomentScore
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
         basis: Basis,
-        alpha: Tensor | float = 2.0,
+        alpha: Tensor | nn.Module | float = 2.0,
         score: str = "quadratic",
         *,
         combine: bool = False,
-        inducing_points: Tensor | int = 64,
+        inducing_points: Tensor | int | None = None,
         kernel: Kernel | None = None,
-        normalization: Literal["inside", "outside"] = "inside",
-        components: int = 8,
-        penalty: float = 1e-2,
+        normalization: Literal["inside", "outside"] | None = None,
+        components: int | None = None,
+        penalty: float | Literal["gcv"] = 1e-2,
         domain: Domain = (0.0, 1.0),
         ndim: int = 1,
         kdim: int | None = None,
@@ -125,31 +132,29 @@ class ContinuousAttention(nn.Module):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        self._set_sizes(embed_dim, num_heads, kdim or embed_dim, vdim or embed_dim, batch_first)
-        self._set_score(score, alpha, combine, domain, ndim, basis)
+        self._set_sizes(embed_dim, num_heads, kdim, vdim, batch_first)
+        self._set_score(score, alpha, combine, domain, ndim)
         regression = RidgeRegression(basis, penalty, validate_args=validate_args)
         own = (inducing_points, kernel, normalization, components)
-        self._add_modules(regression, own, bias, device, dtype)
+        self._add_modules(regression, bias, own, device, dtype)
 
     def _set_sizes(
-        self, embed_dim: int, num_heads: int, kdim: int, vdim: int, batch_first: bool
+        self, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, batch_first: bool
     ) -> None:
         check_sizes(embed_dim, num_heads)
-        self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.kdim, self.vdim, self.batch_first = kdim, vdim, batch_first
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
 
     def _set_score(
         self,
         score: str,
-        alpha: Tensor | float,
+        alpha: Tensor | nn.Module | float,
         combine: bool,
         domain: Domain,
         ndim: int,
-        basis: Basis,
     ) -> None:
         check_score(score, alpha, combine)
         self.score, self.combine, self.domain, self.ndim = score, combine, domain, ndim
-        self._event, self._box = event_of(ndim, basis), box_of("domain", domain, ndim)
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
@@ -158,19 +163,17 @@ class ContinuousAttention(nn.Module):
     def _add_modules(
         self,
         regression: RidgeRegression,
-        own: ScoreOptions,
         bias: bool,
+        own: tuple[Any, ...],
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        linear = partial(nn.Linear, bias=bias, device=device, dtype=dtype)
-        shape = (self.embed_dim, self.num_heads, self._box)
+        self._event = event_of(self.ndim, regression.basis)
+        box = box_of("domain", self.domain, self.ndim)
+        shape = (self.embed_dim, self.kdim, self.num_heads, box, bias)
         self.score_proj = score_projection(self.score, *shape, own, device, dtype)
-        if self.score_proj is None:
-            self.q_proj = linear(self.embed_dim, self.embed_dim)
-            self.k_proj = linear(self.kdim, self.embed_dim)
-        self.v_proj = linear(self.vdim, self.embed_dim)
-        self.out_proj = linear(self.embed_dim, self.embed_dim)
+        self.v_proj = nn.Linear(self.vdim, self.embed_dim, bias, device, dtype)
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
         self.regression = regression.to(device=device, dtype=dtype)
         self._prepare()
         self.register_load_state_dict_post_hook(_prepare)
@@ -178,23 +181,22 @@ class ContinuousAttention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws the weights anew, and spreads the heads over the domain."""
-        for module in self.children():
-            if isinstance(module, ScoreProjection):
-                module.spread()
-            elif isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self.score_proj.spread()
+        for projection in (self.v_proj, self.out_proj):
+            reset(projection)
+        if isinstance(self.alpha, LearnedAlpha):
+            self.alpha.reset_parameters()
 
     def _prepare(self) -> None:
-        if self.score_proj is not None:
-            self.score_proj.prepare(self.regression.basis)
+        self.score_proj.prepare(self.regression.basis)
 
     # Before a compiled graph asks, which could not.
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        self._prepare()
+        # What `to_empty` leaves has yet to be filled.
+        with suppress(ValueError):
+            self._prepare()
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,8 +204,9 @@ class ContinuousAttention(nn.Module):
         self._prepare()
 
     def extra_repr(self) -> str:
+        alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
         return (
-            f"{self.embed_dim}, {self.num_heads}, alpha={self.alpha}, score={self.score!r}, "
+            f"{self.embed_dim}, {self.num_heads}, {alpha}score={self.score!r}, "
             f"combine={self.combine}, domain={self.domain}, ndim={self.ndim}"
         )
 
@@ -239,46 +242,50 @@ class ContinuousAttention(nn.Module):
         channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         shapes = dict(zip(channels, (query.shape, key.shape, value.shape), strict=True))
         check_inputs(channels, shapes, positions, key_padding_mask, self._event, self.batch_first)
+        alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
+        check_alpha(alpha, (len(query), self.num_heads, query.shape[1]))
         mask = None
         if key_padding_mask is not None:
             # What is never read must be finite even so: gradients are zero times what it becomes.
             mask = ~key_padding_mask
             key, value = (torch.where(mask.unsqueeze(-1), x, 0) for x in (key, value))
             positions = torch.where(over_events(mask, self._event), positions, 0)
-        values = self.v_proj(value)
+        values, reading = self.v_proj(value), self.score_proj(query, key)
+        with full_precision(query):
+            found, density = self._attend(single(values), single(reading), alpha, positions, mask)
+        context = self.out_proj(found.to(values.dtype).flatten(2))
+        return context if self.batch_first else context.transpose(0, 1), density
+
+    def _attend(
+        self,
+        values: Tensor,
+        reading: Tensor,
+        alpha: Tensor | float,
+        positions: Tensor,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, SparseDistribution]:
+        """Contexts by head (B, Lq, heads, head_dim), and the densities (B, heads, Lq).
+
+        Args:
+            values: Shape (B, L, embed_dim).
+            reading: What the score has read off queries and keys.
+            alpha: Entropic index.
+            positions: Where the values were observed.
+            mask: Shape (B, L), True where an observation takes part; or None.
+        """
+        self._prepare()
         function = self.regression.fit(positions, values, mask)
-        density, weights = self._densities(query, key, positions, mask)
-        features = density.expect(function.basis)
+        density, weights = self.score_proj.read(reading, alpha, positions, mask)
+        features = density.expect(function.basis).to(values.dtype)
         context = torch.einsum("bhqn,bnhe->bqhe", features, self._split(function.coefficients))
         if self.combine and weights is not None:
             context = context + torch.einsum("bhql,blhe->bqhe", weights, self._split(values))
-        context = self.out_proj(context.flatten(2))
-        return context if self.batch_first else context.transpose(0, 1), density
-
-    def _densities(
-        self, query: Tensor, key: Tensor, positions: Tensor, mask: Tensor | None
-    ) -> tuple[SparseDistribution, Tensor | None]:
-        """Densities (B, heads, Lq), and the discrete weights that they match if there are any."""
-        if self.score_proj is not None:
-            self._prepare()
-            return self.score_proj.densities(query, self.alpha), None
-        weights = self._weights(query, key, mask)
-        # (B, 1, 1, L[, D]), or the like with one B if they are shared.
-        per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *self._event)
-        return match(weights, per_query.to(weights.dtype), self._box, self.alpha), weights
-
-    def _weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-        """Discrete attention (B, heads, Lq, L), exactly zero at masked positions."""
-        queries, keys = self._split(self.q_proj(query)), self._split(self.k_proj(key))
-        scores = torch.einsum("bqhe,blhe->bhql", queries, keys) / math.sqrt(queries.shape[-1])
-        if mask is not None:
-            scores = torch.where(mask[:, None, None], scores, -math.inf)
-        weights: Tensor = rpm(Finite(scores), self.alpha).probs
-        return weights
+        return context, density
 
     def _split(self, channels: Tensor) -> Tensor:
         """Channels (..., embed_dim) by head: (..., heads, head_dim)."""
-        return channels.reshape(*channels.shape[:-1], self.num_heads, -1)
+        heads: Tensor = channels.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads))
+        return heads
 
 
 def _prepare(layer: nn.Module, _: object) -> None:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..distributions import Mixture, SparseDistribution
 from ..prediction_map import rpm
-from .arguments import Box
+from .arguments import Box, is_count
 from .placement import FIRST_SIGMA, affinity, places
 from .scores import ScoreProjection, by_head, channel_counts, first_channels, quadratics
 
@@ -27,7 +27,7 @@ class MixtureScore(ScoreProjection):
         dtype: Dtype of the parameters.
 
     Raises:
-        ValueError: No components.
+        ValueError: A number of components that is no positive integer.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class MixtureScore(ScoreProjection):
         embed_dim: int,
         heads: int,
         box: Box,
-        components: int,
+        components: int = 8,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if components < 1:
-            raise ValueError(f"components must be at least 1, got {components}")
+        if not is_count(components):
+            raise ValueError(f"components must be a positive integer, got {components!r}")
         total = heads * components
         channels = total + sum(channel_counts(total, len(box)))
         super().__init__(embed_dim, channels, heads, box, device, dtype)
@@ -59,9 +59,8 @@ class MixtureScore(ScoreProjection):
         rest = first_channels(bumps.repeat(self.heads, 1), sigma)
         self.bias.copy_(torch.cat([logits.flatten(), rest]))
 
-    def densities(self, query: Tensor, alpha: Tensor | float) -> SparseDistribution:
-        """Densities (B, heads, Lq) of queries (B, Lq, embed_dim)."""
-        channels = self(query).transpose(1, 2)
+    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
         counts = (self.heads, self.components)
         total = self.heads * self.components
         logits, rest = channels.split([total, channels.shape[1] - total], 1)

@@ -9,6 +9,7 @@ from ..prediction_map import rpm
 from ..scores import MultivariateQuadratic, Quadratic
 from .arguments import Box
 from .placement import FIRST_SIGMA, first_width, place, places, stretch, widths
+from .precision import full_precision
 
 __all__ = [
     "QuadraticScore",
@@ -44,6 +45,11 @@ class ScoreProjection(nn.Linear):
         super().__init__(embed_dim, channels, device=device, dtype=dtype)
         self.heads, self.box = heads, box
 
+    def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
+        """Channels (B, Lq, channels) of queries; locations would be lost in what autocast keeps."""
+        with full_precision(query):
+            return super().forward(query.to(self.weight.dtype))
+
     def spread(self) -> None:
         """Draws small weights anew, and spreads the heads over the domain."""
         raise NotImplementedError
@@ -51,8 +57,14 @@ class ScoreProjection(nn.Linear):
     def prepare(self, basis: Basis) -> None:
         """Finds what the expectations of a basis need, if it is not as it was."""
 
-    def densities(self, query: Tensor, alpha: Tensor | float) -> SparseDistribution:
-        """Densities (B, heads, Lq) of queries (B, Lq, embed_dim)."""
+    def read(
+        self, channels: Tensor, alpha: Tensor | float, positions: Tensor, mask: Tensor | None
+    ) -> tuple[SparseDistribution, None]:
+        """Densities (B, heads, Lq) of channels (B, Lq, channels), and no discrete weights."""
+        return self.densities(channels.transpose(1, 2), alpha), None
+
+    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
         raise NotImplementedError
 
 
@@ -85,9 +97,8 @@ class QuadraticScore(ScoreProjection):
         self.weight[self.out_features - channel_counts(self.heads, len(self.box))[-1] :] = 0
         self.bias.copy_(first_channels(places(self.heads, len(self.box)), FIRST_SIGMA))
 
-    def densities(self, query: Tensor, alpha: Tensor | float) -> SparseDistribution:
-        """Densities (B, heads, Lq) of queries (B, Lq, embed_dim)."""
-        channels = self(query).transpose(1, 2)
+    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
         return rpm(quadratics(channels, (self.heads,), self.box), alpha)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..supports import RealLine
 from .base import SparseDistribution
 from .dense import Laplace, Normal
-from .foreign import ForeignDistribution, class_name
+from .foreign import ForeignDistribution, class_name, is_discrete
 from .foreign_line import ForeignOnLine
 from .multivariate_normal import MultivariateNormal
 from .symmetric import SymmetricDistribution
@@ -18,12 +18,24 @@ __all__ = ["adopted", "cuts_of", "intervals_of", "tail_of", "whole_line"]
 
 # Equal parts of the coordinate of a density of torch's.
 _PIECES = 16
+# Laws of torch's that are densities on a line; of others the mass is asked for.
+_USUAL = (
+    *("Beta", "Cauchy", "Chi2", "Exponential", "FisherSnedecor", "Gamma", "Gumbel", "HalfCauchy"),
+    *("HalfNormal", "InverseGamma", "LogNormal", "Pareto", "StudentT", "Uniform", "Weibull"),
+)
 
 
 def adopted(p: Any) -> SparseDistribution:
-    """The same law as a density of this package, of its own class where there is one."""
+    """The same law as a density of this package, of its own class where there is one.
+
+    Raises:
+        ValueError: A discrete law, one on a circle, or any other of numbers whose mass is not one,
+            or is not found, with peaks far apart; unless the original does not validate.
+    """
     if isinstance(p, SparseDistribution):
         return p
+    if is_discrete(p):
+        raise ValueError(f"a law must be continuous to have a density, got {p}")
     law = class_name(p)
     if law == "Normal":
         return Normal(p.loc, p.scale, validate_args=False)
@@ -34,7 +46,17 @@ def adopted(p: Any) -> SparseDistribution:
     if law == "Independent" and len(p.event_shape) == 1 and class_name(p.base_dist) == "Normal":
         tril = p.base_dist.scale.diag_embed()
         return MultivariateNormal(p.base_dist.loc, scale_tril=tril, validate_args=False)
-    return ForeignDistribution(p) if p.event_shape else ForeignOnLine(p)
+    if law == "Independent":
+        adopted(p.base_dist)  # for its errors
+    if law == "SineBivariateVonMises" and p._validate_args:
+        raise ValueError(f"a law must be a density in the plane, of mass one, got {law} on a torus")
+    if p.event_shape:
+        return ForeignDistribution(p)
+    found = ForeignOnLine(p)
+    if p._validate_args and law not in _USUAL:
+        with torch.no_grad():
+            found.quadrature()
+    return found
 
 
 def whole_line(p: SparseDistribution) -> bool:
@@ -51,7 +73,10 @@ def intervals_of(p: Any) -> Tensor:
 
 
 def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
-    """Mass below each value, or above where `upper`, with the digits of a small one."""
+    """Mass below each value, or above where `upper`, with the digits of a small one.
+
+    Where all that is known is a `cdf` of torch's, with those that it keeps.
+    """
     if isinstance(p, SymmetricDistribution):
         x, inside = p._standardize(value)
         outside = ((value < p.loc) == upper).to(x.dtype)

@@ -1,6 +1,7 @@
 """What a mixture is made of: several densities asked at once, whether of one class or of many."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -12,7 +13,7 @@ from torch.types import _size
 
 from .adoption import adopted
 from .base import SparseDistribution
-from .foreign import kind_of
+from .foreign import is_discrete, kind_of
 
 __all__ = ["Components"]
 
@@ -60,6 +61,19 @@ class Components:
             return _stacked([question(p, value, *others).to(dtype) for p in self.parts], -1)
         value = value.unsqueeze(-1 - len(self.event_shape))
         return question(self.parts[0], value, *(x.unsqueeze(-1) for x in others)).to(dtype)
+
+    def log_density(self, value: Tensor, logits: Tensor) -> Tensor:
+        """Logarithm (*sample, *batch) of their densities' mean with log weights (*batch, K)."""
+        found = self.at(lambda p, t: p.log_prob(t), value) + logits.log_softmax(-1)
+        # Infinite densities without a weight do not count.
+        terms = torch.where(logits > -math.inf, found, -math.inf)
+        # torch.logsumexp has NaN derivatives where all vanish or one is infinite.
+        large = torch.finfo(terms.dtype).max
+        most = terms.detach().amax(-1)
+        shift = most.clamp(-large, large)
+        total = torch.exp(terms.clamp(max=large) - shift.unsqueeze(-1)).sum(-1)
+        finite = most.isfinite()
+        return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
 
     def sample(self, sample_shape: _size, batch: Size) -> Tensor:
         """A draw of each (*sample, *batch, K, *event), for an expanded batch."""
@@ -147,24 +161,13 @@ def _members(given: Distribution | Sequence[Distribution]) -> list[Distribution]
     if len(shapes) > 1:
         raise ValueError(f"components must have one event shape, got {shapes}")
     for p in members:
-        if _is_discrete(p):
+        if is_discrete(p):
             raise ValueError(f"components must be continuous, got {type(p).__name__}")
     return members
 
 
 def _iterated(given: Sequence[Distribution]) -> Sequence[Distribution]:
     return given if isinstance(given, Sequence) else []
-
-
-def _is_discrete(p: Distribution) -> bool:
-    if isinstance(p, SparseDistribution):
-        return bool(p.has_enumerate_support)  # a support may be expensive
-    try:
-        declared: Any = type(p).support
-        return bool(declared.is_discrete)
-    except (AttributeError, NotImplementedError):
-        support: Any = p.support
-        return bool(support.is_discrete)
 
 
 def _common_batch(members: list[Distribution]) -> Size:

@@ -13,7 +13,7 @@ from torch.types import _size
 
 from .base import SparseDistribution
 
-__all__ = ["ForeignDistribution", "class_name", "kind_of"]
+__all__ = ["ForeignDistribution", "class_name", "is_discrete", "kind_of"]
 
 
 def class_name(p: Distribution) -> str | None:
@@ -38,6 +38,18 @@ def _unchecked(p: Distribution, widened: bool = False) -> Distribution:
         elif widened and isinstance(value, Tensor) and value.is_floating_point():
             setattr(p, name, value.double())
     return p
+
+
+def is_discrete(p: Distribution) -> bool:
+    """Whether a law has probabilities rather than a density."""
+    if isinstance(p, SparseDistribution):
+        return bool(p.has_enumerate_support)  # a support may be expensive
+    try:
+        declared: Any = type(p).support
+        return bool(declared.is_discrete)
+    except (AttributeError, NotImplementedError):
+        support: Any = p.support
+        return bool(support.is_discrete)
 
 
 def kind_of(p: Distribution) -> dict[str, Any]:

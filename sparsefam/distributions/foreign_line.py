@@ -14,6 +14,7 @@ from ..numerics.roots import attach_root_gradient, increasing_root
 from .beta_gaussian import BetaGaussian
 from .coordinate import Coordinate
 from .foreign import ForeignDistribution, class_name
+from .once import once
 
 __all__ = ["ForeignOnLine"]
 
@@ -24,6 +25,8 @@ _PART, _SHORT, _PANELS, _FINE = 80, 10, 64, 512
 _SHAPED = ("Chi2", "Gamma", "InverseGamma")
 # Log densities of less than minus this, and of more, count as none.
 _FAINT = 640.0
+# What a rule may miss of a mass of one, and the order that it needs for that.
+_LOST, _FEWEST = 0.02, 4
 
 
 class ForeignOnLine(ForeignDistribution):
@@ -36,6 +39,7 @@ class ForeignOnLine(ForeignDistribution):
     """
 
     _widened = True
+    _per_batch = ("_kept_masses", "_kept_masses_detached")
 
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
@@ -134,17 +138,25 @@ class ForeignOnLine(ForeignDistribution):
         return first.clamp(min=-c.reach), last.clamp(max=c.reach)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes and weights, both (4 order + 1, *batch): $\sum_q w_q g(t_q) \to E_p[g]$."""
+        r"""Nodes and weights, both (4 order + 1 >= 17, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        Raises:
+            ValueError: They do not find all of the mass.
+        """
         if order < 1:
             raise ValueError(f"order must be at least 1, got {order}")
         first, last = self.bulk
-        share = torch.linspace(0, 1, 4 * order + 1).to(self.alpha)
+        count = 4 * max(order, _FEWEST)
+        share = torch.linspace(0, 1, count + 1).to(self.alpha)
         y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
-        nodes, weights = self._weighed(y, last - first)
-        return nodes, weights / weights.sum(0)
+        nodes, weights = self._weighed(y, (last - first) / count)
+        mass = weights.sum(0)
+        law, rule = type(self.base).__name__, "a density on a line, of mass 1 at these nodes"
+        require((mass - 1).abs() < _LOST, law, rule, mass)
+        return nodes, weights / mass
 
     def tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Mass below each value, or above where `upper`; each with its own digits."""
+        """Mass below each value, or above where `upper`; with its own digits where integrated."""
         inside = self.base.support.check(value)
         at = self._moved(value, inside)
         outside = (value < self._inside()) == upper
@@ -167,20 +179,34 @@ class ForeignOnLine(ForeignDistribution):
         """Mass below each value inside the support, or above."""
         reach = self.coordinate.reach
         y = self.coordinate.of(value)
-        grid = torch.linspace(-reach, reach, _PANELS + 1).to(y).reshape(-1, *(1,) * y.dim())
-        panels = self._part(grid[:-1], grid[1:], _SHORT)[1].sum(0)
-        none = torch.zeros_like(panels[:1])
-        low = torch.cat([none, panels.cumsum(0)])
-        high = torch.cat([panels.flip(0).cumsum(0).flip(0), none])
+        low, high = self._masses() if torch.is_grad_enabled() else self._kept_masses
         # From the next cut outwards, and what is beyond it.
         right = y > 0
         place = (y.detach() / reach + 1) * (_PANELS // 2)
         index = torch.where(right, place.ceil(), place.floor()).long().clamp(0, _PANELS)
         cut = (2 * index / _PANELS - 1) * reach
         ends = torch.where(right, y, cut), torch.where(right, cut, y)
-        above, below = (x.expand(len(x), *y.shape).gather(0, index[None])[0] for x in (high, low))
+        rows = [
+            x.reshape(len(x), *(1,) * (y.dim() - x.dim() + 1), *x.shape[1:]) for x in (high, low)
+        ]
+        above, below = (x.expand(len(x), *y.shape).gather(0, index[None])[0] for x in rows)
         mass = self._part(*ends, _SHORT)[1].sum(0) + torch.where(right, above, below)
         return torch.where(right == upper, mass, 1 - mass)
+
+    def _masses(self) -> tuple[Tensor, Tensor]:
+        """Masses below and above the ends of panels, both (P + 1, *batch)."""
+        reach = self.coordinate.reach
+        grid = torch.linspace(-reach, reach, _PANELS + 1).to(self.alpha)
+        grid = grid.reshape(-1, *(1,) * self.alpha.dim())
+        panels = self._part(grid[:-1], grid[1:], _SHORT)[1].sum(0)
+        none = torch.zeros_like(panels[:1])
+        return (
+            torch.cat([none, panels.cumsum(0)]),
+            torch.cat([panels.flip(0).cumsum(0).flip(0), none]),
+        )
+
+    # For a search; a graph that is kept could be differentiated only once.
+    _kept_masses = once(_masses)
 
     def _part(self, low: Tensor, high: Tensor, order: int) -> tuple[Tensor, Tensor]:
         """Nodes and weights (Q, ...) between two values of y."""

@@ -14,6 +14,7 @@ from ..bases import Basis
 from ..numerics.arguments import require
 from ..scores import LogDensity
 from ..supports import AnyOf, IntervalUnion, RealLine
+from ..supports.constraints import unnormalised
 from .adoption import cuts_of, intervals_of, whole_line
 from .base import SparseDistribution
 from .components import Components
@@ -56,8 +57,8 @@ class Mixture(SparseDistribution):
 
     Raises:
         ValueError: `logits` NaN, infinite or -inf for all components, or of another K than the
-            components; components that are no continuous distributions of one event shape; batches
-            that do not broadcast.
+            components; components that are no continuous distributions of one event shape, or laws
+            of torch's on a circle or without a mass of one; batches that do not broadcast.
 
     References:
         Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms, sec. 3.
@@ -74,7 +75,7 @@ class Mixture(SparseDistribution):
         tensor([0.3750, 0.0000])
     """
 
-    arg_constraints: ClassVar[dict[str, Constraint]] = {"logits": constraints.real_vector}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"logits": unnormalised}
 
     def __init__(
         self,
@@ -88,10 +89,6 @@ class Mixture(SparseDistribution):
         batch = mixture_batch(weights, self.parts)
         self.logits: Tensor = weights.expand(*batch, self.parts.count)
         self.alpha = torch.ones_like(self.logits[..., 0])
-        if Distribution._validate_args if validate_args is None else validate_args:
-            require(weights < math.inf, "logits", "numbers below inf", weights)
-            alive = (weights > -math.inf).any(-1)
-            require(alive, "logits", "above -inf for at least one component", weights)
         Distribution.__init__(self, batch, self.parts.event_shape, validate_args=validate_args)
 
     @property
@@ -100,9 +97,19 @@ class Mixture(SparseDistribution):
         return torch.softmax(self.logits, -1)
 
     def _weighed(self, answers: Tensor, rank: int = 0) -> Tensor:
-        """Sum of answers (*batch, K, *shape), weighted; shape has `rank` axes."""
+        """Sum of answers (*batch, K, *shape), weighted; shape has `rank` axes.
+
+        What a component without a weight answers does not count, infinite or NaN though it be.
+        """
         weights = self.probs.reshape(*self.logits.shape, *(1,) * rank)
-        return (weights * answers).sum(-1 - rank)
+        return (weights * torch.where(weights > 0, answers, 0.0)).sum(-1 - rank)
+
+    def _offsets(self) -> Tensor:
+        """Means of the components with a weight less that of all (*batch, K, *event)."""
+        rank = len(self.event_shape)
+        offset = self.parts.ask(lambda p: p.mean, rank) - self.mean.unsqueeze(-1 - rank)
+        # Infinite ones would have NaN derivatives.
+        return torch.where((self.probs > 0).reshape(*self.logits.shape, *(1,) * rank), offset, 0.0)
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> Constraint:
@@ -156,15 +163,15 @@ class Mixture(SparseDistribution):
     def variance(self) -> Tensor:
         """Variance (*batch, *event): the mean of those within, and that between the components."""
         rank = len(self.event_shape)
-        offset = self.parts.ask(lambda p: p.mean, rank) - self.mean.unsqueeze(-1 - rank)
         within = self.parts.ask(lambda p: p.variance, rank)
-        return self._weighed(within + offset.square(), rank)
+        return self._weighed(within + self._offsets().square(), rank)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """Covariance matrix (*batch, D, D), of vectors."""
-        offset = self.parts.ask(lambda p: p.mean, 1) - self.mean.unsqueeze(-2)
-        within = self.parts.ask(lambda p: p.covariance_matrix, 2)
+        """Covariance matrix (*batch, D, D), of vectors only."""
+        if not self.event_shape:
+            raise NotImplementedError("covariance matrices are known of vectors only")
+        within, offset = self.parts.ask(lambda p: p.covariance_matrix, 2), self._offsets()
         return self._weighed(within + offset.unsqueeze(-1) * offset.unsqueeze(-2), 2)
 
     @property
@@ -191,17 +198,10 @@ class Mixture(SparseDistribution):
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
-        terms = self.parts.at(lambda p, t: p.log_prob(t), value) + self.logits.log_softmax(-1)
-        # torch.logsumexp has NaN derivatives where all vanish or one is infinite.
-        large = torch.finfo(terms.dtype).max
-        most = terms.detach().amax(-1)
-        shift = most.clamp(-large, large)
-        total = torch.exp(terms.clamp(max=large) - shift.unsqueeze(-1)).sum(-1)
-        finite = most.isfinite()
-        return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
+        return self.parts.log_density(value, self.logits)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function of numbers; the lower tail keeps its relative accuracy."""
+        """Distribution function of numbers; components of torch's may lose digits in the tails."""
         if self._validate_args:
             self._validate_sample(value)
         return tail(self, value, torch.zeros_like(value, dtype=torch.bool))
@@ -222,10 +222,10 @@ class Mixture(SparseDistribution):
         with torch.no_grad():
             drawn = self.parts.sample(sample_shape, self.batch_shape)
             shape = Size(sample_shape) + self.batch_shape
-            rows = self.probs.expand(*shape, -1).reshape(-1, self.parts.count)
+            rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.parts.count)
             index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * len(self.event_shape))
             axis = -1 - len(self.event_shape)
-            return drawn.take_along_dim(index, axis).squeeze(axis)
+            return drawn.take_along_dim(index, axis).squeeze(axis).detach()
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch) of numbers, differentiable in weights and components.

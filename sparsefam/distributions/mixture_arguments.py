@@ -17,7 +17,7 @@ def log_weights(given: Tensor | Categorical | SparseCategorical) -> Tensor:
     """Log weights (*batch, K) from what a mixture was given.
 
     Raises:
-        ValueError: Neither a tensor of at least one axis nor a categorical distribution.
+        ValueError: Neither a real tensor of at least one axis nor a categorical distribution.
     """
     if isinstance(given, SparseCategorical):
         return given._log_probs()
@@ -27,9 +27,9 @@ def log_weights(given: Tensor | Categorical | SparseCategorical) -> Tensor:
         # Its own logits are clamped: a weight of zero would become a rounding error.
         alive = given.probs > 0
         return torch.where(alive, torch.where(alive, given.probs, 1.0).log(), -math.inf)
-    if not isinstance(given, Tensor) or given.dim() < 1:
+    if not isinstance(given, Tensor) or given.dim() < 1 or given.is_complex():
         raise ValueError(
-            f"logits must be a tensor (*batch, K) or a categorical distribution, got {given!r}"
+            f"logits must be a real tensor (*batch, K) or a categorical distribution, got {given!r}"
         )
     return given if given.is_floating_point() else given.to(torch.get_default_dtype())
 

@@ -23,8 +23,8 @@ def mixture_covariance(p: "Mixture", phi: Basis, psi: Basis) -> Tensor:
     """
     weights = p.probs.unsqueeze(-1)
     within = p.parts.ask(lambda q: q.generalized_covariance(phi, psi, 1.0), rank=2)
-    f, g = (_deviations(p, basis) for basis in (phi, psi))
-    return (weights.unsqueeze(-1) * within).sum(-3) + (weights * f).mT @ g
+    f, g = (torch.where(weights > 0, _deviations(p, basis), 0.0) for basis in (phi, psi))
+    return p._weighed(within, 2) + (weights * f).mT @ g
 
 
 def _deviations(p: "Mixture", psi: Basis) -> Tensor:
@@ -39,7 +39,7 @@ def _deviations(p: "Mixture", psi: Basis) -> Tensor:
 
 
 def _centred(p: "Mixture", means: Tensor) -> Tensor:
-    return means - (p.probs.unsqueeze(-1) * means).sum(-2, keepdim=True)
+    return means - p._weighed(means, 1).unsqueeze(-2)
 
 
 def _deviations_of_powers(p: "Mixture", psi: Polynomial) -> Tensor:

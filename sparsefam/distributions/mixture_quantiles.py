@@ -17,7 +17,7 @@ __all__ = ["attached", "quantile", "tail"]
 
 
 def tail(p: "Mixture", value: Tensor, upper: Tensor) -> Tensor:
-    """Mass below each value, or above where `upper`, with the digits of a small one."""
+    """Mass below each value, or above where `upper`, with the digits that the components have."""
     _refuse_vectors(p)
     return p._weighed(p.parts.at(tail_of, value, upper))
 
@@ -60,10 +60,10 @@ def attached(p: "Mixture", t: Tensor) -> Tensor:
     with torch.no_grad():
         upper = tail(p, t, torch.zeros_like(t, dtype=torch.bool)) > 0.5
         goal = tail(p, t, upper)
-    return _implicit(p, t, goal, upper)
+    return _implicit(p, t, goal.detach(), upper)
 
 
 def _implicit(p: "Mixture", t: Tensor, goal: Tensor, upper: Tensor) -> Tensor:
     """Quantiles with the derivatives of the equation that they solve; the value is kept."""
     moved = attach_root_gradient(t, lambda t: _excess(p, t, goal, upper), p.prob)
-    return t + (moved - moved.detach())
+    return t.detach() + (moved - moved.detach())

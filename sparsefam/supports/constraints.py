@@ -1,5 +1,7 @@
 """What parameters must satisfy: torch's constraints let infinity pass."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.distributions import biject_to, constraints, transform_to
@@ -10,21 +12,21 @@ from torch.distributions.transforms import (
     identity_transform,
 )
 
-__all__ = ["finite", "finite_scale_tril", "finite_vector", "positive_finite"]
+__all__ = ["finite", "finite_scale_tril", "finite_vector", "positive_finite", "unnormalised"]
 
 
 class _Finite(constraints.Constraint):
     """Finite real numbers; `constraints.real` lets infinities pass."""
 
     def check(self, value: Tensor) -> Tensor:
-        return torch.isfinite(value)
+        return value.abs() < math.inf  # half as long as isfinite
 
 
 class _PositiveFinite(constraints.Constraint):
     """Positive finite numbers; `constraints.positive` lets infinity pass."""
 
     def check(self, value: Tensor) -> Tensor:
-        return torch.isfinite(value) & (value > 0)
+        return (value > 0) & (value < math.inf)
 
 
 class _FiniteScaleTril(constraints.Constraint):
@@ -54,9 +56,23 @@ class _FiniteVector(constraints.Constraint):
         return found
 
 
+class _Unnormalised(constraints.Constraint):
+    """Vectors of numbers below inf, at least one of them above -inf."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        alive: Tensor = (value > -math.inf).any(-1) & (value < math.inf).all(-1)
+        return alive
+
+    def __repr__(self) -> str:
+        return "numbers below inf, at least one of them above -inf"
+
+
 finite = _Finite()
 finite_scale_tril = _FiniteScaleTril()
 finite_vector = _FiniteVector()
+unnormalised = _Unnormalised()
 positive_finite = _PositiveFinite()
 
 
@@ -70,6 +86,8 @@ def _to_scale_tril(constraint: constraints.Constraint) -> Transform:
 @transform_to.register(_Finite)
 @biject_to.register(_FiniteVector)
 @transform_to.register(_FiniteVector)
+@biject_to.register(_Unnormalised)
+@transform_to.register(_Unnormalised)
 def _to_finite(constraint: constraints.Constraint) -> Transform:
     return identity_transform
 

@@ -46,7 +46,8 @@ class OntoIntervals(Transform):
 
     def _call(self, x: Tensor) -> Tensor:
         place = torch.sigmoid(x) * self._reach[..., -1]
-        last = (self._length > 0).sum(-1).sub(1).clamp_min(0)
+        order = torch.arange(self._length.shape[-1], device=x.device)
+        last = (order * (self._length > 0)).amax(-1)
         index = torch.minimum((place.unsqueeze(-1) >= self._reach).sum(-1), last).unsqueeze(-1)
         before, lower = _taken(self._reach - self._length, index), _taken(self._lower, index)
         z = (lower + place - before).clamp(-1 + 1e-6, 1 - 1e-6)

@@ -42,9 +42,10 @@ class IntervalUnion(constraints.Constraint):
     event_dim = 0
 
     def __init__(self, intervals: Tensor) -> None:
-        if intervals.dim() < 2 or intervals.shape[-1] != 2 or intervals.shape[-2] < 1:
+        shape = tuple(intervals.shape) if isinstance(intervals, Tensor) else repr(intervals)
+        if isinstance(shape, str) or len(shape) < 2 or shape[-1] != 2 or shape[-2] < 1:
             raise ValueError(
-                f"intervals must have shape (*batch, K >= 1, 2), got {tuple(intervals.shape)}"
+                f"intervals must be a tensor of shape (*batch, K >= 1, 2), got {shape}"
             )
         ends = intervals.detach().flatten(-2)
         ascending = (ends[..., 1:] >= ends[..., :-1]) | ends[..., 1:].isnan()
@@ -117,7 +118,7 @@ class AnyOf(constraints.Constraint):
         present: Which members count (*batch, K), over all supports in their order; default all.
 
     Raises:
-        ValueError: No support, or supports of unlike event dimensions.
+        ValueError: No support, something else, or supports of unlike event dimensions.
     """
 
     is_discrete = False
@@ -129,6 +130,10 @@ class AnyOf(constraints.Constraint):
         batched: bool = False,
         present: Tensor | None = None,
     ) -> None:
+        if not isinstance(supports, Sequence) or not all(
+            isinstance(support, constraints.Constraint) for support in supports
+        ):
+            raise ValueError(f"supports must be a sequence of constraints, got {supports!r}")
         dims = sorted({support.event_dim for support in supports})
         if len(dims) != 1:
             raise ValueError(f"supports must be one or more of one event dimension, got {dims}")

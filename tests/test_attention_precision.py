@@ -1,0 +1,93 @@
+"""Attention layers under autocast, in half precision, and exported."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from layers import data
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from sparsefam.attention import ContinuousAttention
+from sparsefam.bases import GaussianRBF
+
+SINGLE = torch.float32
+SCORES = ["quadratic", "moments", "kernel", "mixture"]
+# Units of rounding of each: inputs, values and contexts are rounded, and nothing in between.
+UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+every_score = pytest.mark.parametrize("score", SCORES)
+every_half = pytest.mark.parametrize("half", UNITS, ids=str)
+
+
+def make(score: str, alpha: float = 2.0, **options: Any) -> ContinuousAttention:
+    basis = GaussianRBF.grid(10, 0.15)
+    return ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options)
+
+
+@every_score
+@every_half
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype, alpha: float) -> None:
+    layer, inputs = make(score, alpha), data(dtype=SINGLE)
+    expected, exact = layer(*inputs)
+    with torch.autocast("cpu", dtype=half):
+        context, density = layer(*inputs)
+    assert context.dtype == half and density.mean.dtype == SINGLE
+    if score != "moments":
+        assert torch.equal(density.mean, exact.mean)
+        assert torch.equal(density.variance, exact.variance)
+    assert (context - expected).norm() < 4 * UNITS[half] * expected.norm()
+    weights = list(layer.parameters())
+    weights = [x for x in weights if x.requires_grad]
+    found, due = (
+        torch.autograd.grad(x.float().square().sum(), weights, materialize_grads=True)
+        for x in (context, expected)
+    )
+    found, due = (torch.cat([x.flatten() for x in grads]) for grads in (found, due))
+    assert (found - due).norm() < 8 * UNITS[half] * due.norm()
+
+
+@every_score
+@every_half
+def test_layers_in_half_precision_are_those_of_rounded_weights(
+    score: str, half: torch.dtype
+) -> None:
+    layer, inputs = make(score).to(half), [x.to(half) for x in data(dtype=SINGLE)]
+    context, density = layer(*inputs)
+    assert context.dtype == half and density.mean.dtype == SINGLE
+    exact = copy.deepcopy(layer).float()
+    expected = exact(*(x.float() for x in inputs))[0]
+    assert (context - expected).norm() < 8 * UNITS[half] * expected.norm()
+
+
+class Contexts(nn.Module):
+    """What can be exported: tensors, not densities."""
+
+    def __init__(self, layer: ContinuousAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        context: Tensor = self.layer(*inputs)[0]
+        return context
+
+
+# Packed weights that are no contiguous piece of memory are copied, on any device.
+@pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
+@pytest.mark.slow
+@every_score
+def test_exported_layers_say_the_same(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Non-strict export traces torch's own validation of distributions, which branches on values.
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    layer, inputs = make(score, validate_args=True), tuple(data(dtype=SINGLE))
+    program = torch.export.export(Contexts(layer), inputs)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    other = tuple(data(dtype=SINGLE))
+    expected = layer(*other)[0]
+    found = torch.export.load(file).module()(*other)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
