@@ -18,6 +18,7 @@ from .ball_speed import BALL_REQUIRED, measure_ball
 from .families import Family
 from .kernel_speed import measure_kernels, megabytes
 from .memory import peak_megabytes
+from .overhead import measure_overhead
 from .report import PAGE, Table, console, following, write_section
 from .sweep import norm_error
 from .workload import FAMILIES, METHODS, REGIMES, Workload, by_expect, workload
@@ -150,6 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory = megabytes(THREADS)  # first, while this process is small
     line, plane = _line(options.write), measure_ball(options.write, _COMMAND)
     short = measure_kernels(options.write, _COMMAND, memory)
+    measure_overhead(options.write, _COMMAND)
     console.print(f"parabola: at least {line:.1f} times faster ({REQUIRED:g} asked)")
     console.print(f"paraboloid: at least {plane:.1f} times faster ({BALL_REQUIRED:g} asked)")
     for text in short:

@@ -54,6 +54,9 @@ class Family:
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
+        fixed_shapes: Shapes of what is no parameter but tells an event's; None where no shapes do.
+        compiled: What is compiled each time; the others with the slow tests.
+        untraced: What cannot trace it, "compile" or "jit", and what its error says.
     """
 
     name: str
@@ -74,6 +77,9 @@ class Family:
     constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True
+    fixed_shapes: dict[str, tuple[int, ...]] | None = field(default_factory=dict)
+    compiled: tuple[str, ...] = ()
+    untraced: dict[str, str] = field(default_factory=dict)
 
     @property
     def event_shape(self) -> Size:

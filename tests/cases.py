@@ -70,7 +70,9 @@ def _powers(name: str, cls: Callable[..., SparseDistribution], order: int, alpha
     )
 
 
-def _learned(name: str, cls: Callable[..., SparseDistribution], order: int) -> Family:
+def _learned(
+    name: str, cls: Callable[..., SparseDistribution], order: int, compiled: str
+) -> Family:
     return Family(
         f"{name}-learned",
         cls,
@@ -81,19 +83,25 @@ def _learned(name: str, cls: Callable[..., SparseDistribution], order: int) -> F
             "scale": [0.6875, 0.1875, 3.0],
             "alpha": [1.125, 1.5, 2.0],
         },
+        compiled=(compiled,),
     )
 
 
 FAMILIES = [
-    Family("TruncatedParabola", TruncatedParabola, _power(2, 2.0)),
+    Family(
+        "TruncatedParabola",
+        TruncatedParabola,
+        _power(2, 2.0),
+        compiled=("jit", "log_prob", "expect-GaussianRBF"),
+    ),
     *[
         _powers("BetaGaussian", BetaGaussian, 2, alpha)
         for alpha in (1.05, 4 / 3, 1.5, 1.7, 3.0, math.inf)
     ],
-    _learned("BetaGaussian", BetaGaussian, 2),
-    Family("Triangular", Triangular, _power(1, 2.0)),
+    _learned("BetaGaussian", BetaGaussian, 2, "expect-GaussianRBF"),
+    Family("Triangular", Triangular, _power(1, 2.0), compiled=("jit", "icdf")),
     *[_powers("BetaLaplace", BetaLaplace, 1, alpha) for alpha in (1.2, 1.5, math.inf)],
-    _learned("BetaLaplace", BetaLaplace, 1),
+    _learned("BetaLaplace", BetaLaplace, 1, "expect-BSpline"),
     *[
         Family(
             f"LocationScale-{g.__name__}",
@@ -110,6 +118,7 @@ FAMILIES = [
         lambda t, loc, scale: math.exp(-0.5 * ((t - loc) / scale) ** 2),
         escorts=(None, 0.4, 1.0, 1.5),
         no_escorts=(0.0, -0.5),
+        compiled=("jit", "entropy"),
     ),
     Family(
         "Laplace",
@@ -136,6 +145,16 @@ def weighed(case: Case, *others: str, slow: bool = False) -> Any:
     """Arguments of a test, slow if it or the family is."""
     marks = [pytest.mark.slow] * (slow or not case.family.thorough)
     return pytest.param(case, *others, id="-".join([case.name, *others]), marks=marks)
+
+
+def compiled(case: Case, name: str, tool: str) -> Any:
+    """Arguments of a test that compiles or traces, slow unless the family asks for it each time.
+
+    Of what cannot be traced the family asks by the tool.
+    """
+    asked = tool if tool in case.family.untraced else name
+    marks = [] if asked in case.family.compiled else [pytest.mark.slow]
+    return pytest.param(case, name, id=f"{case.name}-{name}", marks=marks)
 
 
 def _univariate(cases: Iterable[Case]) -> list[Case]:

@@ -93,19 +93,20 @@ def rbf(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-0.5 * ((x - z.mT) / WIDTH).square())
 
 
-@lru_cache
-def _panels(dtype: torch.dtype, peaked: bool) -> Any:
-    """Nodes for all: where parameters are traced they cannot be chosen."""
-    points = torch.tensor(POINTS, dtype=dtype)
-    weights = 1.5 * torch.tensor([ONE, TWO], dtype=dtype)
-    return kernel_density(weights, points, rbf, None, 1.0 if peaked else 2.0).panels
+# Nodes for all: where parameters are traced they cannot be chosen.
+PANELS: dict[Any, Any] = {}
 
 
 def _make(inside: bool, weights: Tensor, alpha: Tensor | float, **options: Any) -> Any:
     dtype = weights.dtype if isinstance(weights, Tensor) else DOUBLE
-    points = torch.tensor(POINTS, dtype=dtype)
-    panels = _panels(dtype, not isinstance(alpha, Tensor) and alpha == 1)
-    return kernel_density(weights, points, rbf, None, alpha, inside, panels=panels, **options)
+    device = weights.device if isinstance(weights, Tensor) else None
+    points = torch.tensor(POINTS, dtype=dtype, device=device)
+    peaked = not isinstance(alpha, Tensor) and alpha == 1
+    key = dtype, device, peaked
+    if key not in PANELS:
+        scores = 1.5 * torch.tensor([ONE, TWO], dtype=dtype, device=device)
+        PANELS[key] = kernel_density(scores, points, rbf, None, 1.0 if peaked else 2.0).panels
+    return kernel_density(weights, points, rbf, None, alpha, inside, panels=PANELS[key], **options)
 
 
 def _pieces(inside: bool, weights: Array, alpha: float) -> Pieces:
@@ -118,6 +119,9 @@ def _pieces(inside: bool, weights: Array, alpha: float) -> Pieces:
 
 def _base(t: Tensor) -> Tensor:
     return ((t >= 0) & (t <= 1)).to(t.dtype)
+
+
+COMPILED = {(2.0, False): ("expect-GaussianRBF",)}
 
 
 def _family(name: str, weights: list[float], alpha: float | None, inside: bool = True) -> Family:
@@ -140,6 +144,10 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         smooth=alpha == 1,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),
+        fixed_shapes={"inducing_points": (len(POINTS),)},
+        compiled=("jit", "compile") if alpha is None else COMPILED.get((alpha, inside), ()),
+        untraced={"jit": "torch.jit cannot trace"}
+        | ({"compile": "alpha to be a number"} if alpha is None else {}),
     )
 
 

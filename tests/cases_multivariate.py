@@ -80,7 +80,7 @@ def fixed(dim: int, alpha: float, thorough: bool = False) -> Family:
     )
 
 
-def _learned(dim: int, thorough: bool = False) -> Family:
+def _learned(dim: int, compiled: str = "", thorough: bool = False) -> Family:
     return Family(
         f"{_name(MultivariateBetaGaussian, dim)}-learned",
         MultivariateBetaGaussian,
@@ -89,6 +89,7 @@ def _learned(dim: int, thorough: bool = False) -> Family:
         batch(dim) | {"alpha": [1.125, 1.5, 2.0]},
         dim=dim,
         thorough=thorough,
+        compiled=(compiled,),
     )
 
 
@@ -101,6 +102,7 @@ def _paraboloid(dim: int, thorough: bool = False) -> Family:
         batch(dim),
         dim=dim,
         thorough=thorough,
+        compiled=("jit", "log_prob", "expect-GaussianRBF") if thorough else (),
     )
 
 
@@ -115,6 +117,7 @@ def _dense(dim: int, thorough: bool = False) -> Family:
         no_escorts=(0.0, -0.5),
         dim=dim,
         thorough=thorough,
+        compiled=("jit", "expect-GaussianRBF") if dim == 3 else (),
     )
 
 
@@ -123,13 +126,13 @@ MULTIVARIATE = [
     _dense(1),
     _paraboloid(2, thorough=True),
     *[fixed(2, alpha) for alpha in (1.05, 4 / 3, 1.5, 1.7, 3.0, math.inf)],
-    _learned(2, thorough=True),
+    _learned(2, "expect-GaussianRBF", thorough=True),
     _dense(2, thorough=True),
     _paraboloid(3),
     fixed(3, 3.0),
-    _learned(3),
+    _learned(3, "expect-GaussianRBF-full"),
     _dense(3),
     fixed(8, 1.5),
-    _learned(8),
+    _learned(8, "expect-Polynomial"),
     _dense(8),
 ]

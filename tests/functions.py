@@ -1,5 +1,6 @@
 """What densities compute from their parameters and locations, for tests of derivatives."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from cases import weighed
 from torch import Tensor
 
 from sparsefam import SparseDistribution
-from sparsefam.bases import Polynomial
+from sparsefam.bases import Basis, Polynomial
 
 # A density, and locations or for icdf probabilities.
 Function = Callable[[SparseDistribution, Tensor], Tensor]
@@ -28,14 +29,14 @@ NUMBERS: dict[str, Function] = {
     "cdf": lambda p, x: p.cdf(x),
     "icdf": lambda p, x: p.icdf(x),
     "covariance": lambda p, x: p.generalized_covariance(
-        Polynomial(1), BASES[None, x.dtype]["GaussianRBF"], beta=1.0
+        LINEAR[None], basis(x, None, "GaussianRBF"), beta=1.0
     ),
     "expect-callable": lambda p, x: p.expect(torch.cos, 128),
 }
 VECTORS: dict[str, Function] = {
     "covariance_matrix": lambda p, x: p.covariance_matrix,
     "covariance": lambda p, x: p.generalized_covariance(
-        Polynomial(1, ndim=x.shape[-1]), BASES[x.shape[-1], x.dtype]["GaussianRBF"], beta=1.0
+        LINEAR[x.shape[-1]], basis(x, x.shape[-1], "GaussianRBF"), beta=1.0
     ),
     "expect-callable": lambda p, x: p.expect(torch.cos, 16),
 }
@@ -44,6 +45,13 @@ VECTORS: dict[str, Function] = {
 BASES = {
     (dim, dtype): bases(dim, dtype) for dim in (None, 1, 2, 3, 8) for dtype in (SINGLE, DOUBLE)
 }
+LINEAR = {dim: Polynomial(1, ndim=dim) for dim in (None, 1, 2, 3, 8)}
+
+
+def basis(x: Tensor, dim: int | None, name: str) -> Basis:
+    """In the type and on the device of x."""
+    found = BASES[dim, x.dtype][name]
+    return found if x.device.type == "cpu" else copy.deepcopy(found).to(x.device)
 
 
 def functions(case: Case) -> dict[str, Function]:
@@ -51,7 +59,7 @@ def functions(case: Case) -> dict[str, Function]:
     own = VECTORS if case.event_shape else NUMBERS
     shared = {k: v for k, v in SHARED.items() if k not in case.family.constant}
     expectations = {
-        f"expect-{name}": lambda p, x, name=name: p.expect(BASES[case.family.dim, x.dtype][name])
+        f"expect-{name}": lambda p, x, name=name: p.expect(basis(x, case.family.dim, name))
         for name in BASES[case.family.dim, DOUBLE]
     }
     return shared | own | expectations

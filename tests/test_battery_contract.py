@@ -82,20 +82,19 @@ def test_samples_have_the_shape_asked_for(case: Case) -> None:
     assert p.log_prob(p.sample((4, 2))).shape == (4, 2, *p.batch_shape)
 
 
-@every_case
-def test_pyro_infers_the_shapes(case: Case) -> None:
-    p = case()
-    shapes = {name: value.shape for name, value in case.leaves().items()}
-    assert p.support.event_dim == len(p.event_shape)
-    # The others are of numbers or of vectors, which their class does not tell.
-    if not case.family.ranks:
-        assert type(p).infer_shapes(**shapes) == (p.batch_shape, p.event_shape)
-        assert type(p).support.event_dim == len(p.event_shape)
-
-
 def sums(case: Case) -> dict[str, float]:
     """How close sums of another order are; where there are none it is exactly."""
     return {"rtol": 1e-10, "atol": 1e-12} if case.family.signed else {"rtol": 0.0, "atol": 0.0}
+
+
+@every_case
+def test_every_parameter_is_an_attribute_that_keeps_its_constraint(case: Case) -> None:
+    p = case()
+    for name, constraint in p.arg_constraints.items():
+        value = getattr(p, name)
+        assert value.shape[: value.dim() - constraint.event_dim] == p.batch_shape, name
+        assert constraint.check(value).all(), name
+        assert f"{name}: " in repr(p), name
 
 
 @every_batch
@@ -170,19 +169,6 @@ def test_expand_keeps_gradients(case: Case) -> None:
     expected = torch.autograd.grad(plain, list(leaves.values()), allow_unused=True)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
-
-
-@every_batch
-def test_pyro_reshapes_and_masks(case: Case) -> None:
-    p = case()
-    t = interior(p)
-    summed = p.to_event(1)
-    assert summed.batch_shape == p.batch_shape[:1]
-    assert summed.event_shape == p.batch_shape[1:] + p.event_shape
-    torch.testing.assert_close(summed.log_prob(t), p.log_prob(t).sum(-1))
-    assert p.expand_by((5,)).batch_shape == (5, *p.batch_shape)
-    mask = torch.tensor([True, False, True])
-    torch.testing.assert_close(p.mask(mask).log_prob(t), p.log_prob(t) * mask)
 
 
 @every_case

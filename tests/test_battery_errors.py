@@ -50,6 +50,9 @@ def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
             function(torch.full(shape, math.nan, dtype=DOUBLE))
         with pytest.raises(ValueError, match="value must be a tensor, got float"):
             function(0.5)
+        for dtype in (torch.bool, torch.complex128):
+            with pytest.raises(ValueError, match=f"value must be real numbers, got {dtype}"):
+                function(torch.zeros(shape, dtype=dtype))
         if p.batch_shape:
             with pytest.raises(ValueError, match=r"value must broadcast.*\(2, 3\).*\(7,.*\)"):
                 function(torch.zeros(7, *p.event_shape, dtype=DOUBLE))

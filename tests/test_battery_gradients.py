@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 from battery import Case, bounded, frame, located
-from cases import BATCHES, SCALARS, every_case, every_dtype, weighed
+from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, weighed
 from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
+from torch._dynamo.exc import Unsupported
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Distribution
 
@@ -112,38 +113,31 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
             torch.testing.assert_close(slope[i], a, rtol=1e-11, atol=1e-11)
 
 
-def slow(family: str, name: str) -> object:
-    return pytest.param(family, name, marks=pytest.mark.slow)
+def traceable(case: Case) -> list[str]:
+    """A density and an expectation of each family, and what it asks for."""
+    if "compile" in case.family.untraced:
+        return ["log_prob"]
+    few = "expect-GaussianRBF" if (case.family.dim or 1) <= 3 else "expect-Polynomial"
+    return [x for x in functions(case) if x in {"log_prob", few, *case.family.compiled}]
 
 
-COMPILED = [
-    ("TruncatedParabola", "log_prob"),
-    ("TruncatedParabola", "expect-GaussianRBF"),
-    ("BetaGaussian-learned", "expect-GaussianRBF"),
-    slow("BetaGaussian-1.5", "expect-GaussianRBF"),
-    ("Triangular", "icdf"),
-    ("BetaLaplace-learned", "expect-BSpline"),
-    ("Normal", "entropy"),
-    ("TruncatedParaboloid-2d", "log_prob"),
-    ("TruncatedParaboloid-2d", "expect-GaussianRBF"),
-    ("MultivariateBetaGaussian-2d-learned", "expect-GaussianRBF"),
-    ("MultivariateBetaGaussian-3d-learned", "expect-GaussianRBF-full"),
-    slow("MultivariateBetaGaussian-2d-learned", "expect-Fourier"),
-    ("MultivariateBetaGaussian-8d-learned", "expect-Polynomial"),
-    ("MultivariateNormal-3d", "expect-GaussianRBF"),
-]
+COMPILED = [compiled(case, name, "compile") for case in SCALARS for name in traceable(case)]
 
 
-@pytest.mark.parametrize(("family", "name"), COMPILED)
-def test_compiles_in_one_graph(family: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("case", "name"), COMPILED)
+def test_compiles_in_one_graph(case: Case, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # torch's own validation does not trace; its first compilation switches it off.
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    (case,) = (case for case in SCALARS if case.name == family)
     inputs, evaluate = arguments(case, name), function(case, name)
     expected = evaluate(*inputs)
     slopes = gradients(expected, inputs)
     torch._dynamo.reset()
-    found = torch.compile(evaluate, fullgraph=True, backend="aot_eager")(*inputs)
+    whole = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
+    if "compile" in case.family.untraced:
+        with pytest.raises(Unsupported, match=case.family.untraced["compile"]):
+            whole(*inputs)
+        return
+    found = whole(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
     for a, b in zip(gradients(found, inputs), slopes, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import torch
-from battery import DOUBLE, Case, interior, masses
-from cases import every_case, every_multivariate_case, every_scored_case
+from battery import DOUBLE, Case, frame, interior, masses
+from cases import every_case, every_multivariate_case, every_scalar, every_scored_case
 from references import Values
 from torch import Tensor
+from torch.distributions import kl_divergence
 
-from sparsefam import rpm
+from sparsefam import BetaGaussian, MultivariateBetaGaussian, rpm
 from sparsefam.numerics.deformed import exp_beta
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
@@ -87,6 +88,30 @@ def test_tsallis_entropy(case: Case) -> None:
 
 def _power_integral(case: Case, power: float) -> Tensor:
     return case.reference(lambda r: r.integral(lambda t: r.density(t) ** power))
+
+
+# Divergences
+
+
+@every_case
+def test_divergences_from_escorts(case: Case) -> None:
+    p = case()
+    assert kl_divergence(p, case()).abs().max() < 1e-12
+    mean_log = case.reference(lambda r: r.expect(lambda t: log(r.density(t))))
+    close = {"rtol": 0.0, "atol": 2e-7} if case.family.signed else CLOSE
+    for beta in {*case.family.escorts} - {None, 0.0}:
+        # log q = beta log p - log of the integral of p^beta.
+        expected = (1 - beta) * mean_log + _power_integral(case, beta).log()
+        found = kl_divergence(p, p.escort(beta))
+        torch.testing.assert_close(found, expected, **close)
+
+
+@every_scalar
+def test_divergences_are_infinite_where_a_support_is_too_small(case: Case) -> None:
+    p = case()
+    centre, factor = frame(p)
+    make = MultivariateBetaGaussian if case.event_shape else BetaGaussian
+    assert (kl_divergence(p, make(centre, 0.25 * factor, 1.5)) == math.inf).all()
 
 
 # The prediction map

@@ -1,8 +1,8 @@
 """The battery: what float32 keeps, and what becomes of extreme scales."""
 
 import torch
-from battery import DOUBLE, SINGLE, Case, scale_of
-from cases import CASES, SCALARS, every_dtype
+from battery import DOUBLE, SINGLE, Case, interior, scale_of
+from cases import CASES, SCALARS, every_case, every_dtype
 from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
 
@@ -27,6 +27,18 @@ def test_float32_keeps_its_digits(case: Case, name: str) -> None:
     # Where nodes are shared, a derivative that is zero is a sum that cancels.
     floor = found.abs().max().item() if case.family.signed and found.numel() else 1e-20
     assert error(torch.cat([g.flatten() for g in slopes]), total, floor) < 2e-5
+
+
+@every_case
+def test_values_of_another_type_are_taken_as_they_are(case: Case) -> None:
+    p, single = case(), case(SINGLE)
+    t = interior(single)
+    whole = t.round().to(torch.int64)
+    assert torch.equal(p.log_prob(whole), p.log_prob(whole.double()))
+    # Numbers exact in both: what is computed has the digits of the coarser type.
+    expected = p.prob(t.double())
+    for found in (p.prob(t), single.prob(t.double())):
+        torch.testing.assert_close(found.double(), expected, rtol=5e-6, atol=5e-6)
 
 
 @every_dtype

@@ -1,6 +1,7 @@
 """The benchmarks' own instruments: references, rivals, limits and the page they write."""
 
 import math
+import statistics
 from pathlib import Path
 
 import mpmath as mp
@@ -12,6 +13,7 @@ from benchmarks import report
 from benchmarks.accuracy import LIMITS, broken, near_one, worst
 from benchmarks.expectations import Run, gain, runs
 from benchmarks.families import ANY_ALPHA, CLOSED, Family
+from benchmarks.overhead import DENSITIES, Density, ratio, seconds
 from benchmarks.reference import half_width, integrals, score_scale
 from benchmarks.report import Table, write_section
 from benchmarks.rivals import (
@@ -170,3 +172,22 @@ def test_every_closed_family_is_one() -> None:
         p = family.build(0 * one, one)
         assert isinstance(p, sf.BetaGaussian | sf.BetaLaplace)
         assert p.profile() is not None
+
+
+@pytest.mark.parametrize("density", DENSITIES, ids=lambda density: density.name)
+def test_formulas_of_the_overhead_are_those_densities(density: Density) -> None:
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    loc, scale = torch.tensor([0.25, 1.5], dtype=torch.float64)
+    found = density.make(loc, scale).log_prob(x)
+    torch.testing.assert_close(density.formula(x, loc, scale), found)
+    assert density.name.split(",")[0] == type(density.make(loc, scale)).__name__
+
+
+def test_the_ratio_of_a_call_is_that_of_the_middle_round() -> None:
+    # In the second round something else ran: 2/(1 + 1), 90/(1 + 2), 6/(2 + 1).
+    assert ratio([2.0, 90.0, 6.0], [1.0, 1.0, 2.0], [1.0, 2.0, 1.0]) == 2
+    calls: list[str] = []
+    quick, slow = seconds([lambda: calls.append("a"), lambda: sum(range(20_000))], rounds=3)
+    assert len(quick) == len(slow) == 3
+    assert statistics.median(slow) > 10 * statistics.median(quick)
+    assert len(calls) % 3 == 0

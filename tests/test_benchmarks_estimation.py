@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from benchmarks.density_estimation import DENSITIES, GRID, METHODS, Law, errors
 from scipy.stats import kstest
+
+from benchmarks.density_estimation import DENSITIES, GRID, METHODS, Law, errors
 
 
 @pytest.mark.parametrize("law", DENSITIES.values(), ids=DENSITIES.keys())

@@ -51,6 +51,11 @@ class SparseDistribution(TorchDistribution):
         """
         raise NotImplementedError
 
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
+        """Draws (*sample, *batch, *event) without gradients."""
+        # torch.jit replays what was recorded under no_grad as if it had not been.
+        return super().sample(sample_shape).detach()
+
     def prob(self, value: Tensor) -> Tensor:
         """Density at `value`; exactly 0 off the support."""
         return torch.exp(self.log_prob(value))
@@ -200,17 +205,22 @@ class SparseDistribution(TorchDistribution):
         if not isinstance(value, Tensor):
             raise ValueError(f"value must be a tensor, got {type(value).__name__}")
         shape = self.batch_shape + self.event_shape
-        fits = value.shape[value.dim() - len(self.event_shape) :] == self.event_shape
-        try:
-            torch.broadcast_shapes(value.shape, shape)
-        except RuntimeError:
-            fits = False
-        if not fits:
+        if value.is_complex() or value.dtype == torch.bool:
+            raise ValueError(f"value must be real numbers, got {value.dtype}")
+        if value.shape[value.dim() - len(shape) :] != shape and not self._fits(value.shape):
             raise ValueError(
                 f"value must broadcast with batch shape {tuple(self.batch_shape)} and end in event "
                 f"shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
             )
         require(~torch.isnan(value), "value", "real", value)
+
+    def _fits(self, shape: Size) -> bool:
+        """Whether values of a shape broadcast with the batch; slower than to see that they do."""
+        try:
+            torch.broadcast_shapes(shape, self.batch_shape + self.event_shape)
+        except RuntimeError:
+            return False
+        return shape[len(shape) - len(self.event_shape) :] == self.event_shape
 
     @property
     def _validation(self) -> bool | None:

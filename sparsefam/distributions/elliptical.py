@@ -57,7 +57,9 @@ class EllipticalDistribution(StandardizedDistribution):
         if base._validate_args if validate_args is None else validate_args:
             # Says which rule is broken, and what to do about a singular matrix.
             require_scale_tril("scale_tril", self.scale_tril)
-        base.__init__(self, self.alpha.shape, self.loc.shape[-1:], validate_args=validate_args)
+        # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
+        event = Size(int(size) for size in self.loc.shape[-1:])
+        base.__init__(self, self.alpha.shape, event, validate_args=validate_args)
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:

@@ -44,6 +44,14 @@ class PowerLaw(StandardizedDistribution):
     def _log_constant(self) -> Tensor:
         return log_constant(self._shape, self._front, self._fixed_exponent, self._exponent)
 
+    def _log_of_share(self, y: Tensor) -> Tensor:
+        r"""$\log C + m \log(1 - y)$."""
+        m = self._fixed_exponent
+        if m is None:
+            return self._log_constant() + self._exponent * torch.log1p(-y)
+        # Of numbers no tensors are made: they would cost as much as the logarithm.
+        return m * torch.log1p(-y) + (_log_gamma_ratio(m + 1, self._shape) + self._front)
+
     def _standard_entropy(self) -> Tensor:
         m = self._exponent
         return m * digamma_difference(m + 1, self._shape) - self._log_constant()

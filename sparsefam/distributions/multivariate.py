@@ -217,7 +217,7 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         return _front(self.event_shape[0])
 
     def _standard_log_prob(self, size: Tensor) -> Tensor:
-        return self._log_constant() + self._exponent * torch.log1p(-size)
+        return self._log_of_share(size)
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         total = self.event_shape[0] + 2 + 2 * self._exponent

@@ -115,7 +115,7 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return (share ** (1 / self._order)).clamp(max=1 - torch.finfo(share.dtype).eps)
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return self._log_constant() + self._exponent * torch.log1p(-(x.abs() ** self._order))
+        return self._log_of_share(x.square() if self._order == 2 else x.abs())
 
     def _standard_moment(self, order: int) -> Tensor:
         return _moment(self._order, self._exponent, order)

@@ -1,0 +1,157 @@
+"""What a call costs beside its arithmetic: the time to import, and `log_prob` of few numbers.
+
+Prints two tables; `make bench` ends with them. The yardstick of `log_prob` is what a user would
+write without sparsefam: `torch.distributions.Normal.log_prob`, which stands for a distribution's
+own bookkeeping, and the density's formula as bare torch calls.
+"""
+
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+import sparsefam as sf
+
+from .report import Table, console, write_section
+
+__all__ = ["DENSITIES", "Density", "measure_overhead", "ratio", "seconds"]
+
+# What a call may take, in units of the yardstick; and the import beyond torch's and Pyro's.
+_LIMIT, _IMPORT_LIMIT = 2.0, 0.5
+SHAPES = ((), (1000,))
+_ROUNDS, _CALLS, _IMPORTS = 41, 20, 3
+
+
+def _parabola(x: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    u = (x - loc) / scale
+    return torch.where(u.abs() < 1, math.log(0.75) + torch.log1p(-u * u) - scale.log(), -math.inf)
+
+
+def _biweight(x: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    u = (x - loc) / scale
+    log_p = math.log(15 / 16) + 2 * torch.log1p(-u * u) - scale.log()
+    return torch.where(u.abs() < 1, log_p, -math.inf)
+
+
+def _triangle(x: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    size = ((x - loc) / scale).abs()
+    return torch.where(size < 1, torch.log1p(-size) - scale.log(), -math.inf)
+
+
+def _laplace(x: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    return -(x - loc).abs() / scale - (2 * scale).log()
+
+
+@dataclass(frozen=True)
+class Density:
+    """A density as a class of sparsefam, and its formula as bare torch calls."""
+
+    name: str
+    make: Callable[..., Distribution]
+    formula: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+DENSITIES = (
+    Density("TruncatedParabola", sf.TruncatedParabola, _parabola),
+    Density("BetaGaussian, alpha 1.5", lambda *x, **o: sf.BetaGaussian(*x, 1.5, **o), _biweight),
+    Density("Triangular", sf.Triangular, _triangle),
+    Density("Laplace", sf.Laplace, _laplace),
+)
+
+
+def seconds(functions: Sequence[Callable[[], object]], rounds: int = _ROUNDS) -> list[list[float]]:
+    """Of the processor for a call of each, round by round: other work meets all alike.
+
+    What waits for other programs is not counted, which would meet long calls more often.
+    """
+    found: list[list[float]] = [[] for _ in functions]
+    for _ in range(rounds):
+        for times, function in zip(found, functions, strict=True):
+            start = time.process_time()
+            for _ in range(_CALLS):
+                function()
+            times.append((time.process_time() - start) / _CALLS)
+    return found
+
+
+def ratio(ours: Sequence[float], normal: Sequence[float], formula: Sequence[float]) -> float:
+    """A call in units of the yardstick: the median of what each round says."""
+    rounds = zip(ours, normal, formula, strict=True)
+    return statistics.median(a / (b + c) for a, b, c in rounds)
+
+
+def _row(
+    density: Density, shape: tuple[int, ...], validate: bool
+) -> tuple[list[str], tuple[float, float]]:
+    """Of one density and shape; and the ratios, without construction and with it."""
+    loc, scale, x = torch.full(shape, 0.25), torch.full(shape, 1.5), torch.full(shape, 0.75)
+    p = density.make(loc, scale, validate_args=validate)
+    q = Normal(loc, scale, validate_args=validate)
+    times = seconds(
+        [
+            lambda: p.log_prob(x),
+            lambda: q.log_prob(x),
+            lambda: density.formula(x, loc, scale),
+            lambda: density.make(loc, scale, validate_args=validate).log_prob(x),
+            lambda: Normal(loc, scale, validate_args=validate).log_prob(x),
+        ]
+    )
+    ours, normal, formula, both, normal_both = times
+    ratios = ratio(ours, normal, formula), ratio(both, normal_both, formula)
+    numbers = [f"{1e6 * statistics.median(t):.0f}" for t in (ours, normal, formula)]
+    checked = "on" if validate else "off"
+    return [density.name, str(shape), checked, *numbers, *(f"{r:.1f}" for r in ratios)], ratios
+
+
+def _import_seconds() -> float:
+    """Of the processor for sparsefam after torch and Pyro; the best of a few processes."""
+    code = (
+        "import time, torch, pyro, pyro.distributions; start = time.process_time(); "
+        "import sparsefam; print(time.process_time() - start)"
+    )
+    command = [sys.executable, "-c", code]
+    return min(
+        float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(_IMPORTS)
+    )
+
+
+def measure_overhead(write: bool, command: str) -> None:
+    """Prints the tables, and how the worst compares with what is allowed."""
+    imported = _import_seconds()
+    rows, ratios = [], []
+    for shape in SHAPES:
+        for density in DENSITIES:
+            for validate in (True, False):
+                row, found = _row(density, shape, validate)
+                rows.append(row)
+                ratios.append(found)
+    header = ["density", "shape", "validation", "log_prob µs", "Normal µs", "formula µs"]
+    tables = [
+        Table(
+            "One call of log_prob in float32, and how many times Normal's with the formula it is.",
+            [*header, "ratio", "ratio with construction"],
+            rows,
+        ),
+        Table(
+            "Import, after torch and Pyro: time of the processor.",
+            ["package", "seconds", "allowed"],
+            [["sparsefam", f"{imported:.2f}", f"{_IMPORT_LIMIT:g}"]],
+        ),
+    ]
+    for table in tables:
+        table.show()
+    if write:
+        write_section("overhead", command, [table.markdown() for table in tables])
+    alone, made = (max(column) for column in zip(*ratios, strict=True))
+    console.print(
+        f"log_prob: at most {alone:.1f} times Normal and the formula, {made:.1f} with construction "
+        f"({_LIMIT:g} allowed)"
+    )

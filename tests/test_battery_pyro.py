@@ -1,0 +1,213 @@
+"""The battery: what Pyro asks of a distribution, from shapes to compiled inference."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import pyro
+import pyro.distributions as pyro_distributions
+import pytest
+import torch
+from battery import DOUBLE, SINGLE, Case, bounded, interior
+from cases import SCALARS, compiled, every_case, every_connected_scalar, every_scalar
+from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import Size, Tensor
+from torch.distributions import kl_divergence
+
+# Shapes
+
+
+@every_case
+def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
+    p = case()
+    shapes = {name: value.shape for name, value in case.leaves().items()}
+    if case.family.fixed_shapes is None:
+        with pytest.raises(NotImplementedError):
+            type(p).infer_shapes(**shapes)
+    else:
+        found = type(p).infer_shapes(**shapes, **case.family.fixed_shapes)
+        assert found == (p.batch_shape, p.event_shape)
+    # As Pyro's own univariate distributions tell before they are made.
+    if case.family.fixed_shapes == {} and not case.event_shape:
+        assert type(p).support.event_dim == 0
+
+
+def broadcast(case: Case, value: Tensor, shape: Size) -> Tensor:
+    """One value for each density of a larger batch."""
+    return value.expand(shape + case.event_shape)
+
+
+@every_case
+def test_expand_by_repeats_the_density(case: Case) -> None:
+    p = case()
+    for sample_shape in (Size(), (2,), [2, 3]):
+        large = p.expand_by(sample_shape)
+        assert large.batch_shape == (*sample_shape, *p.batch_shape)
+        one, many = p.sample(), large.sample()
+        torch.testing.assert_close(
+            large.log_prob(one), p.log_prob(one).expand(large.batch_shape), rtol=1e-9, atol=1e-9
+        )
+        torch.testing.assert_close(large.log_prob(many), p.log_prob(many), rtol=1e-9, atol=1e-9)
+    # Axes of length one widen, then no more.
+    wide = p.expand_by((2, 1)).expand((2, 4, *p.batch_shape))
+    assert wide.sample().shape == wide.shape()
+    for shape in ((2, 3), (1, 4), (4,)):
+        with pytest.raises((RuntimeError, ValueError)):
+            wide.expand((*shape, *p.batch_shape))
+
+
+@every_case
+def test_batches_become_events(case: Case) -> None:
+    p = case().expand_by((2,))
+    t = p.sample()
+    for moved in range(len(p.batch_shape) + 1):
+        q, kept = p.to_event(moved), len(p.batch_shape) - moved
+        assert q.batch_shape == p.batch_shape[:kept]
+        assert q.event_shape == p.batch_shape[kept:] + p.event_shape
+        expected = p.log_prob(t).flatten(kept).sum(-1) if moved else p.log_prob(t)
+        torch.testing.assert_close(q.log_prob(t), expected)
+        assert q.support.event_dim == len(q.event_shape)
+        assert q.support.check(t).all()
+        large = q.expand((3, *q.batch_shape))
+        assert large.sample().shape == (3, *q.batch_shape, *q.event_shape)
+        torch.testing.assert_close(large.log_prob(t), expected.expand(large.batch_shape))
+
+
+@every_case
+def test_masks_leave_zeros(case: Case) -> None:
+    p = case().expand_by((3,))
+    t, q = p.sample(), p.escort(1.0)
+    whole, apart = p.log_prob(t), kl_divergence(p, q)
+    mask = torch.tensor([True, False, True]).reshape(3, *(1,) * len(case.batch_shape))
+    torch.testing.assert_close(p.mask(mask).log_prob(t), torch.where(mask, whole, 0.0))
+    masked = p.mask(mask)
+    assert masked.log_prob(t).isfinite().all()
+    assert (masked.mean - p.mean).abs().max() == 0
+    assert not p.mask(False).log_prob(t).any()
+    assert torch.equal(p.mask(True).log_prob(t), whole)
+    # A value off the support that is masked costs nothing, nor do its gradients.
+    if bounded(p):
+        far = (p.mean + 1e3 * p.stddev).requires_grad_()
+        lost = p.mask(torch.zeros_like(mask)).log_prob(far)
+        assert not lost.any()
+        assert not torch.autograd.grad(lost.sum(), far)[0].any()
+    torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), mask * apart)
+
+
+# Plates
+
+
+@every_case
+def test_runs_in_a_plate(case: Case) -> None:
+    def model() -> Tensor:
+        with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
+            value: Tensor = pyro.sample("x", case())
+            return value
+
+    trace = pyro.poutine.trace(model).get_trace()
+    trace.compute_log_prob()
+    site = trace.nodes["x"]
+    assert site["value"].shape == (2, 3, *case.event_shape)
+    assert site["log_prob"].shape == (2, 3)
+    expected = case().log_prob(site["value"])
+    torch.testing.assert_close(site["log_prob"], expected)
+
+
+@every_scalar
+def test_a_subsample_counts_for_the_whole_plate(case: Case) -> None:
+    seen, chosen = case().sample((12,)), torch.tensor([1, 4, 9])
+
+    def model() -> None:
+        with pyro.plate("data", 12, subsample=chosen) as rows, pyro.poutine.scale(scale=0.5):
+            pyro.sample("x", case(), obs=seen[rows])
+
+    total = pyro.poutine.trace(model).get_trace().log_prob_sum()
+    torch.testing.assert_close(total, 0.5 * 12 / 3 * case().log_prob(seen[chosen]).sum())
+
+
+# Inference
+
+
+@every_connected_scalar
+def test_variational_inference_improves_its_bound(case: Case) -> None:
+    seen = torch.full((3, *case.event_shape), 0.9)
+
+    def model() -> None:
+        with pyro.plate("columns", 3):
+            x = pyro.sample("x", case(SINGLE))
+            noise = pyro_distributions.Normal(x, 0.4).to_event(len(case.event_shape))
+            pyro.sample("y", noise, obs=seen)
+
+    pyro.clear_param_store()
+    guide = AutoNormal(model)
+    bound = Trace_ELBO(num_particles=100, vectorize_particles=True, max_plate_nesting=1)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), bound)
+    losses = [svi.step() for _ in range(8)]
+    assert all(math.isfinite(loss) for loss in losses)
+    assert losses[-1] < losses[0] - 0.1
+    assert case().support.check(guide.median()["x"].double()).all()
+
+
+@every_scalar
+def test_a_guide_equal_to_its_model_has_a_bound_of_zero(case: Case) -> None:
+    def model() -> None:
+        with pyro.plate("columns", 3):
+            pyro.sample("x", case())
+
+    loss = Trace_ELBO(num_particles=4).loss(model, model)
+    assert abs(loss) < 1e-12
+
+
+def learned(case: Case, role: str) -> dict[str, Tensor]:
+    """The parameters, in Pyro's store."""
+    leaves = case.leaves().items()
+    return {k: pyro.param(f"{role}-{k}", v.detach().clone()) for k, v in leaves}
+
+
+def programs(case: Case) -> tuple[Callable[[Tensor], None], ...]:
+    """A model with the density as prior and as likelihood, and a guide of it."""
+
+    def model(seen: Tensor) -> None:
+        p = case.of(**learned(case, "model"))
+        with pyro.plate("columns", len(seen)):
+            x = pyro.sample("x", p)
+            noise = pyro_distributions.Normal(x, 0.4).to_event(len(case.event_shape))
+            pyro.sample("y", noise, obs=seen)
+            pyro.sample("z", p, obs=seen)
+
+    def guide(seen: Tensor) -> None:
+        q = case.of(**learned(case, "guide"))
+        with pyro.plate("columns", len(seen)):
+            pyro.sample("x", q)
+
+    return model, guide
+
+
+def bound_and_slopes(
+    bound: Trace_ELBO, case: Case, seen: Tensor, calls: int
+) -> tuple[float, list[Tensor]]:
+    """Of the last call, whose draws are those of a seed; the first is what traces."""
+    pyro.clear_param_store()
+    model, guide = programs(case)
+    for _ in range(calls):
+        torch.manual_seed(0)
+        for _, value in pyro.get_param_store().named_parameters():
+            value.grad = None
+        loss = bound.loss_and_grads(model, guide, seen)
+    return loss, [value.grad for _, value in pyro.get_param_store().named_parameters()]
+
+
+@pytest.mark.parametrize(("case", "tool"), [compiled(case, "jit", "jit") for case in SCALARS])
+def test_traced_inference_is_the_same(case: Case, tool: str) -> None:
+    seen = interior(case(), 3).to(DOUBLE)
+    traced = JitTrace_ELBO(ignore_jit_warnings=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
+        if tool in case.family.untraced:
+            with pytest.raises(RuntimeError, match=case.family.untraced[tool]):
+                bound_and_slopes(traced, case, seen, 1)
+            return
+        found = bound_and_slopes(traced, case, seen, 2)
+    expected = bound_and_slopes(Trace_ELBO(), case, seen, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,110 @@
+"""Modules: their state is tensors alone, and all that their answers depend on."""
+
+import copy
+import importlib
+import inspect
+import io
+import pkgutil
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from battery import bases
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+import sparsefam
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
+from sparsefam.attention.memory import ContractingMemory, ForgettingMemory
+from sparsefam.bases import GaussianRBF
+from sparsefam.losses import ClassificationHead, FenchelYoungLoss, RegressionHead
+from sparsefam.scores import Quadratic
+
+DOUBLE = torch.float64
+Answer = Callable[[nn.Module], Tensor]
+
+
+def _attention(score: str, ndim: int = 1) -> tuple[nn.Module, Answer]:
+    torch.manual_seed(1)
+    basis = GaussianRBF.grid(9, 0.3, ndim=ndim)
+    layer = ContinuousAttention(4, 2, basis, score=score, ndim=ndim, batch_first=True, dtype=DOUBLE)
+    query, sequence = torch.randn(2, 3, 4, dtype=DOUBLE), torch.randn(2, 9, 4, dtype=DOUBLE)
+    positions = torch.rand(2, 9, *(ndim,) * (ndim > 1), dtype=DOUBLE)
+    return layer, lambda layer: layer(query, sequence, sequence, positions)[0]
+
+
+def _regression() -> tuple[nn.Module, Answer]:
+    t = torch.linspace(0, 1, 20, dtype=DOUBLE).unsqueeze(0)
+    module = RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE), 0.1)
+    return module, lambda module: module.fit(t, t.sin().unsqueeze(-1))(t)
+
+
+def _memory(make: Callable[[RidgeRegression], nn.Module]) -> tuple[nn.Module, Answer]:
+    t = torch.linspace(0.05, 0.95, 20, dtype=DOUBLE).unsqueeze(0)
+
+    def answer(memory: nn.Module) -> Tensor:
+        state = None
+        for chunk in t.split(10, 1):
+            function, state = memory(chunk, chunk.sin().unsqueeze(-1), state)
+        found: Tensor = function(t)
+        return found
+
+    return make(RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE), 0.1)), answer
+
+
+def _loss() -> tuple[nn.Module, Answer]:
+    t = torch.linspace(-1, 1, 5, dtype=DOUBLE)
+    return FenchelYoungLoss(1.5), lambda module: module(Quadratic(t, 1.0 + t.square()), t + 0.5)
+
+
+def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
+    for dim in (None, 2):
+        t = torch.linspace(-1, 1, 12, dtype=DOUBLE).reshape(-1, *(() if dim is None else (dim,)))
+        for name, basis in bases(dim, DOUBLE).items():
+            yield f"{name}-{dim or 1}d", basis, lambda basis, t=t: basis(t)
+    both = bases(None, DOUBLE)
+    t = torch.linspace(-1, 1, 12, dtype=DOUBLE)
+    yield "Sum", both["Fourier"] + both["GaussianRBF"], lambda basis: basis(t)
+    yield "LearnedAlpha", LearnedAlpha(2, 1.5, dtype=DOUBLE), lambda module: module()
+    rows = torch.randn(5, 3)
+    yield "RegressionHead", RegressionHead(3), lambda head: head(rows).variance
+    yield "ClassificationHead", ClassificationHead(3, 4), lambda head: head(rows).probs
+    yield "FenchelYoungLoss", *_loss()
+    yield "RidgeRegression", *_regression()
+    yield "ForgettingMemory", *_memory(ForgettingMemory)
+    yield "ContractingMemory", *_memory(ContractingMemory)
+    for score in ("quadratic", "moments", "kernel", "mixture"):
+        yield f"attention-{score}", *_attention(score)
+    yield "attention-plane", *_attention("quadratic", 2)
+
+
+MODULES = {name: (module, answer) for name, module, answer in modules()}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_state_is_saved_and_loaded_as_tensors(name: str) -> None:
+    module, answer = MODULES[name]
+    twin, file = copy.deepcopy(module), io.BytesIO()
+    with torch.no_grad():
+        for tensor in twin.state_dict().values():
+            tensor.mul_(0.875) if tensor.is_floating_point() else None
+    expected = answer(module)
+    assert bool(twin.state_dict()) != torch.equal(answer(twin), expected)
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(answer(twin), expected)
+
+
+def test_every_module_is_asked() -> None:
+    found = set()
+    for info in pkgutil.walk_packages(sparsefam.__path__, "sparsefam."):
+        for name, kind in inspect.getmembers(importlib.import_module(info.name), inspect.isclass):
+            ours = issubclass(kind, nn.Module) and kind.__module__.startswith("sparsefam.")
+            if ours and not inspect.isabstract(kind) and not name.startswith("_"):
+                found.add(kind)
+    # A guide's state is that of its model's sites: Pyro's own modules, and tests of theirs.
+    found = {kind for kind in found if not issubclass(kind, PyroModule)}
+    asked = {type(part) for module, _ in MODULES.values() for part in module.modules()}
+    missing = {kind for kind in found if not any(issubclass(one, kind) for one in asked)}
+    assert not missing
