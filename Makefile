@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs bench accuracy clean
+.PHONY: help demo test test-slow lint docs bench accuracy inference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: $(STAMP) ## how fast expectations are, against the trapezoid rule
 
 accuracy: $(STAMP) ## how exact expectations are, against independent references
 	$(BIN)/python -m benchmarks.accuracy
+
+inference: $(STAMP) ## chains on supports that move, against quadrature: minutes
+	$(BIN)/python -m benchmarks.inference
 
 clean: ## remove what the other targets wrote, except .venv
 	rm -rf demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache

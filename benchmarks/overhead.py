@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -126,13 +127,9 @@ def _import_seconds() -> float:
 def measure_overhead(write: bool, command: str) -> None:
     """Prints the tables, and how the worst compares with what is allowed."""
     imported = _import_seconds()
-    rows, ratios = [], []
-    for shape in SHAPES:
-        for density in DENSITIES:
-            for validate in (True, False):
-                row, found = _row(density, shape, validate)
-                rows.append(row)
-                ratios.append(found)
+    cases = product(SHAPES, DENSITIES, (True, False))
+    found = [_row(density, shape, validate) for shape, density, validate in cases]
+    rows, ratios = zip(*found, strict=True)
     header = ["density", "shape", "validation", "log_prob µs", "Normal µs", "formula µs"]
     tables = [
         Table(

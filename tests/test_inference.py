@@ -1,5 +1,6 @@
 """Reparameterized sites: the same law, in coordinates that stand still."""
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -63,6 +64,14 @@ class Below(dist.TransformedDistribution):
 
     def expand(self, batch_shape, _instance=None):
         return dist.torch_distribution.ExpandedDistribution(self, batch_shape)
+
+
+class Endless(Below):
+    """The same, said of an interval without a lower end."""
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return constraints.interval(-torch.inf, self.end)
 
 
 class Cut(dist.TransformedDistribution):
@@ -140,6 +149,26 @@ def test_rounding_never_leaves_the_support(dtype: torch.dtype) -> None:
     site = traced(AutoSupportReparam()(model_of(lambda: law)), torch.ones_like(low))["y"]
     assert (site["value"] <= law.high).all()  # beyond, torch would have raised
     torch.testing.assert_close(site["value"], law.high)
+
+
+@pytest.mark.parametrize("place", [0.0, 1e4])
+def test_no_digits_are_lost_far_from_zero(place: float) -> None:
+    """In float32, where y itself has few of them."""
+    v = torch.tensor([1e-3, 0.4, 1.0 - 1e-3])
+    loc = torch.tensor(place)
+    u = 2 * v - 1
+    expected = {
+        dist.Uniform(loc, loc + 0.1): torch.zeros(3),
+        sf.TruncatedParabola(loc, 0.1): torch.log(6 * v * (1 - v)),
+        sf.LocationScale(loc, 0.1, lambda x: x**2 / 2): torch.log(2 * (1 - u.abs())),
+    }
+    for law, log_density in expected.items():
+        model = AutoSupportReparam()(model_of(lambda law=law: law.expand([3])))
+        torch.testing.assert_close(traced(model, v)["y_base"]["log_prob"], log_density)
+    law = sf.TruncatedParaboloid(loc.expand(2), 0.1 * TRIL.float())
+    nodes = traced(AutoSupportReparam()(model_of(lambda: law)), torch.tensor([0.6, -0.3]))
+    disc = torch.tensor(2 / torch.pi * (1 - 0.45)).log()
+    torch.testing.assert_close(nodes["y_base"]["log_prob"], disc)
 
 
 def test_plates_and_scales_reach_the_base() -> None:
@@ -272,9 +301,30 @@ def test_automatic_guides_find_the_posterior() -> None:
     u = 2 * v - 1
     torch.testing.assert_close(x, 4 * (1 - x - u), atol=1e-3, rtol=0)
     torch.testing.assert_close(2 * u / (1 - u * u), x, atol=1e-3, rtol=0)
-    normal = AutoNormal(model)
-    losses = [Trace_ELBO().loss(model, normal) for _ in range(50)]
-    assert all(abs(loss) < 1e3 for loss in losses)
+
+
+def test_a_normal_guide_in_standard_coordinates_has_the_loss_of_its_integral() -> None:
+    """At its start, by a grid over the two normal variables."""
+    model = AutoSupportReparam()(moving)
+    guide = AutoNormal(
+        model,
+        init_loc_fn=init_to_value(
+            values={"x": torch.tensor(0.3).double(), "y": torch.tensor(0.5).double()}
+        ),
+        init_scale=0.5,
+    )
+    pyro.set_rng_seed(0)
+    many = Trace_ELBO(num_particles=20_000, vectorize_particles=True, max_plate_nesting=0)
+    found = many.loss(model, guide)
+    nodes, weights = (torch.as_tensor(x) for x in np.polynomial.hermite_e.hermegauss(40))
+    weights = weights / weights.sum()
+    x = 0.3 + 0.5 * nodes[:, None]
+    v = torch.sigmoid(torch.logit(torch.tensor(0.6).double()) + 0.5 * nodes)
+    log_joint = dist.Normal(0.0, 1.0).log_prob(x) + (6 * v * (1 - v)).log()
+    log_joint = log_joint + dist.Normal(x + 2 * v - 1, 0.5).log_prob(torch.ones(()).double())
+    log_guide = 2 * dist.Normal(0.0, 0.5).entropy().neg() - (v * (1 - v)).log()
+    expected = (weights[:, None] * weights * (log_guide - log_joint)).sum()
+    assert found == pytest.approx(expected.item(), abs=0.03)
 
 
 def test_sites_are_recomputed_from_samples_of_the_base() -> None:
@@ -298,8 +348,9 @@ def test_sites_are_recomputed_from_samples_of_the_base() -> None:
             ),
             "MixtureSameFamily",
         ),
+        (Endless(A), "lower_bound must be finite"),
     ],
-    ids=["binomial", "categorical", "ellipsoids", "torch's mixture"],
+    ids=["binomial", "categorical", "ellipsoids", "torch's mixture", "no lower end"],
 )
 def test_what_has_no_standard_coordinates_is_refused(law, rule: str) -> None:
     model = poutine.reparam(model_of(lambda: law), config={"y": SupportReparam()})

@@ -78,20 +78,44 @@ def test_nothing_is_said_of_supports_that_stand_still() -> None:
     assert check_model(unmoved) == []
 
 
-def test_other_arguments_make_another_model() -> None:
-    watched = warn_moving_supports(poutine.condition(model, {"x": torch.tensor(0.0)}))
-    for width in torch.tensor([1.0, 2.0, 3.0]):
-        watched(width)
-        watched(width=width)
-    assert watched.watch.moved == set()
+def minibatch(widths: Tensor) -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("n", 20, subsample_size=len(widths)) as rows:
+        pyro.sample("still", dist.Uniform(torch.zeros(20)[rows], widths))
+        pyro.sample("y", dist.Uniform(x, x + torch.arange(1.0, 21.0)[rows]))
+
+
+def test_data_that_change_are_neither_a_reason_nor_an_excuse() -> None:
+    with pytest.warns(MovingSupportWarning, match="'y'") as caught:
+        assert check_model(minibatch, torch.ones(5)) == ["y"]
+    assert len(caught) == 1
+    watched = warn_moving_supports(minibatch)
+    x = torch.tensor(0.1, requires_grad=True)  # as kernels and guides give it
+    with pytest.warns(MovingSupportWarning, match="'y'") as caught:
+        for _ in range(3):
+            poutine.condition(watched, {"x": x})(torch.rand(5) + 1)
+    assert watched.watch.moved == {"y"} and len(caught) == 1
+
+
+def test_a_check_leaves_no_trace() -> None:
+    def learned() -> None:
+        scale = pyro.param("scale", torch.tensor(1.0))
+        pyro.sample("x", dist.Normal(pyro.param("new", torch.randn(3)), scale).to_event(1))
+
+    pyro.clear_param_store()
+    scale = pyro.param("scale", torch.tensor(2.0))
+    expected = pyro.util.get_rng_state()["torch"].clone()
+    assert check_model(learned) == []
+    assert torch.equal(pyro.util.get_rng_state()["torch"], expected)
+    assert list(pyro.get_param_store().keys()) == ["scale"] and pyro.param("scale") is scale
 
 
 def test_conditions_from_outside_are_no_excuse() -> None:
     watched = warn_moving_supports(model)
     latent = {"fixed": torch.tensor(0.5), "y": torch.tensor([0.5, 0.5])}
-    poutine.condition(watched, {"x": torch.tensor(0.0), **latent})()
+    x = torch.tensor(0.1, requires_grad=True)
     with pytest.warns(MovingSupportWarning, match="site 'y'"):
-        poutine.condition(watched, {"x": torch.tensor(0.1), **latent})()
+        poutine.condition(watched, {"x": x, **latent})()
 
 
 def test_chains_warn_once_and_reparameterized_ones_never() -> None:

@@ -1,12 +1,16 @@
-"""Inference in Pyro that is right where a site's support moves with other latent sites."""
+"""Inference in Pyro where supports have ends: sites that move, guides that are compact."""
 
+from .guides import AutoBetaGaussian
 from .moving import MovingSupportWarning, check_model, warn_moving_supports
 from .reparam import AutoSupportReparam, SupportReparam
+from .tsallis import TsallisELBO
 
 __all__ = [
+    "AutoBetaGaussian",
     "AutoSupportReparam",
     "MovingSupportWarning",
     "SupportReparam",
+    "TsallisELBO",
     "check_model",
     "warn_moving_supports",
 ]

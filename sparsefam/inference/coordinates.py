@@ -8,6 +8,7 @@ from torch.distributions import biject_to, constraints
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import IndependentTransform, Transform
 
+from ..numerics.arguments import require
 from ..supports import Ellipsoid, Interval, RealLine
 
 __all__ = ["placement", "support_numbers"]
@@ -94,6 +95,7 @@ class _UnitToInterval(_Placement):
         super().__init__(cache_size=cache_size)
         self._args, self.codomain = (support, lower, upper), support
         ends = torch.as_tensor(lower), torch.as_tensor(upper)
+        require(ends[0].isfinite(), "lower_bound", "finite", ends[0])
         self._lower, self._upper = torch.broadcast_tensors(*ends)
         self._shape = self._lower.shape
         self._bounded = self._upper.isfinite()
@@ -160,9 +162,7 @@ class _BallToEllipsoid(_Placement):
         return t
 
     def _inverse(self, y: Tensor) -> Tensor:
-        offset = (y - self.codomain.loc).unsqueeze(-1)
-        u: Tensor = torch.linalg.solve_triangular(self.codomain.scale_tril, offset, upper=False)
-        return u.squeeze(-1)
+        return self.codomain._standardize(y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)

@@ -1,7 +1,8 @@
 """Warnings for models whose supports move where plain Hamiltonian Monte Carlo cannot follow.
 
 Pyro's kernels ask for a support once and say to nobody when they do, so that they cannot be made
-to warn without replacing parts of Pyro. A model can: it sees the support in each trace.
+to warn without replacing parts of Pyro. A model can: in each trace, autograd tells whether a
+support was computed from the values of latent sites.
 """
 
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor
 
 from .coordinates import support_numbers
@@ -18,15 +20,19 @@ from .reparam import support_of
 
 __all__ = ["MovingSupportWarning", "check_model", "warn_moving_supports"]
 
+# Traces with gradients that a watch looks at: the supports of later ones are made alike.
+_LOOKS = 16
+
 
 class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
 
 def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Runs a model sixteen times and warns of each latent site whose support moves.
+    """Runs a model once and warns of each latent site whose support moves.
 
-    A support that follows a discrete site is missed if that has the same value in all runs.
+    Random numbers and parameters are afterwards what they were. A support that follows a site of
+    whole numbers, such as a categorical one, is not seen to move: those have no derivative.
 
     Args:
         model: A model of Pyro's.
@@ -40,18 +46,23 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
         MovingSupportWarning: For each of them.
     """
     watched = warn_moving_supports(model)
-    with pyro.poutine.block(), torch.no_grad():
-        for _ in range(16):
-            watched(*args, **kwargs)
+    store, random = pyro.get_param_store(), get_rng_state()
+    try:
+        # Outermost the sites are differentiable, so that they are for all that the watch sees.
+        with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
+            with _Differentiable():
+                watched(*args, **kwargs)
+    finally:
+        set_rng_state(random)
     return sorted(watched.watch.moved)
 
 
 def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
-    """The same model, which warns when the support of a latent site moves between two traces.
+    """The same model, which warns when the support of a latent site moves with other latent sites.
 
     `NUTS(warn_moving_supports(model))` then warns in its first steps, where `NUTS(model)` would
-    sample a wrong law in silence. Sites that are reparameterized, inside or outside of this, are
-    none to warn of.
+    sample a wrong law in silence; so does `SVI`, if the guide's samples have gradients. Sites that
+    are reparameterized, inside or outside of this, are none to warn of.
 
     Args:
         model: A model of Pyro's.
@@ -65,25 +76,39 @@ def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
 class _WatchedModel:
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model, self.watch = model, _Watch()
-        self._called_with: list[Any] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        if not _identical(given, self._called_with):
-            # Another model in effect: its supports may differ with no latent site to blame.
-            self._called_with, self.watch.seen = given, {}
         with self.watch:
             return self.model(*args, **kwargs)
 
 
+class _Differentiable(Messenger):
+    """Gives latent sites values that have gradients."""
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        value = msg["value"]
+        if not msg["is_observed"] and isinstance(value, Tensor) and value.is_floating_point():
+            msg["value"] = value.detach().requires_grad_()
+
+
 class _Watch(Messenger):
-    """Remembers the supports of latent sites, and compares."""
+    """Asks whether the supports of latent sites depend on the values of others."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: dict[str, list[Tensor]] = {}
         self.moved: set[str] = set()
+        self._looks = 0
         self._latent: set[str] = set()
+        self._values: list[Tensor] = []
+
+    def __enter__(self) -> Any:
+        self._values = []
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._looks += bool(self._values)
+        self._values = []  # and with them their graphs
+        super().__exit__(*exception)
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         # Handlers outside, such as the conditions of NUTS, may yet make it an observed one.
@@ -93,16 +118,16 @@ class _Watch(Messenger):
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         # Only now, when a reparameterizer has had its turn.
-        name, support = msg["name"], support_of(msg["fn"])
-        latent = name in self._latent and name not in self.moved
-        if not latent or support is None or support.is_discrete:
+        name, value = msg["name"], msg["value"]
+        if name not in self._latent or self._looks == _LOOKS or torch._C._get_tracing_state():
             return
-        if torch._C._get_tracing_state():
-            return
-        numbers = [x.detach() for x in support_numbers(support)]
-        if not _agree(self.seen.setdefault(name, numbers), numbers):
-            self.moved.add(name)
-            _warn(name)
+        support = support_of(msg["fn"])
+        if support is not None and not support.is_discrete and name not in self.moved:
+            if _depends(support_numbers(support), self._values):
+                self.moved.add(name)
+                _warn(name)
+        if isinstance(value, Tensor) and value.requires_grad:
+            self._values.append(value)
 
 
 def _warn(name: str) -> None:
@@ -116,16 +141,12 @@ def _warn(name: str) -> None:
     )
 
 
-def _identical(given: list[Any], before: list[Any]) -> bool:
-    return len(given) == len(before) and all(a is b for a, b in zip(given, before, strict=True))
-
-
-def _agree(first: list[Tensor], then: list[Tensor]) -> bool:
-    """Whether two supports are the same, with NaN where there is no interval."""
-    if len(first) != len(then):
+def _depends(numbers: list[Tensor], values: list[Tensor]) -> bool:
+    """Whether any of the numbers was computed from any of the values."""
+    made = [x.double().sum() for x in numbers if x.requires_grad]
+    if not made or not values:
         return False
-    try:
-        pairs = [torch.broadcast_tensors(a, b) for a, b in zip(first, then, strict=True)]
-    except RuntimeError:
-        return False  # not even of one shape
-    return all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+    slopes = torch.autograd.grad(
+        torch.stack(made).sum(), values, retain_graph=True, allow_unused=True
+    )
+    return any(slope is not None for slope in slopes)

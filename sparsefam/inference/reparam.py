@@ -14,9 +14,10 @@ from pyro.distributions.torch_distribution import (
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Independent, Uniform
 from torch.distributions.constraints import Constraint
 
+from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..supports import IntervalUnion
 from .coordinates import placement, support_numbers
 
@@ -146,7 +147,27 @@ def _coordinates(name: str, fn: Any, support: Constraint) -> _Coordinates:
             f"site {name!r} must have a support with standard coordinates, got "
             f"{type(fn).__name__} on {support}: {error}"
         ) from error
-    return _Coordinates(dist.TransformedDistribution(fn, [place.inv]), place, place.inv)
+    still = _standing_still(fn)
+    # Where the law is of a known form, by a map that is a number: in y = a + (b - a) v the digits
+    # of v are lost far from zero, those of a uniform's last v even its density.
+    from_still = place if still is fn else placement(still.support)
+    return _Coordinates(dist.TransformedDistribution(still, [from_still.inv]), place, place.inv)
+
+
+def _standing_still(fn: Any) -> Any:
+    """The law with its place at 0 and its size 1, if that is known; else the law itself."""
+    if type(fn) in (Uniform, dist.Uniform):  # a subclass may have a density of its own
+        level = torch.zeros_like(fn.low)
+        return dist.Uniform(level, level + 1)
+    if not isinstance(fn, SymmetricDistribution | EllipticalDistribution):
+        return fn
+    still: Any = fn.expand(fn.batch_shape)
+    still.loc = torch.zeros_like(fn.loc)
+    if isinstance(fn, SymmetricDistribution):
+        still.scale = torch.ones_like(fn.scale)
+    else:
+        still.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    return still
 
 
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)

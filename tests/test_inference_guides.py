@@ -1,0 +1,198 @@
+"""Compact guides: where they are zero, and the moments they find, against a grid."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import (
+    SVI,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    config_enumerate,
+)
+from pyro.infer.autoguide import AutoNormal, init_to_value
+from torch import Tensor
+from torch.distributions import constraints
+
+import sparsefam as sf
+from sparsefam.inference import AutoBetaGaussian, AutoSupportReparam
+
+DOUBLE = torch.float64
+ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+
+
+def fitted(model, guide, steps: int, elbo=None, rate: float = 0.05) -> None:
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    elbo = elbo or Trace_ELBO(30, vectorize_particles=True, max_plate_nesting=0)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": rate, "lrd": 0.01 ** (1 / steps)}), elbo)
+    for _ in range(steps):
+        svi.step()
+
+
+def best_moments(log_density: Tensor, t: Tensor) -> tuple[float, float]:
+    weights = log_density.exp()
+    mean = (weights * t).sum() / weights.sum()
+    return mean.item(), ((weights * (t - mean).square()).sum() / weights.sum()).item()
+
+
+def skewed() -> None:
+    z = pyro.sample("z", dist.Gamma(3 * ONE, ONE))
+    pyro.sample("o", dist.Normal(z, 1.0), obs=2 * ONE)
+
+
+def started():
+    return init_to_value(values={"z": 1.8 * ONE})
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_one_site_is_that_of_the_least_divergence(alpha: float) -> None:
+    """Found on a grid over the guide's two numbers, by quadrature."""
+    guide = AutoBetaGaussian(skewed, alpha, init_loc_fn=started(), init_scale=0.3)
+    fitted(skewed, guide, 150)
+    loc, scale = (x.detach() for x in guide._get_loc_and_scale("z"))
+    nodes, weights = sf.BetaGaussian(ZERO, ONE, alpha).quadrature(64)
+
+    def divergence(loc: Tensor, scale: Tensor) -> Tensor:
+        free = loc + scale * nodes.reshape(-1, *(1,) * loc.dim())
+        z = free.exp()
+        log_p = 3 * free - z - (z - 2).square() / 2
+        return -(weights.reshape(-1, *(1,) * loc.dim()) * log_p).sum(0) - scale.log()
+
+    locs = torch.linspace(0.2, 1.2, 201, dtype=DOUBLE)[:, None].expand(201, 201)
+    scales = torch.linspace(-1.0, 1.0, 201, dtype=DOUBLE).exp().expand(201, 201) * scale
+    best = divergence(locs, scales).argmin()
+    assert loc.item() == pytest.approx(locs.flatten()[best].item(), abs=0.02)
+    assert (scale / scales.flatten()[best]).item() == pytest.approx(1.0, abs=0.04)
+
+
+def plane() -> None:
+    """A parabola whose place is latent, and an observation of it."""
+    x = pyro.sample("x", dist.Normal(ZERO, ONE))
+    y = pyro.sample("y", sf.TruncatedParabola(x, 2 * ONE))
+    for name, t, noise in (("seen_x", x, 0.1), ("seen_y", y, 1.0)):
+        pyro.sample(name, dist.Normal(t, noise), obs=ONE / 2)
+
+
+def test_two_sites_and_a_support_that_moves() -> None:
+    """Means and variances of the posterior, whose sites hardly depend on each other, on a grid."""
+    guide = AutoBetaGaussian(AutoSupportReparam()(plane), 1.25, init_scale=0.3)
+    fitted(AutoSupportReparam()(plane), guide, 250)
+    points = torch.linspace(0, 1, 401, dtype=DOUBLE), torch.linspace(-1, 1, 401, dtype=DOUBLE)[1:-1]
+    x, u = torch.meshgrid(*points, indexing="ij")
+    y = x + 2 * u
+    log_p = -x.square() / 2 + torch.log(1 - u.square())
+    log_p = log_p - (x - 0.5).square() / (2 * 0.1**2) - (y - 0.5).square() / 2
+    with pyro.plate("draws", 4000), torch.no_grad():
+        draws = guide()
+    found_x = draws["x"]
+    found_y = found_x + 2 * (2 * draws["y_base"] - 1)
+    for found, t in ((found_x, x), (found_y, y)):
+        mean, variance = best_moments(log_p, t)
+        assert found.mean().item() == pytest.approx(mean, abs=0.03)
+        assert found.var().item() == pytest.approx(variance, rel=0.15)
+
+
+def vectors() -> None:
+    with pyro.plate("n", 3):
+        pyro.sample("p", dist.Dirichlet(torch.ones(4, dtype=DOUBLE)))
+    pyro.sample("z", dist.LogNormal(ZERO, ONE))
+
+
+def test_density_is_zero_beyond_its_ends_and_else_that_of_the_change_of_variable() -> None:
+    guide = AutoBetaGaussian(vectors, 2.0, init_scale=0.3)
+    guide()
+    low, high = guide.quantiles([0.0, 1.0])["z"]
+    loc, scale = guide._get_loc_and_scale("z")
+    assert (high / low).log().item() == pytest.approx(2 * 0.3 * math.sqrt(5))
+
+    def log_prob(z: Tensor) -> Tensor:
+        held = {"z_unconstrained": z.log()}
+        trace = poutine.trace(poutine.condition(guide, held)).get_trace()
+        trace.compute_log_prob()
+        return trace.nodes["z_unconstrained"]["log_prob"] + trace.nodes["z"]["log_prob"]
+
+    assert log_prob(low * 0.999) == -math.inf and log_prob(high * 1.001) == -math.inf
+    middle = (low + high) / 2
+    expected = sf.TruncatedParabola(loc, scale).log_prob(middle.log()) - middle.log()
+    torch.testing.assert_close(log_prob(middle), expected)
+    with pyro.plate("draws", 1000, dim=-2):
+        draws = guide()
+    assert draws["p"].shape == (1000, 3, 4)
+    torch.testing.assert_close(draws["p"].sum(-1), torch.ones(1000, 3, dtype=DOUBLE))
+    assert (draws["z"] >= low).all() and (draws["z"] <= high).all()
+    half, median = guide.quantiles([0.5])["p"][0], guide.median()["p"]
+    torch.testing.assert_close(half, median)
+
+
+def test_it_is_the_normal_guide_where_alpha_is_one() -> None:
+    start = {"init_loc_fn": started(), "init_scale": 0.3}
+    guides = [AutoBetaGaussian(skewed, 1.0, **start), AutoNormal(skewed, **start)]
+    losses = []
+    for guide in guides:
+        pyro.clear_param_store()
+        guide()
+        pyro.set_rng_seed(3)
+        losses.append(Trace_ELBO(20).loss(skewed, guide))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    levels = [0.1, 0.9]
+    torch.testing.assert_close(*(guide.quantiles(levels)["z"] for guide in guides))
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="alpha must be at least 1, got 0.5"):
+        AutoBetaGaussian(skewed, 0.5)
+    with pytest.raises(ValueError, match="init_scale"):
+        AutoBetaGaussian(skewed, 2.0, init_scale=-1.0)
+
+
+DATA = torch.tensor([-1.2, -0.8, 0.9, 1.4, 1.0], dtype=DOUBLE)
+
+
+@config_enumerate
+def assigned() -> None:
+    """Data of one of two parabolas each, the place of one being latent."""
+    place = pyro.sample("place", dist.Normal(ONE, ONE))
+    with pyro.plate("data", len(DATA)):
+        which = pyro.sample("which", dist.Categorical(torch.tensor([0.4, 0.6], dtype=DOUBLE)))
+        loc = torch.where(which == 1, place, -ONE)
+        pyro.sample("o", sf.TruncatedParabola(loc, 1.5 * ONE), obs=DATA)
+
+
+def summed(place: Tensor) -> Tensor:
+    shares = torch.tensor([0.4, 0.6], dtype=DOUBLE)
+    loc = torch.stack(torch.broadcast_tensors(-ONE, place), -1).unsqueeze(-2)
+    parts = shares * sf.TruncatedParabola(loc, 1.5 * ONE).prob(DATA.unsqueeze(-1))
+    return parts.sum(-1).log().sum(-1) + dist.Normal(ONE, ONE).log_prob(place)
+
+
+def compact() -> Tensor:
+    loc = pyro.param("loc", ONE.clone())
+    scale = pyro.param("scale", ONE / 2, constraint=constraints.positive)
+    return pyro.sample("place", sf.TruncatedParabola(loc, scale))
+
+
+def test_a_discrete_site_beside_a_compact_one_is_summed_out() -> None:
+    """The loss is the exact sum over assignments at the guide's sample; zeros are no NaN."""
+    pyro.clear_param_store()
+    elbo = TraceEnum_ELBO(max_plate_nesting=1)
+    for seed in range(5):
+        pyro.set_rng_seed(seed)
+        place = compact().detach()
+        pyro.set_rng_seed(seed)
+        loss = elbo.loss_and_grads(assigned, compact)
+        expected = sf.TruncatedParabola(ONE, ONE / 2).log_prob(place) - summed(place)
+        assert loss == pytest.approx(expected.item(), abs=1e-9)
+    assert all(x.grad.isfinite() for _, x in pyro.get_param_store().named_parameters())
+
+
+def test_its_guide_finds_the_posterior_of_the_sum() -> None:
+    fitted(assigned, compact, 250, TraceEnum_ELBO(10, 1, vectorize_particles=True))
+    t = torch.linspace(-1, 3, 2001, dtype=DOUBLE)
+    mean, variance = best_moments(summed(t), t)
+    found = sf.TruncatedParabola(pyro.param("loc"), pyro.param("scale"))
+    assert found.mean.item() == pytest.approx(mean, abs=0.05)
+    assert found.variance.item() == pytest.approx(variance, rel=0.3)

@@ -1,0 +1,146 @@
+"""The bound that stays finite: its values, gradients and optimum against integrals on a grid."""
+
+import math
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO
+from torch import Tensor
+from torch.distributions import constraints
+
+import sparsefam as sf
+from sparsefam.inference import TsallisELBO
+
+DOUBLE = torch.float64
+ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+PRIORS = {"smooth": sf.BetaGaussian(ZERO, ONE, 1.5), "jump": sf.BetaGaussian(ZERO, ONE, math.inf)}
+COINS = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=DOUBLE)
+
+
+def model(kind: str = "smooth") -> None:
+    """Two heads and two tails: the posterior is a beta-Gaussian with an exponent two higher."""
+    z = pyro.sample("z", PRIORS[kind])
+    with pyro.plate("n", 4):
+        pyro.sample("o", dist.Bernoulli(((1 + z) / 2).clamp(0, 1)), obs=COINS)
+
+
+def log_joint(t: Tensor, kind: str = "smooth") -> Tensor:
+    safe = t.clamp(-1 + 1e-15, 1 - 1e-15)
+    found = PRIORS[kind].log_prob(safe) + 2 * torch.log((1 - safe.square()) / 4)
+    return torch.where(t.abs() < 1, found, -math.inf)
+
+
+def log_moment(loc: Tensor, scale: Tensor, alpha: float, kind: str = "smooth") -> Tensor:
+    """log of the integral of q^alpha p^(1 - alpha), on the part of q's support that p shares."""
+    low, high = torch.maximum(loc - scale, -ONE), torch.minimum(loc + scale, ONE)
+    nodes, weights = (torch.as_tensor(x) for x in np.polynomial.legendre.leggauss(400))
+    t = (low + high) / 2 + (high - low) / 2 * nodes
+    log_q = sf.BetaGaussian(loc, scale, 1.5).log_prob(t)
+    powers = alpha * log_q + (1 - alpha) * log_joint(t, kind)
+    return torch.logsumexp(powers + weights.log(), 0) + ((high - low) / 2).log()
+
+
+def many(alpha: float, count: int = 100_000) -> TsallisELBO:
+    return TsallisELBO(alpha, count, vectorize_particles=True, max_plate_nesting=1)
+
+
+def guide_of(loc: Tensor, scale: Tensor, path: bool = True):
+    return lambda *_: pyro.sample("z", sf.BetaGaussian(loc, scale, 1.5).has_rsample_(path))
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.8])
+@pytest.mark.parametrize(("kind", "path"), [("smooth", True), ("smooth", False), ("jump", False)])
+def test_value_and_gradients_are_those_of_the_integral(kind: str, path: bool, alpha: float) -> None:
+    """With a third of the guide's support outside of the model's."""
+    loc, scale = (torch.tensor(x, dtype=DOUBLE, requires_grad=True) for x in (0.6, 1.0))
+    exact = -log_moment(loc, scale, alpha, kind) / (1 - alpha)
+    expected = torch.stack(torch.autograd.grad(exact, [loc, scale]))
+    found = []
+    for seed in range(8):
+        pyro.set_rng_seed(seed)
+        loss = many(alpha).differentiable_loss(model, guide_of(loc, scale, path), kind)
+        found.append(torch.stack([loss.detach(), *torch.autograd.grad(loss, [loc, scale])]))
+    runs = torch.stack(found)
+    error = runs.std(0) / 8**0.5
+    assert ((runs.mean(0) - torch.cat([exact.detach()[None], expected])).abs() < 5 * error).all()
+    assert (error < 0.05).all()
+
+
+def test_one_is_the_usual_bound_and_the_scale_that_of_renyi() -> None:
+    """Where supports are nested."""
+    guide = guide_of(0.1 * ONE, 0.5 * ONE)
+
+    def loss(bound) -> float:
+        pyro.set_rng_seed(0)
+        return bound.loss(model, guide)
+
+    settings = {"num_particles": 50, "vectorize_particles": True, "max_plate_nesting": 1}
+    assert loss(TsallisELBO(1 - 1e-6, **settings)) == pytest.approx(
+        loss(Trace_ELBO(**settings)), abs=1e-4
+    )
+    # One step is its own scale, where the bounds are equal.
+    expected = loss(RenyiELBO(0.5, **settings))
+    assert loss(TsallisELBO(0.5, **settings)) == pytest.approx(expected, abs=1e-9)
+    one_by_one = TsallisELBO(0.5, 50)
+    assert loss(one_by_one) == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.9])
+def test_the_best_guide_is_the_posterior(alpha: float) -> None:
+    """From a start where the usual bound is infinite."""
+
+    def guide() -> None:
+        loc = pyro.param("loc", 0.6 * ONE)
+        scale = pyro.param("scale", 1.2 * ONE, constraint=constraints.positive)
+        pyro.sample("z", sf.BetaGaussian(loc, scale, 1.25))
+
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    assert Trace_ELBO(num_particles=64).loss(model, guide) == math.inf
+    bound = many(alpha, 200)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.99}), bound)
+    losses = [svi.step() for _ in range(250)]
+    assert torch.tensor(losses).isfinite().all()
+    assert pyro.param("loc").item() == pytest.approx(0.0, abs=0.03)
+    assert pyro.param("scale").item() == pytest.approx(1.0, abs=0.03)
+    t = torch.linspace(-1, 1, 4001, dtype=DOUBLE)
+    evidence = torch.trapezoid(log_joint(t).exp(), t).log().item()
+    assert losses[-1] == pytest.approx(-evidence, abs=0.05)
+
+
+def test_the_scale_carries_evidence_that_has_no_exponential() -> None:
+    """A likelihood of e^-5000, in float32."""
+
+    def far() -> None:
+        z = pyro.sample("z", sf.TruncatedParabola(0.0, 1.0))
+        pyro.factor("far", -5000 - z)
+
+    loc = torch.zeros((), requires_grad=True)
+    bound = TsallisELBO(0.5, 1000, vectorize_particles=True, max_plate_nesting=0)
+    pyro.set_rng_seed(0)
+    loss = bound.differentiable_loss(far, lambda: pyro.sample("z", sf.TruncatedParabola(loc, 0.5)))
+    (slope,) = torch.autograd.grad(loss, loc)
+    assert loss.item() == pytest.approx(5000, abs=1) and 0 < slope < 3
+
+
+def test_particles_that_are_all_outside_cost_a_finite_amount() -> None:
+    bound = many(0.5, 10)
+    inside, outside = guide_of(ZERO, ONE / 2), guide_of(9 * ONE, ONE)
+    before = bound.loss_and_grads(model, inside)
+    loc = torch.tensor(9.0, dtype=DOUBLE, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match="none of 10 particles is on the support"):
+        after = bound.loss_and_grads(model, guide_of(loc, ONE))
+    # -c + 1/(1 - alpha), with the scale a tenth lower than it was.
+    assert after == pytest.approx(before + 2 - 2 * math.log(0.9), abs=1e-6)
+    assert loc.grad == 0
+    with pytest.raises(ValueError, match="guide must overlap .* got no particle of 10"):
+        many(0.5, 10).loss(model, outside)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0, math.nan])
+def test_orders_outside_of_zero_and_one_are_refused(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha must be between 0 and 1, got"):
+        TsallisELBO(alpha)
