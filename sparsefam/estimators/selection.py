@@ -9,6 +9,8 @@ __all__ = ["Chosen", "best_of", "best_penalty"]
 
 # How often in a row a candidate may be worse than the best before the rest is not tried.
 _PATIENCE = 2
+# To what the losses that are compared are minimised.
+_ROUGH = 1e-5
 
 
 class Chosen(NamedTuple):
@@ -35,13 +37,15 @@ def best_of(candidates: Iterable[float], tried: Callable[[float], Chosen]) -> Ch
 def best_penalty(
     objective: Objective, penalties: Sequence[float], tol: float, max_iter: int
 ) -> Chosen:
-    """The best of penalties; each fit starts where the last one ended."""
+    """The best of penalties, fitted to `tol`; each fit starts where the last one ended."""
     start = objective.data.first.new_zeros(objective.features.mixing.shape[1])
 
     def tried(penalty: float) -> Chosen:
         nonlocal start
-        fit = objective.minimum(start, penalty, tol, max_iter)
+        fit = objective.minimum(start, penalty, max(tol, _ROUGH), max_iter)
         start = fit.coefficients
         return Chosen(objective, fit, penalty)
 
-    return best_of(penalties, tried)
+    best = best_of(penalties, tried)
+    fit = objective.minimum(best.fit.coefficients, best.penalty, tol, max_iter)
+    return best._replace(fit=fit)
