@@ -288,6 +288,12 @@ def test_what_is_no_base(base: Any, dim: int, rule: str) -> None:
         BaseMeasure(base, dim, DOUBLE)
 
 
+def test_a_law_without_mean_and_quantiles_is_no_base() -> None:
+    base = td.RelaxedBernoulli(number(0.5), probs=number(0.5))
+    with pytest.raises(ValueError, match="^base must be a distribution with a mean or quantiles"):
+        KernelExp(torch.tensor(WEIGHTS), torch.tensor(POINTS), smooth, base)
+
+
 @pytest.mark.parametrize("family", [td.Normal, td.Gumbel, td.LogNormal])
 def test_bases_are_constant(family: Any) -> None:
     with pytest.raises(ValueError, match="^base must be constant"):

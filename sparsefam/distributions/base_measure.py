@@ -76,7 +76,11 @@ class BaseMeasure:
         try:
             mean = factor.mean
         except NotImplementedError:
-            return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
+            try:
+                return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
+            except NotImplementedError:
+                rule = "a distribution with a mean or quantiles"
+                raise ValueError(f"base must be {rule}, got {factor}") from None
         return mean if torch.isfinite(mean).all() else factor.mode
 
     def is_of(self, base: Base, t: Tensor) -> bool:
