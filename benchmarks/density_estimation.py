@@ -164,10 +164,11 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     parts = []
-    for size in SIZES:
+    for size in options.sizes:
         table, slowest = _table(size, options.rounds)
         table.show()
         line = f"SparseDensity takes at most {slowest:.1f} s on one core, settings chosen."
