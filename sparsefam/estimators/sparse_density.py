@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel
+from ..losses.conjugates import conjugate
 from .arguments import alpha_of, bandwidth_of, points_of, positive
 from .design import Gaussian, box, density, objective, spread
 from .extent import Extent
@@ -243,9 +244,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         so that bandwidths and penalties can be compared by cross-validation; losses of different
         alpha or bases cannot.
         """
-        p = self.density_
-        conjugate = p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
-        return float(p.score(self._locations(X)).mean() - conjugate)
+        f = self.density_.score
+        return float(f(self._locations(X)).mean() - conjugate(f, self.density_))
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draws (n_samples, D) from the density.
