@@ -29,8 +29,8 @@ __all__ = ["normalized_weights"]
 
 # A step after which the error is that of the rule's own weights, so that effective ones come next.
 _NEAR = 1e-3
-# Steps with effective weights: where values are not looked at, and at most.
-_STEPS = {torch.float32: 2, torch.float64: 4}
+# Steps after the first effective weights: where values are not looked at, and at most.
+_STEPS = {torch.float32: 1, torch.float64: 3}
 _MOST_STEPS = 30
 
 
