@@ -73,6 +73,40 @@ def test_a_reset_forgets_one_example(kind: type) -> None:
     assert (fresh.coefficients[1] - kept.coefficients[1]).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
+def test_what_is_forgotten_may_be_nan(kind: type) -> None:
+    positions, values = sequence()
+    memory = kind(regression())
+    _, state = memory(positions, values)
+    if isinstance(state, Tensor):
+        state = torch.where(torch.tensor([True, False]).reshape(2, 1, 1), torch.nan, state)
+    else:
+        state = Statistics(*[x.index_fill(0, torch.tensor([0]), torch.nan) for x in state])
+    function, _ = memory(positions, values, state, reset=torch.tensor([True, False]))
+    fresh, _ = memory(positions, values)
+    torch.testing.assert_close(function.coefficients[0], fresh.coefficients[0])
+    assert function.coefficients.isfinite().all()
+
+
+def test_a_shared_grid_stays_one_matrix() -> None:
+    _, values = sequence()
+    t = torch.linspace(0, 1, 60, dtype=DOUBLE)
+    memory = ForgettingMemory(regression())
+    _, state = memory(t, values)
+    _, state = memory(t, values, state)
+    assert state.gram.shape == (1, 12, 12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_values_of_half_precision(dtype: torch.dtype) -> None:
+    positions, values = sequence()
+    for memory in (ForgettingMemory(regression()), ContractingMemory(regression())):
+        _, state = memory(positions, values.to(dtype))
+        function, _ = memory(positions, values.to(dtype), state)
+        assert function.coefficients.dtype == dtype
+        assert function.coefficients.isfinite().all()
+
+
 def test_the_past_is_squeezed() -> None:
     """The first function goes to the left, and further left as the others come."""
     t = torch.linspace(0, 1, 80, dtype=DOUBLE)
@@ -131,9 +165,13 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: ContractingMemory(regression())(torch.ones(2, 3), torch.ones(2, 3)),
+            "values must have shape",
+        ),
         (lambda: ForgettingMemory(regression(), keep=1.5), "keep must be from 0 to 1, got 1.5"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
-        (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1"),
+        (lambda: ContractingMemory(regression(), samples=0), "samples must be a positive integer"),
         (
             lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
             "regression must have a basis of numbers",

@@ -177,9 +177,12 @@ def test_exact_observations_are_kept() -> None:
 
 def test_zeros_stay_zeros() -> None:
     t, values = data(30, 0.0)
-    function = RidgeRegression(rbf(), "gcv").fit(t, 0 * values)
+    values = (0 * values).requires_grad_()
+    function = RidgeRegression(rbf(), "gcv").fit(t, values)
     assert not function.coefficients.any()
     assert function.penalty.isfinite().all()
+    (slope,) = torch.autograd.grad(function.coefficients.sum() + function.penalty.sum(), values)
+    assert slope.isfinite().all()
 
 
 def test_maps() -> None:

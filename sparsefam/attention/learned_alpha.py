@@ -54,7 +54,7 @@ class LearnedAlpha(nn.Module):
             raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
         if not high > _LEAST:
             raise ValueError(f"high must be above {_LEAST}, got {high}")
-        first = torch.tensor(start, dtype=torch.float64)
+        first = torch.tensor(start, dtype=torch.float64, device="cpu")
         if first.shape not in ((), (num_heads,)) or not ((first > _LEAST) & (first < high)).all():
             raise ValueError(
                 f"start must be a number, or {num_heads} of them, between {_LEAST} and {high}, "
@@ -67,7 +67,7 @@ class LearnedAlpha(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Back to the start."""
-        above = torch.tensor(self.start, dtype=torch.float64) - _LEAST
+        above = torch.tensor(self.start, dtype=torch.float64, device="cpu") - _LEAST
         if self.high == math.inf:
             weight = above + torch.log(-torch.expm1(-above))
         else:

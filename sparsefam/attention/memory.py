@@ -1,9 +1,10 @@
 """Memories of fixed size for sequences of any length, with a state that goes in and comes out."""
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
-from ..numerics.arguments import require
+from .arguments import is_count
+from .observations import check_shapes, require
 from .regression import RidgeRegression
 from .statistics import Statistics
 from .value_function import ValueFunction
@@ -69,7 +70,7 @@ class ForgettingMemory(nn.Module):
         found = self.regression.statistics(positions, values, mask)
         if state is not None:
             _require_like(state.cross, found.cross)
-            found = state.plus(found, _kept(self.keep, reset, found.number))
+            found = state.plus(found, _kept(self.keep, reset, len(values), values.device))
         return self.regression.solve(found, values.dtype), found
 
 
@@ -96,8 +97,8 @@ class ContractingMemory(nn.Module):
         super().__init__()
         if not 0 < tau < 1:
             raise ValueError(f"tau must be between 0 and 1, got {tau}")
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}")
+        if not is_count(samples):
+            raise ValueError(f"samples must be a positive integer, got {samples!r}")
         if regression.basis.event_shape:
             raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
         self.regression, self.tau, self.samples = regression, tau, samples
@@ -130,38 +131,44 @@ class ContractingMemory(nn.Module):
             ValueError: What `RidgeRegression.fit` refuses; positions outside of [0, 1]; a state or
                 `reset` of another shape.
         """
-        within = (positions >= 0) & (positions <= 1)
-        within = within if mask is None else within | ~mask
-        require(within, "positions", "in [0, 1]", positions)
+        check_shapes(positions, values, mask, Size(), self.regression.group is not None)
+        if self.regression.validate_args:
+            within = (positions >= 0) & (positions <= 1)
+            within = within if mask is None else within | ~mask
+            require(within, "positions must be in [0, 1]", positions.expand(within.shape))
         if state is None:
             found = self.regression.statistics(positions, values, mask)
         else:
-            kept = _kept(1.0, reset, values[:, 0, 0].double())
+            kept = _kept(1.0, reset, len(values), values.device)
             later = self.tau + (1 - self.tau) * positions
             if reset is not None:
                 later = torch.where(reset.unsqueeze(-1), positions, later)
             found = self.regression.statistics(later, values, mask)
             _require_like(state, found.cross)
-            found = self._squeezed(state, values).plus(found, kept)
+            found = self._squeezed(state).plus(found, kept)
         function = self.regression.solve(found, values.dtype)
         return function, function.coefficients
 
-    def _squeezed(self, coefficients: Tensor, like: Tensor) -> Statistics:
-        """The sums over values of the last functions, where the past goes."""
-        steps = torch.arange(self.samples, dtype=like.dtype, device=like.device) + 0.5
-        s = steps / self.samples
-        past = torch.einsum("ln,bne->ble", self.regression.basis(s), coefficients)
-        return self.regression.statistics(self.tau * s, past)
+    def _squeezed(self, coefficients: Tensor) -> Statistics:
+        """The sums over values of the last functions, where the past goes.
+
+        Of this rank alone: every rank knows all of the past.
+        """
+        steps = torch.arange(self.samples, dtype=torch.float64, device=coefficients.device)
+        s = (steps + 0.5) / self.samples
+        features = self.regression.basis(s).double()
+        past = torch.einsum("ln,bne->ble", features, coefficients.double())
+        return self.regression.local_statistics((self.tau * s).unsqueeze(0), past)
 
 
-def _kept(keep: float, reset: Tensor | None, like: Tensor) -> Tensor:
-    """What to multiply the past of each example (B,) with."""
-    kept = torch.full_like(like, keep)
+def _kept(keep: float, reset: Tensor | None, batch: int, device: torch.device) -> Tensor | float:
+    """What to multiply the past of each example (B,) with; one number if all have the same."""
     if reset is None:
-        return kept
-    if reset.shape != like.shape or reset.dtype != torch.bool:
+        return keep
+    if reset.shape != (batch,) or reset.dtype != torch.bool:
         got = f"{tuple(reset.shape)}, {reset.dtype}"
-        raise ValueError(f"reset must be {tuple(like.shape)} and boolean, got {got}")
+        raise ValueError(f"reset must be {(batch,)} and boolean, got {got}")
+    kept = torch.full((batch,), keep, dtype=torch.float64, device=device)
     return kept.masked_fill(reset, 0.0)
 
 

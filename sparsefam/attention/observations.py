@@ -30,6 +30,8 @@ def check_shapes(
         raise ValueError(
             f"values must have shape (B, L, E), none of them zero, got {tuple(values.shape)}"
         )
+    if not values.is_floating_point():
+        raise ValueError(f"values must be floating, got {values.dtype}")
     batch, length = values.shape[:2]
     shared = (length, *event)
     if positions.shape not in ((batch, *shared), (1, *shared), shared):

@@ -45,7 +45,7 @@ def cross_validated(statistics: Statistics) -> Tensor:
         penalty = log_penalty.exp()
     if not torch.is_grad_enabled():
         return penalty
-    trace, slope = _trace(statistics.gram).squeeze(-1), _slope(statistics, penalty)
+    trace, slope = _trace(statistics.gram).squeeze(-1), _slope(statistics, penalty, stationary)
     moved = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
     return penalty * (1 + differentiable_once(moved))
 
@@ -132,16 +132,21 @@ def _trace(gram: Tensor) -> Tensor:
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
 
 
-def _slope(statistics: Statistics, penalty: Tensor) -> Tensor:
-    """The slope of log GCV in log penalty, (B,), as a function of the statistics."""
+def _slope(statistics: Statistics, penalty: Tensor, wanted: Tensor) -> Tensor:
+    """The slope of log GCV in log penalty, (B,), as a function of the statistics.
+
+    Where it is not wanted (B,), as nothing may be left to divide by, it is any finite number.
+    """
     gram, cross, energy, number = statistics
     size = gram.shape[-1]
     unit = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.cholesky_ex(gram + penalty[:, None, None] * unit)[0]
+    whole = gram + penalty[:, None, None] * unit
+    factor = torch.linalg.cholesky_ex(torch.where(wanted[:, None, None], whole, unit))[0]
     inverse = torch.cholesky_inverse(factor)
     fitted = inverse @ cross
     residual = energy - (fitted * (cross + penalty[:, None, None] * fitted)).sum((-2, -1))
     trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    free = number - size + penalty * trace
+    free = torch.where(wanted, number - size + penalty * trace, 1)
+    residual = torch.where(wanted, residual, 1)
     rise = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
     return rise - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / free

@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from ..bases import Basis
 from ..numerics.collective import process_group
 from ..numerics.normal_equations import normal_sums
+from .arguments import is_count
 from .observations import Faults, check_shapes, faults, in_eager, require
 from .observations import over_events as over_events
 from .penalty import cross_validated
@@ -92,8 +93,8 @@ class RidgeRegression(nn.Module):
         number = math.nan if isinstance(penalty, str) else float(penalty)
         if penalty != "gcv" and not (math.isfinite(number) and number >= 0):
             raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be positive, got {chunk_size}")
+        if chunk_size is not None and not is_count(chunk_size):
+            raise ValueError(f"chunk_size must be a positive integer, got {chunk_size!r}")
         default = Distribution._validate_args
         self.basis = basis
         self.penalty: float | Literal["gcv"] = "gcv" if penalty == "gcv" else number
@@ -186,6 +187,10 @@ class RidgeRegression(nn.Module):
         coefficients = self._solve(statistics, penalty)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
+
+    def local_statistics(self, positions: Tensor, values: Tensor) -> Statistics:
+        """The sums of this process alone, over observations (1, L) and (B, L, E) that are right."""
+        return self._sums(positions, values, None, self._rows(*values.shape[::2]), False)
 
     def _rows(self, batch: int, channels: int) -> int:
         if self.chunk_size is not None:

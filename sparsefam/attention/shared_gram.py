@@ -19,7 +19,8 @@ class SharedGram(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner = 0
+        # In a tuple, as it is no part of this module.
+        self.owner: tuple[nn.Module | None] = (None,)
         self.register_buffer("grid", None, persistent=False)
         self.register_buffer("gram", None, persistent=False)
 
@@ -33,7 +34,7 @@ class SharedGram(nn.Module):
 
         Asked by value, as whoever changes a tensor in place would be given the wrong matrix.
         """
-        if self.grid is None or self.owner != id(basis) or not _constant(tensors):
+        if self.grid is None or self.owner[0] is not basis or not _constant(tensors):
             return None
         asked = _joined(tensors)
         if asked.shape != self.grid.shape or asked.device != self.grid.device:
@@ -43,7 +44,7 @@ class SharedGram(nn.Module):
     def keep(self, basis: nn.Module, tensors: Sequence[Tensor], gram: Tensor) -> None:
         """Keeps a matrix that depends on these tensors, unless they are learned."""
         if _constant(tensors):
-            self.owner = id(basis)
+            self.owner = (basis,)
             # What is made in inference mode would be of no use outside it.
             with torch.inference_mode(False), torch.no_grad():
                 self.grid, self.gram = _joined(tensors).clone(), gram.clone()

@@ -40,10 +40,11 @@ class Statistics(NamedTuple):
         """
         parts = []
         for mine, new in zip(self, other, strict=True):
-            weight = keep
-            if isinstance(keep, Tensor) and keep.ndim:
-                weight = keep.reshape(-1, *(1,) * (mine.ndim - 1))
-            parts.append(weight * mine + new)
+            weight = torch.as_tensor(keep, dtype=mine.dtype, device=mine.device)
+            if weight.ndim:
+                weight = weight.reshape(-1, *(1,) * (mine.ndim - 1))
+            # What is forgotten may be NaN.
+            parts.append(weight * mine.masked_fill(weight == 0, 0) + new)
         return Statistics(*parts)
 
     def over_ranks(self, group: "ProcessGroup", *more: Tensor) -> tuple["Statistics", list[Tensor]]:

@@ -41,17 +41,7 @@ class _Refused(torch.autograd.Function):
         raise RuntimeError(REFUSAL)
 
 
-class _Once(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Nothing is kept."""
-
+class _Once(_Refused):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return without_derivative(grad)
