@@ -256,3 +256,36 @@ def test_what_independent_does_not_reinterpret() -> None:
         assert kl_divergence(one, two) == expected
     found: Tensor = sf.tsallis_divergence(bare(p), bare(td.Normal(0.25, 2.0)), 0.5)
     assert found == sf.tsallis_divergence(p, q, 0.5)
+
+
+def test_the_narrower_density_keeps_its_digits() -> None:
+    """On the line against both moved by hand, in the plane against what is left of the integral."""
+    wide, narrow = (
+        (double_number(0.0), double_number(1.0)),
+        (double_number(0.3), double_number(1e-12)),
+    )
+    moved = (double_number(-0.3), double_number(1.0)), (double_number(0.0), double_number(1e-12))
+    found = sf.bregman_divergence(sf.TruncatedParabola(*wide), sf.TruncatedParabola(*narrow), 1.5)
+    due = sf.bregman_divergence(
+        sf.TruncatedParabola(*moved[0]), sf.TruncatedParabola(*moved[1]), 1.5
+    )
+    torch.testing.assert_close(found, due, rtol=1e-11, atol=0)
+    eye = torch.eye(2, dtype=torch.float64)
+    small = sf.TruncatedParaboloid(torch.full((2,), 0.1).double(), 1e-12 * eye)
+    found = sf.bregman_divergence(small, sf.TruncatedParaboloid(0 * eye[0], eye), 1.5)
+    # All but a millionth of a millionth is int p^1.5/0.75, in polar coordinates.
+    leading = (2 / math.pi) ** 1.5 * 1e12 * math.pi * 0.4 / 0.75
+    assert found.item() == pytest.approx(leading, rel=1e-6)
+
+
+def double_number(x: float) -> torch.Tensor:
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def test_laws_of_torch_at_alpha_one() -> None:
+    p, q = (
+        td.LogNormal(double_number(0.0), double_number(0.5)),
+        td.Gamma(double_number(2.0), double_number(1.0)),
+    )
+    near = sf.tsallis_divergence(p, q, 1 - 1e-9)
+    torch.testing.assert_close(sf.tsallis_divergence(p, q, 1.0), near, rtol=1e-7, atol=0)

@@ -107,12 +107,12 @@ def bregman_on_line(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
 
 
 def _recentred(p: Any, q: Any) -> tuple[Any, Any]:
-    """Both moved to where p's centre is 0 if they can be: near it locations have all digits."""
+    """Both moved to where the narrower's centre is 0 if they can be: digits are kept there."""
     if not (isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution)):
         return p, q
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     p, q = p.expand(shape), q.expand(shape)
-    centre = p.loc.detach()
+    centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
     p.loc, q.loc = p.loc - centre, q.loc - centre
     return p, q
 

@@ -76,7 +76,12 @@ def _expanded(p: Any, q: Any) -> tuple[Any, Any]:
                 f"{tuple(x.event_shape)}"
             )
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
-    return p.expand(shape), q.expand(shape)
+    p, q = p.expand(shape), q.expand(shape)
+    # Around the smaller one's centre locations have all digits.
+    smaller = (p._log_det() <= q._log_det()).unsqueeze(-1)
+    centre = torch.where(smaller, p.loc, q.loc).detach()
+    p.loc, q.loc = p.loc - centre, q.loc - centre
+    return p, q
 
 
 def _integrals(

@@ -88,7 +88,7 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
     p, q = compared(p, q)
     if alpha == 1:
-        return kl_divergence(p, q)
+        return kl_divergence(p, q) if p.event_shape else _kl(p, q)
     integrand, on_line, of_vectors = (
         partial(f, alpha=alpha) for f in (tsallis_excess, tsallis_on_line, tsallis_of_ellipsoids)
     )
@@ -138,7 +138,7 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         raise ValueError(f"alpha must be at least 1 and finite, got {alpha}")
     p, q = compared(p, q)
     if alpha == 1:
-        return kl_divergence(p, q)
+        return kl_divergence(p, q) if p.event_shape else _kl(p, q)
     integrand, on_line, of_vectors = (
         partial(f, alpha=alpha) for f in (bregman_excess, bregman_on_line, bregman_of_ellipsoids)
     )

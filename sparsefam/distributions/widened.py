@@ -1,7 +1,6 @@
 """The same laws in float64: what a difference of two entropies leaves of float32 is too little."""
 
 import copy
-import math
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch.distributions import Independent
 
 from .adoption import adopted
 from .base import SparseDistribution
-from .beta_gaussian import BetaGaussian
 from .foreign import class_name
 from .foreign_line import ForeignOnLine
 from .kernel import KernelDistribution
@@ -34,9 +32,7 @@ def widened(p: Any) -> Any:
             return Independent(base, p.reinterpreted_batch_ndims, validate_args=False)
         p = found
     elif law == "Uniform":
-        low, high = p.low.double(), p.high.double()
-        half = (high - low) / 2
-        return BetaGaussian((low + high) / 2, half, math.inf, validate_args=False)
+        return ForeignOnLine(p)._uniform()
     return _doubled(adopted(p))
 
 
@@ -46,7 +42,7 @@ def _doubled(p: SparseDistribution) -> SparseDistribution:
         whole = parts[0] if p.parts.batched else parts
         return Mixture(p.logits.double(), whole, validate_args=False)
     if isinstance(p, ForeignOnLine) and class_name(p.base) == "Uniform":
-        return widened(p.base)  # type: ignore[no-any-return]
+        return p._uniform()
     new = copy.copy(p)
     new._validate_args = False
     if p.alpha.dtype == torch.float64:
