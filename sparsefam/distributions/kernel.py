@@ -243,7 +243,7 @@ class KernelDistribution(SparseDistribution):
     def covariance_matrix(self) -> Tensor:
         """Covariance (*batch, D, D), also of a single number; a ValueError where there is none."""
         require_moment(self, 2)
-        mean = self.mean if self.event_shape else self.mean.unsqueeze(-1)
+        mean = self._moment(lambda t: t)
         nodes = self.panels.nodes.to(self.weights)
         offset = nodes - mean.unsqueeze(-2)
         weights = self._weights_on(self.panels).reshape(len(nodes), -1).T

@@ -29,8 +29,9 @@ __all__ = ["normalized_weights"]
 
 # A step after which the error is that of the rule's own weights, so that effective ones come next.
 _NEAR = 1e-3
-# Steps after the first effective weights: where values are not looked at, and at most.
-_STEPS = {torch.float32: 1, torch.float64: 3}
+# An error of the mass that falls no more is rounding's if it is below this.
+_STALLED = 0.1
+# Steps after the first effective weights, at most.
 _MOST_STEPS = 30
 
 
@@ -58,13 +59,15 @@ def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
     looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
     close = torch.finfo(f.dtype).eps * measure.numel() ** 0.5
     rows, best = None, math.inf
-    for _ in range(_MOST_STEPS if looks else _STEPS[f.dtype]):
+    # Where values are not looked at; the exponential's normaliser is exact by now.
+    blind = 0 if of.is_exponential else 3 if f.dtype == torch.float64 else 2
+    for _ in range(_MOST_STEPS if looks else blind):
         mass = sum_panels(weights)
         if looks:
             error = (mass - 1).abs()
             worst = float(error.amax())
             # Rounding leaves steps that no longer help.
-            if worst <= close or (worst < _NEAR and worst >= best):
+            if worst <= close or (worst < _STALLED and worst >= best):
                 break
             best, rows = worst, _few(error > close)
         step = _step(mass, sum_panels(lowered), of.eps)
