@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ranks import on_ranks
 from scipy.optimize import minimize
 from scipy.stats import gaussian_kde
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 from torch.distributions import Uniform
@@ -187,6 +188,34 @@ def test_shards_are_the_whole(dim: int) -> None:
         np.testing.assert_allclose(np.exp(found), due, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("far", [1e6, -1e9])
+def test_data_far_from_zero(far: float) -> None:
+    x = two_bumps(300)
+    near, away = (SparseDensity(penalty=1e-4).fit(x + shift) for shift in (0.0, far))
+    np.testing.assert_allclose(away.support_ - far, near.support_, atol=1e-3)
+
+
+def test_a_gathered_plane_has_points_of_every_rank() -> None:
+    shards = on_ranks(2, of_a_small_rank)
+    np.testing.assert_array_equal(*shards)
+
+
+def of_a_small_rank(rank: int) -> np.ndarray:
+    """Five rows are fewer than the points that are asked of a rank."""
+    x = shared_data(2)[:100]
+    part = x[:5] if rank == 0 else x[5:]
+    model = SparseDensity(
+        group=dist.group.WORLD, inducing_points=20, bandwidth=0.4, penalty=1e-2, random_state=0
+    )
+    return model.fit(part).density_.inducing_points.numpy()
+
+
+def test_asked_before_it_is_fitted() -> None:
+    for ask in (SparseDensity().score_samples, SparseDensity().score, SparseDensity().sample):
+        with pytest.raises(NotFittedError):
+            ask([[0.0]] if ask.__name__ != "sample" else 1)
+
+
 def test_points_and_box_stay_within_known_bounds() -> None:
     x = np.random.default_rng(0).beta(1, 3, 400)[:, None]
     model = SparseDensity(base=Uniform(0.0, 1.0)).fit(x)
@@ -263,6 +292,8 @@ def test_scikit_learns_checks() -> None:
         ({"inducing_points": 0}, "inducing_points must be at least 1"),
         ({"inducing_points": np.zeros((3, 2))}, "inducing_points must be finite"),
         ({"tol": 0}, "tol must be a positive"),
+        ({"max_iter": -1}, "max_iter must be an integer, at least 0"),
+        ({"max_iter": 1.5}, "max_iter must be an integer, at least 0"),
         ({"base": Uniform(0.3, 0.5)}, "X must be inside the support of the base"),
     ],
 )

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.stats import beta
 from torch import Tensor
 from torch.distributions import Beta, Categorical, Distribution, Gamma, kl_divergence
 
@@ -197,6 +198,38 @@ def test_off_the_support_there_is_a_way_back(alpha: float) -> None:
     loc = torch.tensor(0.0, requires_grad=True)
     far = fenchel_young(sf.scores.Quadratic(loc, 0.1), torch.tensor(50.0), alpha)
     assert torch.autograd.grad(far, loc)[0].item() == pytest.approx(-50 / 0.01, rel=1e-5)
+
+
+def test_densities_that_are_infinite_at_an_end() -> None:
+    """Beta(0.9, 0.9) against scipy, in u with t = u^10 next to 0, where the integrand is smooth."""
+    score = sf.scores.Quadratic(double(0.5).squeeze(), double(0.5).squeeze())
+    q = beta(0.9, 0.9)
+    p = sf.rpm(score, 1.5)
+    conjugate = (p.log_normalizer - 0.5 * p.tsallis_entropy()).item()
+
+    def cost(u: float) -> float:
+        t = u**10
+        density = float(q.pdf(t))
+        f = -0.5 * ((t - 0.5) / 0.5) ** 2
+        return 10 * u**9 * density * ((density**0.5 - 1) / 0.75 - f)
+
+    due = conjugate + 2 * quad(cost, 0, 0.5**0.1, epsabs=1e-12)[0]
+    found = fenchel_young(score, Beta(double(0.9).squeeze(), double(0.9).squeeze()), 1.5)
+    assert found.item() == pytest.approx(due, abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_small_losses_of_categories_keep_their_digits(shift: float) -> None:
+    z = torch.tensor([12.0, 0.0, 1.0]) + shift
+    due = torch.nn.functional.cross_entropy(z.double(), torch.tensor(0)).item()
+    for kind in (torch.uint8, torch.int16, torch.int64):
+        found = fenchel_young(sf.scores.Finite(z), torch.tensor(0, dtype=kind), 1.0).item()
+        assert found == pytest.approx(due, rel=0.01)
+
+
+def test_targets_of_a_head_do_not_broadcast() -> None:
+    with pytest.raises(ValueError, match=r"target must end in the batch \(5,\)"):
+        RegressionHead(3).loss(torch.zeros(5, 3), torch.zeros(5, 1))
 
 
 def test_weights_and_reductions() -> None:

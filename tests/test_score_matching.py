@@ -82,6 +82,22 @@ def test_the_fit_is_the_minimum() -> None:
         assert min(penalized(best + 1e-3 * step), penalized(best - 1e-3 * step)) > due
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e5])
+def test_units_do_not_matter(unit: float) -> None:
+    x = two_normals(200)
+    one, other = (ScoreMatchingKernelExp(random_state=0).fit(s * x) for s in (1.0, unit))
+    due = one.score_samples(x) - np.log(unit)
+    np.testing.assert_allclose(other.score_samples(unit * x), due, atol=1e-4)
+
+
+def test_the_gradient_is_that_of_the_log_density() -> None:
+    x = two_normals(20)
+    model = ScoreMatchingKernelExp(**FIXED).fit(x)
+    step = 1e-5
+    due = (model.score_samples(x + step) - model.score_samples(x - step)) / (2 * step)
+    np.testing.assert_allclose(model.gradient(x)[:, 0], due, atol=1e-5)
+
+
 def test_eight_dimensions() -> None:
     x = np.random.default_rng(0).normal(size=(1000, 8))
     model = ScoreMatchingKernelExp(random_state=0).fit(x)
@@ -97,6 +113,9 @@ def test_groups_that_no_kernel_joins_are_told() -> None:
     apart = np.concatenate([rng.normal(-1, 0.1, 120), rng.normal(1, 0.1, 80)])[:, None]
     with pytest.warns(UserWarning, match="2 groups"):
         ScoreMatchingKernelExp(bandwidth=0.1, penalty=1e-3).fit(apart)
+    many = np.repeat(apart, 20, 0) + 1e-3 * rng.normal(size=(4000, 1))
+    with pytest.warns(UserWarning, match="2 groups"):  # sorted: the first half sees one
+        ScoreMatchingKernelExp(bandwidth=0.1, penalty=1e-3, inducing_points=9).fit(many)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ScoreMatchingKernelExp(**FIXED).fit(two_normals(100))

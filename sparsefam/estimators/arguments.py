@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["alpha_of", "bandwidth_of", "points_of", "positive"]
+__all__ = ["alpha_of", "bandwidth_of", "count", "points_of", "positive"]
 
 # Inducing points by dimension.
 _POINTS = {1: 100, 2: 150, 3: 200}
@@ -32,6 +32,17 @@ def positive(name: str, value: object) -> float:
     if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
+
+
+def count(name: str, value: object) -> int:
+    """A whole number.
+
+    Raises:
+        ValueError: Anything else, or one below 0.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} must be an integer, at least 0, got {value!r}")
+    return int(value)
 
 
 def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:

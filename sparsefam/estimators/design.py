@@ -1,17 +1,19 @@
 """What a fit is made with where nothing is given: a box, inducing points, a kernel, panels."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
-from torch.distributions import Distribution, Uniform
+from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp
-from ..distributions.base_measure import BaseMeasure
+from ..distributions.base_measure import Base, BaseMeasure
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel
 from .extent import Extent, gathered
@@ -23,13 +25,13 @@ if TYPE_CHECKING:  # not every build of torch has them
 
 __all__ = ["Gaussian", "box", "density", "objective", "spread"]
 
-Base = Distribution | Sequence[Distribution] | None
-
 # Of the range of the data, how far the box goes beyond it.
 _MARGIN = 0.25
 # The size of the score for which panels are made, and the alpha below which they are halved, as
 # densities are more peaked than their scores there.
 _SIZE, _PEAKED = 10.0, 1.2
+# Units of rounding that panels are not asked to resolve, and the tolerance they have by default.
+_ROUNDING, _FINEST = 256, 1e-11
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,11 @@ def spread(
         return torch.lerp(low, high, share).unsqueeze(-1)
     used = x[weight > 0]
     shares = 1 if group is None else dist.get_world_size(group)
-    count = min(-(-count // shares), len(used))
+    count = -(-count // shares)
     scaled = ((used - extent.mean) / extent.deviation).numpy()
-    _, places = kmeans_plusplus(scaled, count, random_state=random_state)
+    _, places = kmeans_plusplus(scaled, min(count, len(used)), random_state=random_state)
+    # Every rank gives the same number; what is there twice is left out by whitening.
+    places = places if group is None else np.resize(places, count)
     return gathered(used[torch.as_tensor(places)], group)
 
 
@@ -109,6 +113,15 @@ def density(
 ) -> KernelExp | KernelDeformedExp:
     """The density of a score with weights (I,) at inducing points (I, D)."""
     located = points.squeeze(-1) if points.shape[-1] == 1 else points
+    tolerance = _tolerance(points)
     if alpha == 1:
-        return KernelExp(weights, located, kernel, base)
-    return KernelDeformedExp(weights, located, kernel, base, alpha)
+        return KernelExp(weights, located, kernel, base, tolerance=tolerance)
+    return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
+
+
+def _tolerance(points: Tensor) -> float | None:
+    """What rounding leaves of kernels far from zero; None where that is nothing to speak of."""
+    span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
+    far = float((points.abs().amax(0) / span).amax())
+    found = _ROUNDING * torch.finfo(points.dtype).eps * far
+    return found if math.isfinite(found) and found > _FINEST else None

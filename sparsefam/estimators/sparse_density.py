@@ -18,7 +18,8 @@ from torch.distributions import Distribution
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel
 from ..losses.conjugates import conjugate
-from .arguments import alpha_of, bandwidth_of, points_of, positive
+from ..numerics.collective import process_group
+from .arguments import alpha_of, bandwidth_of, count, points_of, positive
 from .design import Gaussian, box, density, objective, spread
 from .extent import Extent
 from .features import Features, Statistics
@@ -59,9 +60,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each bandwidth that is tried.
         random_state: Of the choice of inducing points among vectors.
-        group: If the data are spread over processes, their `torch.distributed` group: every rank
-            fits with its own data, at least one observation, and has the same density, that of
-            all data.
+        group: If the data are spread over processes, their `torch.distributed` group or mesh: every
+            rank fits with its own data, at least one observation, and has the same density, that
+            of all data.
 
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`.
@@ -127,14 +128,15 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
         alpha, dim = alpha_of(self.alpha), x.shape[1]
-        extent = Extent.of(x, weight, self.group)
+        group = self._group()
+        extent = Extent.of(x, weight, group)
         base = box(extent) if self.base is None else self.base
         measure = BaseMeasure(base, dim, x.dtype)
         measure.require_inside("X", x)
         points = points_of(self.inducing_points, dim)
         if isinstance(points, int):
             state = check_random_state(self.random_state)
-            points = spread(x, weight, extent, measure, points, state, self.group)
+            points = spread(x, weight, extent, measure, points, state, group)
         bandwidth = bandwidth_of(self.bandwidth, dim)
 
         def tried(kernel: Kernel) -> Chosen:
@@ -157,9 +159,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "SparseDensity":
         """Fit the density to more data, with all those before.
 
-        The first data decide on the inducing points, the bandwidth and the base, so that these are
-        better given if they are few; a penalty that was not given is chosen anew each time. Only
-        sums over the data are kept.
+        The first data decide on alpha, the inducing points, the bandwidth and the base, so that
+        these are better given if they are few; a penalty that was not given is chosen anew each
+        time. Only sums over the data are kept.
 
         Args:
             X: More observations (n, D), in the support of the base.
@@ -191,12 +193,16 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(data.copy()), torch.from_numpy(weight)
 
     def _statistics(self, features: Features, x: Tensor, weight: Tensor) -> Statistics:
-        found = Statistics.of(features, x, weight)
-        return found if self.group is None else found.over_ranks(self.group)
+        found, group = Statistics.of(features, x, weight), self._group()
+        return found if group is None else found.over_ranks(group)
+
+    def _group(self) -> Any:
+        return None if self.group is None else process_group(self.group)
 
     def _best_penalty(self, problem: Objective) -> Chosen:
         penalties = _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
-        chosen = best_penalty(problem, penalties, positive("tol", self.tol), self.max_iter)
+        max_iter = count("max_iter", self.max_iter)
+        chosen = best_penalty(problem, penalties, positive("tol", self.tol), max_iter)
         self._report(problem.features.kernel, chosen)
         return chosen
 
@@ -220,6 +226,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
         if not self.density_.event_shape:
             self.support_: Floats = self.density_.support.intervals.numpy()
+        else:
+            self.__dict__.pop("support_", None)
         self.penalty_, self.n_iter_ = chosen.penalty, fit.steps
         self.bandwidth_: Floats | None = (
             features.kernel.bandwidth.numpy() if isinstance(features.kernel, Gaussian) else None
@@ -234,7 +242,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Log density of each observation (n,); -inf where it is zero."""
-        found: Floats = self.density_.log_prob(self._locations(X)).numpy()
+        x = self._locations(X)
+        found: Floats = self.density_.log_prob(x).numpy()
         return found
 
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -244,8 +253,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         so that bandwidths and penalties can be compared by cross-validation; losses of different
         alpha or bases cannot.
         """
+        x = self._locations(X)
         f = self.density_.score
-        return float(f(self._locations(X)).mean() - conjugate(f, self.density_))
+        return float(f(x).mean() - conjugate(f, self.density_))
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draws (n_samples, D) from the density.

@@ -1,22 +1,21 @@
 """Fenchel-Young losses: how far the prediction map of a score is from what was seen."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..distributions.base_measure import Base
 from ..numerics.arguments import require
 from ..prediction_map import rpm
-from ..scores import Score
+from ..scores import Finite, Score
 from .conjugates import conjugate
 from .targets import loss_of
 
 __all__ = ["FenchelYoungLoss", "fenchel_young"]
 
 Reduction = Literal["mean", "sum", "none"]
-Base = Distribution | Sequence[Distribution] | None
 
 
 def fenchel_young(
@@ -69,6 +68,9 @@ def fenchel_young(
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     if not isinstance(score, Score):
         raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
+    if isinstance(score, Finite):
+        # The loss does not change, and keeps its digits.
+        score = Finite(score.scores - score.scores.detach().amax(-1, keepdim=True))
     p = rpm(score, alpha, base)
     require(torch.isfinite(p.alpha), "alpha", "finite", alpha)
     losses = conjugate(score, p) + loss_of(target, score, p)
@@ -78,6 +80,8 @@ def fenchel_young(
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
     if weight is None:
         weight = losses.new_ones(())
+    if not isinstance(weight, Tensor):
+        raise ValueError(f"weight must be a tensor, got {weight!r}")
     require(torch.isfinite(weight) & (weight >= 0), "weight", "finite, at least 0", weight)
     require((weight > 0).any(), "weight", "positive somewhere", weight)
     try:

@@ -29,7 +29,15 @@ class _Head(nn.Module):
         return rpm(self.score(features), self.alpha)
 
     def loss(self, features: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Mean Fenchel-Young loss of targets (*batch); see `fenchel_young`."""
+        """Mean Fenchel-Young loss of targets (*batch); see `fenchel_young`.
+
+        Raises:
+            ValueError: Targets of another batch, which would broadcast to a table.
+        """
+        batch = features.shape[:-1]
+        if target.shape[target.dim() - len(batch) :] != batch:
+            got = tuple(target.shape)
+            raise ValueError(f"target must end in the batch {tuple(batch)}, got shape {got}")
         return fenchel_young(self.score(features), target, self.alpha, weight=weight)
 
 

@@ -1,6 +1,7 @@
 r"""What scores lose to the data: $\Omega_\alpha(q) - E_q[f]$ of samples and of densities q."""
 
 import copy
+import math
 from functools import singledispatch
 from typing import Any
 
@@ -59,16 +60,22 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
 
     def cost(t: Tensor) -> Tensor:
         """Per mass of q."""
-        log = q.log_prob(t) - relative(t)
+        base = relative(t)
+        log = q.log_prob(t) - base
         ratio = torch.exp(torch.where(log.isinf(), 0.0, log))
         found = log_beta(ratio, 2 - alpha) / alpha - f(t)
-        # Beyond the base, and where rounding puts a node on the edge of q.
-        return torch.where(log.isinf(), log.clamp_min(0.0), found)
+        # Beyond the base it is infinite, but where rounding puts a node on the edge of q.
+        beyond = torch.where((base == -math.inf) & (log > 0), math.inf, 0.0)
+        return torch.where(log.isinf(), beyond, found)
+
+    def mass(t: Tensor, costs: Tensor) -> Tensor:
+        """That of q, which may be infinite on an edge where nothing is to be paid."""
+        return torch.where(costs == 0, 0.0, q.prob(t)) * costs
 
     if p.event_shape:
         found: Tensor = q.expect(cost)
     else:
-        found = line_integral(lambda t: q.prob(t) * cost(t), _with_kinks(cuts_of(q), f))
+        found = line_integral(lambda t: mass(t, cost(t)), _with_kinks(cuts_of(q), f))
     return found.to(p.alpha.dtype)
 
 
@@ -85,7 +92,7 @@ def _of_categories(target: Any, score: Finite, p: SparseDistribution) -> Tensor:
 def _scores_of(score: Finite, target: Tensor) -> Tensor:
     shape = torch.broadcast_shapes(target.shape, score.scores.shape[:-1])
     table = score.scores.expand(*shape, -1)
-    return table.gather(-1, target.expand(shape).unsqueeze(-1)).squeeze(-1)
+    return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
 def _require_fitting(target: Tensor, p: SparseDistribution) -> None:
