@@ -326,7 +326,7 @@ def test_too_few_observations_without_a_penalty_are_refused() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="group must be a process group or a device mesh, got 4"):
         RidgeRegression(fixed(), group=4)
-    with pytest.raises(ValueError, match="chunk_size must be positive, got 0"):
+    with pytest.raises(ValueError, match="chunk_size must be a positive integer, got 0"):
         RidgeRegression(fixed(), chunk_size=0)
 
 
