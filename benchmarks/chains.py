@@ -16,6 +16,8 @@ from .posteriors import Posterior
 
 __all__ = ["Verdict", "judged", "verdict", "walked"]
 
+_CHAINS, _WARMUP = 2, 150
+
 
 class Verdict(NamedTuple):
     """What is worst of all numbers of a site, or of all sites.
@@ -31,15 +33,13 @@ class Verdict(NamedTuple):
     size: float
 
 
-def walked(
-    model: Callable[..., Any], draws: int, chains: int = 2, warmup: int = 150, jit: bool = False
-) -> dict[str, Tensor]:
+def walked(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str, Tensor]:
     """All sites of a model (chains, draws, ...), deterministic ones too."""
     found = []
-    for seed in range(chains):
+    for seed in range(_CHAINS):
         pyro.set_rng_seed(seed)
         kernel = NUTS(model, max_tree_depth=4, jit_compile=jit, ignore_jit_warnings=jit)
-        mcmc = MCMC(kernel, draws, warmup_steps=warmup, disable_progbar=True)
+        mcmc = MCMC(kernel, draws, warmup_steps=_WARMUP, disable_progbar=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
             mcmc.run()

@@ -113,7 +113,8 @@ class Table:
     def below(self, joint: Tensor, value: Tensor) -> Tensor:
         """Distribution function of one more duration at (M) values."""
         law = dist.Normal(self.places, self.noise)
-        return (joint * law.cdf(value.reshape(-1, 1, 1))).sum((1, 2))
+        # One by one: all at once they would fill the memory.
+        return torch.stack([(joint * law.cdf(x)).sum() for x in value])
 
 
 def tabulated(name: str, seen: Tensor, size: int = 16, nodes: int = 64) -> Table:

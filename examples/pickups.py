@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import torch
 from matplotlib.axes import Axes
@@ -124,10 +125,10 @@ def _row(name: str, table: Table, seen: Tensor, unseen: Tensor) -> list[str]:
         all_ten = torch.cat([seen[person], unseen[person]])
         new.append(central(table, table.stranger(rest), all_ten))
         log += torch.logsumexp(rest.log() + table.people[person], 0).item()
-    # In frames, by steps of a hundredth of the logarithm.
+    # In frames, interpolated between steps of the logarithm.
     values = torch.arange(200, 800, 2, dtype=seen.dtype) / 100
     levels = table.below(table.stranger(table.weights()), values)
-    low, high = (values[(levels < x).sum()].exp() for x in (0.005, 0.995))
+    low, high = np.exp(np.interp((0.005, 0.995), levels, values))
     shares = [f"{100 * torch.cat(x).double().mean():.0f} %" for x in (same, new)]
     return [name, *shares, f"{low:.0f} to {high:.0f}", f"{log:.1f}"]
 

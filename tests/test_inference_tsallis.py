@@ -144,3 +144,27 @@ def test_particles_that_are_all_outside_cost_a_finite_amount() -> None:
 def test_orders_outside_of_zero_and_one_are_refused(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha must be between 0 and 1, got"):
         TsallisELBO(alpha)
+
+
+@pytest.mark.parametrize("count", [0, 2.5, True])
+def test_particles_are_counted(count: object) -> None:
+    with pytest.raises(ValueError, match="num_particles must be a positive integer, got"):
+        TsallisELBO(0.5, count)
+
+
+def test_one_is_the_usual_bound_in_float32_too() -> None:
+    """There the deformed logarithm is a difference of numbers that differ by 1e-6."""
+
+    def inside() -> None:
+        pyro.sample("z", sf.TruncatedParabola(0.125, 0.5))
+
+    def outside() -> None:
+        pyro.sample("z", sf.TruncatedParabola(0.0, 1.0))
+
+    def loss(bound) -> float:
+        pyro.set_rng_seed(0)
+        return bound.loss(outside, inside)
+
+    settings = {"num_particles": 50, "vectorize_particles": True, "max_plate_nesting": 0}
+    expected = loss(Trace_ELBO(**settings))
+    assert loss(TsallisELBO(1 - 1e-6, **settings)) == pytest.approx(expected, abs=1e-4)

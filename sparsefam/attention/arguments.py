@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
 
 from ..bases import Basis
+from ..numerics.arguments import is_count
 
 __all__ = [
     "Box",
@@ -19,7 +20,6 @@ __all__ = [
     "check_score",
     "check_sizes",
     "event_of",
-    "is_count",
 ]
 
 Domain = tuple[float, float] | Sequence[tuple[float, float]]
@@ -27,11 +27,6 @@ Box = tuple[tuple[float, float], ...]
 
 _SCORES = ("quadratic", "moments", "kernel", "mixture")
 _LISTED = ", ".join(map(repr, _SCORES[:-1])) + f" or {_SCORES[-1]!r}"
-
-
-def is_count(x: object) -> bool:
-    """Whether something is a positive integer."""
-    return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
 
 
 def check_sizes(embed_dim: int, num_heads: int) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .arguments import is_count
+from ..numerics.arguments import is_count
 from .precision import single
 
 __all__ = ["LearnedAlpha"]

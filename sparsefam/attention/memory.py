@@ -3,7 +3,7 @@
 import torch
 from torch import Size, Tensor, nn
 
-from .arguments import is_count
+from ..numerics.arguments import is_count
 from .observations import check_shapes, require
 from .regression import RidgeRegression
 from .statistics import Statistics

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from ..distributions import Mixture, SparseDistribution
+from ..numerics.arguments import is_count
 from ..prediction_map import rpm
-from .arguments import Box, is_count
+from .arguments import Box
 from .placement import FIRST_SIGMA, affinity, places
 from .scores import ScoreProjection, by_head, channel_counts, first_channels, quadratics
 

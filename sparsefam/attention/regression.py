@@ -9,9 +9,9 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
 from ..bases import Basis
+from ..numerics.arguments import is_count
 from ..numerics.collective import process_group
 from ..numerics.normal_equations import normal_sums
-from .arguments import is_count
 from .observations import Faults, check_shapes, faults, in_eager, require
 from .observations import over_events as over_events
 from .penalty import cross_validated

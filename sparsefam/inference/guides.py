@@ -133,6 +133,4 @@ class AutoBetaGaussian(AutoNormal):
 
 def _half_width(alpha: float) -> float:
     """Of the support, for a standard deviation of 1; of a normal, which has none, that."""
-    if alpha == 1:
-        return 1.0
-    return 1 / math.sqrt(BetaGaussian(0.0, 1.0, alpha).variance.item())
+    return 1.0 if alpha == 1 else math.sqrt(3 + 2 / (alpha - 1))

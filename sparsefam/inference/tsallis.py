@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from pyro.distributions.util import is_identically_zero
+from pyro.infer import Trace_ELBO
 from pyro.infer.elbo import ELBO
-from pyro.infer.enum import get_importance_trace
-from pyro.infer.util import is_validation_enabled
 from pyro.poutine.trace_struct import Trace
-from pyro.util import check_if_enumerated, warn_if_nan
+from pyro.util import warn_if_nan
 from torch import Tensor
+
+from ..numerics.arguments import is_count
 
 __all__ = ["TsallisELBO"]
 
@@ -40,8 +41,9 @@ class TsallisELBO(ELBO):
     Gradients are pathwise for sites that are reparameterized, else those of scores with the
     deformed logarithm, which is about zero, in place of the log ratio. Pathwise gradients know
     nothing of mass that crosses an edge where the posterior jumps, as that of a uniform prior does;
-    sample such sites of the guide from `law.has_rsample_(False)`. Where densities vanish
-    continuously they are right.
+    sample such sites of the guide from `law.has_rsample_(False)`. The guide's own density must then
+    vanish at its ends: the score of one that jumps (`alpha=inf`) has the wrong mean, and that of
+    `alpha` from 2 on no variance. Where densities vanish continuously pathwise gradients are right.
 
     Args:
         alpha: Order, between 0 and 1. Smaller ones forgive mass off the support more and have
@@ -50,8 +52,8 @@ class TsallisELBO(ELBO):
         **kwargs: As for all of Pyro's bounds: `vectorize_particles`, `max_plate_nesting` and so on.
 
     Raises:
-        ValueError: `alpha` not between 0 and 1. On a step: none of the particles up to now has been
-            on the support of the model.
+        ValueError: `alpha` not between 0 and 1; `num_particles` not a positive integer. On a step:
+            none of the particles up to now has been on the support of the model.
 
     Warns:
         RuntimeWarning: On a step: none of its particles has been on the support. The bound is
@@ -75,6 +77,8 @@ class TsallisELBO(ELBO):
     def __init__(self, alpha: float = 0.5, num_particles: int = 8, **kwargs: Any) -> None:
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
+        if not is_count(num_particles):
+            raise ValueError(f"num_particles must be a positive integer, got {num_particles}")
         super().__init__(num_particles=num_particles, **kwargs)
         self.alpha = alpha
         self._log_moment: float | None = None  # of the running scale, (1 - alpha) c
@@ -121,7 +125,7 @@ class TsallisELBO(ELBO):
         # A NaN, unlike these, is to be seen.
         inside = ~((log_p == -math.inf) | (log_q == -math.inf))
         log_w = torch.where(inside, log_p, 0.0) - torch.where(inside, log_q, 0.0)
-        power = torch.where(inside, (1 - self.alpha) * log_w.detach(), -math.inf)
+        power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
         log_moment = self._rescaled(power)
         ratio = torch.exp(power - log_moment)
         mean: Tensor = warn_if_nan(ratio.mean(), "loss")
@@ -164,19 +168,7 @@ class TsallisELBO(ELBO):
             if site["type"] == "sample":
                 found = site["log_prob"] if what == "log_prob" else site["score_parts"][1]
                 if not is_identically_zero(found):
-                    total = total.to(found) + found.reshape(count, -1).sum(-1)
+                    total = total.to(found.device) + found.reshape(count, -1).sum(-1)
         return total
 
-    def _get_trace(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Trace, Trace]:
-        found: tuple[Trace, Trace] = get_importance_trace(
-            "flat", self.max_plate_nesting, model, guide, args, kwargs
-        )
-        if is_validation_enabled():
-            check_if_enumerated(found[1])
-        return found
+    _get_trace = Trace_ELBO._get_trace

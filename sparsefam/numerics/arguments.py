@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from numbers import Integral
 
 import torch
 from torch import Size, Tensor
@@ -12,6 +13,7 @@ __all__ = [
     "broadcast_location_scale",
     "cholesky_factor",
     "difference",
+    "is_count",
     "require",
     "require_scale_tril",
 ]
@@ -148,6 +150,11 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     rule = f"positive definite, and is singular or indefinite: {_REMEDY}"
     require(definite, name, rule, matrix)
     return factor
+
+
+def is_count(x: object) -> bool:
+    """Whether something is a positive integer."""
+    return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
