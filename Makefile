@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs bench accuracy inference clean
+.PHONY: help demo test test-slow lint docs dist bench accuracy inference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,15 @@ lint: $(STAMP) ## ruff and mypy
 docs: $(STAMP) ## the documentation: writes site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build
+	$(PYTHON) -m venv --clear dist/env
+	dist/env/bin/pip install -c constraints.txt dist/*.whl
+	cd dist && env/bin/python -I ../.ci/installed.py
+	dist/env/bin/pip install --no-deps --force-reinstall dist/*.tar.gz
+	cd dist && env/bin/python -I ../.ci/installed.py
+
 bench: $(STAMP) ## how fast expectations are, against the trapezoid rule
 	$(BIN)/python -m benchmarks.expectations
 
@@ -39,7 +48,7 @@ inference: $(STAMP) ## chains on supports that move, against quadrature: minutes
 	$(BIN)/python -m benchmarks.inference
 
 clean: ## remove what the other targets wrote, except .venv
-	rm -rf demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # aeon is installed for the recordings in its wheel, which examples/ read as plain files. It is
 # never imported, so it comes without its dependencies (numba, pandas and others), which nothing here would use.
