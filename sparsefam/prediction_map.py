@@ -1,10 +1,10 @@
 """The regularized prediction map: from a score and alpha to the density that maximises."""
 
+import math
 from collections.abc import Sequence
 from functools import singledispatch
+from numbers import Real
 
-import entmax
-import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -26,6 +26,8 @@ from .distributions import (
     TruncatedParaboloid,
 )
 from .distributions.adoption import adopted
+from .numerics.arguments import broadcasts_to, require
+from .numerics.entmax import entmax
 
 __all__ = ["rpm"]
 
@@ -68,8 +70,8 @@ def rpm(
         return _kernel(score, alpha, base)
     if base is not None:
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
-    if not isinstance(alpha, Tensor) and not alpha >= 1:
-        raise ValueError(f"alpha must be at least 1, got {alpha}")
+    if not isinstance(alpha, Tensor) and not (isinstance(alpha, Real) and alpha >= 1):
+        raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     return _map(score, alpha)
 
 
@@ -132,16 +134,14 @@ def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistr
 
 @_map.register
 def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
-    # The entmax package returns the uniform law at alpha = 1, and no row may be all -inf.
-    f = score.scores
+    batch = score.scores.shape[:-1]
     if isinstance(alpha, Tensor):
-        probs = entmax.entmax_bisect(f, alpha.unsqueeze(-1) if alpha.dim() else alpha, dim=-1)
-    elif alpha == 1:
-        probs = torch.softmax(f, -1)
-    elif alpha == 2:
-        probs = entmax.sparsemax(f, dim=-1)
-    elif alpha == 1.5:
-        probs = entmax.entmax15(f, dim=-1)
-    else:
-        probs = entmax.entmax_bisect(f, alpha, dim=-1)
-    return SparseCategorical(probs, alpha)
+        if not broadcasts_to(alpha.shape, batch):
+            raise ValueError(
+                f"alpha must broadcast to the batch {tuple(batch)} of the scores, "
+                f"got shape {tuple(alpha.shape)}"
+            )
+        require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
+    elif alpha == math.inf:
+        raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")
+    return SparseCategorical(entmax(score.scores, alpha), alpha)

@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
-from sparsefam import BetaGaussian, Normal, SparseDistribution, TruncatedParabola
+from sparsefam import BetaGaussian, Mixture, Normal, SparseDistribution, TruncatedParabola
 from sparsefam.attention import ContinuousAttention, RidgeRegression
-from sparsefam.attention.moments import discrete as discretely
+from sparsefam.attention.sight import Sight
 from sparsefam.bases import Fourier, GaussianRBF
+from sparsefam.numerics.deformed import log_beta
 
 DOUBLE = torch.float64
 KINDS = [("quadratic", False), ("moments", False), ("moments", True)]
 ALPHAS = [1.0, 1.5, 2.0]
 
+every_score = pytest.mark.parametrize("score", ["quadratic", "moments", "kernel", "mixture"])
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
@@ -69,7 +71,8 @@ def test_context_is_the_integral_of_the_values(score: str, combine: bool, alpha:
 
 def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: float) -> Tensor:
     """Weights of each head by hand, (B, heads, Lq, L)."""
-    queries, keys = layer.score_proj.q_proj(query), layer.score_proj.k_proj(key)
+    source = layer.score_proj if layer.score == "moments" else layer.discrete_proj
+    queries, keys = source.q_proj(query), source.k_proj(key)
     scores = [queries[..., c] @ keys[..., c].mT / math.sqrt(2) for c in (slice(2), slice(2, 4))]
     maps = {1.0: torch.softmax, 1.5: entmax.entmax15, 2.0: entmax.sparsemax}
     return torch.stack([maps[alpha](s, -1) for s in scores], 1)
@@ -151,14 +154,62 @@ def test_shared_positions_are_those_of_every_example(score: str, combine: bool) 
         assert torch.allclose(layer(query, key, value, shared)[0], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("score", ["quadratic", "moments", "kernel", "mixture"])
+@every_score
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_no_queries_have_no_contexts(score: str, alpha: float) -> None:
-    layer, (query, *sequence) = make(score, alpha=alpha), data()
-    context, density = layer(query[:, :0], *sequence)
-    assert context.shape == (2, 0, 4) and density.batch_shape == (2, 2, 0)
-    context.sum().backward()
-    assert not layer.out_proj.weight.grad.any()
+@pytest.mark.parametrize("combine", [False, True])
+def test_no_queries_or_examples_have_no_contexts(score: str, alpha: float, combine: bool) -> None:
+    layer, inputs = make(score, combine, alpha), data()
+    for batch, queries, penalty in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
+        layer.regression.penalty = penalty
+        parts = (inputs[0][:batch, :queries], *(x[:batch] for x in inputs[1:]))
+        mask = torch.zeros(queries, 9, dtype=torch.bool) if combine else None
+        context, density = layer(*parts, attn_mask=mask)
+        assert context.shape == (batch, queries, 4)
+        assert density.batch_shape == (batch, 2, queries)
+        (slope,) = torch.autograd.grad(context.sum(), layer.out_proj.weight)
+        assert not slope.any()
+
+
+@every_score
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_discrete_contexts_are_added(score: str, alpha: float) -> None:
+    layer, plain = make(score, True, alpha), make(score, False, alpha)
+    plain.load_state_dict(layer.state_dict(), strict=False)
+    query, key, value, t = data()
+    weights = discrete(layer, query, key, alpha)
+    values = layer.v_proj(value)
+    parts = [weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
+    expected = torch.cat(parts, -1) @ layer.out_proj.weight.mT
+    found = layer(query, key, value, t)[0] - plain(query, key, value, t)[0]
+    assert (found - expected).norm() < 1e-9 * expected.norm()
+
+
+@pytest.mark.parametrize("score", ["quadratic", "kernel", "mixture"])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_temperature_divides_scores(score: str, alpha: float) -> None:
+    """Up to a constant, the deformed logarithm of a density is its score."""
+    layer, inputs = make(score, alpha=alpha), data()
+    t = torch.linspace(0.05, 0.95, 40, dtype=DOUBLE)
+    found: list[list[Tensor]] = []
+    for layer.temperature in (1.0, 2.5):
+        density, parts = layer(*inputs)[1], []
+        if isinstance(density, Mixture):
+            parts.append((density.logits - density.logits[..., :1]).movedim(-1, 0))
+            density = density.components
+        p = density.prob(t.reshape(-1, *(1,) * len(density.batch_shape)))
+        found.append([*parts, torch.where(p > 0, log_beta(p, 2 - alpha), math.nan)])
+    for cold, hot in zip(*found, strict=True):
+        both = cold.isfinite() & hot.isfinite()
+        shift = torch.where(both, cold - 2.5 * hot, math.nan)
+        assert both.float().mean() > 0.3
+        assert (shift - shift.nanmean(0)).nan_to_num().abs().max() < 1e-6
+
+
+def test_temperature_divides_discrete_scores() -> None:
+    layer, (query, key, value, t) = make("moments", alpha=1.0, temperature=0.2), data()
+    weights = torch.softmax(layer.score_proj(query, key) / 0.2, -1)
+    _, density = layer(query, key, value, t)
+    assert torch.allclose(density.mean, torch.einsum("bhql,bl->bhq", weights, t), rtol=1e-12)
 
 
 # Padding
@@ -177,7 +228,8 @@ def test_weights_of_padding_are_exactly_zero(alpha: Tensor | float) -> None:
     layer, (query, key, _, _) = make("moments", alpha=alpha), data()
     mask = torch.rand(2, 9) < 0.5
     mask[:, 0] = True
-    weights = discretely(layer.score_proj(query, key), layer.alpha, mask)
+    scores = layer.score_proj(query, key)
+    weights = layer.score_proj.weights(scores, layer.alpha, 1.0, Sight(mask))
     assert not weights[(~mask)[:, None, None].expand_as(weights)].any()
     assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3, dtype=DOUBLE))
 
@@ -200,6 +252,31 @@ def test_heads_start_spread_over_the_domain(domain: tuple[float, float], bias: b
     _, density = layer(torch.zeros(5, 1, 64), sequence, sequence, torch.rand(5, 7))
     assert torch.allclose(density.mean, centers[:, None].expand(5, heads, 1), rtol=1e-4)
     assert torch.allclose(density.sigma, torch.full((5, heads, 1), 0.1 * span), rtol=1e-4)
+
+
+@every_score
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("length", [30, 1000])
+def test_supports_start_wide(score: str, alpha: float, length: int) -> None:
+    basis = GaussianRBF.grid(10, 0.1)
+    layer = ContinuousAttention(64, 8, basis, alpha, score, batch_first=True)
+    sequence = torch.randn(4, length, 64)
+    _, density = layer(torch.randn(4, 3, 64), sequence, sequence, torch.rand(4, length))
+    lengths = density.support.intervals.clamp(0, 1).diff(dim=-1).squeeze(-1).nansum(-1)
+    assert lengths.min() > 0.25
+    assert lengths.mean() > 0.4
+
+
+@every_score
+def test_layers_are_the_same_under_a_seed(score: str) -> None:
+    found = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        layer, inputs = make(score, combine=True), data()
+        context = layer(*inputs)[0]
+        wanted = [x for x in layer.parameters() if x.requires_grad]
+        found.append([context, *torch.autograd.grad(context.square().sum(), wanted)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_sigma_stays_above_its_floor() -> None:
@@ -261,19 +338,35 @@ def test_float32_follows_float64(score: str, combine: bool) -> None:
     assert (context - expected).norm() < 5e-6 * expected.norm()
 
 
-# Not moments with alpha above 1: the autograd functions of the entmax package cannot be traced.
 @pytest.mark.parametrize(
-    ("score", "alpha"), [("quadratic", 1.0), ("quadratic", 2.0), ("moments", 1.0)]
+    ("score", "alpha", "options", "masked"),
+    [
+        ("quadratic", 2.0, {}, False),
+        ("quadratic", 1.0, {"combine": True, "validate_args": True}, True),
+        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), {}, False),
+    ],
+    ids=["quadratic", "masked", "moments"],
 )
-def test_compiles_whole(score: str, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiles_whole(
+    score: str,
+    alpha: Tensor | float,
+    options: dict[str, Any],
+    masked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # torch cannot trace its own validation of distributions, and so switches it off itself.
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make(score, alpha=alpha), data()
+    layer, inputs = make(score, alpha=alpha, **options), data()
     padding = (torch.arange(9) >= 7).expand(2, 9)
+    mask = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3 if masked else None
     torch._dynamo.reset()
     compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
-    expected, _ = layer(*inputs, padding)
-    assert torch.allclose(compiled(*inputs, padding), expected, rtol=1e-10)
+    found, expected = compiled(*inputs, padding, mask), layer(*inputs, padding, mask)[0]
+    assert torch.allclose(found, expected, rtol=1e-10)
+    parameters = list(layer.parameters())
+    grads = [torch.autograd.grad(x.square().sum(), parameters) for x in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_any_basis_serves() -> None:
@@ -328,10 +421,6 @@ def build(**options: Any) -> Any:
         ),
         (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernels"), "score must be .*got 'kernels'"),
         (
-            lambda: ContinuousAttention(4, 2, BASIS, combine=True),
-            "combine must be False unless score='moments', got score='quadratic'",
-        ),
-        (
             lambda: ContinuousAttention(4, 2, BASIS, domain=(1.0, 1.0)),
             r"domain must be two finite numbers that increase, got \(1.0, 1.0\)",
         ),
@@ -344,9 +433,38 @@ def build(**options: Any) -> Any:
         (lambda: LAYER(Q, K, V[0], T), "value must|key must"),
         (lambda: LAYER(Q, K, V, T, PADDING.float()), "key_padding_mask must be boolean"),
         (lambda: LAYER(Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
-        (lambda: LAYER(Q, K, V, T, ~PADDING), "mask must let at least one position.*index .0."),
+        *(
+            (
+                lambda score=score: build(score=score)(Q, K, V, T, ~PADDING),
+                "key_padding_mask must leave every example a position to read, got 0 at index .0.",
+            )
+            for score in ("quadratic", "moments")
+        ),
         (lambda: LAYER(Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0."),
-        (lambda: LAYER(Q, K[:, :0], V[:, :0], T[:, :0]), r"values must .*got \(2, 0, 4\)"),
+        (
+            lambda: LAYER(Q, K[:, :0], V[:, :0], T[:, :0]),
+            r"value must .*got shape \(2, 0, 4\)",
+        ),
+        (lambda: LAYER(Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
+        (lambda: LAYER(Q, K / 0, V, T), "key must be finite .*got nan at index .0, 0, 0."),
+        (lambda: LAYER(Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
+        (lambda: LAYER(Q, K, V, None), "positions must be a tensor, got None"),
+        (lambda: LAYER(Q, K, V, T, [True]), r"key_padding_mask must be a tensor, got \[True\]"),
+        (lambda: build(penalty=None), "penalty must .*got None"),
+        (lambda: build(basis=None), "basis must be a Basis, got None"),
+        (lambda: build(kdim="3"), "kdim must be a positive integer, got '3'"),
+        (lambda: build(vdim=0), "vdim must be a positive integer, got 0"),
+        *(
+            (
+                lambda temperature=temperature: build(temperature=temperature),
+                f"temperature must be positive and finite, got {temperature!r}",
+            )
+            for temperature in (0, -1.0, math.inf, math.nan, "1", None)
+        ),
+        (
+            lambda: build(penalty=0.0)(Q, K[:, :3], V[:, :3], T[:, :3]),
+            "penalty must be positive with fewer observations than functions, 4, got 3",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:

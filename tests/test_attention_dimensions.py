@@ -19,7 +19,7 @@ from sparsefam import (
     TruncatedParaboloid,
 )
 from sparsefam.attention import ContinuousAttention
-from sparsefam.attention.moments import discrete
+from sparsefam.attention.sight import Sight
 from sparsefam.bases import Fourier, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
@@ -74,12 +74,16 @@ def by_hand(layer: Any, query: Tensor, key: Tensor, value: Tensor, heads: Tensor
     """The context from each head's integral (B, heads, Lq, E) of the whole value function."""
     parts = [heads[:, h, :, 2 * h : 2 * h + 2] for h in range(2)]
     if layer.combine:
-        weights, values = (
-            discrete(layer.score_proj(query, key), layer.alpha, None),
-            layer.v_proj(value),
-        )
+        weights, values = discrete(layer, query, key), layer.v_proj(value)
         parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
     return layer.out_proj(torch.cat(parts, -1))
+
+
+def discrete(layer: Any, query: Tensor, key: Tensor) -> Tensor:
+    """Weights (B, heads, Lq, L)."""
+    source = layer.score_proj
+    found: Tensor = source.weights(source(query, key), layer.alpha, 1.0, Sight())
+    return found
 
 
 # Contexts
@@ -175,7 +179,7 @@ def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool) -> No
 def test_moments_are_those_of_the_weights(alpha: float, domain: Any) -> None:
     layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(ndim=2)
     _, density = layer(query, key, value, t)
-    weights = discrete(layer.score_proj(query, key), layer.alpha, None)
+    weights = discrete(layer, query, key)
     assert torch.allclose(density.mean, torch.einsum("bhql,bld->bhqd", weights, t), rtol=1e-12)
     offset = t[:, None, None] - density.mean.unsqueeze(-2)
     expected = torch.einsum("bhql,bhqld,bhqle->bhqde", weights, offset, offset)
@@ -199,6 +203,7 @@ def test_one_observation_has_a_valid_density(alpha: float, domain: Any) -> None:
     assert context.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:.*no function of the basis reaches")
 @pytest.mark.parametrize("stretch", [1.0, 1e4])
 def test_positions_on_a_line_have_a_valid_density(stretch: float) -> None:
     """Their covariance is singular, and rounding may make it worse than that."""
@@ -330,8 +335,7 @@ def test_float32_follows_float64(score: str, combine: bool, alpha: float) -> Non
     assert (context - expected).norm() < 5e-6 * expected.norm()
 
 
-# Not moments with alpha above 1: the autograd functions of the entmax package cannot be traced.
-@pytest.mark.parametrize(("score", "alpha"), [("quadratic", 2.0), ("moments", 1.0)])
+@pytest.mark.parametrize(("score", "alpha"), [("quadratic", 2.0), ("moments", 2.0)])
 def test_compiles_whole(score: str, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # torch cannot trace its own validation of distributions, and so switches it off itself.
     monkeypatch.setattr(Distribution, "_validate_args", False)
@@ -344,6 +348,26 @@ def test_compiles_whole(score: str, alpha: float, monkeypatch: pytest.MonkeyPatc
 
 
 # Errors
+
+
+@pytest.mark.parametrize("kind", ["widths", "covariance", "line"])
+def test_positions_out_of_reach_are_told_once(kind: str) -> None:
+    """Such as pixels, where the basis is on the unit square."""
+    ndim = 1 if kind == "line" else 2
+    basis = GaussianRBF.grid(9, 0.1, ndim=ndim)
+    if kind == "covariance":
+        basis = GaussianRBF(basis.centers, covariance=torch.tensor([[0.01, 0.0], [0.0, 0.04]]))
+    layer = make("quadratic", basis=basis, ndim=ndim, validate_args=True)
+    query, key, value, t = data(8, ndim=None if ndim == 1 else 2)
+    # In reach are 9.5 deviations of 0.1 (or 0.2) beyond the outermost centers, 0 and 1.
+    t[:, 0], t[:, 1:3] = -1.0, 1.9
+    t[0, 5].view(-1)[-1] = 3.0
+    padding = torch.zeros(2, 8, dtype=torch.bool)
+    padding[1, 0] = True
+    with pytest.warns(UserWarning, match=r"0\.13 of the positions are where") as told:
+        layer(query, key, value, t, padding)
+        layer(query, key, value, t, padding)
+    assert len(told) == 1
 
 
 LINE, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
@@ -370,7 +394,10 @@ def build(basis: Any = PLANE, ndim: int = 2, **options: Any) -> ContinuousAttent
         (lambda: LAYER(Q, K, V, T[..., 0]), r"positions must .*\(2, 9, 2\).*got \(2, 9\)"),
         (lambda: LAYER(Q, K, V, T[..., :1]), r"positions must .*\(9, 2\).*got \(2, 9, 1\)"),
         (lambda: LAYER(Q, K, V, T[:, :5]), r"positions must .*got \(2, 5, 2\)"),
-        (lambda: LAYER(Q, K, V, T, ~PADDING), "mask must let at least one position.*index .0."),
+        (
+            lambda: LAYER(Q, K, V, T, ~PADDING),
+            "key_padding_mask must leave every .*index .0.",
+        ),
         (lambda: LAYER(Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0, 0."),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,8 @@ DOUBLE = torch.float64
 
 def make(score: str, alpha: LearnedAlpha) -> ContinuousAttention:
     basis = GaussianRBF.grid(6, 0.2)
-    return ContinuousAttention(
-        4, 2, basis, alpha, score, batch_first=True, dtype=alpha.weight.dtype
-    )
+    options: dict[str, Any] = {"batch_first": True, "dtype": alpha.weight.dtype, "combine": True}
+    return ContinuousAttention(4, 2, basis, alpha, score, **options)
 
 
 @pytest.mark.parametrize("high", [2.0, 3.0, math.inf])
@@ -105,8 +105,15 @@ def test_state_is_loaded_as_weights() -> None:
     ("call", "message"),
     [
         (lambda: LearnedAlpha(0), "num_heads must be a positive integer, got 0"),
-        (lambda: LearnedAlpha(2, high=1.0), "high must be above 1.01, got 1.0"),
-        (lambda: LearnedAlpha(2, high=math.nan), "high must be above 1.01, got nan"),
+        (lambda: LearnedAlpha(2, high=1.0), "high must be a number above 1.01, got 1.0"),
+        (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
+        (lambda: LearnedAlpha(2, high=None), "high must be a number above 1.01, got None"),
+        (lambda: LearnedAlpha(2, "1.5"), "start must be .* between 1.01 and 2.0, got '1.5'"),
+        (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
+        (
+            lambda: make("kernel", LearnedAlpha(2, high=3.0)),
+            "alpha.high must be at most 2 for score='kernel', got 3.0",
+        ),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
         (lambda: LearnedAlpha(2, 1.0), "start must be .* between 1.01 and 2.0, got 1.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),

@@ -227,7 +227,6 @@ def test_state_dict_round_trip() -> None:
             for count in (0, -3, 2.5, "3", True)
         ),
         ({"normalization": "outside"}, "normalization must not be given unless score='kernel'"),
-        ({"combine": True}, "combine must be False unless .*got score='mixture'"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:

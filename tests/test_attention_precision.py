@@ -82,7 +82,7 @@ class Contexts(nn.Module):
 def test_exported_layers_say_the_same(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Non-strict export traces torch's own validation of distributions, which branches on values.
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make(score, validate_args=True), tuple(data(dtype=SINGLE))
+    layer, inputs = make(score, combine=True, validate_args=True), tuple(data(dtype=SINGLE))
     program = torch.export.export(Contexts(layer), inputs)
     file = io.BytesIO()
     torch.export.save(program, file)

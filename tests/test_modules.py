@@ -6,6 +6,7 @@ import inspect
 import io
 import pkgutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -24,10 +25,11 @@ DOUBLE = torch.float64
 Answer = Callable[[nn.Module], Tensor]
 
 
-def _attention(score: str, ndim: int = 1) -> tuple[nn.Module, Answer]:
+def _attention(score: str, ndim: int = 1, **options: Any) -> tuple[nn.Module, Answer]:
     torch.manual_seed(1)
     basis = GaussianRBF.grid(9, 0.3, ndim=ndim)
-    layer = ContinuousAttention(4, 2, basis, score=score, ndim=ndim, batch_first=True, dtype=DOUBLE)
+    options |= {"score": score, "ndim": ndim, "batch_first": True, "dtype": DOUBLE}
+    layer = ContinuousAttention(4, 2, basis, **options)
     query, sequence = torch.randn(2, 3, 4, dtype=DOUBLE), torch.randn(2, 9, 4, dtype=DOUBLE)
     positions = torch.rand(2, 9, *(ndim,) * (ndim > 1), dtype=DOUBLE)
     return layer, lambda layer: layer(query, sequence, sequence, positions)[0]
@@ -76,6 +78,7 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     for score in ("quadratic", "moments", "kernel", "mixture"):
         yield f"attention-{score}", *_attention(score)
     yield "attention-plane", *_attention("quadratic", 2)
+    yield "attention-combined", *_attention("quadratic", combine=True)
 
 
 MODULES = {name: (module, answer) for name, module, answer in modules()}

@@ -1,24 +1,24 @@
-"""What an attention layer is built from and called with, and the rules for it."""
+"""What an attention layer is built from, and the rules for it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-import torch
 from torch import Size, Tensor, nn
 
 from ..bases import Basis
 from ..numerics.arguments import is_count
+from .learned_alpha import LearnedAlpha
 
 __all__ = [
     "Box",
     "Domain",
     "box_of",
-    "check_alpha",
-    "check_inputs",
+    "check_group",
     "check_score",
     "check_sizes",
+    "check_temperature",
     "event_of",
 ]
 
@@ -29,16 +29,19 @@ _SCORES = ("quadratic", "moments", "kernel", "mixture")
 _LISTED = ", ".join(map(repr, _SCORES[:-1])) + f" or {_SCORES[-1]!r}"
 
 
-def check_sizes(embed_dim: int, num_heads: int) -> None:
-    """Raises ValueError unless the channels make as many heads."""
+def check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
+    """Raises ValueError unless numbers of channels are such, and make as many heads."""
     if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
         raise ValueError(
             f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
         )
+    for name, size in {"kdim": kdim, "vdim": vdim}.items():
+        if not is_count(size):
+            raise ValueError(f"{name} must be a positive integer, got {size!r}")
 
 
-def check_score(score: str, alpha: Tensor | nn.Module | float, combine: bool) -> None:
-    """Raises ValueError for a score that there is not, or that alpha or combine do not fit."""
+def check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
+    """Raises ValueError for a score that there is not, or that alpha does not fit."""
     if score not in _SCORES:
         raise ValueError(f"score must be {_LISTED}, got {score!r}")
     if not isinstance(alpha, Tensor | nn.Module):
@@ -46,19 +49,22 @@ def check_score(score: str, alpha: Tensor | nn.Module | float, combine: bool) ->
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
         if score == "kernel" and alpha > 2:
             raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
-    if combine and score != "moments":
-        raise ValueError(f"combine must be False unless score='moments', got score={score!r}")
+    if isinstance(alpha, LearnedAlpha) and score == "kernel" and alpha.high > 2:
+        raise ValueError(f"alpha.high must be at most 2 for score='kernel', got {alpha.high}")
 
 
-def check_alpha(alpha: Tensor | float, densities: tuple[int, int, int]) -> None:
-    """Raises ValueError unless alpha broadcasts to what there are of densities."""
-    if isinstance(alpha, Tensor):
-        sizes = zip(reversed(alpha.shape), reversed(densities), strict=False)
-        if alpha.dim() > 3 or any(size not in (1, due) for size, due in sizes):
-            raise ValueError(
-                f"alpha must broadcast to (batch, num_heads, Lq) = {densities}, "
-                f"got shape {tuple(alpha.shape)}"
-            )
+def check_group(score: str, combine: bool, group: object) -> None:
+    """Raises ValueError for a group whose ranks would need each other's keys."""
+    if (score == "moments" or combine) and group is not None:
+        raise ValueError(
+            f"group must be None for score='moments' and for combine=True, got {group!r}"
+        )
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises ValueError unless scores can be divided by it."""
+    if not isinstance(temperature, Real) or not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
 
 
 def box_of(name: str, domain: Domain, ndim: int) -> Box:
@@ -99,43 +105,3 @@ def event_of(ndim: int, basis: Basis) -> Size:
             f"got {tuple(basis.event_shape)}"
         )
     return event
-
-
-def check_inputs(
-    channels: Mapping[str, int],
-    shapes: Mapping[str, Size],
-    positions: Tensor,
-    mask: Tensor | None,
-    event: Size,
-    batch_first: bool,
-) -> None:
-    """Raises ValueError unless inputs, by now batch first, fit the layer and each other.
-
-    Args:
-        channels: How many the query, the key and the value should have.
-        shapes: Those of query, key and value.
-        positions: Where the values are.
-        mask: The key padding mask.
-        event: The shape of one position.
-        batch_first: What the layer was told, for the message.
-    """
-    layout = f"with batch_first={batch_first}; is the other setting meant?"
-    lengths = {name: shape[1] if len(shape) == 3 else 0 for name, shape in shapes.items()}
-    batch, length = shapes["query"][0], lengths["value"]
-    for name, shape in shapes.items():
-        due = (batch, lengths[name] if name == "query" else length, channels[name])
-        if shape != due:
-            raise ValueError(
-                f"{name} must have (batch, length, channels) {due}, got {tuple(shape)} {layout}"
-            )
-    each, shared = (batch, length, *event), (length, *event)
-    if positions.shape not in (each, (1, *shared), shared):
-        raise ValueError(
-            f"positions must have shape {each} or {shared}, always batch first, "
-            f"got {tuple(positions.shape)} {layout}"
-        )
-    if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
-        raise ValueError(
-            f"key_padding_mask must be boolean of shape {(batch, length)}, "
-            f"got {mask.dtype} of shape {tuple(mask.shape)} {layout}"
-        )

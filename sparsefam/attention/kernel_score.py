@@ -98,9 +98,11 @@ class KernelScore(ScoreProjection):
         size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
-    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
         """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
-        weights = by_head(channels, (self.heads, len(self.inducing_points)))
+        weights = by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = uniform(*ends(self.box, self.inducing_points))
         parts = (weights, self._points(), self.kernel, base)
         if not isinstance(alpha, Tensor) and alpha == 1:

@@ -1,28 +1,32 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..kernels import Kernel
-from .arguments import Domain, box_of, check_alpha, check_inputs, check_score, check_sizes, event_of
+from ..numerics.collective import Group
+from .arguments import Domain, box_of, check_group, check_score, check_temperature, event_of
+from .contraction import contexts
+from .discrete import DiscreteScore, reset
+from .inputs import check_alpha
 from .learned_alpha import LearnedAlpha
-from .moments import MomentScore, reset
+from .moments import MomentScore
+from .multihead import Multihead
 from .precision import full_precision, single
 from .projections import score_projection
-from .regression import RidgeRegression, over_events
+from .regression import RidgeRegression
 from .scores import ScoreProjection
+from .separate import separate_contexts
+from .sight import Sight
 
 __all__ = ["ContinuousAttention"]
 
 
-class ContinuousAttention(nn.Module):
+class ContinuousAttention(Multihead):
     r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
 
     The values, observed at `positions`, become a function $V$ by ridge regression on a basis; every
@@ -41,9 +45,9 @@ class ContinuousAttention(nn.Module):
 
     With `score="moments"` query and keys give discrete attention weights over the positions, and
     the density is the one with their mean and variance, the latter at least $[10^{-3}(b - a)]^2$;
-    in D dimensions that is added to the diagonal of the covariance. The temperature is the usual
-    one: products of queries and keys over the root of their number of channels. `combine=True`
-    adds the discrete context to the continuous one.
+    in D dimensions that is added to the diagonal of the covariance. Discrete scores are the usual
+    ones: products of queries and keys over the root of their number of channels. `combine=True`
+    adds the discrete context to the continuous one, with any score.
 
     With `score="kernel"` the densities have any shape: a `KernelExp` or `KernelDeformedExp`
     relative to the uniform density on the domain, whose weights, one for each inducing point, are
@@ -64,7 +68,10 @@ class ContinuousAttention(nn.Module):
             grad, and broadcasts to (B, num_heads, Lq), as does what a module returns, such as
             `LearnedAlpha`. At most 2 with `score="kernel"`.
         score: "quadratic", "moments", "kernel" or "mixture".
-        combine: Whether to add the discrete context; needs `score="moments"`.
+        combine: Whether to add the context of discrete weights, with the same alpha.
+        temperature: What all scores are divided by, positive; the attribute may be changed between
+            calls. $\sigma^2$ of quadratic scores is multiplied by it, of components too; log
+            weights and discrete scores are divided.
         inducing_points: Of `score="kernel"`: their number, for a grid on the domain (to the power
             `ndim`), or locations (I,), or (I, D), in it. Default: 64.
         kernel: Of `score="kernel"`: (n, D), (m, D) to (n, m), for instance one of
@@ -75,6 +82,7 @@ class ContinuousAttention(nn.Module):
             `KernelDeformedExp`.
         components: Of `score="mixture"`: how many each density has. Default: 8.
         penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
+        group: As in `RidgeRegression`: every rank has its part of the sequence and its own queries.
         domain: Where densities may be centred, and the unit of their scales: the ends (a, b) for
             every axis, or `ndim` such pairs.
         ndim: Dimension D of the positions, which is that of the basis's locations.
@@ -106,6 +114,7 @@ class ContinuousAttention(nn.Module):
 
     alpha: Tensor | nn.Module | float
     score_proj: ScoreProjection | MomentScore
+    discrete_proj: DiscreteScore | None
 
     def __init__(
         self,
@@ -116,11 +125,13 @@ class ContinuousAttention(nn.Module):
         score: str = "quadratic",
         *,
         combine: bool = False,
+        temperature: float = 1.0,
         inducing_points: Tensor | int | None = None,
         kernel: Kernel | None = None,
         normalization: Literal["inside", "outside"] | None = None,
         components: int | None = None,
         penalty: float | Literal["gcv"] = 1e-2,
+        group: "Group | None" = None,
         domain: Domain = (0.0, 1.0),
         ndim: int = 1,
         kdim: int | None = None,
@@ -131,83 +142,73 @@ class ContinuousAttention(nn.Module):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        super().__init__()
-        self._set_sizes(embed_dim, num_heads, kdim, vdim, batch_first)
-        self._set_score(score, alpha, combine, domain, ndim)
-        regression = RidgeRegression(basis, penalty, validate_args=validate_args)
-        own = (inducing_points, kernel, normalization, components)
-        self._add_modules(regression, bias, own, device, dtype)
-
-    def _set_sizes(
-        self, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, batch_first: bool
-    ) -> None:
-        check_sizes(embed_dim, num_heads)
-        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
-        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        super().__init__(embed_dim, num_heads, kdim, vdim, batch_first)
+        self._set_score(score, alpha, combine, temperature, group, domain, ndim)
+        ridge = RidgeRegression(basis, penalty, group=group, validate_args=validate_args)
+        self._add(ridge, bias, device, dtype, inducing_points, kernel, normalization, components)
 
     def _set_score(
         self,
         score: str,
         alpha: Tensor | nn.Module | float,
         combine: bool,
+        temperature: float,
+        group: object,
         domain: Domain,
         ndim: int,
     ) -> None:
-        check_score(score, alpha, combine)
-        self.score, self.combine, self.domain, self.ndim = score, combine, domain, ndim
+        check_score(score, alpha)
+        check_group(score, combine, group)
+        check_temperature(temperature)
+        self.score, self.combine, self.temperature = score, combine, temperature
+        self.domain, self.ndim = domain, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
             self.alpha = alpha
 
-    def _add_modules(
+    def _add(
         self,
         regression: RidgeRegression,
         bias: bool,
-        own: tuple[Any, ...],
         device: torch.device | str | None,
         dtype: torch.dtype | None,
+        *own: Any,
     ) -> None:
         self._event = event_of(self.ndim, regression.basis)
         box = box_of("domain", self.domain, self.ndim)
         shape = (self.embed_dim, self.kdim, self.num_heads, box, bias)
         self.score_proj = score_projection(self.score, *shape, own, device, dtype)
+        self.discrete_proj = None
+        if self.combine and self.score != "moments":
+            sizes = (self.embed_dim, self.kdim, self.num_heads)
+            self.discrete_proj = DiscreteScore(*sizes, bias, device, dtype)
         self.v_proj = nn.Linear(self.vdim, self.embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
         self.regression = regression.to(device=device, dtype=dtype)
-        self._prepare()
-        self.register_load_state_dict_post_hook(_prepare)
+        self.prepare()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draws the weights anew, and spreads the heads over the domain."""
         self.score_proj.spread()
+        if self.discrete_proj is not None:
+            self.discrete_proj.spread()
         for projection in (self.v_proj, self.out_proj):
             reset(projection)
         if isinstance(self.alpha, LearnedAlpha):
             self.alpha.reset_parameters()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Finds what expectations need, once for all calls with the same basis and kernel."""
         self.score_proj.prepare(self.regression.basis)
-
-    # Before a compiled graph asks, which could not.
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        # What `to_empty` leaves has yet to be filled.
-        with suppress(ValueError):
-            self._prepare()
-        return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._prepare()
 
     def extra_repr(self) -> str:
         alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
         return (
             f"{self.embed_dim}, {self.num_heads}, {alpha}score={self.score!r}, "
-            f"combine={self.combine}, domain={self.domain}, ndim={self.ndim}"
+            f"combine={self.combine}, temperature={self.temperature}, domain={self.domain}, "
+            f"ndim={self.ndim}"
         )
 
     def forward(
@@ -217,6 +218,7 @@ class ContinuousAttention(nn.Module):
         value: Tensor,
         positions: Tensor,
         key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, SparseDistribution]:
         """Attends to the value function of each example.
 
@@ -228,31 +230,30 @@ class ContinuousAttention(nn.Module):
                 `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D).
             key_padding_mask: Shape (B, L), True where a position is padding; what the key, value
                 and position are there is never read.
+            attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
+                read. Every query then has a value function of its own, fitted to what it may read,
+                in O(L N (N + E)) each. Other numbers are added to discrete scores.
 
         Returns:
-            The context, shaped like the query, and the density, of batch shape (B, num_heads, Lq).
+            The context, shaped like the query, and in place of weights the density, of batch shape
+            (B, num_heads, Lq).
 
         Raises:
-            ValueError: If shapes do not match, or as `RidgeRegression.fit` does.
+            ValueError: If shapes do not match, if a mask leaves a query nothing to read, or as
+                `RidgeRegression.fit` does.
         """
-        if not self.batch_first:
-            query, key, value = (
-                x.transpose(0, 1) if x.ndim == 3 else x for x in (query, key, value)
-            )
-        channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-        shapes = dict(zip(channels, (query.shape, key.shape, value.shape), strict=True))
-        check_inputs(channels, shapes, positions, key_padding_mask, self._event, self.batch_first)
+        sharded = self.regression.group is not None
+        due = self._expected(self._event, sharded)
+        inputs = due.read((query, key, value), positions, key_padding_mask, attn_mask)
+        if self.regression.validate_args:
+            inputs.check(self.combine or self.score == "moments", sharded)
+        query, key, value, positions, sight = inputs
         alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
         check_alpha(alpha, (len(query), self.num_heads, query.shape[1]))
-        mask = None
-        if key_padding_mask is not None:
-            # What is never read must be finite even so: gradients are zero times what it becomes.
-            mask = ~key_padding_mask
-            key, value = (torch.where(mask.unsqueeze(-1), x, 0) for x in (key, value))
-            positions = torch.where(over_events(mask, self._event), positions, 0)
-        values, reading = self.v_proj(value), self.score_proj(query, key)
+        values, reading = self.v_proj(value), single(self.score_proj(query, key))
+        scores = None if self.discrete_proj is None else single(self.discrete_proj(query, key))
         with full_precision(query):
-            found, density = self._attend(single(values), single(reading), alpha, positions, mask)
+            found, density = self._attend(single(values), reading, scores, alpha, positions, sight)
         context = self.out_proj(found.to(values.dtype).flatten(2))
         return context if self.batch_first else context.transpose(0, 1), density
 
@@ -260,35 +261,32 @@ class ContinuousAttention(nn.Module):
         self,
         values: Tensor,
         reading: Tensor,
+        scores: Tensor | None,
         alpha: Tensor | float,
         positions: Tensor,
-        mask: Tensor | None,
+        sight: Sight,
     ) -> tuple[Tensor, SparseDistribution]:
         """Contexts by head (B, Lq, heads, head_dim), and the densities (B, heads, Lq).
 
         Args:
             values: Shape (B, L, embed_dim).
             reading: What the score has read off queries and keys.
+            scores: Of discrete weights, unless they are what the score has read.
             alpha: Entropic index.
             positions: Where the values were observed.
-            mask: Shape (B, L), True where an observation takes part; or None.
+            sight: Which of them queries may read.
         """
-        self._prepare()
-        function = self.regression.fit(positions, values, mask)
-        density, weights = self.score_proj.read(reading, alpha, positions, mask)
-        features = density.expect(function.basis).to(values.dtype)
-        context = torch.einsum("bhqn,bnhe->bqhe", features, self._split(function.coefficients))
+        self.prepare()
+        given = (alpha, self.temperature)
+        density, weights = self.score_proj.read(reading, *given, positions, sight)
+        by_head = self._split(values)
+        if sight.seen is None:
+            function = self.regression.fit(positions, values, sight.taken)
+            context = contexts(density, function.basis, self._split(function.coefficients))
+        else:
+            context = separate_contexts(density, self.regression, positions, by_head, sight)
+        if self.discrete_proj is not None and scores is not None:
+            weights = self.discrete_proj.weights(scores, *given, sight)
         if self.combine and weights is not None:
-            context = context + torch.einsum("bhql,blhe->bqhe", weights, self._split(values))
+            context = context + torch.einsum("bhql,blhe->bqhe", weights, by_head)
         return context, density
-
-    def _split(self, channels: Tensor) -> Tensor:
-        """Channels (..., embed_dim) by head: (..., heads, head_dim)."""
-        heads: Tensor = channels.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads))
-        return heads
-
-
-def _prepare(layer: nn.Module, _: object) -> None:
-    """After a state was loaded; a function, as it travels with copies of the layer."""
-    if isinstance(layer, ContinuousAttention):
-        layer._prepare()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,16 +51,7 @@ class LearnedAlpha(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not is_count(num_heads):
-            raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
-        if not high > _LEAST:
-            raise ValueError(f"high must be above {_LEAST}, got {high}")
-        first = torch.tensor(start, dtype=torch.float64, device="cpu")
-        if first.shape not in ((), (num_heads,)) or not ((first > _LEAST) & (first < high)).all():
-            raise ValueError(
-                f"start must be a number, or {num_heads} of them, between {_LEAST} and {high}, "
-                f"got {start}"
-            )
+        _check(num_heads, start, high)
         self.num_heads, self.start, self.high = num_heads, start, high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
@@ -83,3 +75,17 @@ class LearnedAlpha(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}, start={self.start}, high={self.high}"
+
+
+def _check(num_heads: Any, start: Any, high: Any) -> None:
+    if not is_count(num_heads):
+        raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
+    if not isinstance(high, float | int) or not high > _LEAST:
+        raise ValueError(f"high must be a number above {_LEAST}, got {high!r}")
+    each = [start] * num_heads if isinstance(start, float | int) else start
+    fits = isinstance(each, Sequence) and len(each) == num_heads
+    if not fits or not all(isinstance(x, float | int) and _LEAST < x < high for x in each):
+        raise ValueError(
+            f"start must be a number, or {num_heads} of them, between {_LEAST} and {high}, "
+            f"got {start!r}"
+        )

@@ -39,8 +39,8 @@ class ForgettingMemory(nn.Module):
 
     def __init__(self, regression: RidgeRegression, keep: float = 1.0) -> None:
         super().__init__()
-        if not 0 <= keep <= 1:
-            raise ValueError(f"keep must be from 0 to 1, got {keep}")
+        if not isinstance(keep, float | int) or not 0 <= keep <= 1:
+            raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
         self.regression, self.keep = regression, keep
 
     def extra_repr(self) -> str:
@@ -60,7 +60,7 @@ class ForgettingMemory(nn.Module):
             positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
             values: Shape (B, L, E).
             state: What the last call returned; None before the first. To stop gradients at a
-                horizon, detach its tensors.
+                horizon, pass `state.detach()`.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example begins anew, and its past is forgotten.
 
@@ -68,9 +68,10 @@ class ForgettingMemory(nn.Module):
             ValueError: What `RidgeRegression.fit` refuses; a state or `reset` of another shape.
         """
         found = self.regression.statistics(positions, values, mask)
+        kept = _kept(self.keep, reset, values)
         if state is not None:
-            _require_like(state.cross, found.cross)
-            found = state.plus(found, _kept(self.keep, reset, len(values), values.device))
+            _require_like(state.cross if isinstance(state, Statistics) else state, found.cross)
+            found = state.plus(found, kept)
         return self.regression.solve(found, values.dtype), found
 
 
@@ -95,8 +96,8 @@ class ContractingMemory(nn.Module):
 
     def __init__(self, regression: RidgeRegression, tau: float = 0.5, samples: int = 256) -> None:
         super().__init__()
-        if not 0 < tau < 1:
-            raise ValueError(f"tau must be between 0 and 1, got {tau}")
+        if not isinstance(tau, float | int) or not 0 < tau < 1:
+            raise ValueError(f"tau must be between 0 and 1, got {tau!r}")
         if not is_count(samples):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
         if regression.basis.event_shape:
@@ -120,7 +121,7 @@ class ContractingMemory(nn.Module):
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
             values: Shape (B, L, E).
             state: What the last call returned, shape (B, N, E); None before the first. To stop
-                gradients at a horizon, detach it.
+                gradients at a horizon, pass `state.detach()`.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example begins anew.
 
@@ -136,10 +137,10 @@ class ContractingMemory(nn.Module):
             within = (positions >= 0) & (positions <= 1)
             within = within if mask is None else within | ~mask
             require(within, "positions must be in [0, 1]", positions.expand(within.shape))
+        kept = _kept(1.0, reset, values)
         if state is None:
             found = self.regression.statistics(positions, values, mask)
         else:
-            kept = _kept(1.0, reset, len(values), values.device)
             later = self.tau + (1 - self.tau) * positions
             if reset is not None:
                 later = torch.where(reset.unsqueeze(-1), positions, later)
@@ -161,18 +162,20 @@ class ContractingMemory(nn.Module):
         return self.regression.local_statistics((self.tau * s).unsqueeze(0), past)
 
 
-def _kept(keep: float, reset: Tensor | None, batch: int, device: torch.device) -> Tensor | float:
+def _kept(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
     """What to multiply the past of each example (B,) with; one number if all have the same."""
     if reset is None:
         return keep
-    if reset.shape != (batch,) or reset.dtype != torch.bool:
-        got = f"{tuple(reset.shape)}, {reset.dtype}"
-        raise ValueError(f"reset must be {(batch,)} and boolean, got {got}")
-    kept = torch.full((batch,), keep, dtype=torch.float64, device=device)
+    due = values.shape[:1]
+    if reset.shape != due or reset.dtype != torch.bool:
+        got = f"{reset.dtype} of shape {tuple(reset.shape)}"
+        raise ValueError(f"reset must be boolean of shape {tuple(due)}, got {got}")
+    kept = torch.full(due, keep, dtype=torch.float64, device=values.device)
     return kept.masked_fill(reset, 0.0)
 
 
-def _require_like(state: Tensor, found: Tensor) -> None:
-    if state.shape != found.shape:
+def _require_like(state: object, found: Tensor) -> None:
+    shape = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+    if shape != found.shape:
         rule = f"of {len(found)} examples, {found.shape[1]} functions, {found.shape[2]} channels"
-        raise ValueError(f"state must be {rule}, got shape {tuple(state.shape)}")
+        raise ValueError(f"state must be {rule}, got {shape}")

@@ -7,7 +7,7 @@ from ..distributions import Mixture, SparseDistribution
 from ..numerics.arguments import is_count
 from ..prediction_map import rpm
 from .arguments import Box
-from .placement import FIRST_SIGMA, affinity, places
+from .placement import FIRST_GAIN, FIRST_SIGMA, affinity, places
 from .scores import ScoreProjection, by_head, channel_counts, first_channels, quadratics
 
 __all__ = ["MixtureScore"]
@@ -52,7 +52,7 @@ class MixtureScore(ScoreProjection):
         """Bumps evenly over the domain in every head, heavier next to the head's own place."""
         ndim = len(self.box)
         below = channel_counts(self.heads * self.components, ndim)[-1]
-        nn.init.xavier_uniform_(self.weight, gain=0.1)
+        nn.init.xavier_uniform_(self.weight, gain=FIRST_GAIN)
         self.weight[self.out_features - below :] = 0
         own, bumps = places(self.heads, ndim), places(self.components, ndim)
         logits = affinity(own, bumps)
@@ -60,13 +60,16 @@ class MixtureScore(ScoreProjection):
         rest = first_channels(bumps.repeat(self.heads, 1), sigma)
         self.bias.copy_(torch.cat([logits.flatten(), rest]))
 
-    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
         """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
         counts = (self.heads, self.components)
         total = self.heads * self.components
         logits, rest = channels.split([total, channels.shape[1] - total], 1)
         each = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Mixture(by_head(logits, counts), rpm(quadratics(rest, counts, self.box), each))
+        bumps = rpm(quadratics(rest, counts, self.box, temperature), each)
+        return Mixture(by_head(logits / temperature, counts), bumps)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, components={self.components}"

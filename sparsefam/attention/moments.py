@@ -1,9 +1,7 @@
 """Densities with the moments of discrete attention weights."""
 
-import math
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..bases import Basis
 from ..distributions import (
@@ -15,15 +13,15 @@ from ..distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
-from ..prediction_map import rpm
-from ..scores import Finite
 from .arguments import Box
+from .discrete import DiscreteScore
 from .placement import LEAST_SIGMA, stretch
+from .sight import Sight
 
-__all__ = ["MomentScore", "discrete", "match", "reset"]
+__all__ = ["MomentScore", "match"]
 
 
-class MomentScore(nn.Module):
+class MomentScore(DiscreteScore):
     """One bump for each head, with the moments of its discrete attention weights.
 
     Args:
@@ -46,51 +44,26 @@ class MomentScore(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.heads, self.box = heads, box
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
-        self.k_proj = nn.Linear(kdim, embed_dim, bias, device, dtype)
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Discrete scores (B, heads, Lq, L), the products over the root of their number."""
-        queries, keys = (
-            x.unflatten(-1, (self.heads, x.shape[-1] // self.heads))
-            for x in (self.q_proj(query), self.k_proj(key))
-        )
-        return torch.einsum("bqhe,blhe->bhql", queries, keys) / math.sqrt(queries.shape[-1])
-
-    def spread(self) -> None:
-        """Draws the weights anew."""
-        for projection in (self.q_proj, self.k_proj):
-            reset(projection)
+        super().__init__(embed_dim, kdim, heads, bias, device, dtype)
+        self.box = box
 
     def prepare(self, basis: Basis) -> None:
         """Nothing need be found."""
 
     def read(
-        self, scores: Tensor, alpha: Tensor | float, positions: Tensor, mask: Tensor | None
+        self,
+        scores: Tensor,
+        alpha: Tensor | float,
+        temperature: float,
+        positions: Tensor,
+        sight: Sight,
     ) -> tuple[SparseDistribution, Tensor]:
         """Densities (B, heads, Lq) of scores (B, heads, Lq, L), and the discrete weights."""
-        weights = discrete(scores, alpha, mask)
+        weights = self.weights(scores, alpha, temperature, sight)
         event = positions.shape[positions.dim() - (len(self.box) > 1) :]
         # (B, 1, 1, L[, D]), or the like with one B if they are shared.
         per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event)
         return match(weights, per_query.to(weights.dtype), self.box, alpha), weights
-
-
-def discrete(scores: Tensor, alpha: Tensor | float, mask: Tensor | None) -> Tensor:
-    """Weights (B, heads, Lq, L), exactly zero where the mask (B, L) is not True."""
-    if mask is not None:
-        scores = torch.where(mask[:, None, None], scores, -math.inf)
-    weights: Tensor = rpm(Finite(scores), alpha).probs
-    return weights
-
-
-def reset(projection: nn.Linear) -> None:
-    """Draws weights anew, as `torch.nn.MultiheadAttention` does."""
-    nn.init.xavier_uniform_(projection.weight)
-    if projection.bias is not None:
-        nn.init.zeros_(projection.bias)
 
 
 def match(

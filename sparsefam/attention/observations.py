@@ -5,14 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Size, Tensor
 
-from ..numerics.normal_equations import blocks
+from ..bases import Basis, GaussianRBF
+from ..numerics.normal_equations import blocks, over_events
 
-__all__ = ["Faults", "check_shapes", "faults", "in_eager", "over_events", "require"]
-
-
-def over_events(mask: Tensor, event: Size) -> Tensor:
-    """A mask over locations, to broadcast against locations of an event shape."""
-    return mask.reshape(*mask.shape, *(1,) * len(event))
+__all__ = ["Faults", "check_shapes", "faults", "in_eager", "reached", "require"]
 
 
 def in_eager() -> bool:
@@ -26,9 +22,12 @@ def check_shapes(
     positions: Tensor, values: Tensor, mask: Tensor | None, event: Size, sharded: bool
 ) -> None:
     """Raises ValueError unless shapes fit; only a shard may be of no length."""
-    if values.ndim != 3 or 0 in (values.shape[::2] if sharded else values.shape):
+    for name, x in (("positions", positions), ("values", values)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
+    if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
         raise ValueError(
-            f"values must have shape (B, L, E), none of them zero, got {tuple(values.shape)}"
+            f"values must have shape (B, L, E), L and E not zero, got {tuple(values.shape)}"
         )
     if not values.is_floating_point():
         raise ValueError(f"values must be floating, got {values.dtype}")
@@ -52,7 +51,7 @@ class Faults(NamedTuple):
     Attributes:
         positions: Positions with a coordinate that is not finite.
         values: Values that are not finite.
-        outside: Positions that no function of the basis reaches.
+        outside: Positions outside the box that functions of the basis reach.
     """
 
     positions: Tensor
@@ -72,6 +71,23 @@ class Faults(NamedTuple):
                 raise ValueError(f"{rule}, got others on another rank")
 
 
+def reached(basis: Basis) -> tuple[Tensor, Tensor] | None:
+    """Ends (*event) of a box outside which all functions are zero to their precision, if known."""
+    if basis.reach is not None:
+        return basis.reach[0].amin(), basis.reach[1].amax()
+    if not isinstance(basis, GaussianRBF):
+        return None
+    centers, widths, covariance = basis.centers.detach(), basis.widths, basis.covariance
+    if widths is not None:
+        spread = widths.detach().unsqueeze(-1)
+    elif covariance is not None:
+        spread = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
+    # As many deviations as along a line.
+    line = reached(GaussianRBF(spread.new_zeros(1), spread.new_ones(1)))
+    far = spread if line is None else spread * line[1]
+    return (centers - far).amin(0), (centers + far).amax(0)
+
+
 def faults(
     positions: Tensor,
     values: Tensor,
@@ -79,14 +95,15 @@ def faults(
     window: tuple[Tensor, Tensor] | None,
     rows: int,
 ) -> Faults:
-    """Counts faults a block of so many rows at a time; positions of numbers have a window."""
+    """Counts faults a block of so many rows at a time; `window` is the box, if it is asked for."""
     counts = []
     for block in blocks(values.shape[1], rows):
         t, h = positions[:, block], values[:, block]
         part = None if mask is None else mask[:, block]
-        outside = ~t.isfinite() & False
+        outside = torch.zeros_like(t, dtype=torch.bool)
         if window is not None:
-            outside = (t < window[0].amin()) | (t > window[1].amax())
+            outside = (t < window[0]) | (t > window[1])
+        outside = outside.flatten(2).any(-1) if t.ndim > 2 else outside
         wrong = (~t.isfinite(), ~h.isfinite(), outside)
         counts.append(torch.stack([(bad & _taken(part, bad)).sum() for bad in wrong]))
     return Faults(*torch.stack(counts).sum(0))

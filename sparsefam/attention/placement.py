@@ -10,6 +10,7 @@ from torch.quasirandom import SobolEngine
 from .arguments import Box
 
 __all__ = [
+    "FIRST_GAIN",
     "FIRST_SIGMA",
     "LEAST_SIGMA",
     "affinity",
@@ -24,6 +25,8 @@ __all__ = [
 # deviation of matched moments, can become.
 FIRST_SIGMA = 0.1
 LEAST_SIGMA = 1e-3
+# Of weights that are read off queries when training starts: queries then differ little.
+FIRST_GAIN = 0.1
 
 
 def places(count: int, ndim: int) -> Tensor:

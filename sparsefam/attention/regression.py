@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -10,10 +11,10 @@ from torch.distributions import Distribution
 
 from ..bases import Basis
 from ..numerics.arguments import is_count
-from ..numerics.collective import process_group
+from ..numerics.collective import Group, process_group
 from ..numerics.normal_equations import normal_sums
-from .observations import Faults, check_shapes, faults, in_eager, require
-from .observations import over_events as over_events
+from ..numerics.normal_equations import over_events as over_events
+from .observations import Faults, check_shapes, faults, in_eager, reached, require
 from .penalty import cross_validated
 from .shared_gram import SharedGram
 from .statistics import Statistics
@@ -21,7 +22,6 @@ from .value_function import ValueFunction
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["RidgeRegression"]
 
@@ -42,8 +42,8 @@ class RidgeRegression(nn.Module):
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
     would cost three to five digits of $V$ and, for long sequences, the factorisation itself. So the
     basis is evaluated and the system solved in float64, whatever the dtype of the observations:
-    with 64 Gaussians of width 1.5/64 and $\lambda = 0.01$ the coefficients are those of a float64
-    least-squares solution to 4e-8, the rounding of the result.
+    with N Gaussians of width 1.5/N, N up to 512, and $\lambda = 0.01$ the coefficients are those
+    of a float64 least-squares solution to 4e-8, the rounding of the result.
 
     Where all examples share one set of positions, and neither these nor the basis are learned,
     $F^\top F$ is kept for the next call with the same ones: one matrix, in a buffer that is no part
@@ -52,7 +52,7 @@ class RidgeRegression(nn.Module):
 
     Args:
         basis: The N functions $\psi$; it must accept float64 locations. What it learns must be
-            its parameters, not other tensors.
+            attributes of it or of its modules, not in lists.
         penalty: The ridge penalty $\lambda \ge 0$, or "gcv" for each example's minimiser of
             generalised cross-validation over all its channels, which is differentiable, once.
         group: If sequences are sharded over processes, their group or mesh: every rank fits with
@@ -64,8 +64,8 @@ class RidgeRegression(nn.Module):
             `torch.distributions`.
 
     Raises:
-        ValueError: If the penalty is neither "gcv" nor finite and at least 0, the chunk size not
-            positive, or the mesh not of one dimension.
+        ValueError: If the basis is none, the penalty neither "gcv" nor finite and at least 0, the
+            chunk size not positive, or the mesh not of one dimension.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, eq. 16. arXiv:2006.07214. Golub,
@@ -85,12 +85,14 @@ class RidgeRegression(nn.Module):
         basis: Basis,
         penalty: float | Literal["gcv"] = 1e-2,
         *,
-        group: "ProcessGroup | DeviceMesh | None" = None,
+        group: "Group | None" = None,
         chunk_size: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        number = math.nan if isinstance(penalty, str) else float(penalty)
+        if not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a Basis, got {basis!r}")
+        number = float(penalty) if isinstance(penalty, Real) else math.nan
         if penalty != "gcv" and not (math.isfinite(number) and number >= 0):
             raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
         if chunk_size is not None and not is_count(chunk_size):
@@ -127,8 +129,8 @@ class RidgeRegression(nn.Module):
                 fewer than there are basis functions.
 
         Warns:
-            UserWarning: Once, if in one dimension there are positions where all functions of the
-                basis are zero to its precision.
+            UserWarning: Once, if there are positions outside the interval, or of Gaussians the
+                box, that the functions of the basis reach to its precision.
         """
         return self.solve(self.statistics(positions, values, mask), values.dtype)
 
@@ -179,8 +181,12 @@ class RidgeRegression(nn.Module):
             One function for each example.
 
         Raises:
-            ValueError: If an example has no observations, or, with a penalty of zero, fewer than N.
+            ValueError: If the sums are of another number of functions, or an example has no
+                observations, or, with a penalty of zero, fewer than N.
         """
+        if statistics.cross.shape[-2] != len(self.basis):
+            due = f"of {len(self.basis)} functions"
+            raise ValueError(f"statistics must be {due}, got {tuple(statistics.cross.shape)}")
         if self.validate_args:
             self._check_number(statistics)
         penalty = cross_validated(statistics) if self.penalty == "gcv" else self.penalty
@@ -195,12 +201,12 @@ class RidgeRegression(nn.Module):
     def _rows(self, batch: int, channels: int) -> int:
         if self.chunk_size is not None:
             return self.chunk_size
-        return max(_FEWEST, _NUMBERS // (batch * (len(self.basis) + channels)))
+        return max(_FEWEST, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
 
     def _sums(
         self, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int, shared: bool
     ) -> Statistics:
-        state = {**dict(self.basis.named_parameters()), **dict(self.basis.named_buffers())}
+        state = _tensors(self.basis)
         parameters = tuple(state.values())
 
         def design(t: Tensor, *parameters: Tensor) -> Tensor:
@@ -221,13 +227,14 @@ class RidgeRegression(nn.Module):
     def _solve(self, statistics: Statistics, penalty: Tensor | float) -> Tensor:
         """Coefficients (B, N, E)."""
         gram, cross = statistics.gram, statistics.cross
-        each = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
-        gram = gram + each * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
+        gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         factor, failed = torch.linalg.cholesky_ex(gram)
         if self.validate_args:
             _check_factor(gram, factor, failed, penalty)
         # Examples that share a matrix become further columns of one right-hand side.
-        right = cross.reshape(len(gram), -1, *cross.shape[1:]).transpose(1, 2)
+        each = len(cross) // max(len(gram), 1)
+        right = cross.reshape(len(gram), each, *cross.shape[1:]).transpose(1, 2)
         solution = torch.cholesky_solve(right.flatten(2), factor).reshape(right.shape)
         return solution.transpose(1, 2).flatten(0, 1)
 
@@ -236,7 +243,7 @@ class RidgeRegression(nn.Module):
     def _window(self) -> tuple[Tensor, Tensor] | None:
         """Where the basis is not zero, while there is somebody to be warned."""
         asked = self.validate_args and not self._warned and in_eager()
-        return self.basis.reach if asked else None
+        return reached(self.basis) if asked else None
 
     def _warn(self, outside: Tensor, mask: Tensor | None, shape: Size) -> None:
         if not in_eager() or self._warned or torch._is_all_true(outside == 0):
@@ -256,6 +263,16 @@ class RidgeRegression(nn.Module):
         if self.penalty == 0:
             rule = f"penalty must be positive with fewer observations than functions, {size}"
             require(number >= size, rule, number.long())
+
+
+def _tensors(basis: Basis) -> dict[str, Tensor]:
+    """Parameters and buffers, and attributes, which some wrappers make of the former."""
+    found = {**dict(basis.named_parameters()), **dict(basis.named_buffers())}
+    for prefix, module in basis.named_modules():
+        for name, x in vars(module).items():
+            if isinstance(x, Tensor):
+                found[f"{prefix}.{name}" if prefix else name] = x
+    return found
 
 
 def _over_ranks(

@@ -1,5 +1,7 @@
 """From queries to densities: linear layers whose channels are the parameters of scores."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -8,8 +10,9 @@ from ..distributions import SparseDistribution
 from ..prediction_map import rpm
 from ..scores import MultivariateQuadratic, Quadratic
 from .arguments import Box
-from .placement import FIRST_SIGMA, first_width, place, places, stretch, widths
+from .placement import FIRST_GAIN, FIRST_SIGMA, first_width, place, places, stretch, widths
 from .precision import full_precision
+from .sight import Sight
 
 __all__ = [
     "QuadraticScore",
@@ -58,12 +61,19 @@ class ScoreProjection(nn.Linear):
         """Finds what the expectations of a basis need, if it is not as it was."""
 
     def read(
-        self, channels: Tensor, alpha: Tensor | float, positions: Tensor, mask: Tensor | None
+        self,
+        channels: Tensor,
+        alpha: Tensor | float,
+        temperature: float,
+        positions: Tensor,
+        sight: Sight,
     ) -> tuple[SparseDistribution, None]:
         """Densities (B, heads, Lq) of channels (B, Lq, channels), and no discrete weights."""
-        return self.densities(channels.transpose(1, 2), alpha), None
+        return self.densities(channels.transpose(1, 2), alpha, temperature), None
 
-    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
         """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
         raise NotImplementedError
 
@@ -93,13 +103,15 @@ class QuadraticScore(ScoreProjection):
     @torch.no_grad()
     def spread(self) -> None:
         """Heads evenly over the domain, sigma a tenth of it, axes as round as it is."""
-        nn.init.xavier_uniform_(self.weight, gain=0.1)
+        nn.init.xavier_uniform_(self.weight, gain=FIRST_GAIN)
         self.weight[self.out_features - channel_counts(self.heads, len(self.box))[-1] :] = 0
         self.bias.copy_(first_channels(places(self.heads, len(self.box)), FIRST_SIGMA))
 
-    def densities(self, channels: Tensor, alpha: Tensor | float) -> SparseDistribution:
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
         """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
-        return rpm(quadratics(channels, (self.heads,), self.box), alpha)
+        return rpm(quadratics(channels, (self.heads,), self.box, temperature), alpha)
 
 
 def channel_counts(count: int, ndim: int) -> list[int]:
@@ -115,7 +127,7 @@ def first_channels(shares: Tensor, sigma: float) -> Tensor:
 
 
 def quadratics(
-    channels: Tensor, counts: tuple[int, ...], box: Box
+    channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float = 1.0
 ) -> Quadratic | MultivariateQuadratic:
     """Scores (B, heads, Lq[, K]) whose parameters are channels (B, ..., Lq).
 
@@ -123,11 +135,13 @@ def quadratics(
         channels: Those of all locations, then of all diagonals, then of what is below these.
         counts: Of the heads, and of the quadratics in each if there are several.
         box: The domain.
+        temperature: What they are divided by.
     """
     ndim, total = len(box), torch.Size(counts).numel()
     parts = channels.split(channel_counts(total, ndim), 1)
     loc, diagonal, below = (by_head(x, (*counts, x.shape[1] // total)) for x in parts)
     loc, sigma = place(torch.sigmoid(loc), box), stretch(widths(diagonal), box)
+    sigma = sigma * math.sqrt(temperature)
     if ndim == 1:
         return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
     return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(below, ndim))

@@ -37,15 +37,27 @@ class Statistics(NamedTuple):
         Args:
             other: Of other positions of the same examples.
             keep: What to multiply these by, shape () or (B,): 1 forgets nothing, 0 all.
+
+        Raises:
+            ValueError: If the two are of different sizes, or `keep` is of another shape.
         """
+        size, batch = tuple(self.cross.shape), tuple(self.energy.shape)
+        if other.cross.shape != size:
+            rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
+            raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
+        weights = torch.as_tensor(keep, dtype=self.cross.dtype, device=self.cross.device)
+        if weights.shape not in ((), batch):
+            raise ValueError(f"keep must have shape () or {batch}, got {tuple(weights.shape)}")
         parts = []
         for mine, new in zip(self, other, strict=True):
-            weight = torch.as_tensor(keep, dtype=mine.dtype, device=mine.device)
-            if weight.ndim:
-                weight = weight.reshape(-1, *(1,) * (mine.ndim - 1))
+            weight = weights.reshape([*weights.shape, *[1] * (mine.ndim - 1)])
             # What is forgotten may be NaN.
-            parts.append(weight * mine.masked_fill(weight == 0, 0) + new)
+            parts.append(weight * torch.where(weight == 0, 0, mine) + new)
         return Statistics(*parts)
+
+    def detach(self) -> "Statistics":
+        """The same without a past, at which gradients stop."""
+        return Statistics(*(part.detach() for part in self))
 
     def over_ranks(self, group: "ProcessGroup", *more: Tensor) -> tuple["Statistics", list[Tensor]]:
         """The sums over a group of processes, by one reduction, and with them sums of `more`."""

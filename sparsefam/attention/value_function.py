@@ -42,7 +42,7 @@ class ValueFunction:
                 one location of the basis; a single location is the same for all.
 
         Returns:
-            The values, shape (B, ..., E).
+            The values, shape (B, ..., E), in the wider dtype of basis and coefficients.
 
         Raises:
             ValueError: If the first dimension of the locations is neither B nor 1, or the last ones
@@ -81,5 +81,7 @@ class ValueFunction:
         return self._contract(features)
 
     def _contract(self, features: Tensor) -> Tensor:
-        """Features (B, ..., N) against coefficients (B, N, E)."""
-        return torch.einsum("b...n,bne->b...e", features, self.coefficients)
+        """Features (B, ..., N) against coefficients (B, N, E), in the wider dtype of the two."""
+        dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
+        parts = features.to(dtype), self.coefficients.to(dtype)
+        return torch.einsum("b...n,bne->b...e", *parts)

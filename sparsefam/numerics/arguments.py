@@ -11,6 +11,7 @@ from torch import Size, Tensor
 __all__ = [
     "broadcast_arguments",
     "broadcast_location_scale",
+    "broadcasts_to",
     "cholesky_factor",
     "difference",
     "is_count",
@@ -150,6 +151,12 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     rule = f"positive definite, and is singular or indefinite: {_REMEDY}"
     require(definite, name, rule, matrix)
     return factor
+
+
+def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
+    """Whether a tensor of some shape can be expanded to a batch."""
+    sizes = zip(reversed(shape), reversed(batch), strict=False)
+    return len(shape) <= len(batch) and all(size in (1, due) for size, due in sizes)
 
 
 def is_count(x: object) -> bool:

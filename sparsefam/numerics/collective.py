@@ -1,6 +1,6 @@
 """Sums over the processes of a group."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -10,10 +10,12 @@ if TYPE_CHECKING:  # not every build of torch has them
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["process_group", "sum_over_ranks"]
+__all__ = ["Group", "process_group", "sum_over_ranks"]
+
+Group: TypeAlias = "ProcessGroup | DeviceMesh"
 
 
-def process_group(group: "ProcessGroup | DeviceMesh") -> "ProcessGroup":
+def process_group(group: Group) -> "ProcessGroup":
     """The process group of a mesh of one dimension, or the group itself.
 
     Raises:

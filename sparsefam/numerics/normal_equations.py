@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
-__all__ = ["Design", "blocks", "normal_sums"]
+__all__ = ["Design", "blocks", "normal_sums", "over_events"]
 
 Design = Callable[..., Tensor]
 Sums = tuple[Tensor, Tensor, Tensor]
@@ -45,6 +45,11 @@ def normal_sums(
     return sums
 
 
+def over_events(mask: Tensor, event: Size) -> Tensor:
+    """A mask over locations, to broadcast against locations of an event shape."""
+    return mask.reshape(*mask.shape, *(1,) * len(event))
+
+
 def blocks(length: int, rows: int) -> list[slice]:
     """Slices of at most so many rows, at least one."""
     if length <= rows:  # and no graph need know how many exactly
@@ -70,7 +75,7 @@ def _sums(
 
 def _by_design(x: Tensor, found: Tensor) -> Tensor:
     """(B, ...) to (S, C, ...): the examples that share each of S designs."""
-    return x.reshape(len(found), len(x) // len(found), *x.shape[1:])
+    return x.reshape(len(found), len(x) // max(len(found), 1), *x.shape[1:])
 
 
 def _counted(mask: Tensor | None, *parts: Tensor) -> tuple[Tensor, ...]:
@@ -80,8 +85,7 @@ def _counted(mask: Tensor | None, *parts: Tensor) -> tuple[Tensor, ...]:
     """
     if mask is None:
         return tuple(x.double() for x in parts)
-    over = (mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)) for x in parts)
-    return tuple(torch.where(m, x.double(), 0) for m, x in zip(over, parts, strict=True))
+    return tuple(torch.where(over_events(mask, x.shape[2:]), x.double(), 0) for x in parts)
 
 
 class _NormalSums(torch.autograd.Function):

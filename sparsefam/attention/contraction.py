@@ -1,0 +1,151 @@
+"""Contexts of many queries: expectations of value functions, a block of queries at a time."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Size, Tensor
+
+from ..bases import Basis
+from ..distributions import Mixture, SparseDistribution
+from ..distributions.standardized import StandardizedDistribution
+from ..numerics.normal_equations import blocks
+from .observations import in_eager
+
+__all__ = ["contexts"]
+
+# Expectations in a block: a few tensors of so many numbers fit the cache, and two threads are worth
+# their while. Fewer than four blocks are not made.
+_PAIRS = 40960
+
+
+def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
+    r"""Contexts $\mathbb E_p[\psi]^\top C$ by head, (B, Lq, heads, E).
+
+    The expectations of N functions for each query and head are more numbers than all others of an
+    attention layer. Where they are many they are made, contracted and forgotten block by block, and
+    once more in backward: it is the one loop over queries, each step of which is large. Compiled
+    graphs, `torch.func`, second derivatives and kernel scores do without.
+
+    Args:
+        density: Of batch shape (B, heads, Lq).
+        basis: The N functions $\psi$.
+        coefficients: Those of the value functions, shape (B, N, heads, E).
+    """
+    by_head = coefficients.transpose(1, 2)
+    if not in_eager() or density.batch_shape.numel() * len(basis) < 4 * _PAIRS:
+        return _contract(density, basis, by_head)
+    parts = _parts(density)
+    if parts is None:
+        return _contract(density, basis, by_head)
+    parameters = (*basis.parameters(), *basis.buffers())
+    found: Tensor = _Blocks.apply(parts, basis, by_head.contiguous(), *parts.tensors, *parameters)
+    return found
+
+
+def _contract(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
+    features = density.expect(basis).to(by_head.dtype)
+    return (features @ by_head).transpose(1, 2)
+
+
+class _Parts(NamedTuple):
+    """Tensors (B, heads, Lq, ...) that a density consists of, and how it is made of them."""
+
+    tensors: tuple[Tensor, ...]
+    build: Callable[..., SparseDistribution]
+
+
+def _parts(density: SparseDistribution) -> _Parts | None:
+    """None of a density that is not made of its own parameters alone."""
+    if isinstance(density, StandardizedDistribution):
+        return _own_parts(density)
+    inner = density.components if isinstance(density, Mixture) else None
+    parts = _parts(inner) if isinstance(inner, SparseDistribution) else None
+    if parts is None:
+        return None
+
+    def build(logits: Tensor, *rest: Tensor) -> SparseDistribution:
+        return Mixture(logits, parts.build(*rest), validate_args=False)
+
+    return _Parts((density.logits, *parts.tensors), build)
+
+
+def _own_parts(density: SparseDistribution) -> _Parts:
+    names = ["alpha", *(name for name in density.arg_constraints if name != "alpha")]
+    tensors = tuple(getattr(density, name) for name in names)
+    rank = len(density.batch_shape)
+
+    def build(*tensors: Tensor) -> SparseDistribution:
+        new = density.expand(density.batch_shape)
+        new.__dict__.update(zip(names, tensors, strict=True))
+        new._batch_shape = Size(tensors[0].shape[:rank])
+        return new
+
+    return _Parts(tensors, build)
+
+
+class _Blocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parts: _Parts, basis: Basis, by_head: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.parts, ctx.basis = parts, basis
+        ctx.save_for_backward(by_head, *tensors)
+        own = tensors[: len(parts.tensors)]
+        examples, heads, queries = own[0].shape[:3]
+        out = by_head.new_empty(examples, queries, heads, by_head.shape[-1])
+        for some, block in _pieces(own[0], len(basis)):
+            density = parts.build(*(x[some, :, block] for x in own))
+            out[some, block] = _contract(density, basis, by_head[some])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        parts, basis, saved = ctx.parts, ctx.basis, ctx.saved_tensors
+        needed = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            # For second derivatives, at once.
+            out = _contract(parts.build(*saved[1 : 1 + len(parts.tensors)]), basis, saved[0])
+            wanted = [x for x, need in zip(saved, needed, strict=True) if need]
+            slopes = iter(
+                torch.autograd.grad(out, wanted, upstream, create_graph=True, allow_unused=True)
+            )
+            return None, None, *(next(slopes) if need else None for need in needed)
+        return None, None, *_slopes(parts, basis, saved, needed, upstream)
+
+
+def _slopes(
+    parts: _Parts,
+    basis: Basis,
+    saved: tuple[Tensor, ...],
+    needed: tuple[bool, ...],
+    upstream: Tensor,
+) -> list[Tensor | None]:
+    """Gradients in what was saved: coefficients, the density's tensors, the basis's parameters."""
+    count = len(parts.tensors)
+    totals = [torch.zeros_like(x) if need else None for x, need in zip(saved, needed, strict=True)]
+    for some, block in _pieces(saved[1], len(basis)):
+        rows: list[Any] = [some, *[(some, slice(None), block)] * count]
+        places = rows + [...] * (len(saved) - len(rows))
+        # Parameters are what the basis has, and no copies.
+        leaves = [
+            x[place].detach().requires_grad_(need)
+            for x, place, need in zip(saved, rows, needed, strict=False)
+        ] + [*saved[len(rows) :]]
+        with torch.enable_grad():
+            out = _contract(parts.build(*leaves[1 : 1 + count]), basis, leaves[0])
+        wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
+        slopes = iter(torch.autograd.grad(out, wanted, upstream[some, block], allow_unused=True))
+        for total, place in zip(totals, places, strict=True):
+            slope = None if total is None else next(slopes)
+            if total is not None and slope is not None:
+                total[place] += slope
+    return totals
+
+
+def _pieces(like: Tensor, functions: int) -> Iterator[tuple[slice, slice]]:
+    """Blocks of examples and queries of (B, heads, Lq, ...): of many examples, or of queries."""
+    examples, heads, queries = like.shape[:3]
+    width = heads * functions * like.shape[3:].numel()
+    rows = max(1, _PAIRS // width)
+    for some in blocks(examples, max(1, rows // queries)):
+        for block in blocks(queries, rows):
+            yield some, block

@@ -1,0 +1,43 @@
+"""What layers that are called like `torch.nn.MultiheadAttention` have in common."""
+
+from torch import Size, Tensor
+
+from .arguments import check_sizes
+from .inputs import Expected
+from .prepared import Prepared
+
+__all__ = ["Multihead"]
+
+
+class Multihead(Prepared):
+    """Sizes, and the sequences that go with them.
+
+    Args:
+        embed_dim: Channels of the queries and of the context.
+        num_heads: Number of heads; divides `embed_dim`.
+        kdim: Channels of the keys; `embed_dim` if None.
+        vdim: Channels of the values; `embed_dim` if None.
+        batch_first: Whether sequences are (B, L, channels) rather than (L, B, channels).
+
+    Raises:
+        ValueError: If one is no positive integer, or heads do not divide the channels.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, batch_first: bool
+    ) -> None:
+        super().__init__()
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        check_sizes(embed_dim, num_heads, self.kdim, self.vdim)
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+
+    def _expected(self, event: Size, sharded: bool) -> Expected:
+        """What inputs should be, at positions of an event shape."""
+        channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
+        return Expected(channels, self.num_heads, event, self.batch_first, sharded)
+
+    def _split(self, channels: Tensor) -> Tensor:
+        """Channels (..., embed_dim) by head: (..., heads, head_dim)."""
+        heads: Tensor = channels.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads))
+        return heads

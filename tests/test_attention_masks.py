@@ -1,0 +1,149 @@
+"""Masks of attention layers: each query is answered as if it alone had been asked."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from layers import data
+from torch import Tensor
+
+from sparsefam.attention import ContinuousAttention
+from sparsefam.bases import GaussianRBF
+
+DOUBLE = torch.float64
+SCORES = ["quadratic", "moments", "kernel", "mixture"]
+
+every_score = pytest.mark.parametrize("score", SCORES)
+
+
+def make(score: str = "quadratic", alpha: Any = 1.5, ndim: int = 1, **options: Any) -> Any:
+    """A layer of two heads on four channels, in float64 and batch first."""
+    basis = GaussianRBF.grid(9, 0.25, ndim=ndim)
+    options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1, "ndim": ndim} | options
+    if score == "kernel":
+        options = {"inducing_points": 9} | options
+    return ContinuousAttention(4, 2, basis, alpha, score, **options)
+
+
+def causal(positions: Tensor) -> Tensor:
+    """What the first three positions may not read of those shared by all: what comes later."""
+    return positions > positions[:3, None]
+
+
+def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
+    """Contexts (B, Lq, channels), one at a time: the other positions are cut away."""
+    query, key, value, positions = inputs
+    contexts = torch.empty_like(query)
+    for b in range(len(query)):
+        for q in range(query.shape[1]):
+            free = ~mask[b, q]
+            parts = (query[b, [q]], key[b, free], value[b, free], positions[b, free])
+            contexts[b, q] = layer(*(x.unsqueeze(0) for x in parts))[0]
+    return contexts
+
+
+@every_score
+@pytest.mark.parametrize("combine", [False, True])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_what_is_masked_might_as_well_not_be_there(score: str, combine: bool, ndim: int) -> None:
+    if score == "kernel" and ndim == 2 and not combine:
+        return
+    layer = make(score, combine=combine, ndim=ndim)
+    inputs = data(7, None if ndim == 1 else 2)
+    mask = torch.rand(3, 7) < 0.5
+    mask[:, 0] = False
+    expected = asked_alone(layer, inputs, mask.expand(2, 3, 7))
+    found = layer(*inputs, attn_mask=mask)[0]
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
+    floats = torch.zeros(3, 7).masked_fill(mask, -math.inf)
+    assert torch.equal(layer(*inputs, attn_mask=floats)[0], found)
+
+
+@every_score
+def test_masks_by_head_and_padding(score: str) -> None:
+    layer, inputs = make(score, combine=True), data(7)
+    mask = torch.rand(2, 2, 3, 7) < 0.4
+    mask[..., 0] = False
+    padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
+    junk = [x.clone() for x in inputs]
+    for x in junk[1:]:
+        x[padding] = math.nan
+    found = layer(*junk, key_padding_mask=padding, attn_mask=mask.flatten(0, 1))[0]
+    whole = mask | padding[:, None, None]
+    # A head is what is left where the others' values, and so their contexts, are zero.
+    parts = []
+    for head in range(2):
+        with torch.no_grad():
+            alone = make(score, combine=True)
+            alone.load_state_dict(layer.state_dict())
+            alone.v_proj.weight[2 * (1 - head) : 4 - 2 * head] = 0
+            alone.out_proj.bias.zero_()
+        parts.append(asked_alone(alone, inputs, whole[:, head]))
+    assert torch.allclose(found, sum(parts) + layer.out_proj.bias, rtol=1e-9, atol=1e-11)
+
+
+@every_score
+def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
+    layer, (query, key, value, _) = make(score, 1.0, combine=True), data(7)
+    positions = torch.linspace(0, 1, 7, dtype=DOUBLE)
+    mask = causal(positions)
+    inputs = [x.requires_grad_() for x in (key, value, positions)]
+    for q in range(3):
+        context = layer(query, *inputs, attn_mask=mask)[0]
+        of_key, of_value, of_t = torch.autograd.grad(context[:, q].square().sum(), inputs)
+        for slope in (of_key[0], of_value[0], of_t.unsqueeze(-1)):
+            assert not slope[q + 1 :].any()
+            # The key of a single position has nothing to compete with.
+            assert slope[: q + 1].any() or q == 0
+    with torch.no_grad():
+        key[:, 3:], value[:, 3:] = math.nan, math.inf
+    assert torch.equal(layer(query, *inputs, attn_mask=mask)[0], context)
+
+
+def test_numbers_are_added_to_discrete_scores() -> None:
+    layer, (query, key, value, t) = make("moments", 1.0), data(7)
+    bias = torch.randn(3, 7, dtype=DOUBLE)
+    density = layer(query, key, value, t, attn_mask=bias)[1]
+    weights = torch.softmax(layer.score_proj(query, key) + bias, -1)
+    assert torch.allclose(density.mean, torch.einsum("bhql,bl->bhq", weights, t), rtol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+def test_masks_that_hide_nothing_change_nothing(penalty: Any) -> None:
+    layer, inputs = make(penalty=penalty), data(12)
+    found = layer(*inputs, attn_mask=torch.zeros(3, 12, dtype=torch.bool))[0]
+    assert torch.allclose(found, layer(*inputs)[0], rtol=1e-9)
+
+
+def test_masked_layers_map_over_examples() -> None:
+    layer, inputs = make(combine=True), data(7)
+    mask = torch.rand(3, 7) < 0.4
+    mask[:, 0] = False
+
+    def single(*inputs: Tensor) -> Tensor:
+        context: Tensor = layer(*(x.unsqueeze(0) for x in inputs), attn_mask=mask)[0]
+        return context.squeeze(0)
+
+    expected = layer(*inputs, attn_mask=mask)[0]
+    assert torch.allclose(torch.func.vmap(single)(*inputs), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("score", "mask", "message"),
+    [
+        ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\), got .*\(3, 8\)"),
+        ("moments", torch.zeros(2, 3, 7), r"attn_mask must .*got .*\(2, 3, 7\)"),
+        ("moments", torch.zeros(3, 7).long(), "attn_mask must be boolean or floating .*int64"),
+        ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
+        ("quadratic", torch.full((3, 7), -math.inf), "attn_mask and .* leave every query"),
+        ("moments", torch.full((3, 7), math.nan), "attn_mask must be numbers below inf, got nan"),
+        ("quadratic", torch.ones(3, 7), "attn_mask must be boolean, or 0 and -inf.*got 1.0"),
+    ],
+)
+def test_bad_masks_are_named(score: str, mask: Tensor, message: str) -> None:
+    layer, inputs = make(score, validate_args=True), data(7)
+    call: Callable[..., object] = layer
+    with pytest.raises(ValueError, match=message):
+        call(*inputs, attn_mask=mask)
