@@ -46,6 +46,8 @@ def test_gaps_and_edges_are_found() -> None:
     x = two_bumps(2000)
     model = SparseDensity().fit(x)
     np.testing.assert_allclose(model.support_, EDGES, rtol=0, atol=0.012)
+    shares = [((low < x) & (x < high)).mean() for low, high in EDGES]
+    np.testing.assert_allclose(model.support_mass_, shares, atol=0.01)
     found = densities(model)
     kde = gaussian_kde(x.T, "silverman")(GRID)
     errors = [((f - truth(GRID)) ** 2).mean() for f in (found, kde)]
@@ -176,7 +178,7 @@ def shared_settings(dim: int) -> dict[str, Any]:
     if dim == 1:
         return {}
     points = shared_data(dim)[:20]
-    return {"bandwidth": 0.3, "penalty": 1e-3, "inducing_points": points}
+    return {"alpha": None, "bandwidth": 0.3, "penalty": 1e-3, "inducing_points": points}
 
 
 @pytest.mark.slow
@@ -308,6 +310,7 @@ def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
         (np.ones((5, 1)), None, "X must have no constant column"),
         (np.zeros((5, 4)), None, "X must have at most 3 features"),
         (np.array([[0.0], [np.nan]]), None, "Input X contains NaN"),
+        (np.array([[0.0], [np.inf]]), None, "Input X contains infinity"),
         (np.array([[0.0]]), None, "minimum of 2 is required"),
         (two_bumps(3), np.zeros(3), "at least one non-zero"),
         (two_bumps(3), -np.ones(3), "Negative values"),

@@ -137,3 +137,17 @@ def test_scikit_learns_checks() -> None:
 def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ScoreMatchingKernelExp(**settings).fit(two_normals(20))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.array([[0.0], [np.nan]]), "Input X contains NaN"),
+        (np.array([[0.0], [np.inf]]), "Input X contains infinity"),
+        (np.ones((5, 2)), "X must have no constant column"),
+        (np.array([[0.0]]), "minimum of"),
+    ],
+)
+def test_bad_data(x: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScoreMatchingKernelExp().fit(x)

@@ -71,7 +71,8 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
         require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        m = exponent(alpha, alpha_)
+        # A number for all where it is one.
+        m = exponent(alpha, alpha_ if isinstance(alpha, Tensor) else alpha_.new_empty(()))
         km = cls._order * m
         log_c = log_constant(1 / cls._order, _front(cls._order), exponent_of(alpha), m)
         log_scale = (log_c + torch.xlogy(m, positive(km)) + km * width.log()) / (km + 1)

@@ -7,7 +7,9 @@ except ImportError as missing:
         "sparsefam.estimators needs scikit-learn: pip install 'sparsefam[estimators]'"
     ) from missing
 
+from .beta_gaussian import BetaGaussianDensity
 from .score_matching import ScoreMatchingKernelExp
+from .scoring import quadratic_score
 from .sparse_density import SparseDensity
 
-__all__ = ["ScoreMatchingKernelExp", "SparseDensity"]
+__all__ = ["BetaGaussianDensity", "ScoreMatchingKernelExp", "SparseDensity", "quadratic_score"]

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["alpha_of", "bandwidth_of", "count", "points_of", "positive"]
+__all__ = ["alpha_above", "alpha_of", "bandwidth_of", "count", "points_of", "positive"]
 
 # Inducing points by dimension.
 _POINTS = {1: 100, 2: 150, 3: 200}
@@ -20,6 +20,17 @@ def alpha_of(alpha: object) -> float:
     """
     if not isinstance(alpha, Real) or not 1 <= float(alpha) <= 2:
         raise ValueError(f"alpha must be a number from 1 to 2, got {alpha!r}")
+    return float(alpha)
+
+
+def alpha_above(alpha: object) -> float:
+    """Alpha as a number, of families that have any.
+
+    Raises:
+        ValueError: No number, or one below 1.
+    """
+    if not isinstance(alpha, Real) or not float(alpha) >= 1:
+        raise ValueError(f"alpha must be a number, at least 1, got {alpha!r}")
     return float(alpha)
 
 

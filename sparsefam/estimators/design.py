@@ -30,8 +30,9 @@ _MARGIN = 0.25
 # The size of the score for which panels are made, and the alpha below which they are halved, as
 # densities are more peaked than their scores there.
 _SIZE, _PEAKED = 10.0, 1.2
-# Units of rounding that panels are not asked to resolve, and the tolerance they have by default.
-_ROUNDING, _FINEST = 256, 1e-11
+# Units of rounding that panels are not asked to resolve, and to what they resolve scores otherwise:
+# in the plane and in space only edges along the last axis are located, which leaves fewer digits.
+_ROUNDING, _RESOLVED = 256, {1: 1e-11, 2: 1e-6, 3: 1e-3}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Gaussian:
     """
 
     bandwidth: Tensor
+
+    def __str__(self) -> str:
+        return f"bandwidth {', '.join(f'{h:.3g}' for h in self.bandwidth.tolist())}"
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """The kernel between (n, D) and (m, D): (n, m)."""
@@ -119,9 +123,10 @@ def density(
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
 
 
-def _tolerance(points: Tensor) -> float | None:
-    """What rounding leaves of kernels far from zero; None where that is nothing to speak of."""
+def _tolerance(points: Tensor) -> float:
+    """To what kernels are resolved; far from zero no finer than rounding is."""
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
     far = float((points.abs().amax(0) / span).amax())
-    found = _ROUNDING * torch.finfo(points.dtype).eps * far
-    return found if math.isfinite(found) and found > _FINEST else None
+    rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
+    resolved = _RESOLVED[points.shape[-1]]
+    return max(resolved, rounding) if math.isfinite(rounding) else resolved

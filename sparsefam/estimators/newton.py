@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
@@ -14,15 +17,35 @@ __all__ = ["Fit", "Objective"]
 
 # What part of the decrease that a step promises it must bring, and the shortest step.
 _ARMIJO, _SHORTEST = 1e-4, 1e-8
+# With how many coefficients the first steps are not Newton's, and how many these are at most.
+_NEWTON, _LBFGS_STEPS = 2000, 200
 
 
 class _Point(NamedTuple):
-    """The loss at coefficients, its slope and its curvature."""
+    """The loss at coefficients, its slope, and what its curvature is made of.
+
+    Attributes:
+        value: The loss.
+        slope: Its derivatives (R,).
+        mean: Means of the features under the density (R,).
+        lowered: Weights of p^(2 - alpha) at the nodes that have any (q,).
+        phi: The features there (q, R).
+    """
 
     value: Tensor
     slope: Tensor
-    curvature: Tensor
     mean: Tensor
+    lowered: Tensor
+    phi: Tensor
+
+    def factor(self, penalty: float) -> Tensor:
+        """Cholesky's factor of the curvature (R, R)."""
+        sums = self.lowered @ self.phi
+        curvature = (self.lowered.unsqueeze(-1) * self.phi).mT @ self.phi
+        curvature -= torch.outer(sums, sums) / self.lowered.sum()
+        curvature.diagonal().add_(penalty)
+        found: Tensor = torch.linalg.cholesky(curvature)
+        return found
 
 
 class Fit(NamedTuple):
@@ -34,6 +57,8 @@ class Fit(NamedTuple):
         criterion: An estimate of that loss for data that were not seen.
         steps: How many steps it took.
         decrease: What another step would have promised to take off.
+        factor: Cholesky's factor of the curvature (R, R).
+        center: Means of the features under p^(2 - alpha), normalised (R,).
     """
 
     coefficients: Tensor
@@ -41,6 +66,8 @@ class Fit(NamedTuple):
     criterion: float
     steps: int
     decrease: float
+    factor: Tensor
+    center: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,26 +86,31 @@ class Objective:
     data: Statistics
     alpha: float
 
+    def __str__(self) -> str:
+        return f"alpha {self.alpha:g}, {self.features.kernel}"
+
     def _at(self, c: Tensor, penalty: float) -> _Point:
         phi, measure = self.features.on_nodes, self.panels.measure.unsqueeze(-1)
         eps = self.alpha - 1
         scores = (phi @ c).reshape(measure.shape)
         level, weights, lowered, _ = normalized_weights(scores, measure, eps)
         weights, lowered = weights.flatten(), lowered.flatten()
+        # In the plane and in space most nodes are off the support.
+        (on,) = torch.nonzero((weights != 0) | (lowered != 0), as_tuple=True)
+        weights, lowered, phi = weights[on], lowered[on], phi[on]
         mean = weights @ phi
         # Omega* = A + (alpha - 1) Omega(p), and p^(alpha - 1) = 1 + (alpha - 1)(f - A).
         conjugate = (level.squeeze() + eps * (mean @ c)) / self.alpha
-        sums = lowered @ phi
-        curvature = (lowered.unsqueeze(-1) * phi).mT @ phi - torch.outer(sums, sums) / lowered.sum()
-        ridge = penalty * torch.eye(len(c), dtype=c.dtype)
         value = conjugate - self.data.mean @ c + penalty / 2 * (c @ c)
-        return _Point(value, mean - self.data.mean + penalty * c, curvature + ridge, mean)
+        slope = mean - self.data.mean + penalty * c
+        return _Point(value, slope, mean, lowered, phi)
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:
         """From a start (R,), until a step promises to take off less than `tol`."""
-        c, at = start, self._at(start, penalty)
+        c = start if len(start) <= _NEWTON else self._approached(start, penalty, tol)
+        at = self._at(c, penalty)
         for steps in range(max_iter + 1):
-            factor = torch.linalg.cholesky(at.curvature)
+            factor = at.factor(penalty)
             step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
             decrease = -float(at.slope @ step) / 2
             if decrease < tol or steps == max_iter:
@@ -88,7 +120,21 @@ class Objective:
         # Takeuchi's criterion: what leaving out each observation in turn adds, to first order.
         spread = self.data.spread(at.mean)
         extra = torch.cholesky_solve(spread, factor).trace() / self.data.size
-        return Fit(c, float(loss), float(loss + extra), steps, decrease)
+        center = at.lowered @ at.phi / at.lowered.sum()
+        return Fit(c, float(loss), float(loss + extra), steps, decrease, factor, center)
+
+    def _approached(self, start: Tensor, penalty: float, tol: float) -> Tensor:
+        """Coefficients near the minimum by L-BFGS, whose steps need no curvature."""
+
+        def loss(c: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            at = self._at(torch.from_numpy(c), penalty)
+            return float(at.value), at.slope.numpy()
+
+        # By the penalty's curvature, what is left is at most the slope's square over twice that.
+        close = (2 * penalty * tol / len(start)) ** 0.5
+        options = {"gtol": close, "ftol": 0.0, "maxiter": _LBFGS_STEPS}
+        found = minimize(loss, start.numpy(), method="L-BFGS-B", jac=True, options=options)
+        return torch.from_numpy(found.x)
 
     def _moved(self, c: Tensor, at: _Point, step: Tensor, penalty: float) -> tuple[Tensor, _Point]:
         """Along a step, halved until it brings what it promises."""

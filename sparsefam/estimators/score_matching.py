@@ -22,9 +22,9 @@ from ..kernels import Kernel, kernel_matrix
 from .arguments import bandwidth_of, points_of, positive
 from .derivatives import Matching, base_gradient
 from .design import Gaussian, density, spread
+from .draws import Floats
 from .extent import Extent
 from .features import whitening
-from .sparse_density import Floats
 
 __all__ = ["ScoreMatchingKernelExp"]
 

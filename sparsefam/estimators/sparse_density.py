@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -15,24 +16,27 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel
 from ..losses.conjugates import conjugate
 from ..numerics.collective import process_group
 from .arguments import alpha_of, bandwidth_of, count, points_of, positive
 from .design import Gaussian, box, density, objective, spread
+from .draws import Floats, drawn
 from .extent import Extent
 from .features import Features, Statistics
 from .newton import Objective
-from .selection import Chosen, best_of, best_penalty
+from .progress import Told, progress
+from .scoring import held_out_loss
+from .selection import Chosen, best_of, best_penalty, polished
 
 __all__ = ["SparseDensity"]
 
-# Candidates: bandwidths in standard deviations, penalties.
+# Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
+_ALPHAS = (2.0, 1.5, 1.0)
 _PENALTIES = tuple(10.0**-k for k in range(1, 9))
-
-Floats = NDArray[np.float64]
 
 
 class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,7 +52,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     observations that were left out.
 
     Args:
-        alpha: Entropic index from 1 (positive everywhere) to 2.
+        alpha: Entropic index from 1 (positive everywhere) to 2; None to have it chosen of 1, 1.5
+            and 2, by the squared error of densities instead of their losses, whose units differ.
         kernel: (n, D), (m, D) to (n, m), called with float64 tensors; default Gaussian.
         inducing_points: Locations (I, D) or (I,), or how many of them; default 100, evenly spaced,
             of numbers, and 150 or 200 of the data by k-means++ in the plane and in space.
@@ -58,7 +63,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             quarter of its range more on either side. Where bounds are known, uniform on these.
         tol: The fit ends when a step promises to take less than this off the loss.
         max_iter: Newton steps at most, for each penalty that is tried.
-        verbose: Whether to print each bandwidth that is tried.
+        verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
+            installed.
         random_state: Of the choice of inducing points among vectors.
         group: If the data are spread over processes, their `torch.distributed` group or mesh: every
             rank fits with its own data, at least one observation, and has the same density, that
@@ -67,6 +73,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`.
         support_: Of numbers: the intervals where it is positive, (J, 2).
+        support_mass_: The mass of each (J,).
+        alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None under a kernel that was given.
         loss_: The loss of the data, without the penalty.
@@ -87,7 +95,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        alpha: float = 2.0,
+        alpha: float | None = 2.0,
         kernel: Kernel | None = None,
         inducing_points: ArrayLike | None = None,
         penalty: float | None = None,
@@ -127,32 +135,27 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 weights that are negative or all zero; parameters outside of their range.
         """
         x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
-        alpha, dim = alpha_of(self.alpha), x.shape[1]
-        group = self._group()
+        alphas = _ALPHAS if self.alpha is None else (alpha_of(self.alpha),)
+        group, dim = self._group(), x.shape[1]
         extent = Extent.of(x, weight, group)
-        base = box(extent) if self.base is None else self.base
-        measure = BaseMeasure(base, dim, x.dtype)
+        self.base_ = box(extent) if self.base is None else self.base
+        measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
         points = points_of(self.inducing_points, dim)
         if isinstance(points, int):
             state = check_random_state(self.random_state)
             points = spread(x, weight, extent, measure, points, state, group)
-        bandwidth = bandwidth_of(self.bandwidth, dim)
+        kernels = self._kernels(extent)
+        total = len(alphas) * len(kernels) * len(self._penalties())
+        with progress(type(self).__name__, total, self.verbose) as told:
 
-        def tried(kernel: Kernel) -> Chosen:
-            problem = objective(
-                kernel, points, base, alpha, lambda f: self._statistics(f, x, weight)
-            )
-            return self._best_penalty(problem)
+            def tried(alpha: float, kernel: Kernel) -> Chosen:
+                data = partial(self._statistics, x=x, weight=weight)
+                problem = objective(kernel, points, self.base_, alpha, data)
+                return self._best_penalty(problem, told)
 
-        if self.kernel is not None:
-            chosen = tried(self.kernel)
-        elif bandwidth is not None:
-            chosen = tried(Gaussian(bandwidth))
-        else:
-            chosen = best_of(_BANDWIDTHS, lambda share: tried(Gaussian(share * extent.deviation)))
-        self.base_ = base
-        return self._keep(chosen)
+            found = [best_of(kernels, partial(tried, alpha)) for alpha in alphas]
+        return self._keep(self._best_alpha(found, x, weight))
 
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
@@ -177,7 +180,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
         known = self._objective
         more = self._statistics(known.features, x, weight)
-        return self._keep(self._best_penalty(replace(known, data=known.data + more)))
+        problem = replace(known, data=known.data + more)
+        with progress(type(self).__name__, len(self._penalties()), self.verbose) as told:
+            return self._keep(self._best_penalty(problem, told))
 
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
@@ -199,20 +204,39 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
 
-    def _best_penalty(self, problem: Objective) -> Chosen:
-        penalties = _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
-        max_iter = count("max_iter", self.max_iter)
-        chosen = best_penalty(problem, penalties, positive("tol", self.tol), max_iter)
-        self._report(problem.features.kernel, chosen)
-        return chosen
+    def _kernels(self, extent: Extent) -> list[Kernel]:
+        """Those to choose from, the widest first."""
+        if self.kernel is not None:
+            return [self.kernel]
+        bandwidth = bandwidth_of(self.bandwidth, len(extent.mean))
+        if bandwidth is not None:
+            return [Gaussian(bandwidth)]
+        return [Gaussian(share * extent.deviation) for share in _BANDWIDTHS]
 
-    def _report(self, kernel: Kernel, chosen: Chosen) -> None:
-        if self.verbose:
-            print(f"[SparseDensity] {kernel}: criterion {chosen.fit.criterion:.6g}")
+    def _penalties(self) -> tuple[float, ...]:
+        return _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
 
-    def _keep(self, chosen: Chosen) -> "SparseDensity":
+    def _best_penalty(self, problem: Objective, told: Told) -> Chosen:
+        return best_penalty(problem, self._penalties(), *self._limits(), told)
+
+    def _limits(self) -> tuple[float, int]:
+        return positive("tol", self.tol), count("max_iter", self.max_iter)
+
+    def _best_alpha(self, found: list[Chosen], x: Tensor, weight: Tensor) -> Chosen:
+        if len(found) == 1:
+            return found[0]
+        group = self._group()
+        losses = [held_out_loss(one, self._density(one), x, weight, group) for one in found]
+        return found[int(np.argmin(losses))]
+
+    def _density(self, chosen: Chosen) -> KernelExp | KernelDeformedExp:
+        features, alpha = chosen.objective.features, chosen.objective.alpha
+        weights = features.mixing @ chosen.fit.coefficients
+        return density(features.kernel, features.points, weights, self.base_, alpha)
+
+    def _keep(self, rough: Chosen) -> "SparseDensity":
+        chosen = polished(rough, *self._limits())
         self._objective, fit = chosen.objective, chosen.fit
-        features = self._objective.features
         if fit.decrease >= self.tol:
             warnings.warn(
                 f"max_iter={self.max_iter} steps ended before tol={self.tol}: the next step "
@@ -220,17 +244,18 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        weights = features.mixing @ fit.coefficients
-        self.density_ = density(
-            features.kernel, features.points, weights, self.base_, self._objective.alpha
-        )
+        self.density_ = self._density(chosen)
         if not self.density_.event_shape:
-            self.support_: Floats = self.density_.support.intervals.numpy()
+            intervals = self.density_.support.intervals
+            self.support_: Floats = intervals.numpy()
+            self.support_mass_: Floats = self.density_.cdf(intervals).diff().squeeze(-1).numpy()
         else:
-            self.__dict__.pop("support_", None)
-        self.penalty_, self.n_iter_ = chosen.penalty, fit.steps
+            for name in ("support_", "support_mass_"):
+                self.__dict__.pop(name, None)
+        self.alpha_, self.penalty_, self.n_iter_ = chosen.objective.alpha, chosen.penalty, fit.steps
+        kernel = chosen.objective.features.kernel
         self.bandwidth_: Floats | None = (
-            features.kernel.bandwidth.numpy() if isinstance(features.kernel, Gaussian) else None
+            kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         )
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
@@ -265,9 +290,4 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             random_state: Seed, or numpy's random state.
         """
         check_is_fitted(self)
-        seed = check_random_state(random_state).randint(2**31 - 1)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            draws = self.density_.sample((n_samples,))
-        found: Floats = draws.reshape(n_samples, -1).numpy()
-        return found
+        return drawn(self.density_, n_samples, random_state)

@@ -1,0 +1,160 @@
+"""What estimates are chosen and compared by, how long fits show themselves, three dimensions."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import trapezoid
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch.distributions import Uniform
+
+from sparsefam.estimators import (
+    BetaGaussianDensity,
+    ScoreMatchingKernelExp,
+    SparseDensity,
+    newton,
+    quadratic_score,
+    sparse_density,
+)
+from sparsefam.estimators.scoring import held_out_loss
+
+SETTINGS: dict[str, Any] = {
+    "inducing_points": np.linspace(0, 1, 8),
+    "penalty": 1e-3,
+    "bandwidth": 0.15,
+    "base": Uniform(-0.25, 1.25),
+}
+
+
+def two_bumps(count: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = np.concatenate([0.4 * rng.beta(2, 2, count), 0.7 + 0.3 * rng.beta(2, 2, count)])
+    return rng.permutation(x)[:, None]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SparseDensity(1.5, **SETTINGS),
+        BetaGaussianDensity(1.5),
+        BetaGaussianDensity(1.0),
+        ScoreMatchingKernelExp(bandwidth=0.3, penalty=1e-2, inducing_points=10, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_the_quadratic_score_on_a_grid(model: Any) -> None:
+    x, unseen = two_bumps(30), np.concatenate([two_bumps(10, 1), [[1.2]]])
+    model.fit(x)
+    grid = np.linspace(-2, 3, 5001)[:, None]
+    square = trapezoid(np.exp(2 * model.score_samples(grid)), grid[:, 0])
+    due = 2 * np.exp(model.score_samples(unseen)).mean() - square
+    assert quadratic_score(model, unseen) == pytest.approx(due, abs=1e-5)
+
+
+def test_the_held_out_loss_is_that_of_leaving_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, alpha = two_bumps(40), 1.5
+    found: dict[float, float] = {}
+
+    def kept(chosen: Any, *others: Any) -> float:
+        found[chosen.objective.alpha] = held_out_loss(chosen, *others)
+        return found[chosen.objective.alpha]
+
+    monkeypatch.setattr(sparse_density, "held_out_loss", kept)
+    monkeypatch.setattr(sparse_density, "_ALPHAS", (alpha, 2.0))
+    SparseDensity(None, **SETTINGS).fit(x)
+    model = SparseDensity(alpha, **SETTINGS).fit(x)
+    own = -quadratic_score(model, x)
+    every = range(0, 80, 8)
+    left_out = [
+        SparseDensity(alpha, **SETTINGS).fit(np.delete(x, i, 0)).score_samples(x[i : i + 1])[0]
+        for i in every
+    ]
+    drops = np.exp(model.score_samples(x[list(every)])) - np.exp(left_out)
+    # What leaving out adds, of every eighth observation, against the estimate over all.
+    assert found[alpha] - own == pytest.approx(2 * drops.mean(), rel=0.1)
+
+
+def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = two_bumps(40)
+    losses = {2.0: 0.3, 1.5: -0.4, 1.0: 0.1}
+    monkeypatch.setattr(
+        sparse_density, "held_out_loss", lambda chosen, *_: losses[chosen.objective.alpha]
+    )
+    model = SparseDensity(None, **SETTINGS).fit(x)
+    assert model.alpha_ == 1.5
+    due = SparseDensity(1.5, **SETTINGS).fit(x)
+    np.testing.assert_array_equal(model.score_samples(x), due.score_samples(x))
+
+
+def test_alphas_can_be_searched_behind_a_scaler() -> None:
+    """A likelihood would be -inf wherever an observation is off a support."""
+    x = two_bumps(50)
+    pipe = make_pipeline(StandardScaler(), SparseDensity(inducing_points=20, bandwidth=0.3))
+
+    def scoring(fitted: Any, held_out: np.ndarray, y: object = None) -> float:
+        return quadratic_score(fitted[-1], fitted[:-1].transform(held_out))
+
+    grid = {"sparsedensity__alpha": [1.0, 2.0], "sparsedensity__penalty": [1e-4, 10.0]}
+    search = GridSearchCV(pipe, grid, scoring=scoring, cv=2).fit(x)
+    assert search.best_params_["sparsedensity__penalty"] == 1e-4
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    best = search.best_estimator_
+    scaled = StandardScaler().fit_transform(x)
+    due = SparseDensity(inducing_points=20, penalty=1e-4, bandwidth=0.3, alpha=best[-1].alpha)
+    np.testing.assert_allclose(best.score(x), due.fit(scaled).score(scaled), rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_many_coefficients_come_near_by_lbfgs(
+    alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = two_bumps(100)
+    due = SparseDensity(alpha, tol=1e-12, **SETTINGS).fit(x)
+    monkeypatch.setattr(newton, "_NEWTON", 5)
+    found = SparseDensity(alpha, tol=1e-12, **SETTINGS).fit(x)
+    assert found.loss_ == pytest.approx(due.loss_, abs=1e-7)
+    assert found.criterion_ == pytest.approx(due.criterion_, abs=1e-6)
+    np.testing.assert_allclose(found.density_.weights, due.density_.weights, atol=1e-3)
+
+
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_every_penalty_is_told(
+    with_rich: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not with_rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    model = SparseDensity(verbose=True, **(SETTINGS | {"penalty": None})).fit(two_bumps(30))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "criterion" in line]
+    assert 3 <= len(lines) <= 8
+    assert all("alpha 2, bandwidth 0.15, penalty 0.1: criterion" in line for line in lines[:1])
+    told = {float(line.split("penalty ")[1].split(":")[0]) for line in lines}
+    assert model.penalty_ in told
+    SparseDensity(**SETTINGS).fit(two_bumps(30))
+    assert capsys.readouterr().out == ""
+
+
+def test_space_with_two_balls() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    x *= 0.5 * (rng.beta(1.5, 2, (400, 1)) ** 0.5) / np.linalg.norm(x, axis=1, keepdims=True)
+    centers = np.array([[0.0, 0.0, 0.0], [2.0, 0.5, 0.0]])
+    x += centers[rng.integers(0, 2, 400)]
+    model = SparseDensity(penalty=1e-4, bandwidth=0.5, inducing_points=20, random_state=0).fit(x)
+    assert model.score_samples([[1.0, 0.25, 0.0]]) == -np.inf
+    found = model.sample(1000, random_state=0)
+    away = np.linalg.norm(found[:, None] - centers, axis=-1).min(1)
+    assert (away > 0.65).mean() < 0.02
+    assert (found[:, 0] > 1).mean() == pytest.approx((x[:, 0] > 1).mean(), abs=0.05)
+
+
+def test_bandwidths_that_nodes_cannot_resolve_end_the_search() -> None:
+    """In space there are nodes for the widest kernels only."""
+    x = np.random.default_rng(0).random((60, 3)) ** 4
+    model = SparseDensity(penalty=1e-2, inducing_points=8, random_state=0).fit(x)
+    assert model.bandwidth_ is not None
+    assert (model.bandwidth_ >= 0.25 * x.std(0) * (1 - 1e-12)).all()
+    assert torch.isfinite(model.density_.mean).all()
