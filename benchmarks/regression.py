@@ -1,13 +1,15 @@
 """What a ridge regression costs and how exact it is, as sequences and bases grow.
 
-Prints three tables: time and memory against the number of observations, and errors against a
-least-squares solution in float64 against the number of functions.
+Prints four tables: time and memory against the number of observations, also in a stream, and errors
+against a least-squares solution in float64 against the number of functions. `--write` puts them
+into docs/value-functions.md.
 """
 
+import argparse
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,17 +18,19 @@ from torch import Tensor
 from sparsefam.attention import RidgeRegression
 from sparsefam.bases import Basis, GaussianRBF
 
-from .regression_memory import regression_megabytes
-from .report import Table, following
+from .regression_memory import regression_megabytes, stream
+from .report import PAGE, Table, following, write_section
 
 __all__ = ["Accuracy", "Timing", "accuracy", "exponent", "least_squares", "main", "timing"]
 
 LENGTHS = tuple(2**k for k in range(12, 18))
 MEMORY_LENGTHS = (2**14, 2**17)
+STREAMS = (10**5, 10**6)
 FUNCTIONS, CHANNELS = 128, 64
-SIZES = (16, 32, 64, 128, 256, 512)
+SIZES = (16, 64, 128, 512)
 PENALTIES = (1e-4, 1e-2, 1.0)
 ROUNDS = 3
+_COMMAND = "python -m benchmarks.regression --write"
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def time_table(rows: Sequence[Timing]) -> Table:
         [f"{row.length}", *(f"{1e3 * getattr(row, name):.1f} ms" for name in names)] for row in rows
     ]
     return Table(
-        f"Time of one fit, N = {FUNCTIONS}, E = {CHANNELS}, float32",
+        f"Time of one fit, N = {FUNCTIONS}, E = {CHANNELS}, float32, one thread",
         ["L", "forward", "backward", "forward, grid known"],
         [*body, ["exponent of L", *(f"{slope:.2f}" for slope in fitted)]],
     )
@@ -145,8 +149,18 @@ def memory_table(lengths: Sequence[int]) -> Table:
     jobs = [(length, whole) for length in lengths for whole in (False, True)]
     found = {job: regression_megabytes(*job) for job in following(jobs, "memory")}
     rows = [[f"{n}", *(f"{found[n, whole]:.0f} MB" for whole in (False, True))] for n in lengths]
-    title = "Peak memory of forward and backward, besides observations and gradients"
+    title = "Peak memory of forward and backward, besides observations and their gradients"
     return Table(title, ["L", "by blocks", "all rows at once"], rows)
+
+
+def stream_table(found: Mapping[int, tuple[float, float]]) -> Table:
+    """What streams of some lengths hold at their peaks, and how far they are from one fit."""
+    rows = [
+        [f"{n:,}", f"{4 * n * (CHANNELS + 1) / 1e6:.0f} MB", f"{size:.1f} MB", f"{error:.1e}"]
+        for n, (size, error) in found.items()
+    ]
+    title = "Streams in chunks of 1000: memory above that of the first, and one fit"
+    return Table(title, ["L", "observations", "memory", "coefficients differ"], rows)
 
 
 def accuracy_table(rows: Sequence[Accuracy]) -> Table:
@@ -161,13 +175,24 @@ def accuracy_table(rows: Sequence[Accuracy]) -> Table:
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Prints the tables, and writes them if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="into docs/value-functions.md")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    # First, while this process is small: others start from its peak.
-    memory_table(MEMORY_LENGTHS).show()
-    time_table([timing(length) for length in following(LENGTHS, "time")]).show()
     jobs = [(size, penalty) for size in SIZES for penalty in PENALTIES]
-    accuracy_table([accuracy(*job) for job in following(jobs, "accuracy")]).show()
+    tables = [
+        # First, while this process is small: others start from its peak.
+        memory_table(MEMORY_LENGTHS),
+        stream_table({length: stream(length) for length in following(STREAMS, "streams")}),
+        time_table([timing(length) for length in following(LENGTHS, "time")]),
+        accuracy_table([accuracy(*job) for job in following(jobs, "accuracy")]),
+    ]
+    for table in tables:
+        table.show()
+    if options.write:
+        page = PAGE.with_name("value-functions.md")
+        write_section("regression", _COMMAND, [table.markdown() for table in tables[::-1]], page)
 
 
 if __name__ == "__main__":

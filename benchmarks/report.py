@@ -55,8 +55,9 @@ def following(items: Sequence[T], text: str) -> Iterable[T]:
     return track(items, text, console=console, transient=True, disable=silent)
 
 
-def write_section(name: str, command: str, parts: Iterable[str]) -> None:
-    """Replaces what stands between the section's two marks in docs/benchmarks.md."""
+def write_section(name: str, command: str, parts: Iterable[str], page: Path | None = None) -> None:
+    """Replaces what stands between the section's two marks in a page."""
+    page = PAGE if page is None else page
     machine = (
         f"`{command}`, one run on a 2-core x86-64 machine, torch {torch.__version__.split('+')[0]} "
         f"CPU, {date.today().isoformat()}."
@@ -64,7 +65,7 @@ def write_section(name: str, command: str, parts: Iterable[str]) -> None:
     begin, end = f"<!-- {name}: made by {command} -->", f"<!-- {name}: end -->"
     body = "\n\n".join([begin, machine, *parts, end])
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
-    text, count = pattern.subn(lambda _: body, PAGE.read_text(encoding="utf-8"))
+    text, count = pattern.subn(lambda _: body, page.read_text(encoding="utf-8"))
     if count != 1:
-        raise ValueError(f"{PAGE.name} must have one section {begin} ... {end}, got {count}")
-    PAGE.write_text(text, encoding="utf-8")
+        raise ValueError(f"{page.name} must have one section {begin} ... {end}, got {count}")
+    page.write_text(text, encoding="utf-8")

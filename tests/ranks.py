@@ -23,7 +23,7 @@ def on_ranks(count: int, work: Callable[[int], Result]) -> list[Result]:
     this one could not differentiate.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sparsefam", "torch.distributed"])
+    context.set_forkserver_preload(["sparsefam", "torch.distributed.fsdp"])
     with tempfile.TemporaryDirectory() as folder:
         run = partial(_as_rank, work, count, str(Path(folder) / "store"))
         with ProcessPoolExecutor(count, mp_context=context) as pool:

@@ -1,17 +1,23 @@
 """Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from sparsefam.attention import (
     ContractingMemory,
     ForgettingMemory,
     RidgeRegression,
     Statistics,
+    ValueFunction,
 )
 from sparsefam.bases import GaussianRBF
 
@@ -36,9 +42,9 @@ def regression(penalty: float = 1e-2) -> RidgeRegression:
 def test_chunks_are_the_whole() -> None:
     positions, values = sequence()
     mask = torch.rand(2, 60, generator=torch.Generator().manual_seed(1)) > 0.3
+    mask[:, 37] = torch.tensor([False, True])  # all that one example has of a chunk
     memory, state = ForgettingMemory(regression()), None
     for t, h, m in chunks(positions, values, mask):
-        m[:, 0] = True
         function, state = memory(t, h, state, m)
     whole = regression().fit(positions, values, mask)
     torch.testing.assert_close(function.coefficients, whole.coefficients, rtol=1e-10, atol=1e-11)
@@ -95,6 +101,13 @@ def test_a_shared_grid_stays_one_matrix() -> None:
     _, state = memory(t, values)
     _, state = memory(t, values, state)
     assert state.gram.shape == (1, 12, 12)
+    # But not where only one example has a past.
+    reset = torch.tensor([True, False])
+    found, state = memory(t, values, state, reset=reset)
+    assert state.gram.shape == (2, 12, 12)
+    once, thrice = (regression(p).fit(t, values).coefficients for p in (1e-2, 1e-2 / 3))
+    torch.testing.assert_close(found.coefficients[0], once[0], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.coefficients[1], thrice[1], rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -137,19 +150,46 @@ def test_gradients_reach_back_to_the_horizon(kind: type) -> None:
 
     assert torch.autograd.gradcheck(after, (first[:, :, :1], second[:, :, :1]))
     _, state = memory(positions, first)
-    state = (
-        state.detach() if isinstance(state, Tensor) else Statistics(*[x.detach() for x in state])
-    )
-    function, _ = memory(positions, second, state)
+    function, _ = memory(positions, second, state.detach())
     slopes = torch.autograd.grad(function.coefficients.sum(), (first, second), allow_unused=True)
     assert slopes[0] is None
     assert slopes[1].abs().max() > 0
 
 
-def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
-    """Float32 values: one shot over 2e5 positions against 200 chunks."""
+@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
+def test_steps_are_checkpointed(kind: type) -> None:
+    """Formed anew in backward, a state that went in and came out has the same gradients."""
+    positions, values = sequence()
+    values.requires_grad_()
+    memory = kind(regression())
+
+    def slope(step: Callable[..., tuple[ValueFunction, Any]]) -> Tensor:
+        state = None
+        for t, h in chunks(positions, values):
+            function, state = step(t, h, state)
+        (found,) = torch.autograd.grad(function.coefficients.square().sum(), values)
+        return found
+
+    torch.testing.assert_close(
+        slope(partial(checkpoint, memory, use_reentrant=False)), slope(memory), rtol=0, atol=0
+    )
+
+
+def test_a_state_is_kept_in_a_file(tmp_path: Path) -> None:
+    positions, values = sequence()
+    memory = ForgettingMemory(regression())
+    _, state = memory(positions, values)
+    torch.save(state._asdict(), tmp_path / "state.pt")
+    again = Statistics(**torch.load(tmp_path / "state.pt", weights_only=True))
+    found, exact = (memory(positions, values, old)[0].coefficients for old in (again, state))
+    assert torch.equal(found, exact)
+
+
+@pytest.mark.parametrize("length", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_long_stream_needs_no_more_memory_and_is_the_whole(length: int) -> None:
+    """Float32 values: one shot against chunks of a thousand."""
     generator = torch.Generator().manual_seed(0)
-    positions = torch.rand(1, 200_000, generator=generator)
+    positions = torch.rand(1, length, generator=generator)
     values = torch.sin(9 * positions).unsqueeze(-1) + 0.1
     fit = RidgeRegression(GaussianRBF.grid(16, widths=0.06), 1e-2)
     memory, state, sizes = ForgettingMemory(fit), None, set()
@@ -170,6 +210,7 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
             "values must have shape",
         ),
         (lambda: ForgettingMemory(regression(), keep=1.5), "keep must be from 0 to 1, got 1.5"),
+        (lambda: ForgettingMemory(regression(), keep=None), "keep must be from 0 to 1, got None"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be a positive integer"),
         (
@@ -184,13 +225,27 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
             lambda: ForgettingMemory(regression())(
                 *sequence(2), ForgettingMemory(regression())(*sequence(3))[1]
             ),
-            "state must be of 2 examples, 12 functions, 3 channels",
+            "state must be of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
+        ),
+        (
+            lambda: ContractingMemory(regression())(
+                *sequence(2), ForgettingMemory(regression())(*sequence(2))[1]
+            ),
+            "state must be of 2 examples, 12 functions, 3 channels, got Statistics",
         ),
         (
             lambda: ForgettingMemory(regression())(
                 *sequence(2), ForgettingMemory(regression())(*sequence(2))[1], reset=torch.ones(2)
             ),
-            "reset must be",
+            r"reset must be boolean of shape \(2,\), got torch.float32 of shape \(2,\)",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(*sequence(2), reset=torch.tensor([True])),
+            r"reset must be boolean of shape \(2,\), got torch.bool of shape \(1,\)",
+        ),
+        (
+            lambda: ContractingMemory(regression())(*sequence(2), reset=torch.ones(2)),
+            "reset must be boolean",
         ),
     ],
 )

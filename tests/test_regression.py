@@ -183,6 +183,17 @@ def test_value_function_broadcasts_locations() -> None:
     assert torch.allclose(function(grid[0, 0, 0])[1], function(grid[0, 0, 0].expand(3))[1])
 
 
+def test_value_function_takes_locations_of_more_digits() -> None:
+    t, values, _ = (x.float() for x in data())
+    function = RidgeRegression(GaussianRBF.grid(12, 0.1)).fit(t, values)
+    at = torch.rand(3, 5, dtype=DOUBLE)
+    expected = function.basis.double()(at) @ function.coefficients.double()
+    assert torch.allclose(function(at), expected, rtol=1e-12)
+    density = Normal(at, 0.1)
+    expected = density.expect(function.basis) @ function.coefficients.double()
+    assert torch.allclose(function.expect(density), expected, rtol=1e-12)
+
+
 def test_value_function_takes_vectors() -> None:
     t, values, _ = space()
     function = RidgeRegression(GaussianRBF.grid(8, 0.5, ndim=3)).fit(t, values)
@@ -281,8 +292,13 @@ FIT3 = RidgeRegression(Polynomial(1, ndim=3)).fit
             "penalty must be .gcv., or finite and at least 0, got -1",
         ),
         (lambda: RidgeRegression(rbf(), math.nan), "penalty must be .*, got nan"),
+        (lambda: RidgeRegression(None), "basis must be a Basis, got None"),
+        (lambda: FIT(T.numpy(), VALUES), "positions must be a tensor, got ndarray"),
+        (lambda: FIT(T, VALUES.tolist()), "values must be a tensor, got list"),
+        (lambda: RidgeRegression(rbf(), None), "penalty must be .*, got None"),
+        (lambda: RidgeRegression(rbf(), torch.ones(2)), "penalty must be .*, got tensor"),
         (lambda: FIT(T, VALUES[0]), r"values must have shape \(B, L, E\).*got \(20, 2\)"),
-        (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*none of them zero.*\(3, 0, 2\)"),
+        (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*not zero.*\(3, 0, 2\)"),
         (lambda: FIT(T[:, :7], VALUES), r"positions must have shape \(3, 20\).*got \(3, 7\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
         (lambda: FIT(T, VALUES, MASK[:2]), r"mask must be boolean of shape \(3, 20\).*\(2, 20\)"),

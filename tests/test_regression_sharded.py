@@ -10,7 +10,12 @@ from ranks import on_ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from sparsefam.attention import RidgeRegression, ValueFunction
+from sparsefam.attention import (
+    ContractingMemory,
+    ForgettingMemory,
+    RidgeRegression,
+    ValueFunction,
+)
 from sparsefam.bases import GaussianRBF
 
 RANKS = 4
@@ -84,6 +89,20 @@ def require_that_it_maps() -> None:
         assert error(found, regression.fit(t, h).coefficients) < 1e-11
 
 
+def require_that_streams_are_shared(rank: int) -> None:
+    """Memories that every rank feeds with its part of each chunk."""
+    t, values, _ = observations(torch.float64)
+    basis = GaussianRBF.grid(8, 0.1).double()
+    for kind in (ForgettingMemory, ContractingMemory):
+        ours, theirs = (kind(RidgeRegression(basis, group=g)) for g in (dist.group.WORLD, None))
+        state, exact = None, None
+        for chunk in (slice(0, 20), slice(20, 50)):
+            mine = slice(chunk.start + rank, chunk.stop, dist.get_world_size())
+            found, state = ours(t[:, mine], values[:, mine], state)
+            whole, exact = theirs(t[:, chunk], values[:, chunk], exact)
+        assert error(found.coefficients, whole.coefficients) < 1e-11
+
+
 CASES = [(kind, dtype) for kind in ("fixed", "shared", "gcv") for dtype in (torch.float64,)]
 CASES.append(("fixed", torch.float32))
 
@@ -92,6 +111,7 @@ def work(rank: int) -> tuple[list[Outcome], str]:
     with pytest.raises(ValueError, match="group must be a mesh of one dimension, got 2"):
         RidgeRegression(GaussianRBF.grid(8, 0.1), group=init_device_mesh("cpu", (2, 2)))
     require_that_it_maps()
+    require_that_streams_are_shared(rank)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     groups = (dist.group.WORLD, mesh)
     part = slice(CUTS[rank], CUTS[rank + 1])

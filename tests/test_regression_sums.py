@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparsefam.attention import RidgeRegression, Statistics
-from sparsefam.bases import BSpline, GaussianRBF, Polynomial
+from sparsefam.bases import Basis, BSpline, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
 
@@ -191,6 +191,31 @@ def test_forgotten_observations_weigh_less() -> None:
     assert old.plus(new, keep).number.tolist() == [20.0, 11.0, 8.0]
 
 
+class Attributes(Basis):
+    """Waves whose frequencies are a tensor, and no parameter, as some wrappers make of one."""
+
+    def __init__(self, frequencies: Tensor) -> None:
+        super().__init__()
+        self.frequencies = frequencies
+
+    def forward(self, t: Tensor) -> Tensor:
+        return torch.sin(t.unsqueeze(-1) * self.frequencies)
+
+    def __len__(self) -> int:
+        return len(self.frequencies)
+
+
+def test_gradients_of_blocks_reach_attributes() -> None:
+    t, values, _ = data()
+    frequencies = torch.tensor([2.0, 5.0, 9.0], dtype=DOUBLE, requires_grad=True)
+    slopes = []
+    for rows in (8, 20):
+        regression = RidgeRegression(Attributes(2 * frequencies), chunk_size=rows)
+        loss = regression.fit(t, values).coefficients.square().sum()
+        slopes += torch.autograd.grad(loss, frequencies)
+    assert torch.allclose(*slopes, rtol=1e-10)
+
+
 # What examples share
 
 
@@ -328,6 +353,17 @@ def test_settings_are_checked() -> None:
         RidgeRegression(fixed(), group=4)
     with pytest.raises(ValueError, match="chunk_size must be a positive integer, got 0"):
         RidgeRegression(fixed(), chunk_size=0)
+
+
+def test_sums_of_other_sizes_are_refused() -> None:
+    t, values, _ = data()
+    some = RidgeRegression(fixed()).statistics(t, values)
+    with pytest.raises(ValueError, match=r"of 3 examples, 8 functions, 2 chan.*got \(1, 8, 2\)"):
+        some.plus(RidgeRegression(fixed()).statistics(t[:1], values[:1]))
+    with pytest.raises(ValueError, match=r"keep must have shape \(\) or \(3,\), got \(2,\)"):
+        some.plus(some, torch.ones(2))
+    with pytest.raises(ValueError, match=r"statistics must be of 5 functions, got \(3, 8, 2\)"):
+        RidgeRegression(fixed(5)).solve(some)
 
 
 def test_errors_name_places_in_later_blocks() -> None:
