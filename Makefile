@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs dist bench accuracy inference clean
+.PHONY: help demo test test-slow lint docs dist bench accuracy inference gallery clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ accuracy: $(STAMP) ## how exact expectations are, against independent references
 
 inference: $(STAMP) ## chains on supports that move, against quadrature: minutes
 	$(BIN)/python -m benchmarks.inference
+
+gallery: $(STAMP) ## the pictures of docs/learn and docs/theory
+	$(BIN)/python -m examples.gallery
 
 clean: ## remove what the other targets wrote, except .venv
 	rm -rf demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
