@@ -18,6 +18,10 @@ class Settings:
         digit_seeds: Repetitions on the digits; pictures show the first.
         digit_epochs: Passes over the training canvases in each run.
         canvases: Number of training canvases; there are 3/8 as many to test.
+        stream_seeds: Repetitions on the streams.
+        stream_epochs: Passes over the training streams in each run.
+        streams: Number of training streams; there are a quarter as many to test.
+        folds: Parts of the measurements that are held out in turn.
     """
 
     seeds: int = 5
@@ -28,3 +32,7 @@ class Settings:
     digit_seeds: int = 2
     digit_epochs: int = 3
     canvases: int = 4000
+    stream_seeds: int = 2
+    stream_epochs: int = 15
+    streams: int = 4000
+    folds: int = 5

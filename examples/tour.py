@@ -15,11 +15,13 @@ import torch
 import sparsefam as sf
 
 from .digits import digits
+from .estimation import estimation
 from .families import families
 from .leaves import leaves
 from .page import Section, write_page
 from .progress import Reporter
 from .settings import Settings
+from .stream import stream
 from .vowels import vowels
 
 __all__ = ["STAGES", "main", "run"]
@@ -27,8 +29,10 @@ __all__ = ["STAGES", "main", "run"]
 # A stage takes the settings and the reporter and hands back its part of the page.
 STAGES: dict[str, Callable[[Settings, Reporter], Section]] = {
     "One-dimensional families": families,
+    "Density estimates with true zeros": estimation,
     "Attention on spoken vowels": vowels,
     "Attention on outlines of leaves": leaves,
+    "Questions to a stream": stream,
     "Attention over an image": digits,
 }
 
@@ -39,8 +43,23 @@ _COUNTS = {
     "leaf_epochs": "epochs of a run on the leaves",
     "digit_seeds": "repetitions on the digits",
     "digit_epochs": "epochs of a run on the digits",
+    "stream_seeds": "repetitions on the streams",
+    "stream_epochs": "epochs of a run on the streams",
 }
-_QUICK = Settings(2, 1, 3, leaf_epochs=1, leaf_heads=3, digit_seeds=2, digit_epochs=1, canvases=64)
+_QUICK = Settings(
+    2,
+    1,
+    3,
+    leaf_epochs=1,
+    leaf_heads=3,
+    digit_seeds=2,
+    digit_epochs=1,
+    canvases=64,
+    stream_seeds=1,
+    stream_epochs=1,
+    streams=256,
+    folds=2,
+)
 
 
 def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:

@@ -51,9 +51,12 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tour_writes_its_numbers(quick: Path) -> None:
     results = json.loads((quick / "results.json").read_text())
-    assert set(results) == {"settings", "versions", "families", "vowels", "leaves", "digits"}
+    stages = {"families", "estimation", "vowels", "leaves", "stream", "digits"}
+    assert set(results) == {"settings", "versions"} | stages
     series = {"seeds": 2, "epochs": 1, "heads": 3, "leaf_epochs": 1, "leaf_heads": 3}
-    assert results["settings"] == series | {"digit_seeds": 2, "digit_epochs": 1, "canvases": 64}
+    digits = {"digit_seeds": 2, "digit_epochs": 1, "canvases": 64}
+    streams = {"stream_seeds": 1, "stream_epochs": 1, "streams": 256}
+    assert results["settings"] == series | digits | streams | {"folds": 2}
     for key in ("vowels", "leaves"):
         methods = {m["name"]: m for m in results[key]["methods"]}
         assert list(methods) == [LOGISTIC, *builders(2, 2)]
@@ -95,7 +98,9 @@ def test_the_page_stands_alone(quick: Path) -> None:
 def test_every_stage_has_its_pictures(quick: Path) -> None:
     series = [f"{key}-{what}" for key in ("vowels", "leaves") for what in _SERIES]
     files = {
-        f"{name}-{look.name}.png" for name in ("families", *series, "digits") for look in _LOOKS
+        f"{name}-{look.name}.png"
+        for name in ("families", "estimation", *series, "stream", "digits")
+        for look in _LOOKS
     }
     assert files == {path.name for path in quick.glob("*.png")}
     assert len({(quick / file).read_bytes() for file in files}) == len(files)
