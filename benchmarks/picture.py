@@ -49,8 +49,8 @@ def draw(
         plt.close(figure)
 
 
-def draw_growth(path: Path, panels: Panels) -> None:
-    """Writes a PNG of milliseconds against size, one panel for each thing that grows."""
+def draw_growth(path: Path, panels: Panels, unit: str = "forward and backward, ms") -> None:
+    """Writes a PNG of milliseconds, or of another unit, against size: a panel for each."""
     look = Look()
     with look.applied():
         figure, axes = look.panels(1, len(panels), 3.0)
@@ -65,7 +65,7 @@ def draw_growth(path: Path, panels: Panels) -> None:
         high = max(ax.get_ylim()[1] for ax in axes)
         for ax in axes:
             ax.set_ylim(low, high)
-        axes[0].set_ylabel("forward and backward, ms")
+        axes[0].set_ylabel(unit)
         figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

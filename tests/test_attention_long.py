@@ -122,6 +122,16 @@ def test_nothing_of_the_size_of_all_expectations_is_kept() -> None:
     torch.testing.assert_close(value, due, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, torch.nan])
+def test_what_is_not_a_number_stays_so(scale: float) -> None:
+    """Of some densities of many: also where only functions nearby are evaluated."""
+    basis = GaussianRBF.grid(64, 1.5 / 64)
+    loc, scales = torch.tensor([torch.nan, 0.5]), torch.tensor([scale, 0.02])
+    found = sf.TruncatedParabola(loc, scales, validate_args=False).expect(basis)
+    assert found[0].isnan().all()
+    assert found[1].isfinite().all()
+
+
 def test_layer_with_blocks_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = sf.attention.ContinuousAttention(
         8, 2, GaussianRBF.grid(16, 0.1), batch_first=True, dtype=F64

@@ -153,8 +153,9 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
         (wide & ~wider, partial(smoothed, both=True)),
     ]
     if not bool(wide.all()):
-        # Most functions lie outside of a narrow support.
-        methods.append((~wide & (distance < scale + (unseen + 1) * width), _quadrature))
+        # Most functions lie outside of a narrow support; what is NaN is not among them.
+        outside = distance >= scale + (unseen + 1) * width
+        methods.append((~wide & ~outside, _quadrature))
     for mask, method in methods:
         if bool(mask.all()):
             return method(*pairs, wanted=wanted)
