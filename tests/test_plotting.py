@@ -185,9 +185,33 @@ def test_the_method_draws(ax: Axes) -> None:
     assert lines(ax, "density")[0].get_label() == "n"
 
 
+def test_data_are_marks_below_the_support(ax: Axes) -> None:
+    seen = np.array([[0.5], [1.2], [5.0]])
+    plot_density(sf.TruncatedParabola(1.0, 0.5), ax, data=seen)
+    (rug,) = lines(ax, "rug")
+    t, level = data(rug)
+    np.testing.assert_array_equal(t, seen[:, 0])
+    assert rug.get_marker() == "|" and rug.get_linestyle() == "None"
+    low, high = ax.get_ylim()
+    supports = [line.get_ydata()[0] for line in lines(ax, "support")]
+    assert 0 < level[0] == level[1] < min(supports) < -low / (high - low)
+    assert ax.get_xlim()[0] < 0.5 and ax.get_xlim()[1] > 5.0
+    plot_density(sf.TruncatedParabola(3.0, 0.5), ax, data=torch.tensor([3.0]))
+    levels = [line.get_ydata()[0] for line in lines(ax, "support") + lines(ax, "rug")]
+    assert len(set(levels)) == 4
+
+
+def test_categories_have_no_data(ax: Axes) -> None:
+    with pytest.raises(ValueError, match="data must be None for categories"):
+        sf.SparseCategorical(torch.tensor([0.5, 0.5])).plot(ax, data=[0.0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
+        ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
+        ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
         ({"points": 1}, "points must be at least 2, got 1"),
         ({"label": ["a"]}, "label must be one name or 2 of them"),

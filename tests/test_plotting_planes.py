@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
+from pyro.contrib.gp.kernels import RBF
 from torch import Tensor
 
 import sparsefam as sf
@@ -135,7 +137,7 @@ def test_views_labels_and_colours(ax: Axes) -> None:
 
 
 class Square(sf.SparseDistribution):
-    """Something of the plane that is no ellipse."""
+    """Something of any number of dimensions."""
 
     arg_constraints = {}
     support = torch.distributions.constraints.independent(
@@ -155,13 +157,85 @@ class Square(sf.SparseDistribution):
         ("paraboloid", {"escort": True}, "escort must be False .* got True"),
         ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
         ("paraboloid", {"view": ((0.0, 1.0), (2.0, 2.0))}, "view must be .*2.0, 2.0"),
-        (Square(2), {}, "p must be elliptical .* got Square"),
+        ("single", {"data": [[0.0, math.nan]]}, r"data must be finite, of shape \(n, 2\), got"),
+        ("single", {"data": torch.zeros(2)}, r"data must be .* \(n, 2\), got shape \(2,\)"),
         (Square(3), {}, r"p must have one or two dimensions, got event shape \(3,\)"),
     ],
 )
 def test_bad_options(ax: Axes, p: str | Square, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plot_density(DENSITIES[p] if isinstance(p, str) else p, ax, **options)
+
+
+# Contours that are no ellipses
+
+ISLANDS = sf.TruncatedParaboloid(LOC[:2].double(), SCALE[:2].double())
+DOTS = torch.tensor([[0.0, 0.1], [2.5, 0.5], [4.5, 1.0]])
+
+
+def collection(ax: Axes, gid: str) -> list[Collection]:
+    return [found for found in ax.collections if found.get_gid() == gid]
+
+
+def vertices(found: Collection) -> np.ndarray:
+    """Points of the lines, or on the edges of the areas, that were drawn."""
+    paths = found.get_paths()
+    return np.concatenate([line for path in paths for line in path.to_polygons(closed_only=False)])
+
+
+def test_contours_of_islands_are_ellipses_around_each(ax: Axes) -> None:
+    p = sf.Mixture(torch.tensor([0.5, 0.0], dtype=torch.float64), ISLANDS)
+    assert plot_density(p, ax, label="a", color="red", data=DOTS) is ax
+    (outline,) = collection(ax, "support")
+    rims = vertices(outline)
+    distance = np.stack([standardized(ISLANDS, i, rims) for i in range(2)])
+    np.testing.assert_allclose(distance.min(0), 1, atol=0.05)
+    assert set(distance.argmin(0)) == {0, 1}
+    assert outline.get_linestyle()[0][1] is None and to_rgb("red") == tuple(
+        outline.get_edgecolor()[0][:3]
+    )
+    top = float(p.prob(torch.stack([*ISLANDS.loc])).max())
+    contours = collection(ax, "density")
+    assert len(contours) == 8
+    for k, contour in enumerate(contours):
+        heights = p.prob(torch.from_numpy(vertices(contour))) / top
+        np.testing.assert_allclose(heights, k / 8, atol=0.03)
+    shown = np.concatenate([rims, DOTS])
+    low, high = np.array([ax.get_xlim(), ax.get_ylim()]).T
+    assert (
+        (shown > low).all() and (shown < high).all() and (high - low < 1.3 * np.ptp(shown, 0)).all()
+    )
+    (dots,) = (line for line in ax.lines if line.get_gid() == "data")
+    np.testing.assert_array_equal(np.stack(dots.get_data(), -1), DOTS)
+    assert ax.get_legend_handles_labels()[1] == ["a"]
+
+
+def test_contours_of_what_never_ends(ax: Axes) -> None:
+    normal = sf.MultivariateNormal(torch.zeros(1, 2), scale_tril=torch.eye(2))
+    plot_density(sf.Mixture(torch.zeros(1), normal), ax)
+    (outline,) = collection(ax, "support")
+    assert outline.get_linestyle()[0][1] is not None
+    radius = np.linalg.norm(vertices(outline), axis=-1)
+    # all but 1e-3 of the mass is inside, by the chi-squared law of two degrees of freedom
+    np.testing.assert_allclose(radius, math.sqrt(-2 * math.log(1e-3)), atol=0.06)
+
+
+def test_the_outline_of_a_kernel_density_is_where_it_ends(ax: Axes) -> None:
+    points = torch.tensor([[0.3, 0.3], [0.7, 0.6]], dtype=torch.float64)
+    weights = torch.tensor([[40.0, 0.0], [40.0, 30.0]], dtype=torch.float64)
+    kernel = RBF(2, lengthscale=torch.tensor(0.1, dtype=torch.float64)).requires_grad_(False)
+    p = sf.KernelDeformedExp(weights, points, kernel)
+    plot_density(p, ax, view=(0.0, 1.0), points=201)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 1), (0, 1))
+    assert len(collection(ax, "density")) == 16
+    for i, outline in enumerate(collection(ax, "support")):
+        rim = vertices(outline)
+        nearest = np.linalg.norm(rim[:, None] - points.numpy(), axis=-1).argmin(-1)
+        assert set(nearest) == ({0} if i == 0 else {0, 1})
+        centre = points.numpy()[nearest]
+        for share, positive in ((0.95, True), (1.05, False)):
+            moved = torch.from_numpy(centre + share * (rim - centre)).unsqueeze(1)
+            assert ((p.prob(moved)[:, i] > 0) == positive).all()
 
 
 # Attention over images

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "check_count",
     "current_axes",
+    "data_of",
+    "draw_rug",
     "draw_support",
     "draw_weights",
     "names_of",
@@ -66,9 +68,33 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     return low, high
 
 
-def _next_row(ax: "Axes") -> dict[str, Any]:
+def data_of(data: Any, event_shape: Sequence[int]) -> Any:
+    """Observations as an array (n,) or (n, 2), None if there are none.
+
+    Raises:
+        ValueError: Another shape, or not finite.
+    """
+    if data is None:
+        return None
+    found = np.asarray(data.detach().cpu() if isinstance(data, Tensor) else data, dtype=float)
+    wide = (*found.shape[:1], *event_shape)
+    allowed = (wide,) if event_shape else (wide, (*wide, 1))
+    if not found.ndim or found.shape not in allowed or not np.isfinite(found).all():
+        named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
+        raise ValueError(f"data must be finite, of shape {named}, got shape {found.shape}")
+    return found.reshape(wide)
+
+
+def draw_rug(ax: "Axes", data: Any) -> None:
+    """A mark for each observation, in a row of the strip."""
+    ink = ax.xaxis.label.get_color()
+    style: dict[str, Any] = {"color": ink, "alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
+    ax.plot(data, 0 * data, "|", linestyle="", **style, **_next_row(ax, "rug"))
+
+
+def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
     """How to draw in the next row of the strip; `set_limits` says where that is."""
-    gid = f"support {len(_rows(ax))}"
+    gid = f"{name} {len(_rows(ax))}"
     return {"transform": ax.get_xaxis_transform(), "gid": gid}
 
 
@@ -76,7 +102,7 @@ def _rows(ax: "Axes") -> dict[str, list["Line2D"]]:
     """What is in each row of the strip, from above."""
     rows: dict[str, list[Line2D]] = {}
     for line in ax.lines:
-        if (gid := line.get_gid() or "").startswith("support"):
+        if (gid := line.get_gid() or "").startswith(("support", "rug")):
             rows.setdefault(gid, []).append(line)
     return rows
 

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..attention.arguments import Domain, box_of
+from ..attention.arguments import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
 from .canvas import (
     check_count,
     current_axes,
+    data_of,
+    draw_rug,
     draw_support,
     draw_weights,
     names_of,
     set_limits,
     set_view,
 )
-from .ellipses import draw_ellipses
+from .ellipses import draw_ellipses, is_elliptical
+from .planes import draw_contours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +38,7 @@ def plot_density(
     label: str | Sequence[str] | None = None,
     color: Any = None,
     escort: bool = False,
+    data: Any = None,
     view: Domain | None = None,
     limit: int = 10,
     points: int = 401,
@@ -45,33 +49,54 @@ def plot_density(
     zero line spans the support, and ends in an arrow where the support goes on.
 
     In two dimensions, contours are filled, at equal shares of the density's own maximum. The
-    ellipse around them is the support, outside which nothing is drawn; of a normal density, which
-    has no edge, a dashed ellipse leaves out $10^{-3}$ of the mass.
+    line around them is the edge of the support, outside which nothing is drawn; of a density that
+    has no edge, a dashed line leaves out $10^{-3}$ of the mass.
 
     Drawing on the same axes again adds to them.
 
     Args:
-        p: A density of one dimension, or an elliptical one of two; one line, or one ellipse, for
-            each element of its batch. The law of finitely many categories is drawn as stems.
+        p: A density of one or two dimensions; one line, or one set of contours, for each element
+            of its batch. The law of finitely many categories is drawn as stems.
         ax: Axes to draw on; default the current ones.
         label: Name for the legend, or one for each element of the batch.
         color: Any matplotlib colour; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
+        data: Observations that are shown with it, such as those an estimate was fitted to: (n,) or
+            (n, 1), as marks below the line; in two dimensions (n, 2), as dots.
         view: Stretch of the line to draw; default the supports or, where one is infinite, all but
-            $5 \times 10^{-4}$ of the mass on either side. In two dimensions the stretch of both
-            axes, or a pair for each.
+            $5 \times 10^{-4}$ of the mass on either side, and the data. In two dimensions the
+            stretch of both axes, or a pair for each; unless contours are ellipses, the default
+            shows what is within four standard deviations of the mean.
         limit: Largest number of batch elements to draw.
-        points: Number of points on each piece of a line, or around an ellipse; at least 2.
+        points: Number of points on each piece of a line, or along each axis of the plane; at
+            least 2.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: `p` has more than two dimensions, is not elliptical in two, or has more batch
-            elements than `limit`; `view` is no interval; there are fewer than two `points`; `label`
-            has another length than the batch; or an escort is asked for in two dimensions.
+        ValueError: `p` has more than two dimensions, or more batch elements than `limit`; `view` is
+            no interval; `data` are not finite or of another shape; there are fewer than two
+            `points`; `label` has another length than the batch; or an escort is asked for in two
+            dimensions, or data for categories.
         ImportError: matplotlib is missing.
     """
+    _check(p, escort, data, points)
+    labels = names_of(label, check_count("p", p.batch_shape.numel(), limit))
+    seen = data_of(data, p.event_shape)
+    ax = current_axes(ax)
+    if p.event_shape:
+        box = None if view is None else box_of("view", view, 2)
+        _draw_plane(ax, p, labels, color, seen, box, points)
+    elif isinstance(p, SparseCategorical):
+        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
+    else:
+        stretch = _whole_view(p, seen) if view is None else set_view(ax, view)
+        _draw_lines(ax, p, labels, color, escort, seen, stretch, points)
+    return ax
+
+
+def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> None:
     if tuple(p.event_shape) not in ((), (2,)):
         shape = tuple(p.event_shape)
         raise ValueError(f"p must have one or two dimensions, got event shape {shape}")
@@ -79,17 +104,26 @@ def plot_density(
         raise ValueError("escort must be False for a density of two dimensions, got True")
     if points < 2:
         raise ValueError(f"points must be at least 2, got {points}")
-    labels = names_of(label, check_count("p", p.batch_shape.numel(), limit))
-    ax = current_axes(ax)
-    if p.event_shape:
-        box = None if view is None else box_of("view", view, 2)
-        draw_ellipses(ax, p, labels, color, box, points)
-    elif isinstance(p, SparseCategorical):
-        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
+    if data is not None and isinstance(p, SparseCategorical):
+        raise ValueError("data must be None for categories")
+
+
+def _draw_plane(
+    ax: "Axes",
+    p: SparseDistribution,
+    labels: list[str | None],
+    color: Any,
+    data: Any,
+    view: Box | None,
+    points: int,
+) -> None:
+    if data is not None:
+        ink = ax.xaxis.label.get_color()
+        ax.plot(*data.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
+    if is_elliptical(p):
+        draw_ellipses(ax, p, labels, color, view, points)
     else:
-        stretch = _whole_view(p) if view is None else set_view(ax, view)
-        _draw_lines(ax, p, labels, color, escort, stretch, points)
-    return ax
+        draw_contours(ax, p, labels, color, view, points, data)
 
 
 def _draw_lines(
@@ -98,6 +132,7 @@ def _draw_lines(
     labels: list[str | None],
     color: Any,
     escort: bool,
+    data: Any,
     view: tuple[float, float],
     points: int,
 ) -> None:
@@ -108,6 +143,8 @@ def _draw_lines(
         if dashed is not None:
             ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
         draw_support(ax, ends, view, line.get_color())
+    if data is not None:
+        draw_rug(ax, data)
     set_limits(ax)
 
 
@@ -132,10 +169,13 @@ def _bulk(p: SparseDistribution) -> Tensor:
     return torch.where(ends.isinf(), torch.stack(quantiles, -1).unsqueeze(-2), ends)
 
 
-def _whole_view(p: SparseDistribution) -> tuple[float, float]:
-    """The stretch that shows every support, or its bulk, and a margin."""
+def _whole_view(p: SparseDistribution, data: Any) -> tuple[float, float]:
+    """The stretch that shows every support, or its bulk, and the data, and a margin."""
     bulk = _bulk(p).cpu().double()
-    low, high = float(bulk[~bulk.isnan()].min()), float(bulk[~bulk.isnan()].max())
+    ends = bulk[~bulk.isnan()]
+    if data is not None:
+        ends = torch.cat([ends, torch.from_numpy(data)])
+    low, high = float(ends.min()), float(ends.max())
     return low - 0.08 * (high - low), high + 0.08 * (high - low)
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Ellipse
 
-__all__ = ["draw_ellipses"]
+__all__ = ["LEVELS", "OPACITY", "TAIL", "draw_ellipses", "is_elliptical", "next_color"]
 
 # Mass left out where a density is positive everywhere.
-_TAIL = 1e-3
+TAIL = 1e-3
 # Contours at equal shares of the height, and the opacity that the area in each adds.
-_LEVELS, _OPACITY = 8, 0.13
+LEVELS, OPACITY = 8, 0.13
 
 
 def draw_ellipses(
@@ -36,30 +36,39 @@ def draw_ellipses(
     style = {"fill": False, "linewidth": 1.6, "linestyle": "-" if closed else "--"}
     sizes = _contours(p, scale_tril, points)
     for i, label in enumerate(labels):
-        # Drawing nothing takes the next of the axes' colours.
-        (line,) = ax.plot([], [], color=color)
-        line.remove()
-        shade = {"color": line.get_color(), "alpha": _OPACITY, "linewidth": 0, "gid": "density"}
+        edge = next_color(ax, color)
+        shade = {"color": edge, "alpha": OPACITY, "linewidth": 0, "gid": "density"}
         for size in sizes[:, i]:
             ax.add_patch(_ellipse(loc[i], size * scale_tril[i], **shade))
         outline = _ellipse(loc[i], scale_tril[i], gid="support", label=label, **style)
-        outline.set_edgecolor(line.get_color())
+        outline.set_edgecolor(edge)
         ax.add_patch(outline)
     ax.autoscale_view()
     if view is not None:
         ax.set(xlim=view[0], ylim=view[1])
 
 
-def _outlines(p: SparseDistribution) -> tuple[Any, Any, bool]:
+def next_color(ax: "Axes", color: Any) -> Any:
+    """The colour given, or the next of the axes' cycle."""
+    # Drawing nothing takes it.
+    (line,) = ax.plot([], [], color=color)
+    line.remove()
+    return line.get_color()
+
+
+def is_elliptical(p: SparseDistribution) -> bool:
+    """Whether every contour is an ellipse."""
+    return isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal)
+
+
+def _outlines(p: Any) -> tuple[Any, Any, bool]:
     """Centres (batch, 2) and scales (batch, 2, 2) of the outlines; whether density ends there."""
     support: Any = p.support
     closed = isinstance(support, Ellipsoid)
     if closed:
         loc, scale_tril = support.loc, support.scale_tril
-    elif isinstance(p, MultivariateNormal):
-        loc, scale_tril = p.loc, math.sqrt(-2 * math.log(_TAIL)) * p.scale_tril
     else:
-        raise ValueError(f"p must be elliptical to be drawn in the plane, got {type(p).__name__}")
+        loc, scale_tril = p.loc, math.sqrt(-2 * math.log(TAIL)) * p.scale_tril
     return _array(loc).reshape(-1, 2), _array(scale_tril).reshape(-1, 2, 2), closed
 
 
@@ -75,7 +84,7 @@ def _contours(p: Any, scale_tril: Any, points: int) -> Any:
     steps = (1 - 1e-4) * share.reshape(-1, *(1,) * ray.dim())
     with torch.no_grad():
         height = _array(p.prob(p.loc + (steps * ray).to(p.loc))).reshape(points, -1)
-    levels = np.arange(_LEVELS).reshape(-1, 1, 1) / _LEVELS
+    levels = np.arange(LEVELS).reshape(-1, 1, 1) / LEVELS
     above = height >= levels * height[0]
     return share.numpy()[points - 1 - above[:, ::-1].argmax(1)]
 
