@@ -56,7 +56,7 @@ class Family:
         thorough: Whether its derivatives are tested each time, or with the slow tests.
         fixed_shapes: Shapes of what is no parameter but tells an event's; None where no shapes do.
         compiled: What is compiled each time; the others with the slow tests.
-        untraced: What cannot trace it, "compile" or "jit", and what its error says.
+        untraced: What the error of torch.jit says, of what it cannot trace.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Family:
     thorough: bool = True
     fixed_shapes: dict[str, tuple[int, ...]] | None = field(default_factory=dict)
     compiled: tuple[str, ...] = ()
-    untraced: dict[str, str] = field(default_factory=dict)
+    untraced: str = ""
 
     @property
     def event_shape(self) -> Size:

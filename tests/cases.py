@@ -147,13 +147,9 @@ def weighed(case: Case, *others: str, slow: bool = False) -> Any:
     return pytest.param(case, *others, id="-".join([case.name, *others]), marks=marks)
 
 
-def compiled(case: Case, name: str, tool: str) -> Any:
-    """Arguments of a test that compiles or traces, slow unless the family asks for it each time.
-
-    Of what cannot be traced the family asks by the tool.
-    """
-    asked = tool if tool in case.family.untraced else name
-    marks = [] if asked in case.family.compiled else [pytest.mark.slow]
+def compiled(case: Case, name: str) -> Any:
+    """Arguments of a test that compiles or traces, slow unless the family asks for it each time."""
+    marks = [] if name in case.family.compiled else [pytest.mark.slow]
     return pytest.param(case, name, id=f"{case.name}-{name}", marks=marks)
 
 

@@ -145,9 +145,8 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),
         fixed_shapes={"inducing_points": (len(POINTS),)},
-        compiled=("jit", "compile") if alpha is None else COMPILED.get((alpha, inside), ()),
-        untraced={"jit": "torch.jit cannot trace"}
-        | ({"compile": "alpha to be a number"} if alpha is None else {}),
+        compiled=("jit",) if alpha is None else COMPILED.get((alpha, inside), ()),
+        untraced="torch.jit cannot trace",
     )
 
 

@@ -8,7 +8,6 @@ from battery import Case, bounded, frame, located
 from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, weighed
 from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
-from torch._dynamo.exc import Unsupported
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Distribution
 
@@ -115,13 +114,11 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
 
 def traceable(case: Case) -> list[str]:
     """A density and an expectation of each family, and what it asks for."""
-    if "compile" in case.family.untraced:
-        return ["log_prob"]
     few = "expect-GaussianRBF" if (case.family.dim or 1) <= 3 else "expect-Polynomial"
     return [x for x in functions(case) if x in {"log_prob", few, *case.family.compiled}]
 
 
-COMPILED = [compiled(case, name, "compile") for case in SCALARS for name in traceable(case)]
+COMPILED = [compiled(case, name) for case in SCALARS for name in traceable(case)]
 
 
 @pytest.mark.parametrize(("case", "name"), COMPILED)
@@ -133,10 +130,6 @@ def test_compiles_in_one_graph(case: Case, name: str, monkeypatch: pytest.Monkey
     slopes = gradients(expected, inputs)
     torch._dynamo.reset()
     whole = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
-    if "compile" in case.family.untraced:
-        with pytest.raises(Unsupported, match=case.family.untraced["compile"]):
-            whole(*inputs)
-        return
     found = whole(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
     for a, b in zip(gradients(found, inputs), slopes, strict=True):

@@ -198,14 +198,14 @@ def bound_and_slopes(
     return loss, [value.grad for _, value in pyro.get_param_store().named_parameters()]
 
 
-@pytest.mark.parametrize(("case", "tool"), [compiled(case, "jit", "jit") for case in SCALARS])
-def test_traced_inference_is_the_same(case: Case, tool: str) -> None:
+@pytest.mark.parametrize(("case", "_"), [compiled(case, "jit") for case in SCALARS])
+def test_traced_inference_is_the_same(case: Case, _: str) -> None:
     seen = interior(case(), 3).to(DOUBLE)
     traced = JitTrace_ELBO(ignore_jit_warnings=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
-        if tool in case.family.untraced:
-            with pytest.raises(RuntimeError, match=case.family.untraced[tool]):
+        if case.family.untraced:
+            with pytest.raises(RuntimeError, match=case.family.untraced):
                 bound_and_slopes(traced, case, seen, 1)
             return
         found = bound_and_slopes(traced, case, seen, 2)
