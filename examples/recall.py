@@ -7,10 +7,9 @@ mean from a to b? `python -m examples.recall` prints the table of docs/tutorials
 import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ import sparsefam as sf
 
 from .progress import Reporter
 from .stream_data import load_pressure, parts
+from .stream_training import cell
 
 __all__ = [
     "AGES",
@@ -209,18 +209,13 @@ def main(arguments: list[str] | None = None) -> None:
         [
             name,
             str(size),
-            *(_cell([run[0][name][age] for run in found]) for age in range(len(AGES))),
+            *(cell([run[0][name][age] for run in found]) for age in range(len(AGES))),
         ]
         for name, size in sizes.items()
     ]
     reporter.table(["memory", "numbers", *AGES], rows)
     seconds = time.perf_counter() - start
     reporter.note(f"standard deviation of the answers {spread:.2f}  ({seconds:.0f} s in all)")
-
-
-def _cell(values: Sequence[float]) -> str:
-    sd = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{fmean(values):.3f}{sd}"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -17,7 +17,7 @@ from .progress import Reporter, RunBars
 from .stream_data import SAMPLINGS, Streams, load_pressure, parts, read_streams
 from .stream_models import Reader, basis, methods
 
-__all__ = ["Answers", "Found", "Plan", "cells", "compare", "error", "summary", "train"]
+__all__ = ["Answers", "Found", "Plan", "cell", "cells", "compare", "error", "summary", "train"]
 
 _BATCH = 128
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -198,10 +198,10 @@ def cells(runs: list[Answers]) -> list[str]:
     """A row of the table: parameters, seconds, the mean error for each sampling."""
     first = [str(runs[0].parameters), f"{fmean(run.seconds for run in runs):.1f}"]
     errors = [[run.errors[name] for run in runs] for name in SAMPLINGS]
-    return first + [_cell(values) for values in errors]
+    return first + [cell(values) for values in errors]
 
 
-def _cell(values: list[float]) -> str:
+def cell(values: Sequence[float]) -> str:
     sd = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
     return f"{fmean(values):.3f}{sd}"
 

@@ -164,6 +164,21 @@ def test_units_and_places_do_not_matter() -> None:
     )
 
 
+@pytest.mark.parametrize("unit", [1e200, 1e-200])
+def test_squares_of_units_do_not_matter(unit: float) -> None:
+    x = draws(2, 1.5, 50)
+    fit, far = (BetaGaussianDensity(alpha=1.5).fit(data).density_ for data in (x, x * unit))
+    np.testing.assert_allclose(far.loc / unit, fit.loc, rtol=1e-9)
+    np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
+
+
+@pytest.mark.parametrize("number", [-1, 2.0])
+def test_numbers_of_draws_are_whole(number: Any) -> None:
+    fit = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 20))
+    with pytest.raises(ValueError, match=f"n_samples must be an integer, at least 0, got {number}"):
+        fit.sample(number)
+
+
 def test_draws_are_from_the_density() -> None:
     model = BetaGaussianDensity(2.0).fit(draws(2, 2.0, 100))
     found = model.sample(4000, random_state=0)

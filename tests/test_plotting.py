@@ -210,6 +210,7 @@ def test_categories_have_no_data(ax: Axes) -> None:
     ("options", "message"),
     [
         ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
+        ({"data": "ab"}, "data must be numbers, got 'ab'"),
         ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),

@@ -210,6 +210,15 @@ def test_contours_of_islands_are_ellipses_around_each(ax: Axes) -> None:
     assert ax.get_legend_handles_labels()[1] == ["a"]
 
 
+def test_small_islands_are_in_view(ax: Axes) -> None:
+    """The second fits between the points of any grid over both."""
+    loc = torch.tensor([[0.0, 0.0], [2.03, 1.97]])
+    islands = sf.TruncatedParaboloid(loc, torch.eye(2) * torch.tensor([0.3, 0.03])[:, None, None])
+    plot_density(sf.Mixture(torch.zeros(2), islands), ax)
+    for low, high in (ax.get_xlim(), ax.get_ylim()):
+        assert -0.6 < low < -0.29 and 1.95 < high < 2.4
+
+
 def test_contours_of_what_never_ends(ax: Axes) -> None:
     normal = sf.MultivariateNormal(torch.zeros(1, 2), scale_tril=torch.eye(2))
     plot_density(sf.Mixture(torch.zeros(1), normal), ax)

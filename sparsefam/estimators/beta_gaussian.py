@@ -46,10 +46,9 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor) -> "_Moments":
-        mean = Extent.of(x, weight).mean
-        x, weight = x[weight > 0] - mean, weight[weight > 0] / weight.sum()
-        scale = (weight @ x.square()).sqrt()
-        x = x / scale
+        extent = Extent.of(x, weight)
+        mean, scale = extent.mean, extent.deviation
+        x, weight = (x[weight > 0] - mean) / scale, weight[weight > 0] / weight.sum()
         correlation = (weight.unsqueeze(-1) * x).T @ x
         least = float(torch.linalg.eigvalsh(correlation)[0])
         if least < _SINGULAR:

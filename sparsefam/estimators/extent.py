@@ -39,8 +39,9 @@ class Extent(NamedTuple):
             raise ValueError(f"X must have no constant column, got {low.tolist()} everywhere")
         total = _sum(weight.sum(), group)
         mean = _sum(weight @ x, group) / total
-        variance = _sum(weight @ (x - mean).square(), group) / total
-        return cls(low, high, mean, variance.sqrt())
+        # In shares of the range, whose squares neither overflow nor vanish.
+        shares = _sum(weight @ ((x - mean) / (high - low)).square(), group) / total
+        return cls(low, high, mean, (high - low) * shares.sqrt())
 
 
 def _sum(x: Tensor, group: "ProcessGroup | None") -> Tensor:

@@ -80,7 +80,7 @@ def most_likely(
         if decrease < tol or steps == max_iter:
             break
         full = torch.zeros_like(matrix).flatten().masked_scatter(free, step).reshape(matrix.shape)
-        size = _length(matrix, full, rows, weight, m, decrease)
+        size = _length(matrix, full, rows, weight, m, at.value, decrease)
         matrix = matrix + size * full
         at = _at(matrix, rows, weight, m, free)
     return Ball(matrix, steps, decrease), -float(at.value)
@@ -96,10 +96,16 @@ def _value(matrix: Tensor, rows: Tensor, weight: Tensor, m: float) -> Tensor:
 
 
 def _length(
-    matrix: Tensor, step: Tensor, rows: Tensor, weight: Tensor, m: float, decrease: float
+    matrix: Tensor,
+    step: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    m: float,
+    value: Tensor,
+    decrease: float,
 ) -> float:
     """A step's length, halved until it brings what it promises."""
-    value, size = _value(matrix, rows, weight, m), 1.0
+    size = 1.0
     while size > _SHORTEST:
         # Rounding must not keep the last steps from being taken.
         bound = value - 2 * _ARMIJO * size * decrease + 1e-15 * value.abs()

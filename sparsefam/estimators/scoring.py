@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
+from ..distributions.standardized import StandardizedDistribution
 from ..numerics.collective import sum_over_ranks
 from .selection import Chosen
 
@@ -40,6 +41,8 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
 
 def _square(p: SparseDistribution) -> float:
     """The integral of the squared density."""
+    if isinstance(p, StandardizedDistribution):
+        return float(torch.exp(p._log_power_integral(2.0) - p._log_det()))
     return float(p.expect(p.prob))
 
 

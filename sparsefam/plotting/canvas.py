@@ -76,7 +76,11 @@ def data_of(data: Any, event_shape: Sequence[int]) -> Any:
     """
     if data is None:
         return None
-    found = np.asarray(data.detach().cpu() if isinstance(data, Tensor) else data, dtype=float)
+    plain = data.detach().cpu() if isinstance(data, Tensor) else data
+    try:
+        found = np.asarray(plain, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"data must be numbers, got {data!r}") from None
     wide = (*found.shape[:1], *event_shape)
     allowed = (wide,) if event_shape else (wide, (*wide, 1))
     if not found.ndim or found.shape not in allowed or not np.isfinite(found).all():

@@ -24,6 +24,8 @@ _MARGIN = 0.06
 _ZERO = 1e-6
 # Locations at which a density is evaluated at a time.
 _CHUNK = 2**14
+# Places that a view shows whatever its grid misses.
+_DRAWS = 1000
 
 
 def draw_contours(
@@ -85,7 +87,12 @@ def _closed(p: SparseDistribution, heights: Any) -> list[bool]:
 
 
 def _whole_view(p: SparseDistribution, data: Any) -> Box:
-    """Where any of the densities is positive, as far as is looked, and the data."""
+    """Where any of the densities is positive, as far as is looked, its draws and the data."""
+    # Small islands fall between the points of a grid.
+    with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
+        torch.manual_seed(0)
+        draws = p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()
+    data = draws if data is None else np.concatenate([data, draws])
     low, high = (_ends(p.mean, p.variance, sign) for sign in (-1, 1))
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
     seen = []
@@ -95,7 +102,7 @@ def _whole_view(p: SparseDistribution, data: Any) -> Box:
         seen += [axis[height > least] for axis in grid]
     sides = []
     for d in range(2):
-        found = np.concatenate([*seen[d::2], [] if data is None else data[:, d]])
+        found = np.concatenate([*seen[d::2], data[:, d]])
         step = _MARGIN * np.ptp(found)
         sides.append((float(found.min() - step), float(found.max() + step)))
     return tuple(sides)
