@@ -461,6 +461,7 @@ def build(**options: Any) -> Any:
             )
             for temperature in (0, -1.0, math.inf, math.nan, "1", None)
         ),
+        (lambda: setattr(build(), "temperature", -1.0), "temperature must be positive .*got -1.0"),
         (
             lambda: build(penalty=0.0)(Q, K[:, :3], V[:, :3], T[:, :3]),
             "penalty must be positive with fewer observations than functions, 4, got 3",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sparsefam as sf
 from sparsefam.attention import contraction
@@ -164,3 +164,51 @@ def test_transformed_and_compiled_as_in_eager(way: str, monkeypatch: pytest.Monk
         compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
         found = torch.autograd.grad(compiled(*leaves), leaves)
     torch.testing.assert_close(found, due)
+
+
+def attending(alpha: object = 1.5) -> tuple[sf.attention.ContinuousAttention, list[Tensor]]:
+    centers, widths = torch.linspace(0, 1, 16, dtype=F64), torch.full((16,), 0.1, dtype=F64)
+    basis = GaussianRBF(nn.Parameter(centers), nn.Parameter(widths))
+    layer = sf.attention.ContinuousAttention(8, 2, basis, alpha, batch_first=True, dtype=F64)
+    query, sequence = torch.randn(2, 40, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    return layer, [query, sequence, sequence, torch.rand(2, 20, dtype=F64)]
+
+
+def test_parameters_that_are_not_the_modules_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward runs when the module has its own again."""
+    layer, inputs = attending()
+    given = {name: (1.3 * x).detach().requires_grad_() for name, x in layer.named_parameters()}
+    found = []
+    for pairs in (2**20, 100):
+        monkeypatch.setattr(contraction, "_PAIRS", pairs)
+        context = torch.func.functional_call(layer, given, tuple(inputs))[0]
+        found.append(torch.autograd.grad(context.square().sum(), list(given.values())))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_scales_that_depend_on_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, inputs = attending(nn.Parameter(torch.full((2, 2, 40), 1.4, dtype=F64)))
+    monkeypatch.setattr(contraction, "_PAIRS", 100)
+    loss = layer(*inputs)[0].square().sum()
+    (due,) = torch.autograd.grad(loss, layer.alpha, retain_graph=True)
+    (found,) = torch.autograd.grad(loss, layer.alpha, create_graph=True)
+    torch.testing.assert_close(found, due)
+
+
+def test_gradients_of_many_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, (query, *sequence) = attending()
+    query.requires_grad_()
+    found = []
+    for pairs in (2**20, 100):
+        monkeypatch.setattr(contraction, "_PAIRS", pairs)
+        each = layer(query, *sequence)[0].sum((0, 2))
+        ones = torch.eye(40, dtype=F64)
+        found.append(torch.autograd.grad(each, query, ones, is_grads_batched=True)[0])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_expectations_map_without_gradients() -> None:
+    basis, x = GaussianRBF.grid(16, 0.1), torch.rand(5)
+    with torch.no_grad():
+        mapped = torch.func.vmap(lambda s: sf.TruncatedParabola(s, s).expect(basis))(x)
+        torch.testing.assert_close(mapped, sf.TruncatedParabola(x, x).expect(basis))

@@ -48,8 +48,6 @@ def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("combine", [False, True])
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_what_is_masked_might_as_well_not_be_there(score: str, combine: bool, ndim: int) -> None:
-    if score == "kernel" and ndim == 2 and not combine:
-        return
     layer = make(score, combine=combine, ndim=ndim)
     inputs = data(7, None if ndim == 1 else 2)
     mask = torch.rand(3, 7) < 0.5

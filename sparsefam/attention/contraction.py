@@ -1,16 +1,17 @@
 """Contexts of many queries: expectations of value functions, a block of queries at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from ..bases import Basis
 from ..distributions import Mixture, SparseDistribution
 from ..distributions.standardized import StandardizedDistribution
 from ..numerics.normal_equations import blocks
 from .observations import in_eager
+from .regression import tensors_of
 
 __all__ = ["contexts"]
 
@@ -38,14 +39,35 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
     parts = _parts(density)
     if parts is None:
         return _contract(density, basis, by_head)
-    parameters = (*basis.parameters(), *basis.buffers())
-    found: Tensor = _Blocks.apply(parts, basis, by_head.contiguous(), *parts.tensors, *parameters)
+    state = tensors_of(basis)
+    expect = _Expect(basis, tuple(state))
+    tensors = (*parts.tensors, *state.values())
+    found: Tensor = _Blocks.apply(parts, expect, by_head.contiguous(), *tensors)
     return found
 
 
 def _contract(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
     features = density.expect(basis).to(by_head.dtype)
     return (features @ by_head).transpose(1, 2)
+
+
+class _Expect(nn.Module):
+    """Contexts with a basis whose tensors are given: in backward its own may be others by then."""
+
+    def __init__(self, basis: Basis, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.basis, self.names = basis, names
+
+    def forward(self, density: SparseDistribution, by_head: Tensor) -> Tensor:
+        return _contract(density, self.basis, by_head)
+
+    def under(
+        self, tensors: Sequence[Tensor], density: SparseDistribution, by_head: Tensor
+    ) -> Tensor:
+        """Contexts, where these are the basis's tensors."""
+        now = {f"basis.{name}": x for name, x in zip(self.names, tensors, strict=True)}
+        found: Tensor = torch.func.functional_call(self, now, (density, by_head))
+        return found
 
 
 class _Parts(NamedTuple):
@@ -86,58 +108,66 @@ def _own_parts(density: SparseDistribution) -> _Parts:
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parts: _Parts, basis: Basis, by_head: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.parts, ctx.basis = parts, basis
+    def forward(
+        ctx: Any, parts: _Parts, expect: _Expect, by_head: Tensor, *tensors: Tensor
+    ) -> Tensor:
+        ctx.parts, ctx.expect = parts, expect
         ctx.save_for_backward(by_head, *tensors)
         own = tensors[: len(parts.tensors)]
         examples, heads, queries = own[0].shape[:3]
         out = by_head.new_empty(examples, queries, heads, by_head.shape[-1])
-        for some, block in _pieces(own[0], len(basis)):
+        for some, block in _pieces(own[0], len(expect.basis)):
             density = parts.build(*(x[some, :, block] for x in own))
-            out[some, block] = _contract(density, basis, by_head[some])
+            out[some, block] = expect(density, by_head[some])
         return out
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        parts, basis, saved = ctx.parts, ctx.basis, ctx.saved_tensors
+        parts, expect, saved = ctx.parts, ctx.expect, ctx.saved_tensors
         needed = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            # For second derivatives, at once.
-            out = _contract(parts.build(*saved[1 : 1 + len(parts.tensors)]), basis, saved[0])
-            wanted = [x for x, need in zip(saved, needed, strict=True) if need]
+            # For second derivatives, at once; of views, as one of these may depend on another.
+            leaves, count = [x.view_as(x) for x in saved], 1 + len(parts.tensors)
+            out = expect.under(leaves[count:], parts.build(*leaves[1:count]), leaves[0])
+            wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
             slopes = iter(
                 torch.autograd.grad(out, wanted, upstream, create_graph=True, allow_unused=True)
             )
             return None, None, *(next(slopes) if need else None for need in needed)
-        return None, None, *_slopes(parts, basis, saved, needed, upstream)
+        return None, None, *_slopes(parts, expect, saved, needed, upstream)
 
 
 def _slopes(
     parts: _Parts,
-    basis: Basis,
+    expect: _Expect,
     saved: tuple[Tensor, ...],
     needed: tuple[bool, ...],
     upstream: Tensor,
 ) -> list[Tensor | None]:
     """Gradients in what was saved: coefficients, the density's tensors, the basis's parameters."""
     count = len(parts.tensors)
-    totals = [torch.zeros_like(x) if need else None for x, need in zip(saved, needed, strict=True)]
-    for some, block in _pieces(saved[1], len(basis)):
+    # New ones of what may be batched.
+    totals = [
+        upstream.new_zeros(x.shape, dtype=x.dtype) if need else None
+        for x, need in zip(saved, needed, strict=True)
+    ]
+    for some, block in _pieces(saved[1], len(expect.basis)):
         rows: list[Any] = [some, *[(some, slice(None), block)] * count]
-        places = rows + [...] * (len(saved) - len(rows))
+        places = rows + [None] * (len(saved) - len(rows))
         # Parameters are what the basis has, and no copies.
         leaves = [
             x[place].detach().requires_grad_(need)
             for x, place, need in zip(saved, rows, needed, strict=False)
         ] + [*saved[len(rows) :]]
         with torch.enable_grad():
-            out = _contract(parts.build(*leaves[1 : 1 + count]), basis, leaves[0])
+            density = parts.build(*leaves[1 : 1 + count])
+            out = expect.under(leaves[1 + count :], density, leaves[0])
         wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
         slopes = iter(torch.autograd.grad(out, wanted, upstream[some, block], allow_unused=True))
         for total, place in zip(totals, places, strict=True):
             slope = None if total is None else next(slopes)
             if total is not None and slope is not None:
-                total[place] += slope
+                (total if place is None else total[place]).add_(slope)
     return totals
 
 

@@ -9,7 +9,7 @@ from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.collective import Group
-from .arguments import Domain, box_of, check_group, check_score, check_temperature, event_of
+from .arguments import Domain, box_of, check_group, check_score, event_of
 from .contraction import contexts
 from .discrete import DiscreteScore, reset
 from .inputs import check_alpha
@@ -159,7 +159,6 @@ class ContinuousAttention(Multihead):
     ) -> None:
         check_score(score, alpha)
         check_group(score, combine, group)
-        check_temperature(temperature)
         self.score, self.combine, self.temperature = score, combine, temperature
         self.domain, self.ndim = domain, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):

@@ -167,6 +167,8 @@ def _kept(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
     if reset is None:
         return keep
     due = values.shape[:1]
+    if not isinstance(reset, Tensor):
+        raise ValueError(f"reset must be a tensor, got {reset!r}")
     if reset.shape != due or reset.dtype != torch.bool:
         got = f"{reset.dtype} of shape {tuple(reset.shape)}"
         raise ValueError(f"reset must be boolean of shape {tuple(due)}, got {got}")

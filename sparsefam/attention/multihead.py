@@ -2,7 +2,7 @@
 
 from torch import Size, Tensor
 
-from .arguments import check_sizes
+from .arguments import check_sizes, check_temperature
 from .inputs import Expected
 from .prepared import Prepared
 
@@ -10,7 +10,7 @@ __all__ = ["Multihead"]
 
 
 class Multihead(Prepared):
-    """Sizes, and the sequences that go with them.
+    """Sizes, the sequences that go with them, and the temperature of scores.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -31,6 +31,16 @@ class Multihead(Prepared):
         self.vdim = embed_dim if vdim is None else vdim
         check_sizes(embed_dim, num_heads, self.kdim, self.vdim)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+
+    @property
+    def temperature(self) -> float:
+        """What all scores are divided by."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        check_temperature(value)
+        self._temperature = value
 
     def _expected(self, event: Size, sharded: bool) -> Expected:
         """What inputs should be, at positions of an event shape."""

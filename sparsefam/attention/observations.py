@@ -7,6 +7,7 @@ from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
 from ..numerics.normal_equations import blocks, over_events
+from ..numerics.smoothing import unseen
 
 __all__ = ["Faults", "check_shapes", "faults", "in_eager", "reached", "require"]
 
@@ -73,8 +74,9 @@ class Faults(NamedTuple):
 
 def reached(basis: Basis) -> tuple[Tensor, Tensor] | None:
     """Ends (*event) of a box outside which all functions are zero to their precision, if known."""
-    if basis.reach is not None:
-        return basis.reach[0].amin(), basis.reach[1].amax()
+    reach = basis.reach
+    if reach is not None:
+        return reach[0].amin(), reach[1].amax()
     if not isinstance(basis, GaussianRBF):
         return None
     centers, widths, covariance = basis.centers.detach(), basis.widths, basis.covariance
@@ -82,9 +84,7 @@ def reached(basis: Basis) -> tuple[Tensor, Tensor] | None:
         spread = widths.detach().unsqueeze(-1)
     elif covariance is not None:
         spread = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
-    # As many deviations as along a line.
-    line = reached(GaussianRBF(spread.new_zeros(1), spread.new_ones(1)))
-    far = spread if line is None else spread * line[1]
+    far = unseen(centers) * spread
     return (centers - far).amin(0), (centers + far).amax(0)
 
 

@@ -13,7 +13,6 @@ from ..bases import Basis
 from ..numerics.arguments import is_count
 from ..numerics.collective import Group, process_group
 from ..numerics.normal_equations import normal_sums
-from ..numerics.normal_equations import over_events as over_events
 from .observations import Faults, check_shapes, faults, in_eager, reached, require
 from .penalty import cross_validated
 from .shared_gram import SharedGram
@@ -23,7 +22,7 @@ from .value_function import ValueFunction
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["RidgeRegression"]
+__all__ = ["RidgeRegression", "tensors_of"]
 
 # Rows of a block: so many numbers for its design and its values, but not too few to be fast.
 _NUMBERS, _FEWEST = 2**19, 256
@@ -206,7 +205,7 @@ class RidgeRegression(nn.Module):
     def _sums(
         self, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int, shared: bool
     ) -> Statistics:
-        state = _tensors(self.basis)
+        state = tensors_of(self.basis)
         parameters = tuple(state.values())
 
         def design(t: Tensor, *parameters: Tensor) -> Tensor:
@@ -265,7 +264,7 @@ class RidgeRegression(nn.Module):
             require(number >= size, rule, number.long())
 
 
-def _tensors(basis: Basis) -> dict[str, Tensor]:
+def tensors_of(basis: Basis) -> dict[str, Tensor]:
     """Parameters and buffers, and attributes, which some wrappers make of the former."""
     found = {**dict(basis.named_parameters()), **dict(basis.named_buffers())}
     for prefix, module in basis.named_modules():

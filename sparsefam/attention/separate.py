@@ -28,8 +28,9 @@ def separate_contexts(
         sight: Which of them each query may read.
     """
     batch, _, heads, channels = values.shape
-    # To hear of what is wrong with the observations.
-    regression.statistics(positions, values.flatten(2), sight.taken)
+    if regression.validate_args:
+        # To hear of what is wrong with the observations.
+        regression.statistics(positions, values.flatten(2), sight.taken)
     sums, groups = _statistics(regression, positions, values, sight)
     found = regression.solve(sums, values.dtype).coefficients
     queries, size = density.batch_shape[2], found.shape[1]

@@ -7,6 +7,7 @@ import torch
 from torch import Size, Tensor
 
 from ..numerics.arguments import cholesky_factor
+from ..numerics.smoothing import unseen
 from .arguments import (
     Values,
     check_finite,
@@ -138,10 +139,8 @@ class GaussianRBF(Basis):
     def reach(self) -> tuple[Tensor, Tensor] | None:
         if self.event_shape or self.widths is None:
             return None
-        # exp(-R^2/2) is 7e-10 at R = 6.5 and 3e-20 at R = 9.5: less than a hundredth of a
-        # rounding error of the peak, so that many tails together stay below one.
-        deviations = 9.5 if torch.finfo(self.centers.dtype).eps < 1e-12 else 6.5
-        return self.centers - deviations * self.widths, self.centers + deviations * self.widths
+        far = unseen(self.centers) * self.widths
+        return self.centers - far, self.centers + far
 
     def forward(self, t: Tensor) -> Tensor:
         check_locations(t, self.event_shape)

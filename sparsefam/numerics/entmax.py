@@ -74,8 +74,8 @@ def _sparsemax(f: Tensor) -> Tensor:
     ranked = f.sort(-1, descending=True).values
     level = (ranked.cumsum(-1) - 1) / torch.arange(1, f.shape[-1] + 1, device=f.device)
     # Each category would be on the support if it were the last; they are so up to the last.
-    count = (ranked > level).sum(-1, keepdim=True)
-    alive = f > level.gather(-1, count - 1)
+    count = (ranked > level).sum(-1, keepdim=True)  # none, of scores that are NaN
+    alive = f > level.gather(-1, (count - 1).clamp_min(0))
     p = f - (torch.where(alive, f, 0).sum(-1, keepdim=True) - 1) / alive.sum(-1, keepdim=True)
     p = p.clamp_min(0)
     return p / p.sum(-1, keepdim=True)

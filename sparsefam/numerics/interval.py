@@ -22,15 +22,13 @@ from torch import Tensor
 
 from .arguments import difference
 from .quadrature import gauss_legendre
-from .smoothing import Profile, Wanted, smoothed, tail_end
+from .smoothing import Profile, Wanted, smoothed, tail_end, unseen
 
 __all__ = ["Profile", "gaussian_expectation"]
 
 # scale / width at which the closed form takes over, and the nodes that reach it from below.
 _SWITCH = 2.5
 _NODES = {torch.float32: 14, torch.float64: 30}
-# Of an edge so many widths away nothing is seen: exp(-y^2/2) is 7e-10, and 3e-20.
-_UNSEEN = {torch.float32: 6.5, torch.float64: 9.5}
 
 
 def gaussian_expectation(
@@ -45,10 +43,8 @@ def gaussian_expectation(
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, App. G, whose eq. 52
         lacks a factor 1/2.
     """
-    if torch.is_grad_enabled():
-        out: Tensor = _Expectation.apply(loc, scale, centers, widths, profile.coefficients, 0)
-        return out
-    return _integrals(loc, scale, centers, widths, ((profile, 0),))[0]
+    out: Tensor = _Expectation.apply(loc, scale, centers, widths, profile.coefficients, 0)
+    return out
 
 
 class _Expectation(torch.autograd.Function):
@@ -146,15 +142,15 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
         nodes = _quadrature(distance, lost, torch.where(wide, width, scale), width, wanted)
         return [torch.where(wide, a, b) for a, b in zip(closed, nodes, strict=True)]
     # On the CPU, finding out which pairs are which costs less than computing both.
-    unseen = _UNSEEN.get(distance.dtype, _UNSEEN[torch.float64])
-    wider = scale >= unseen * width
+    far = unseen(distance)
+    wider = scale >= far * width
     methods: list[tuple[Tensor, Callable[..., list[Tensor]]]] = [
         (wider, partial(smoothed, both=False)),
         (wide & ~wider, partial(smoothed, both=True)),
     ]
     if not bool(wide.all()):
         # Most functions lie outside of a narrow support; what is NaN is not among them.
-        outside = distance >= scale + (unseen + 1) * width
+        outside = distance >= scale + (far + 1) * width
         methods.append((~wide & ~outside, _quadrature))
     for mask, method in methods:
         if bool(mask.all()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Profile", "Wanted", "smoothed", "tail_end"]
+__all__ = ["Profile", "Wanted", "smoothed", "tail_end", "unseen"]
 
 # In widths, where a normal tail ends: numbers nearer to 0 are ten times as slow. And what is as
 # little as the tail there.
@@ -114,6 +114,13 @@ def _jumps(profile: Profile, place: float) -> list[float]:
 def tail_end(x: Tensor) -> float:
     """How many widths from its centre a Gaussian is 0."""
     return _ENDS.get(x.dtype, _ENDS[torch.float64])
+
+
+def unseen(x: Tensor) -> float:
+    """How many widths from its centre a Gaussian is nothing beside its peak."""
+    # exp(-y^2/2) is 7e-10 at 6.5 and 3e-20 at 9.5: less than a hundredth of a rounding error of
+    # the peak, so that many tails together stay below one.
+    return 9.5 if torch.finfo(x.dtype).eps < 1e-12 else 6.5
 
 
 def _normal(y: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
