@@ -30,11 +30,11 @@ LAYERS = (
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-NUMERICS_USES = ("numpy", "scipy.special", "sparsefam.numerics", "torch")
+NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
 # What an import inside a function is for: packages a user may not have, and the module that
 # draws with them.
 OPTIONAL = ("matplotlib", "rich", "sklearn", "sparsefam.plotting")
-HEAVY = ("matplotlib", "rich", "scipy.stats", "sklearn")
+HEAVY = ("entmax", "matplotlib", "rich", "scipy.special", "scipy.stats", "sklearn")
 
 FILE_LINES = 300
 FUNCTION_LINES = 30
@@ -196,7 +196,7 @@ def test_lengths_leave_out_docstrings_and_comments(tmp_path: Path) -> None:
 def test_import_leaves_the_process_alone() -> None:
     code = """
 import json, random, sys, warnings
-import torch, entmax, pyro.distributions, scipy.special  # scipy.special adds a warnings filter
+import torch, pyro.distributions
 
 def state():
     return {

@@ -10,9 +10,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # whose parts load when they are asked for: importing this package stays quick
 import torch
 from numpy.polynomial import chebyshev
-from scipy.special import roots_legendre
 from torch import Tensor
 
 from .quadrature import constant
@@ -68,7 +68,7 @@ class Pieces(NamedTuple):
 
 @cache
 def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
-    nodes, weights = roots_legendre(order)
+    nodes, weights = scipy.special.roots_legendre(order)
     count = 2 * order + 1
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
     vander = chebyshev.chebvander(nodes, order - 1)

@@ -3,9 +3,9 @@
 from functools import cache
 
 import numpy as np
+import scipy  # whose parts load when they are asked for: importing this package stays quick
 import torch
 from numpy.typing import NDArray
-from scipy.special import roots_legendre
 from torch import Tensor
 
 __all__ = ["constant", "gauss_legendre", "smooth_unit_rule"]
@@ -23,7 +23,7 @@ def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.dev
 
 @cache
 def _cached(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    x, w = roots_legendre(order)
+    x, w = scipy.special.roots_legendre(order)
     if smooth:
         y, w = (x + 1) / 2, w / 2
         x, w = y**3 * (10 + y * (6 * y - 15)), 30 * w * (y * (1 - y)) ** 2

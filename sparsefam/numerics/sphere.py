@@ -9,9 +9,9 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
+import scipy  # whose parts load when they are asked for: importing this package stays quick
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri, roots_legendre
 from torch import Tensor
 
 from .quadrature import constant
@@ -164,7 +164,7 @@ def _circle(order: int) -> _Numbers:
 
 def _sphere(order: int) -> _Numbers:
     circle = _circle(order)
-    z, weights = roots_legendre(order // 2 + 1)
+    z, weights = scipy.special.roots_legendre(order // 2 + 1)
     z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
     across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
     return np.column_stack([across, z, shares])
@@ -182,7 +182,7 @@ def _tight_frame(dim: int, order: int, seed: int) -> _Numbers:
         ratio = (1 + ratio) ** (1 / (dim + 1))
     steps = np.arange(count)[:, None] * ratio ** -np.arange(1.0, dim + 1)
     uniform = (steps + np.random.default_rng(seed).random(dim)) % 1
-    x = ndtri(uniform.clip(1e-12, 1 - 1e-12))
+    x = scipy.special.ndtri(uniform.clip(1e-12, 1 - 1e-12))
     for _ in range(_FRAME_ROUNDS):
         x /= np.linalg.norm(x, axis=-1, keepdims=True)
         x = np.linalg.solve(np.linalg.cholesky(x.T @ x * (dim / count)), x.T).T
