@@ -8,6 +8,7 @@ from torch.autograd import gradcheck
 
 import sparsefam as sf
 from sparsefam import scores
+from sparsefam.numerics.deformed import exp_beta
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
 
@@ -67,7 +68,9 @@ def test_entropies_and_escorts(alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_score_maps_back_to_the_probabilities(alpha: float) -> None:
     p = sf.rpm(scores.Finite(torch.randn(3, 5, dtype=torch.float64)), alpha)
-    torch.testing.assert_close(sf.rpm(p.score, alpha).probs, p.probs, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(sf.rpm(p.score, alpha).probs, p.probs, rtol=1e-12, atol=1e-14)
+    again = exp_beta(p.score.scores - p.log_normalizer.unsqueeze(-1), 2 - p.alpha.unsqueeze(-1))
+    torch.testing.assert_close(again, p.probs, rtol=1e-12, atol=1e-14)
 
 
 def test_expand_shapes_and_enumeration() -> None:

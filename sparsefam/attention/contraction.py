@@ -154,11 +154,7 @@ def _slopes(
     for some, block in _pieces(saved[1], len(expect.basis)):
         rows: list[Any] = [some, *[(some, slice(None), block)] * count]
         places = rows + [None] * (len(saved) - len(rows))
-        # Parameters are what the basis has, and no copies.
-        leaves = [
-            x[place].detach().requires_grad_(need)
-            for x, place, need in zip(saved, rows, needed, strict=False)
-        ] + [*saved[len(rows) :]]
+        leaves = _leaves(saved, rows, needed)
         with torch.enable_grad():
             density = parts.build(*leaves[1 : 1 + count])
             out = expect.under(leaves[1 + count :], density, leaves[0])
@@ -169,6 +165,13 @@ def _slopes(
             if total is not None and slope is not None:
                 (total if place is None else total[place]).add_(slope)
     return totals
+
+
+def _leaves(saved: tuple[Tensor, ...], rows: list[Any], needed: tuple[bool, ...]) -> list[Tensor]:
+    """A block's part of what has rows; the others, the basis's own, as they are and no copies."""
+    parts = zip(saved, rows, needed, strict=False)
+    own = [x[place].detach().requires_grad_(need) for x, place, need in parts]
+    return [*own, *saved[len(rows) :]]
 
 
 def _pieces(like: Tensor, functions: int) -> Iterator[tuple[slice, slice]]:

@@ -116,6 +116,11 @@ class SparseCategorical(SparseDistribution):
         f = log_beta(torch.where(alive, self.probs, 1.0), 2 - alpha)
         return Finite(torch.where(alive, f, -math.inf))
 
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""$A_\alpha$ of `score`, which is normalised: zero (*batch)."""
+        return torch.zeros_like(self.alpha)
+
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
         r"""The $\beta$-escort on the same categories; default $\beta = 2 - \alpha$."""
         power = 2 - self.alpha if beta is None else torch.as_tensor(beta, dtype=self.probs.dtype)

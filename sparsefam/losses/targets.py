@@ -48,12 +48,7 @@ def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
 def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
     if isinstance(score, Finite):
         return _of_categories(target, score, p)
-    if isinstance(target, SparseCategorical | Categorical):
-        raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
-    if target.event_shape != p.event_shape:
-        raise ValueError(
-            f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
-        )
+    _require_density(target, score, p)
     shape = torch.broadcast_shapes(target.batch_shape, p.batch_shape)
     q, f = widened(target).expand(shape), _doubled(score)
     alpha, relative = p.alpha.double(), _log_base(p)
@@ -77,6 +72,15 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
     else:
         found = line_integral(lambda t: mass(t, cost(t)), _with_kinks(cuts_of(q), f))
     return found.to(p.alpha.dtype)
+
+
+def _require_density(target: Distribution, score: Score, p: SparseDistribution) -> None:
+    if isinstance(target, SparseCategorical | Categorical):
+        raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
+    if target.event_shape != p.event_shape:
+        raise ValueError(
+            f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
+        )
 
 
 def _of_categories(target: Any, score: Finite, p: SparseDistribution) -> Tensor:
