@@ -58,7 +58,7 @@ def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
     weights, lowered = find_weights(f - level, measure, of, "power lowered")
     looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
     close = torch.finfo(f.dtype).eps * measure.numel() ** 0.5
-    rows, best = None, math.inf
+    rows, best, before = None, math.inf, (level, weights, lowered)
     # Where values are not looked at; the exponential's normaliser is exact by now.
     blind = 0 if of.is_exponential else 3 if f.dtype == torch.float64 else 2
     for _ in range(_MOST_STEPS if looks else blind):
@@ -66,10 +66,13 @@ def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
         if looks:
             error = (mass - 1).abs()
             worst = float(error.amax())
-            # Rounding leaves steps that no longer help.
-            if worst <= close or (worst < _STALLED and worst >= best):
+            if worst < _STALLED and worst >= best:
+                # Rounding leaves steps that no longer help.
+                level, weights, lowered = before
                 break
-            best, rows = worst, _few(error > close)
+            if worst <= close:
+                break
+            best, rows, before = worst, _few(error > close), (level, weights, lowered)
         step = _step(mass, sum_panels(lowered), of.eps)
         level, weights, lowered = _moved(level, step, weights, lowered, f, measure, of, rows)
     mass = sum_panels(weights)
