@@ -141,6 +141,8 @@ def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
                 f"alpha must broadcast to the batch {tuple(batch)} of the scores, "
                 f"got shape {tuple(alpha.shape)}"
             )
+        if alpha.is_complex():
+            raise ValueError(f"alpha must be real, got {alpha}")
         require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
     elif alpha == math.inf:
         raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")

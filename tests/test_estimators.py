@@ -292,6 +292,8 @@ def test_scikit_learns_checks() -> None:
         ({"bandwidth": 0.0}, "bandwidth must be one positive number"),
         ({"bandwidth": "wide"}, "bandwidth must be numbers"),
         ({"inducing_points": 0}, "inducing_points must be at least 1"),
+        ({"inducing_points": True}, "inducing_points must be at least 1, got True"),
+        ({"inducing_points": []}, "inducing_points must be finite"),
         ({"inducing_points": np.zeros((3, 2))}, "inducing_points must be finite"),
         ({"tol": 0}, "tol must be a positive"),
         ({"max_iter": -1}, "max_iter must be an integer, at least 0"),

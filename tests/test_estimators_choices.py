@@ -158,3 +158,9 @@ def test_bandwidths_that_nodes_cannot_resolve_end_the_search() -> None:
     assert model.bandwidth_ is not None
     assert (model.bandwidth_ >= 0.25 * x.std(0) * (1 - 1e-12)).all()
     assert torch.isfinite(model.density_.mean).all()
+
+
+@pytest.mark.parametrize("estimator", [None, "x"])
+def test_scores_are_of_estimators(estimator: object) -> None:
+    with pytest.raises(ValueError, match=f"estimator must have score_samples, got {estimator!r}"):
+        quadratic_score(estimator, np.zeros((2, 1)))

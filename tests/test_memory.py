@@ -209,6 +209,21 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole(length: int) -> Non
             lambda: ContractingMemory(regression())(torch.ones(2, 3), torch.ones(2, 3)),
             "values must have shape",
         ),
+        (lambda: ForgettingMemory(None), "regression must be a RidgeRegression, got None"),
+        (lambda: ContractingMemory(None), "regression must be a RidgeRegression, got None"),
+        (
+            lambda: ForgettingMemory(regression())(*sequence(2), torch.zeros(2, 12, 3)),
+            "state must be a Statistics, got Tensor",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(*sequence(2), mask="x"),
+            "mask must be a tensor, got 'x'",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(*sequence(2))[1].plus(None),
+            "other must be a Statistics, got NoneType",
+        ),
+        (lambda: regression().solve("x"), "statistics must be a Statistics, got str"),
         (lambda: ForgettingMemory(regression(), keep=1.5), "keep must be from 0 to 1, got 1.5"),
         (lambda: ForgettingMemory(regression(), keep=None), "keep must be from 0 to 1, got None"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),

@@ -210,11 +210,12 @@ def test_categories_have_no_data(ax: Axes) -> None:
     ("options", "message"),
     [
         ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
+        ({"data": [1j]}, r"data must be numbers, got \[1j\]"),
         ({"data": "ab"}, "data must be numbers, got 'ab'"),
         ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
-        ({"points": 1}, "points must be at least 2, got 1"),
+        ({"points": 1}, "points must be an integer, at least 2, got 1"),
         ({"label": ["a"]}, "label must be one name or 2 of them"),
         ({"view": (1.0, 1.0)}, "view must be two finite numbers that increase, got"),
         ({"view": (0.0, math.inf)}, "view must be two finite numbers that increase, got"),

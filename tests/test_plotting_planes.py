@@ -153,7 +153,7 @@ class Square(sf.SparseDistribution):
     [
         ("paraboloid", {"limit": 2}, "p must have at most limit=2 batch elements, got 3"),
         ("paraboloid", {"label": ["a"]}, "label must be one name or 3 of them"),
-        ("paraboloid", {"points": 1}, "points must be at least 2, got 1"),
+        ("paraboloid", {"points": 1}, "points must be an integer, at least 2, got 1"),
         ("paraboloid", {"escort": True}, "escort must be False .* got True"),
         ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
         ("paraboloid", {"view": ((0.0, 1.0), (2.0, 2.0))}, "view must be .*2.0, 2.0"),

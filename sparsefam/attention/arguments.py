@@ -55,6 +55,8 @@ def check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
 
 def check_group(score: str, combine: bool, group: object) -> None:
     """Raises ValueError for a group whose ranks would need each other's keys."""
+    if not isinstance(combine, bool):
+        raise ValueError(f"combine must be True or False, got {combine!r}")
     if (score == "moments" or combine) and group is not None:
         raise ValueError(
             f"group must be None for score='moments' and for combine=True, got {group!r}"

@@ -68,6 +68,12 @@ class Expected(NamedTuple):
         for name, part in zip((*self.channels, *_OTHERS), parts, strict=True):
             if not isinstance(part, Tensor) and (part is not None or name not in _OTHERS[1:]):
                 raise ValueError(f"{name} must be a tensor, got {part!r}")
+        for name, part in zip(self.channels, sequences, strict=True):
+            if not part.ndim or part.is_complex():
+                got = f"{part.dtype} of shape {tuple(part.shape)}"
+                raise ValueError(f"{name} must be real, (batch, length, channels), got {got}")
+        if positions.is_complex():
+            raise ValueError(f"positions must be real numbers, got {positions.dtype}")
         if not self.batch_first:
             flipped = [x.transpose(0, 1) if x.ndim == 3 else x for x in sequences]
             sequences = (flipped[0], flipped[1], flipped[2])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -80,11 +81,11 @@ class LearnedAlpha(nn.Module):
 def _check(num_heads: Any, start: Any, high: Any) -> None:
     if not is_count(num_heads):
         raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
-    if not isinstance(high, float | int) or not high > _LEAST:
+    if not isinstance(high, Real) or not float(high) > _LEAST:
         raise ValueError(f"high must be a number above {_LEAST}, got {high!r}")
-    each = [start] * num_heads if isinstance(start, float | int) else start
+    each = [start] * num_heads if isinstance(start, Real) else start
     fits = isinstance(each, Sequence) and len(each) == num_heads
-    if not fits or not all(isinstance(x, float | int) and _LEAST < x < high for x in each):
+    if not fits or not all(isinstance(x, Real) and _LEAST < float(x) < float(high) for x in each):
         raise ValueError(
             f"start must be a number, or {num_heads} of them, between {_LEAST} and {high}, "
             f"got {start!r}"

@@ -1,5 +1,7 @@
 """Memories of fixed size for sequences of any length, with a state that goes in and comes out."""
 
+from numbers import Real
+
 import torch
 from torch import Size, Tensor, nn
 
@@ -39,7 +41,8 @@ class ForgettingMemory(nn.Module):
 
     def __init__(self, regression: RidgeRegression, keep: float = 1.0) -> None:
         super().__init__()
-        if not isinstance(keep, float | int) or not 0 <= keep <= 1:
+        _require_regression(regression)
+        if not _is_share(keep):
             raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
         self.regression, self.keep = regression, keep
 
@@ -70,7 +73,9 @@ class ForgettingMemory(nn.Module):
         found = self.regression.statistics(positions, values, mask)
         kept = _kept(self.keep, reset, values)
         if state is not None:
-            _require_like(state.cross if isinstance(state, Statistics) else state, found.cross)
+            if not isinstance(state, Statistics):
+                raise ValueError(f"state must be a Statistics, got {type(state).__name__}")
+            _require_like(state.cross, found.cross)
             found = state.plus(found, kept)
         return self.regression.solve(found, values.dtype), found
 
@@ -96,7 +101,8 @@ class ContractingMemory(nn.Module):
 
     def __init__(self, regression: RidgeRegression, tau: float = 0.5, samples: int = 256) -> None:
         super().__init__()
-        if not isinstance(tau, float | int) or not 0 < tau < 1:
+        _require_regression(regression)
+        if not _is_share(tau) or tau in (0, 1):
             raise ValueError(f"tau must be between 0 and 1, got {tau!r}")
         if not is_count(samples):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
@@ -174,6 +180,16 @@ def _kept(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
         raise ValueError(f"reset must be boolean of shape {tuple(due)}, got {got}")
     kept = torch.full(due, keep, dtype=torch.float64, device=values.device)
     return kept.masked_fill(reset, 0.0)
+
+
+def _is_share(x: object) -> bool:
+    """Whether something is a number from 0 to 1."""
+    return isinstance(x, Real) and 0 <= float(x) <= 1
+
+
+def _require_regression(regression: object) -> None:
+    if not isinstance(regression, RidgeRegression):
+        raise ValueError(f"regression must be a RidgeRegression, got {regression!r}")
 
 
 def _require_like(state: object, found: Tensor) -> None:

@@ -39,6 +39,8 @@ def check_shapes(
             f"positions must have shape {(batch, *shared)}, {(1, *shared)} or {shared} "
             f"to match values and basis, got {tuple(positions.shape)}"
         )
+    if mask is not None and not isinstance(mask, Tensor):
+        raise ValueError(f"mask must be a tensor, got {mask!r}")
     if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
         raise ValueError(
             f"mask must be boolean of shape ({batch}, {length}) to match values, "

@@ -183,6 +183,8 @@ class RidgeRegression(nn.Module):
             ValueError: If the sums are of another number of functions, or an example has no
                 observations, or, with a penalty of zero, fewer than N.
         """
+        if not isinstance(statistics, Statistics):
+            raise ValueError(f"statistics must be a Statistics, got {type(statistics).__name__}")
         if statistics.cross.shape[-2] != len(self.basis):
             due = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {due}, got {tuple(statistics.cross.shape)}")

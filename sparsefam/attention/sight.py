@@ -58,10 +58,12 @@ class Sight(NamedTuple):
         """
         if self.seen is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
-            require(self.seen.any(-1), rule, self.seen.sum(-1))
+            count = self.seen.sum(-1)
+            require(count > 0, rule, count)
         elif self.taken is not None and not sharded:
             rule = "key_padding_mask must leave every example a position to read"
-            require(self.taken.any(-1), rule, self.taken.sum(-1))
+            count = self.taken.sum(-1)
+            require(count > 0, rule, count)
         if self.bias is not None:
             rule = "attn_mask must be numbers below inf"
             require(self.bias < math.inf, rule, self.bias)

@@ -42,10 +42,20 @@ class Statistics(NamedTuple):
             ValueError: If the two are of different sizes, or `keep` is of another shape.
         """
         size, batch = tuple(self.cross.shape), tuple(self.energy.shape)
+        if not isinstance(other, Statistics):
+            raise ValueError(f"other must be a Statistics, got {type(other).__name__}")
         if other.cross.shape != size:
             rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
             raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
-        weights = torch.as_tensor(keep, dtype=self.cross.dtype, device=self.cross.device)
+        if other.gram.shape[1:] != self.gram.shape[1:]:
+            due, got = self.gram.shape[-1], tuple(other.gram.shape)
+            raise ValueError(f"other.gram must be (B, {due}, {due}), got {got}")
+        try:
+            # Nothing is copied from the host.
+            like = self.cross
+            weights = keep.to(like) if isinstance(keep, Tensor) else like.new_full((), keep)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"keep must be a number or a tensor, got {keep!r}") from None
         if weights.shape not in ((), batch):
             raise ValueError(f"keep must have shape () or {batch}, got {tuple(weights.shape)}")
         parts = []

@@ -79,12 +79,13 @@ def points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
     if given is None:
         return _POINTS.get(dim, _POINTS[2])
     if isinstance(given, Integral):
-        if given < 1:
+        if isinstance(given, bool) or given < 1:
             raise ValueError(f"inducing_points must be at least 1, got {given}")
         return int(given)
     found = _tensor("inducing_points", given)
     found = found.unsqueeze(-1) if found.dim() == 1 else found
-    if found.dim() != 2 or found.shape[1] != dim or not torch.isfinite(found).all():
+    shaped = found.dim() == 2 and len(found) > 0 and found.shape[1] == dim
+    if not shaped or not torch.isfinite(found).all():
         raise ValueError(
             f"inducing_points must be finite, (I, {dim}), got shape {tuple(found.shape)}"
         )

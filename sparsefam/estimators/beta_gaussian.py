@@ -139,7 +139,7 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         given = _check_sample_weight(
             sample_weight, data, dtype=np.float64, ensure_non_negative=True
         )
-        if self.method not in ("likelihood", "moments"):
+        if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else alpha_above(self.alpha)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(given))

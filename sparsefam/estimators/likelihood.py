@@ -88,11 +88,11 @@ def most_likely(
 
 def _value(matrix: Tensor, rows: Tensor, weight: Tensor, m: float) -> Tensor:
     """Infinite where an observation is not inside or an axis is not positive."""
-    room = 1 - (rows @ matrix.T).square().sum(1)
+    squares = (rows @ matrix.T).square().sum(1)
     axes = matrix.diagonal()
-    if (room <= 0).any() or (axes <= 0).any():
-        return room.new_tensor(torch.inf)
-    return -axes.log().sum() - m * (weight @ room.log())
+    if (squares >= 1).any() or (axes <= 0).any():
+        return squares.new_tensor(torch.inf)
+    return -axes.log().sum() - m * (weight @ torch.log1p(-squares))
 
 
 def _length(

@@ -35,7 +35,12 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         Gneiting and Raftery (2007), Strictly Proper Scoring Rules, Prediction, and Estimation.
         JASA 102. Rudemo (1982), Empirical Choice of Histograms and Kernel Density Estimators.
     """
-    mean = float(torch.from_numpy(estimator.score_samples(X)).exp().mean())
+    if not hasattr(estimator, "score_samples"):
+        raise ValueError(f"estimator must have score_samples, got {estimator!r}")
+    given = estimator.score_samples(X)
+    if not hasattr(estimator, "density_"):
+        raise ValueError(f"estimator must have a density_, got {estimator!r}")
+    mean = float(torch.from_numpy(given).exp().mean())
     return 2 * mean - _square(estimator.density_)
 
 

@@ -109,9 +109,9 @@ def _integrals(
     loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, wanted: Wanted
 ) -> list[Tensor]:
     r"""$R_{f,n}$, by $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
-    width = _one_if_equal(width)
     offset, lost = difference(center, loc)
     shape = torch.broadcast_shapes(offset.shape, scale.shape, width.shape)
+    width = _one_if_equal(width)
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
     lost = lost * side
     del offset

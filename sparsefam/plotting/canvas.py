@@ -78,6 +78,9 @@ def data_of(data: Any, event_shape: Sequence[int]) -> Any:
         return None
     plain = data.detach().cpu() if isinstance(data, Tensor) else data
     try:
+        if np.iscomplexobj(plain) or (isinstance(plain, Tensor) and plain.is_complex()):
+            raise TypeError
+        plain = plain.double() if isinstance(plain, Tensor) else plain
         found = np.asarray(plain, dtype=float)
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..attention.arguments import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
+from ..numerics.arguments import is_count
 from .canvas import (
     check_count,
     current_axes,
@@ -102,8 +103,8 @@ def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> No
         raise ValueError(f"p must have one or two dimensions, got event shape {shape}")
     if p.event_shape and escort:
         raise ValueError("escort must be False for a density of two dimensions, got True")
-    if points < 2:
-        raise ValueError(f"points must be at least 2, got {points}")
+    if not is_count(points) or points < 2:
+        raise ValueError(f"points must be an integer, at least 2, got {points!r}")
     if data is not None and isinstance(p, SparseCategorical):
         raise ValueError("data must be None for categories")
 
