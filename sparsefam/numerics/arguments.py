@@ -14,12 +14,20 @@ __all__ = [
     "broadcasts_to",
     "cholesky_factor",
     "difference",
+    "in_eager",
     "is_count",
     "require",
     "require_scale_tril",
 ]
 
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
+
+
+def in_eager() -> bool:
+    """Whether values can be looked at and kept: in no compiled graph, in no transform."""
+    if torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.get_interpreter_stack()
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from .averages import averages, lowered_averages, lowered_value
 from .frame import turn, whiten
 from .replay import differentiable_partials, draw_path, log_front, log_size
+from .shared_path import gaussians_on_shared_path, shares_path
 
 __all__ = [
     "gaussian_slopes_under_ball",
@@ -59,7 +60,10 @@ def gaussians_under_ball(
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 3.2, does D = 2,
         m = 1 by quadrature over angles.
     """
-    return _integrate((loc, scale_tril, centers, spread), *_path_of(exponent, loc))
+    inputs = (loc, scale_tril, centers, spread)
+    if shares_path(inputs, exponent):
+        return gaussians_on_shared_path(inputs, float(exponent), _by_pairs)
+    return _by_pairs(inputs, exponent)
 
 
 def gaussians_under_normal(
@@ -91,6 +95,10 @@ def gaussian_slopes_under_normal(
 ) -> tuple[Tensor, Tensor]:
     """The same of `gaussians_under_normal`."""
     return _slopes((loc, scale_tril, centers, spread), torch.zeros_like(loc[..., 0]), "normal")
+
+
+def _by_pairs(inputs: _Four, exponent: Tensor | float) -> Tensor:
+    return _integrate(inputs, *_path_of(exponent, inputs[0]))
 
 
 def _path_of(exponent: Tensor | float, loc: Tensor) -> tuple[Tensor, str]:
@@ -189,10 +197,8 @@ def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     rows, step = loc.shape[0], max(1, _CHUNK // centers.shape[0])
     if rows <= step:
         return _integrals(inputs, kind, sloped)
-    slices = [slice(i, i + step) for i in range(0, rows, step)]
-    parts = [
-        _integrals((loc[s], scale_tril[s], centers, spread, m[s]), kind, sloped) for s in slices
-    ]
+    some = zip(loc.split(step), scale_tril.split(step), m.split(step), strict=True)
+    parts = [_integrals((x, y, centers, spread, z), kind, sloped) for x, y, z in some]
     return tuple(torch.cat(x) for x in zip(*parts, strict=True))
 
 

@@ -1,0 +1,126 @@
+"""One path for all pairs, against the paths of pairs in float64."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparsefam.numerics import ball, shared_path
+from sparsefam.numerics.ball import gaussians_under_ball
+
+F64 = torch.float64
+
+
+def supports(rows: int, dim: int, low: float, high: float) -> Tensor:
+    """Factors of ellipsoids with half-axes even on a log scale, turned in any direction."""
+    draw = torch.Generator().manual_seed(dim)
+    axes = low * (high / low) ** torch.rand(rows, dim, generator=draw, dtype=F64)
+    turns = torch.linalg.qr(torch.randn(rows, dim, dim, generator=draw, dtype=F64))[0]
+    upper = torch.linalg.qr((turns * axes.unsqueeze(-2)).mT)[1]
+    return (upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).float()
+
+
+def scene(rows: int, dim: int, low: float, high: float, reach: float = 1.0) -> tuple[Tensor, ...]:
+    """loc, scale_tril, centers of width 0.5 around them, and a gradient from above."""
+    draw = torch.Generator().manual_seed(0)
+    loc = 0.2 * torch.randn(rows, dim, generator=draw)
+    centers = reach * (2 * torch.rand(60**dim if dim < 3 else 800, dim, generator=draw) - 1)
+    centers = torch.cat([centers[:400], torch.zeros(1, dim)])
+    above = torch.randn(rows, len(centers), generator=draw)
+    return loc, 0.5 * supports(rows, dim, low, high), centers, above
+
+
+def found(inputs: tuple[Tensor, ...], exponent: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Values and gradients; in float64 always by the paths of pairs."""
+    loc, tril = (x.to(dtype).requires_grad_() for x in inputs[:2])
+    spread = torch.tensor(0.5, dtype=dtype).expand(len(inputs[2]))
+    values = gaussians_under_ball(loc, tril, inputs[2].to(dtype), spread, exponent)
+    slopes = torch.autograd.grad(values, (loc, tril), inputs[3].to(dtype))
+    return values.detach().double(), *(x.double() for x in slopes)
+
+
+def relative(x: Tensor, y: Tensor) -> float:
+    """The largest norm-wise error of a row."""
+    return ((x - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).max().item()
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.7, 3.0])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (0.1, 24.0), (16.0, 24.0)])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_values_and_gradients(
+    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = scene(40, dim, low, high, reach=max(2.0, 0.3 * high))
+    truth = found(inputs, exponent, F64)
+    monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
+    monkeypatch.setattr(shared_path, "_SHARE", 1e-3)
+    value, by_loc, by_tril = found(inputs, exponent, torch.float32)
+    assert relative(value, truth[0]) < 2e-6
+    for x, y in ((by_loc, truth[1]), (by_tril, truth[2])):
+        assert (x - y).norm() < 5e-6 * y.norm()
+
+
+def test_rows_without_digits_take_their_own_paths() -> None:
+    """A support as long as hundreds of widths, and one far from every center, among others."""
+    inputs = scene(6, 2, 1.0, 8.0)
+    inputs[1][2] *= 100
+    inputs[0][4] += 4.0
+    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
+        assert relative(x, y) < 2e-5
+    loc, tril, centers, _ = inputs
+    spread = torch.tensor(0.5).expand(len(centers))
+    good = shared_path._SharedPath.apply(loc, tril, centers, spread, 1.0, ball._by_pairs)[1]
+    assert good.tolist() == [True, True, False, True, False, True]
+
+
+def test_no_row_with_digits() -> None:
+    inputs = scene(2, 2, 100.0, 200.0)
+    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
+        assert relative(x, y) < 2e-5
+
+
+def test_chunks_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = scene(9, 2, 1.0, 8.0)
+    whole = found(inputs, 1.0, torch.float32)
+    monkeypatch.setattr(shared_path, "_CHUNK", 4 * len(inputs[2]))
+    for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
+        assert relative(x, y) < 1e-6
+
+
+def test_second_derivatives_are_those_of_pairs() -> None:
+    inputs = scene(3, 2, 1.0, 8.0)
+
+    def curvature(dtype: torch.dtype) -> Tensor:
+        loc = inputs[0].to(dtype).requires_grad_()
+        spread = torch.tensor(0.5, dtype=dtype).expand(len(inputs[2]))
+        values = gaussians_under_ball(loc, inputs[1].to(dtype), inputs[2].to(dtype), spread, 1.0)
+        slope = torch.autograd.grad(values, loc, inputs[3].to(dtype), create_graph=True)[0]
+        return torch.autograd.grad(slope.square().sum(), loc)[0]
+
+    assert relative(curvature(torch.float32).double(), curvature(F64)) < 2e-5
+
+
+def test_what_it_is_not_for() -> None:
+    loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
+    one = torch.full((len(centers),), 0.5)
+    inputs = (loc, tril, centers, one)
+    assert shared_path.shares_path(inputs, 1.0)
+    assert not shared_path.shares_path(inputs, torch.tensor(1.0))
+    assert not shared_path.shares_path(inputs, 0.9)
+    assert not shared_path.shares_path((loc, tril, centers, one + torch.rand(len(centers))), 1.0)
+    assert not shared_path.shares_path((loc, tril, centers, one.clone().requires_grad_()), 1.0)
+    assert not shared_path.shares_path(tuple(x.double() for x in inputs), 1.0)
+    asked = []
+    torch.func.vmap(lambda x: asked.append(shared_path.shares_path((x, *inputs[1:]), 1.0)) or x)(
+        loc.unsqueeze(0)
+    )
+    assert asked == [False]
+
+
+def test_the_path_is_the_one_that_was_fitted() -> None:
+    """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
+    for longest in (8.0, 16.0, 24.0):
+        nodes, log_weights = shared_path._path(longest, 2.0, 1)
+        total = torch.exp(log_weights - 0.5 * nodes.log()).real.sum().item()
+        assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
