@@ -45,8 +45,8 @@ def relative(x: Tensor, y: Tensor) -> float:
     return ((x - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).max().item()
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1.7, 3.0])
-@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (0.1, 24.0), (16.0, 24.0)])
+@pytest.mark.parametrize("exponent", [1.0, 3.0])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (16.0, 24.0), (1.0, 72.0)])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_values_and_gradients(
     dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
@@ -64,18 +64,18 @@ def test_values_and_gradients(
 def test_rows_without_digits_take_their_own_paths() -> None:
     """A support as long as hundreds of widths, and one far from every center, among others."""
     inputs = scene(6, 2, 1.0, 8.0)
-    inputs[1][2] *= 100
+    inputs[1][2] *= 400
     inputs[0][4] += 4.0
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
     loc, tril, centers, _ = inputs
     spread = torch.tensor(0.5).expand(len(centers))
-    good = shared_path._SharedPath.apply(loc, tril, centers, spread, 1.0, ball._by_pairs)[1]
+    good = shared_path._SharedPath.apply(loc, tril, centers, spread, 1.0, ball._by_pairs, True)[1]
     assert good.tolist() == [True, True, False, True, False, True]
 
 
 def test_no_row_with_digits() -> None:
-    inputs = scene(2, 2, 100.0, 200.0)
+    inputs = scene(2, 2, 200.0, 300.0)
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
 
@@ -120,7 +120,7 @@ def test_what_it_is_not_for() -> None:
 
 def test_the_path_is_the_one_that_was_fitted() -> None:
     """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
-    for longest in (8.0, 16.0, 24.0):
+    for longest in shared_path._PATHS:
         nodes, log_weights = shared_path._path(longest, 2.0, 1)
         total = torch.exp(log_weights - 0.5 * nodes.log()).real.sum().item()
         assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)

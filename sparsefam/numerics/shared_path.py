@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .arguments import in_eager
 
@@ -29,6 +29,9 @@ _PATHS = {
     8.0: (10, (8.73, 0.5197, 0.191, 0.004207)),
     16.0: (13, (6.52, 0.394, 0.2007, -0.01178)),
     24.0: (18, (7.036, 0.3567, 0.1505, 9.81e-05)),
+    32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
+    48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
+    72.0: (36, (4.137, 0.277, 0.124, -1.383e-05)),
 }
 _LONGEST = max(_PATHS)
 _EXPONENTS = (1.0, 3.0)
@@ -79,8 +82,10 @@ def gaussians_on_shared_path(
     batch, (count, dim) = loc.shape[:-1], centers.shape
     step = max(1, _CHUNK // count)
     rows = loc.reshape(-1, dim).split(step), scale_tril.reshape(-1, dim, dim).split(step)
+    # What is kept of one chunk is in the cache in backward; of many, it costs more than it saves.
+    kept = len(rows[0]) == 1
     parts = [
-        _on_rows((some, factor, centers, spread), exponent, by_pairs)
+        _on_rows((some, factor, centers, spread), exponent, by_pairs, kept)
         for some, factor in zip(*rows, strict=True)
     ]
     found = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -88,11 +93,14 @@ def gaussians_on_shared_path(
 
 
 def _on_rows(
-    inputs: _Inputs, exponent: float, by_pairs: Callable[[_Inputs, float], Tensor]
+    inputs: _Inputs,
+    exponent: float,
+    by_pairs: Callable[[_Inputs, float], Tensor],
+    kept: bool,
 ) -> Tensor:
     loc, scale_tril, centers, spread = inputs
     values: Tensor
-    values, good = _SharedPath.apply(*inputs, exponent, by_pairs)
+    values, good = _SharedPath.apply(*inputs, exponent, by_pairs, kept)
     if good.all():
         return values
     others = by_pairs((loc[~good], scale_tril[~good], centers, spread), exponent)
@@ -100,7 +108,7 @@ def _on_rows(
         return others
     # Again, without rows that may hold no numbers to differentiate.
     own = loc[good], scale_tril[good]
-    values, _ = _SharedPath.apply(*own, centers, spread, exponent, by_pairs)
+    values, _ = _SharedPath.apply(*own, centers, spread, exponent, by_pairs, kept)
     places = torch.cat([good.nonzero(), (~good).nonzero()]).squeeze(-1)
     return torch.cat([values, others])[places.argsort()]
 
@@ -113,14 +121,16 @@ class _Rows(NamedTuple):
         y: Offsets of the centers along the axes, in widths, (R, D, N).
         near: Which of them are within reach, (R, 1, N).
         shrink: 2z / (2z + sigma^2) at the nodes z, complex (R, D, n).
-        waves: Real and then imaginary parts of the terms, (R, 2 n, N).
+        terms: What `_waves` takes, (R, 2 n, D + 1).
+        waves: Real and then imaginary parts of the terms, (R, 2 n, N), if they are kept.
     """
 
     rotation: Tensor
     y: Tensor
     near: Tensor
     shrink: Tensor
-    waves: Tensor
+    terms: Tensor
+    waves: Tensor | None
 
 
 class _SharedPath(torch.autograd.Function):
@@ -135,6 +145,7 @@ class _SharedPath(torch.autograd.Function):
         spread: Tensor,
         exponent: float,
         by_pairs: Callable[[_Inputs, float], Tensor],
+        kept: bool,
     ) -> tuple[Tensor, Tensor]:
         width = spread.flatten()[0].item()
         square, rotation, y = _frame(loc, scale_tril, centers, width)
@@ -142,13 +153,14 @@ class _SharedPath(torch.autograd.Function):
         nodes, log_weights = _path(min(longest, _LONGEST), exponent, loc.shape[-1])
         shrink, terms = _terms(square, nodes, log_weights, width)
         near, offsets = _near(square, y)
-        waves = _waves(terms, offsets)
+        waves = _waves(terms, offsets, sines=kept)
         values = waves[:, : len(nodes)].sum(1).mul_(near.squeeze(1))
         good = values.amax(-1) >= _SHARE * _largest(terms)
         if longest > _LONGEST:
             good &= square.amax(-1) <= _LONGEST**2
         ctx.mark_non_differentiable(good)
-        ctx.save_for_backward(loc, scale_tril, centers, spread, rotation, y, near, shrink, waves)
+        rows = (rotation, y, near, shrink, terms, waves if kept else None)
+        ctx.save_for_backward(loc, scale_tril, centers, spread, *rows)
         ctx.nodes, ctx.width, ctx.exponent, ctx.by_pairs = nodes, width, exponent, by_pairs
         return values, good
 
@@ -163,7 +175,7 @@ class _SharedPath(torch.autograd.Function):
             slopes = [next(found) if need else None for need in needed[:2]]
         else:
             slopes = [*_pull_back(grad, rows, ctx.nodes, inputs[1], ctx.width)]
-        return *slopes, None, None, None, None
+        return *slopes, None, None, None, None, None
 
 
 def _frame(
@@ -225,17 +237,21 @@ def _near(square: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     offsets = y * y
     z = square.new_tensor(_CHECKED)
     rates = (-z / (2 * z + square.unsqueeze(-1))).mT.to(y.dtype)
-    bounds = torch.baddbmm(z.to(y.dtype).unsqueeze(-1), rates, offsets)
+    bounds = (rates @ offsets).add_(z.to(y.dtype).unsqueeze(-1))
     near = bounds.amin(1, keepdim=True) >= _NOTHING
     return near, offsets.mul_(near)
 
 
-def _waves(terms: Tensor, offsets: Tensor) -> Tensor:
-    """Real and then imaginary parts of the terms, (R, 2 n, N)."""
-    waves = torch.baddbmm(terms[..., -1:], terms[..., :-1], offsets)
+def _waves(terms: Tensor, offsets: Tensor, sines: bool = True) -> Tensor:
+    """Real parts of the terms, and then the imaginary ones if asked for, (R, n or 2 n, N)."""
+    # One more offset, of 1 for all, takes the constants: torch would write those out first.
+    waves = terms @ nn.functional.pad(offsets, (0, 0, 0, 1), value=1.0)
     size, turn = waves.chunk(2, 1)
+    size.exp2_()
+    if not sines:
+        return size.mul_(turn.cos_())
     cosine = turn.cos()
-    turn.sin_().mul_(size.exp2_())
+    turn.sin_().mul_(size)
     size.mul_(cosine)
     return waves
 
@@ -251,7 +267,10 @@ def _pull_back(
 ) -> tuple[Tensor, Tensor]:
     """Gradients in loc and scale_tril."""
     dim = scale_tril.shape[-1]
-    sums = _sums(grad.unsqueeze(1) * rows.near, rows.y, rows.waves)
+    waves = rows.waves
+    if waves is None:
+        waves = _waves(rows.terms, rows.y.square() * rows.near)
+    sums = _sums(grad.unsqueeze(1) * rows.near, rows.y, waves)
     half = rows.shrink / (2 * nodes)
     by_y = (rows.shrink * sums[:, 1 : 1 + dim]).real.sum(-1, keepdim=True)
     pairs = (
