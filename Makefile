@@ -27,7 +27,7 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/mypy
 
 docs: $(STAMP) ## the documentation: writes site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty environment
 	rm -rf dist
@@ -38,8 +38,9 @@ dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty e
 	dist/env/bin/pip install --no-deps --force-reinstall dist/*.tar.gz
 	cd dist && env/bin/python -I ../.ci/installed.py
 
-bench: $(STAMP) ## how fast expectations are, against the trapezoid rule
+bench: $(STAMP) ## how fast expectations are: against other rules, and against what the machine can do
 	$(BIN)/python -m benchmarks.expectations
+	$(BIN)/python -m benchmarks.ceilings
 
 accuracy: $(STAMP) ## how exact expectations are, against independent references
 	$(BIN)/python -m benchmarks.accuracy
@@ -47,7 +48,7 @@ accuracy: $(STAMP) ## how exact expectations are, against independent references
 inference: $(STAMP) ## chains on supports that move, against quadrature: minutes
 	$(BIN)/python -m benchmarks.inference
 
-gallery: $(STAMP) ## the pictures of docs/learn and docs/theory
+gallery: $(STAMP) ## the pictures of docs/gallery.md, as the repository has them
 	$(BIN)/python -m examples.gallery
 
 clean: ## remove what the other targets wrote, except .venv
