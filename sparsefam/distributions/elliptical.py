@@ -53,13 +53,15 @@ class EllipticalDistribution(StandardizedDistribution):
         self.loc, self.scale_tril, self.alpha = broadcast_location_scale(
             loc=loc, scale_tril=scale_tril, alpha=alpha
         )
-        base = torch.distributions.Distribution
-        if base._validate_args if validate_args is None else validate_args:
-            # Says which rule is broken, and what to do about a singular matrix.
-            require_scale_tril("scale_tril", self.scale_tril)
         # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
         event = Size(int(size) for size in self.loc.shape[-1:])
-        base.__init__(self, self.alpha.shape, event, validate_args=validate_args)
+        base = torch.distributions.Distribution
+        try:
+            base.__init__(self, self.alpha.shape, event, validate_args=validate_args)
+        except ValueError:
+            # Says which rule is broken, and what to do about a singular matrix.
+            require_scale_tril("scale_tril", self.scale_tril)
+            raise
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
