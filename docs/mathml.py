@@ -29,11 +29,12 @@ def on_page_content(content: str, **context: Any) -> str:
 def _replace(match: re.Match[str]) -> str:
     tex = html.unescape(match[2])
     known = re.sub(r"\\[A-Za-z]+", lambda command: MACROS.get(command[0], command[0]), tex)
-    mathml = convert(known, display="block" if match[1] == "div" else "inline")
+    block = match[1] == "div"
+    mathml = convert(known, display="block" if block else "inline")
     unknown = re.search(r">(\\[A-Za-z]+)<", mathml)
     if unknown:
         raise PluginError(f"docs/mathml.py: no MathML for {unknown[1]} in {tex}")
-    return _spaced(mathml)
+    return f'<div class="formula">{_spaced(mathml)}</div>' if block else _spaced(mathml)
 
 
 def _spaced(mathml: str) -> str:

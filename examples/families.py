@@ -1,11 +1,6 @@
-"""First stage: the one-dimensional families side by side.
+"""First stage: the one-dimensional families side by side."""
 
-`python -m examples.families docs/assets/families.png` writes the picture alone.
-"""
-
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -128,16 +123,3 @@ def _numbers(p: sf.SparseDistribution) -> dict[str, float]:
         "tsallis_entropy": p.tsallis_entropy(),
     }
     return {name: float(value) for name, value in values.items()}
-
-
-def main() -> None:
-    """Writes the picture into the file named on the command line."""
-    parser = argparse.ArgumentParser(description="Draw the one-dimensional families.")
-    parser.add_argument("file", type=Path, help="PNG file to write")
-    file: Path = parser.parse_args().file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    families_picture().save(file, Look())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
-"""Pictures of the documentation that need no training, each for light and for dark pages.
+"""Pictures of the documentation, each for light and for dark pages.
 
-`python -m examples.gallery` writes them into docs/assets.
+`python -m examples.gallery` writes them into docs/assets; `make docs` draws them for the site anew.
+What networks attended to is in gallery_attention.json, from `python -m examples.gallery_training`.
 """
 
 import argparse
@@ -8,17 +9,22 @@ from pathlib import Path
 
 import torch
 
-from .gallery_densities import ellipses_picture, families_of_both, kernel_picture, tree_picture
+from .families import families_picture
+from .gallery_densities import ellipses_picture, families_of_both, tree_picture
 from .gallery_errors import errors_picture
+from .gallery_maps import images_picture, speakers_picture, words_picture
 from .look import Look
 from .page import Picture
 
 __all__ = ["PICTURES", "main", "write"]
 
 PICTURES: tuple[Picture, ...] = (
+    families_picture(),
     tree_picture(),
     families_of_both(),
-    kernel_picture(),
+    words_picture(),
+    images_picture(),
+    speakers_picture(),
     ellipses_picture(),
     errors_picture(),
 )

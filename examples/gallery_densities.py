@@ -1,8 +1,7 @@
-"""The gallery's densities: the family tree, Figure 1 of both papers, ellipses.
+"""The gallery's densities: the family tree, one and two dimensions, ellipses.
 
 References:
-    Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Figure 1. Moreno et al.
-    (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention, Figure 1.
+    Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Figure 1.
 """
 
 import math
@@ -13,7 +12,6 @@ import torch
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from pyro.contrib.gp.kernels import RBF
 
 import sparsefam as sf
 from sparsefam.plotting import plot_density
@@ -21,7 +19,7 @@ from sparsefam.plotting import plot_density
 from .look import Look
 from .page import Picture
 
-__all__ = ["ellipses_picture", "families_of_both", "kernel_picture", "tree_picture"]
+__all__ = ["ellipses_picture", "families_of_both", "tree_picture"]
 
 _WIDTH = 9.4
 _ALPHAS = {"1": 1.0, "4/3": 4 / 3, "3/2": 1.5, "2": 2.0, "∞": math.inf}
@@ -112,49 +110,6 @@ def families_of_both() -> Picture:
         "Left: a normal with a truncated parabola, a Laplace with a triangular density. Right: "
         "surfaces of a normal and of a truncated paraboloid, which ends on a circle.",
         "Figure 1 of Martins et al. (2020), by this package.",
-    )
-
-
-def _people(generator: torch.Generator) -> torch.Tensor:
-    """Kernel weights (3 classes, 6 people, 24 points): the bumps of a class, moved a little."""
-    points = torch.linspace(0, 1, 24)
-    bumps = torch.tensor([[0.15, 0.6, 0.85], [0.3, 0.5, 0.95], [0.1, 0.4, 0.75]])
-    moved = bumps[:, None] + 0.02 * torch.randn(3, 6, 3, generator=generator)
-    heights = 3 + 0.6 * torch.randn(3, 6, 3, generator=generator)
-    hills = torch.exp(-0.5 * ((points - moved[..., None]) / 0.05).square())
-    return (heights[..., None] * hills).sum(-2) - 1
-
-
-def _second_figure(look: Look) -> Figure:
-    figure, axes = plt.subplots(1, 3, figsize=(_WIDTH, 3.0), sharey=True, layout="constrained")
-    weights = _people(torch.Generator().manual_seed(0))
-    kernel = RBF(1, lengthscale=torch.tensor(0.04))
-    p = sf.KernelDeformedExp(weights, torch.linspace(0, 1, 24), kernel, alpha=2.0)
-    t = torch.linspace(0, 1, 601)
-    density = p.prob(t[:, None, None]).detach()
-    ends = p.support.intervals.detach()
-    for j, ax in enumerate(axes):
-        for i in range(6):
-            colour = look.palette[i]
-            ax.plot(t, density[:, j, i], color=colour, linewidth=1.1)
-            level = -0.35 - 0.28 * i
-            for low, high in ends[j, i].tolist():
-                if low == low:
-                    ax.plot([low, high], [level, level], color=colour, linewidth=2.4)
-        ax.axhline(0, color=look.ink, linewidth=0.6)
-        ax.set(title=f"class {j + 1}", xlabel="t", yticks=[0, 2, 4])
-    axes[0].set_ylabel("density, and supports below")
-    return figure
-
-
-def kernel_picture() -> Picture:
-    """The like of Figure 1 of Moreno et al.: supports of several intervals, alike in each class."""
-    return Picture(
-        "moreno-figure-1",
-        _second_figure,
-        "Three panels, six densities each, with bars below for their supports: two or three "
-        "intervals, at about the same places within a panel and at others in the next.",
-        "In the manner of Figure 1 of Moreno et al. (2021): weights drawn at random, not trained.",
     )
 
 

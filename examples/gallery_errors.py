@@ -141,7 +141,7 @@ def _draw(look: Look) -> Figure:
         ax.set_ylabel("largest error / largest value")
         ax.legend(loc="upper center", fontsize=7.5)
     left.set_ylim(3e-9, 100)
-    right.set_ylim(1e-16, 100)
+    right.set_ylim(1e-16, 1e4)
     left.set(title="On the line, float32, α = 2", xlabel="half-width of the support / width of ψ")
     right.set(
         title="In the plane, 100 functions, α = 2", xlabel="width of ψ (support 0.95 by 0.07)"

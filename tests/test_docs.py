@@ -1,4 +1,7 @@
-"""README.md and docs/: examples run as they are printed, and nothing public is undocumented."""
+"""README.md and docs/: examples run as they are printed, and nothing public is undocumented.
+
+`python -m tests.test_docs` counts the examples.
+"""
 
 import importlib
 import inspect
@@ -14,6 +17,10 @@ import pytest
 import sparsefam
 
 ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^ *```(\w.*)$", re.M)
+LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
+# Modules of functions and classes that users meet, besides those that sparsefam itself names.
+MODULES = ("sparsefam", "sparsefam.dispatch", "sparsefam.distributions", "sparsefam.estimators")
 BLOCK = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.M | re.S)
 
 
@@ -41,9 +48,56 @@ def test_blocks_keep_their_lines() -> None:
     assert list(blocks(text)) == ["\n\na = 1\n", "\n\n\n\n\n\n\nb = a\n"]
 
 
+def test_only_shell_commands_are_not_run() -> None:
+    texts = [page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]]
+    languages = {name.split()[0] for text in texts for name in FENCE.findall(text)}
+    assert languages == {"python", "sh"}
+
+
+def resolve(path: str) -> Any:
+    """The class or function at a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    parts = [f"sparsefam.{n}" for n in sparsefam.__all__ if inspect.ismodule(getattr(sparsefam, n))]
+    for module in map(importlib.import_module, [*MODULES, *parts]):
+        for name in module.__all__:
+            if not inspect.ismodule(value := getattr(module, name)):
+                yield f"{module.__name__}.{name}", value
+
+
+def test_public_names_have_a_place() -> None:
+    """In the list of names, whose links the build of the site checks; constants by name only."""
+    text = (ROOT / "docs/api/index.md").read_text()
+    linked = [resolve(path) for path in LINK.findall(text)]
+    missing = [
+        path
+        for path, value in public_names()
+        if not any(value is x for x in linked)
+        and f"`{path.removeprefix('sparsefam.')}`" not in text
+    ]
+    assert missing == []
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    for link in ("".join(pair) for pair in links):
+        if not link.startswith("https://"):
+            path, _, anchor = link.partition("#")
+            assert (ROOT / path).is_file(), link
+            titles = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M) if anchor else []
+            slugs = [re.sub(r"[^\w\- ]", "", x.lower()).replace(" ", "-") for x in titles]
+            assert not anchor or anchor in slugs, link
+
+
 def public_classes() -> list[type]:
     found = {}
     for info in pkgutil.walk_packages(sparsefam.__path__, "sparsefam."):
+        if info.name == "sparsefam.attention.fused_kernels":  # of Triton, which one may not have
+            continue
         module = importlib.import_module(info.name)
         for value in vars(module).values():
             if inspect.isclass(value) and value.__module__ == info.name:
@@ -73,3 +127,8 @@ def test_examples_are_set_as_code() -> None:
         if re.search(r"^ +Example:$", path.read_text(), re.M)
     ]
     assert found == []
+
+
+if __name__ == "__main__":
+    counts = [sum(1 for _ in blocks(page.read_text())) for page in pages()]
+    print(f"{sum(counts)} examples on {len(counts)} pages")

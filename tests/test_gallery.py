@@ -1,17 +1,24 @@
 """The documentation's pictures: what they show is so, and the files are those the pages want."""
 
+import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pyro.contrib.gp.kernels import RBF
 from scipy.integrate import quad
 from scipy.stats import norm
 
+import sparsefam as sf
 from examples import gallery
 from examples.gallery_errors import closed_form, line_errors, plane_errors, polar_rule
+from examples.gallery_maps import shares_of
+from examples.gallery_training import PATH
+from examples.gallery_translation import learn, pairs, sentence
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,8 +60,8 @@ def test_errors_are_where_the_picture_says() -> None:
 def test_pages_show_what_the_gallery_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gallery.main(["tree", "--out", str(tmp_path)])
-    light, dark = (tmp_path / f"tree-{tone}.png" for tone in ("light", "dark"))
+    gallery.main(["moreno-figure-1", "--out", str(tmp_path)])
+    light, dark = (tmp_path / f"moreno-figure-1-{tone}.png" for tone in ("light", "dark"))
     assert capsys.readouterr().out.split() == [str(light), str(dark)]
     assert light.read_bytes() != dark.read_bytes()
     written = {f"{p.name}-{tone}.png" for p in gallery.PICTURES for tone in ("light", "dark")}
@@ -69,8 +76,45 @@ def test_unknown_pictures_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "got trees" in capsys.readouterr().err
 
 
+def test_the_gallery_shows_every_picture() -> None:
+    page = (ROOT / "docs/gallery.md").read_text()
+    shown = re.findall(r"assets/([\w-]+)-light\.png#only-light", page)
+    assert shown == re.findall(r"assets/([\w-]+)-dark\.png#only-dark", page)
+    assert sorted(shown) == sorted(picture.name for picture in gallery.PICTURES)
+
+
+@pytest.mark.parametrize("width", [0.02, 0.3])
+def test_shares_of_words_are_masses(width: float) -> None:
+    loc = torch.tensor([0.1, 0.62], dtype=torch.float64)
+    found = shares_of(sf.Normal(loc, width), 4)
+    edges = np.array([-np.inf, 0.25, 0.5, 0.75, np.inf])
+    exact = np.diff(norm.cdf(edges, loc[:, None], width), axis=-1)
+    np.testing.assert_allclose(found, exact, atol=1e-14)
+    sparse = shares_of(sf.TruncatedParabola(loc, width), 4)
+    inside = [[lo < x + width and x - width < hi for lo, hi in pairwise(edges)] for x in loc]
+    assert (sparse > 0).tolist() == inside
+
+
+def test_the_translator_sees_sentences_of_one_length() -> None:
+    german, english = sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
+    assert " ".join(german) == "im mai haben wir vier und zwanzig rote äpfel verkauft"
+    assert " ".join(english) == "we have sold twenty four red apples in may"
+    german, _ = sentence([0, 1, 2, 3, 2, 1, 0], fronted=False)
+    assert " ".join(german) == "ich habe im august drei und dreißig kleine stühle gekauft"
+    assert pairs(3, torch.Generator()).german.shape == (3, 10)
+
+
+def test_what_the_gallery_page_says_of_the_networks_is_so() -> None:
+    found = json.loads(PATH.read_text(encoding="utf-8"))
+    assert found["words"]["right"] == [1.0, 1.0, 1.0]
+    weights = torch.tensor(found["speakers"]["weights"])
+    kernel = RBF(1, lengthscale=torch.tensor(0.03))
+    p = sf.KernelDeformedExp(weights, torch.linspace(0, 1, 64), kernel, alpha=2.0)
+    counts = (~p.support.intervals[..., 0].isnan()).sum(-1)
+    assert counts.shape == (3, 6) and counts.min() == 1 and counts.max() == 3
+
+
 @pytest.mark.slow
-def test_every_picture_is_drawn(tmp_path: Path) -> None:
-    files = gallery.write(tmp_path, [])
-    assert len(files) == 2 * len(gallery.PICTURES)
-    assert len({file.read_bytes() for file in files}) == len(files)
+@pytest.mark.parametrize("alpha", [None, 1.0, 2.0])
+def test_the_translator_learns(alpha: float | None) -> None:
+    assert learn(alpha, 300)[1] > 0.99
