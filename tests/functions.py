@@ -85,8 +85,9 @@ def function(case: Case, name: str) -> Callable[..., Tensor]:
     chosen = functions(case)[name]
 
     def evaluate(*leaves: Tensor) -> Tensor:
-        p = case.of(**dict(zip(case.parameters, leaves, strict=False)))
-        return chosen(p, leaves[-1])
+        *values, x = leaves
+        p = case.of(**dict(zip(case.parameters, values, strict=True)))
+        return chosen(p, x)
 
     return evaluate
 

@@ -314,7 +314,7 @@ def test_alpha_is_learned_per_head(score: str) -> None:
 def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -> None:
     layer, (query, key, value, t) = make(score, combine, alpha), data(3)
     inputs = tuple(x.requires_grad_() for x in (query[:, :1], key, value, t))
-    assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6)
+    assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6, fast_mode=True)
 
 
 @every_kind
@@ -445,7 +445,20 @@ def build(**options: Any) -> Any:
             lambda: LAYER(Q, K[:, :0], V[:, :0], T[:, :0]),
             r"value must .*got shape \(2, 0, 4\)",
         ),
-        (lambda: LAYER(Q + 0j, K, V, T), "query must be real, .* got torch.complex"),
+        (lambda: LAYER(Q + 0j, K, V, T), "query must be floating, .* got torch.complex"),
+        (lambda: LAYER(Q, K, V.long(), T), "value must be floating, .* got torch.int64"),
+        (lambda: LAYER(Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
+        (lambda: LAYER(Q, K.half(), V, T), "key must be torch.float32 .* got torch.float16"),
+        (lambda: LAYER(Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
+        (lambda: build(alpha=nn.Linear(2, 2)), "alpha must be a module .* got Linear"),
+        (lambda: build(bias=None), "bias must be True or False, got None"),
+        (lambda: build(batch_first=1), "batch_first must be True or False, got 1"),
+        (lambda: build(dtype=torch.complex64), "dtype must be floating, got torch.complex64"),
+        (
+            lambda: setattr(build().regression, "chunk_size", 0),
+            "chunk_size must be a positive integer, got 0",
+        ),
+        (lambda: build(penalty=np.ones(2)), r"penalty must .*got array\(\[1., 1.\]\)"),
         (lambda: LAYER(Q, K, V, T + 0j), "positions must be real numbers, got torch.complex"),
         (lambda: build(combine="no"), "combine must be True or False, got 'no'"),
         (lambda: LAYER(Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),

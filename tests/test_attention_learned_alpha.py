@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from layers import data
@@ -28,6 +29,8 @@ def test_it_starts_where_it_is_told_and_stays_in_its_range(high: float) -> None:
     alpha = LearnedAlpha(3, start=[1.1, 1.5, 1.9], high=high)
     torch.testing.assert_close(alpha(), torch.tensor([[1.1], [1.5], [1.9]]))
     assert LearnedAlpha(2, start=1.75)().tolist() == [[1.75], [1.75]]
+    for start in (torch.tensor([1.25, 1.75]), np.array([1.25, 1.75])):
+        torch.testing.assert_close(LearnedAlpha(2, start)(), torch.tensor([[1.25], [1.75]]))
     for weight in (-1e4, 1e4):
         with torch.no_grad():
             alpha.weight.fill_(weight)
@@ -109,6 +112,7 @@ def test_state_is_loaded_as_weights() -> None:
         (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
         (lambda: LearnedAlpha(2, high=None), "high must be a number above 1.01, got None"),
         (lambda: LearnedAlpha(2, "1.5"), "start must be .* between 1.01 and 2.0, got '1.5'"),
+        (lambda: LearnedAlpha(1, dtype=torch.int32), "dtype must be floating, got torch.int32"),
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (
             lambda: make("kernel", LearnedAlpha(2, high=3.0)),

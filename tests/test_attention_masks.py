@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from layers import data
-from torch import Tensor
+from torch import Tensor, nn
 
-from sparsefam.attention import ContinuousAttention
+from sparsefam.attention import ContinuousAttention, separate
 from sparsefam.bases import GaussianRBF
 
 DOUBLE = torch.float64
@@ -20,11 +20,18 @@ every_score = pytest.mark.parametrize("score", SCORES)
 
 def make(score: str = "quadratic", alpha: Any = 1.5, ndim: int = 1, **options: Any) -> Any:
     """A layer of two heads on four channels, in float64 and batch first."""
-    basis = GaussianRBF.grid(9, 0.25, ndim=ndim)
     options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1, "ndim": ndim} | options
+    options = {"basis": GaussianRBF.grid(9, 0.25, ndim=ndim)} | options
     if score == "kernel":
         options = {"inducing_points": 9} | options
-    return ContinuousAttention(4, 2, basis, alpha, score, **options)
+    return ContinuousAttention(4, 2, alpha=alpha, score=score, **options)
+
+
+class Learned(GaussianRBF):
+    """Functions whose centres are learned."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Parameter(torch.linspace(0, 1, 5)), 0.3)
 
 
 def causal(positions: Tensor) -> Tensor:
@@ -113,6 +120,40 @@ def test_masks_that_hide_nothing_change_nothing(penalty: Any) -> None:
     layer, inputs = make(penalty=penalty), data(12)
     found = layer(*inputs, attn_mask=torch.zeros(3, 12, dtype=torch.bool))[0]
     assert torch.allclose(found, layer(*inputs)[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("masks", [None, (3, 7), (4, 3, 7)], ids=str)
+@pytest.mark.parametrize("grids", [2, 1])
+def test_blocks_change_neither_contexts_nor_gradients(
+    masks: tuple[int, ...] | None, grids: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A basis is asked for so many positions at a time, whether that is said or found."""
+    mask = None if masks is None else (torch.rand(masks) < 0.4).index_fill(-1, torch.tensor(0), 0)
+    query, key, value, t = data(7)
+    inputs = [x.requires_grad_() for x in (value, t[:grids].clone())]
+    state = make(basis=Learned()).state_dict()
+
+    def run(size: int | None) -> tuple[list[Tensor], set[int]]:
+        basis, asked = Learned(), set()
+        layer = make(basis=basis)
+        layer.load_state_dict(state)
+        layer.regression.chunk_size = size
+        basis.register_forward_pre_hook(lambda _, args: asked.add(args[0].shape[1]))
+        context = layer(query, key, *inputs, attn_mask=mask)[0]
+        wanted = [*inputs, basis.centers]
+        return [context, *torch.autograd.grad(context.square().sum(), wanted)], asked
+
+    whole, asked = run(None)
+    assert asked == {7}
+    found = [(run(2), {1, 2})]
+    if mask is not None:
+        monkeypatch.setattr(separate, "_NUMBERS", 0)
+        monkeypatch.setattr(separate, "_FEWEST", 2)
+        # All at once where observations are checked.
+        found.append((run(None), {1, 2, 7}))
+    for (parts, asked), due in found:
+        assert asked == due
+        torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
 
 
 def test_masked_layers_map_over_examples() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from layers import data
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from sparsefam.attention import ContinuousAttention
+from sparsefam.attention import ContinuousAttention, LearnedAlpha
 from sparsefam.bases import GaussianRBF
 
 SINGLE = torch.float32
@@ -22,7 +23,7 @@ every_score = pytest.mark.parametrize("score", SCORES)
 every_half = pytest.mark.parametrize("half", UNITS, ids=str)
 
 
-def make(score: str, alpha: float = 2.0, **options: Any) -> ContinuousAttention:
+def make(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAttention:
     basis = GaussianRBF.grid(10, 0.15)
     return ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options)
 
@@ -78,16 +79,33 @@ class Contexts(nn.Module):
 # Packed weights that are no contiguous piece of memory are copied, on any device.
 @pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
 @pytest.mark.slow
-@every_score
-def test_exported_layers_say_the_same(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("score", "alpha", "penalty", "masks"),
+    [
+        *((score, 2.0, 0.01, 0) for score in SCORES),
+        ("quadratic", LearnedAlpha(2, [1.3, 1.8]), "gcv", 0),
+        ("quadratic", 1.5, 0.01, 1),
+        ("moments", 1.0, 0.01, 2),
+    ],
+    ids=[*SCORES, "learned", "padding", "mask"],
+)
+def test_exported_layers_say_the_same(
+    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Non-strict export traces torch's own validation of distributions, which branches on values.
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make(score, combine=True, validate_args=True), tuple(data(dtype=SINGLE))
-    program = torch.export.export(Contexts(layer), inputs)
+    layer = make(score, alpha, combine=True, penalty=penalty, validate_args=True)
+
+    def inputs(hidden: int) -> tuple[Tensor, ...]:
+        padding = (torch.arange(9) >= hidden).expand(2, 9)
+        mask = torch.zeros(3, 9).masked_fill(torch.arange(9) < 9 - hidden, -math.inf)
+        return (*data(dtype=SINGLE), padding, mask)[: 4 + masks]
+
+    program = torch.export.export(Contexts(layer), inputs(7))
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    other = tuple(data(dtype=SINGLE))
+    other = inputs(6)
     expected = layer(*other)[0]
     found = torch.export.load(file).module()(*other)
     assert (found - expected).norm() < 1e-5 * expected.norm()

@@ -111,13 +111,18 @@ def test_a_shared_grid_stays_one_matrix() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_values_of_half_precision(dtype: torch.dtype) -> None:
+def test_only_the_values_are_rounded_by_half_precision(dtype: torch.dtype) -> None:
+    """Coefficients that cancel, and a state that comes back with every chunk, would lose more."""
     positions, values = sequence()
     for memory in (ForgettingMemory(regression()), ContractingMemory(regression())):
-        _, state = memory(positions, values.to(dtype))
-        function, _ = memory(positions, values.to(dtype), state)
-        assert function.coefficients.dtype == dtype
-        assert function.coefficients.isfinite().all()
+        found = []
+        for h in (values.to(dtype), values.to(dtype).float()):
+            _, state = memory(positions, h)
+            with torch.autocast("cpu", dtype, enabled=h.dtype == dtype):
+                function, _ = memory(positions, h, state)
+                found.append(function(positions))
+            assert function.coefficients.dtype == torch.float32
+        assert torch.equal(*found)
 
 
 def test_the_past_is_squeezed() -> None:
@@ -202,6 +207,9 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole(length: int) -> Non
     assert error < 1e-6
 
 
+SUMS = regression().statistics(*sequence(2))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -223,7 +231,62 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole(length: int) -> Non
             lambda: ForgettingMemory(regression())(*sequence(2))[1].plus(None),
             "other must be a Statistics, got NoneType",
         ),
+        (lambda: SUMS.plus(SUMS, math.nan), "keep must be from 0 to 1, got nan"),
+        (lambda: SUMS.plus(SUMS, 1.5), "keep must be from 0 to 1, got 1.5"),
+        (
+            lambda: SUMS.plus(SUMS, torch.tensor([1.0, -0.5])),
+            r"keep must be from 0 to 1, got -0.5 at index \[1\]",
+        ),
+        (lambda: SUMS.plus(SUMS, torch.ones(2) + 0j), "keep must be a number or a tensor, got ten"),
+        (
+            lambda: SUMS.plus(SUMS._replace(gram=SUMS.gram[:, 1:, 1:])),
+            r"other.gram must be \(2, 12, 12\), got \(2, 11, 11\)",
+        ),
+        (
+            lambda: SUMS.plus(SUMS._replace(energy=SUMS.energy.float())),
+            "other.energy must be floating, of one dtype with all, got torch.float32",
+        ),
         (lambda: regression().solve("x"), "statistics must be a Statistics, got str"),
+        (
+            lambda: regression().solve(SUMS._replace(number=None)),
+            "statistics.number must be floating, of one dtype with all, got None",
+        ),
+        (
+            lambda: regression().solve(SUMS._replace(cross=SUMS.cross / 0)),
+            "statistics.cross must be finite, got -?inf at index .0, 0, 0.",
+        ),
+        (
+            lambda: regression().solve(SUMS, torch.complex64),
+            "dtype must be floating, got torch.complex64",
+        ),
+        (
+            lambda: ForgettingMemory(regression())(
+                *sequence(2), SUMS._replace(number=SUMS.number * math.nan)
+            ),
+            "state.number must be finite where it is not reset, got nan at index .0.",
+        ),
+        (
+            lambda: ContractingMemory(regression())(*sequence(2), SUMS.cross * math.nan),
+            "state must be finite where it is not reset, got nan at index .0, 0, 0.",
+        ),
+        (
+            lambda: ContractingMemory(regression())(*sequence(2), SUMS.cross.long()),
+            "state must be floating, of 2 .*, got .2, 12, 3. of torch.int64",
+        ),
+        (
+            lambda: ContractingMemory(regression())(sequence(2)[0] + 0j, sequence(2)[1]),
+            "positions must be real numbers, got torch.complex128",
+        ),
+        (
+            lambda: ValueFunction(BASIS, SUMS.energy),
+            r"coefficients must .* \(B, 12, E\), got \(2,\)",
+        ),
+        (lambda: ValueFunction(None, SUMS.cross), "basis must be a Basis, got None"),
+        (lambda: ValueFunction(BASIS, SUMS.cross)("t"), "t must be a tensor, got 't'"),
+        (
+            lambda: ValueFunction(BASIS, SUMS.cross).expect(None),
+            "density must have expectations, got None",
+        ),
         (lambda: ForgettingMemory(regression(), keep=1.5), "keep must be from 0 to 1, got 1.5"),
         (lambda: ForgettingMemory(regression(), keep=None), "keep must be from 0 to 1, got None"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
@@ -240,13 +303,13 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole(length: int) -> Non
             lambda: ForgettingMemory(regression())(
                 *sequence(2), ForgettingMemory(regression())(*sequence(3))[1]
             ),
-            "state must be of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
+            "state must be floating, of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
         ),
         (
             lambda: ContractingMemory(regression())(
                 *sequence(2), ForgettingMemory(regression())(*sequence(2))[1]
             ),
-            "state must be of 2 examples, 12 functions, 3 channels, got Statistics",
+            "state must be floating, of 2 examples, .* 3 channels, got Statistics",
         ),
         (
             lambda: ForgettingMemory(regression())(

@@ -1,5 +1,6 @@
 """What an attention layer is built from, and the rules for it."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from numbers import Real
@@ -15,6 +16,7 @@ __all__ = [
     "Box",
     "Domain",
     "box_of",
+    "check_flags",
     "check_group",
     "check_score",
     "check_sizes",
@@ -44,7 +46,9 @@ def check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     """Raises ValueError for a score that there is not, or that alpha does not fit."""
     if score not in _SCORES:
         raise ValueError(f"score must be {_LISTED}, got {score!r}")
-    if not isinstance(alpha, Tensor | nn.Module):
+    if isinstance(alpha, nn.Module):
+        _check_callable(alpha)
+    elif not isinstance(alpha, Tensor):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
         if score == "kernel" and alpha > 2:
@@ -53,10 +57,24 @@ def check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
         raise ValueError(f"alpha.high must be at most 2 for score='kernel', got {alpha.high}")
 
 
+def _check_callable(alpha: nn.Module) -> None:
+    """Raises ValueError for a module that cannot be called as one that returns alpha."""
+    try:
+        inspect.signature(alpha.forward).bind()
+    except TypeError:
+        rule = "alpha must be a module that is called without arguments"
+        raise ValueError(f"{rule}, got {alpha!r}") from None
+
+
+def check_flags(**flags: object) -> None:
+    """Raises ValueError for settings that are neither True nor False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")
+
+
 def check_group(score: str, combine: bool, group: object) -> None:
     """Raises ValueError for a group whose ranks would need each other's keys."""
-    if not isinstance(combine, bool):
-        raise ValueError(f"combine must be True or False, got {combine!r}")
     if (score == "moments" or combine) and group is not None:
         raise ValueError(
             f"group must be None for score='moments' and for combine=True, got {group!r}"

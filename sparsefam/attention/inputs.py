@@ -8,7 +8,8 @@ from torch import Size, Tensor
 
 from ..numerics.arguments import broadcasts_to
 from ..numerics.normal_equations import over_events
-from .observations import require
+from .observations import check_real, require
+from .precision import autocasts
 from .sight import Sight
 
 __all__ = ["Expected", "Inputs", "check_alpha"]
@@ -41,6 +42,7 @@ class Expected(NamedTuple):
         event: The shape of one position.
         batch_first: Whether sequences are (B, L, channels).
         sharded: Whether their other parts are on other ranks.
+        dtype: Of the layer's weights, if it is known.
     """
 
     channels: Mapping[str, int]
@@ -48,6 +50,7 @@ class Expected(NamedTuple):
     event: Size
     batch_first: bool
     sharded: bool
+    dtype: torch.dtype | None
 
     def read(
         self,
@@ -69,11 +72,8 @@ class Expected(NamedTuple):
             if not isinstance(part, Tensor) and (part is not None or name not in _OTHERS[1:]):
                 raise ValueError(f"{name} must be a tensor, got {part!r}")
         for name, part in zip(self.channels, sequences, strict=True):
-            if not part.ndim or part.is_complex():
-                got = f"{part.dtype} of shape {tuple(part.shape)}"
-                raise ValueError(f"{name} must be real, (batch, length, channels), got {got}")
-        if positions.is_complex():
-            raise ValueError(f"positions must be real numbers, got {positions.dtype}")
+            self._check_dtype(name, part)
+        check_real("positions", positions)
         if not self.batch_first:
             flipped = [x.transpose(0, 1) if x.ndim == 3 else x for x in sequences]
             sequences = (flipped[0], flipped[1], flipped[2])
@@ -86,6 +86,14 @@ class Expected(NamedTuple):
             key, value = (torch.where(sight.taken.unsqueeze(-1), x, 0) for x in (key, value))
             positions = torch.where(over_events(sight.taken, self.event), positions, 0)
         return Inputs(query, key, value, positions, sight)
+
+    def _check_dtype(self, name: str, x: Tensor) -> None:
+        if not x.ndim or not x.is_floating_point():
+            got = f"{x.dtype} of shape {tuple(x.shape)}"
+            raise ValueError(f"{name} must be floating, (batch, length, channels), got {got}")
+        cast = autocasts(x) and torch.float64 not in (x.dtype, self.dtype)
+        if self.dtype not in (None, x.dtype) and not cast:
+            raise ValueError(f"{name} must be {self.dtype} like the layer, got {x.dtype}")
 
     def _check_sequences(self, sequences: tuple[Tensor, ...], positions: Tensor) -> None:
         shapes = dict(zip(self.channels, (x.shape for x in sequences), strict=True))

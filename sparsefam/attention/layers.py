@@ -9,14 +9,14 @@ from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.collective import Group
-from .arguments import Domain, box_of, check_group, check_score, event_of
+from .arguments import Domain, box_of, check_flags, check_group, check_score, event_of
 from .contraction import contexts
 from .discrete import DiscreteScore, reset
 from .inputs import check_alpha
 from .learned_alpha import LearnedAlpha
 from .moments import MomentScore
 from .multihead import Multihead
-from .precision import full_precision, single
+from .precision import check_dtype, full_precision, single
 from .projections import score_projection
 from .regression import RidgeRegression
 from .scores import ScoreProjection
@@ -56,9 +56,11 @@ class ContinuousAttention(Multihead):
     `score="mixture"` each is a `Mixture` of densities of quadratic scores, and their log weights
     come from the query as well. Of both the keys are not read, and both start wide.
 
-    Under autocast, and where parameters are in half precision, values and contexts are rounded;
-    densities, regression and expectations are in float32. `torch.export.export` takes the context
-    of a layer, with the validation of `torch.distributions` switched off.
+    Sequences have the dtype of the parameters, except under autocast. There, and where parameters
+    are in half precision, values and contexts are rounded; densities, regression and expectations
+    are in float32. `torch.export.export` takes the context of a layer, with the validation of
+    `torch.distributions` switched off. Long sequences are read by blocks of
+    `layer.regression.chunk_size` positions, which may be changed between calls.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -174,6 +176,8 @@ class ContinuousAttention(Multihead):
         dtype: torch.dtype | None,
         *own: Any,
     ) -> None:
+        check_flags(bias=bias, combine=self.combine)
+        check_dtype(dtype)
         self._event = event_of(self.ndim, regression.basis)
         box = box_of("domain", self.domain, self.ndim)
         shape = (self.embed_dim, self.kdim, self.num_heads, box, bias)
@@ -242,7 +246,7 @@ class ContinuousAttention(Multihead):
                 `RidgeRegression.fit` does.
         """
         sharded = self.regression.group is not None
-        due = self._expected(self._event, sharded)
+        due = self._expected(self._event, sharded, self.out_proj)
         inputs = due.read((query, key, value), positions, key_padding_mask, attn_mask)
         if self.regression.validate_args:
             inputs.check(self.combine or self.score == "moments", sharded)

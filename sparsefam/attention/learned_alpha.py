@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..numerics.arguments import is_count
-from .precision import single
+from .precision import check_dtype, single
 
 __all__ = ["LearnedAlpha"]
 
@@ -28,7 +28,8 @@ class LearnedAlpha(nn.Module):
 
     Args:
         num_heads: Number of heads; 1 for an index that they share.
-        start: What it is before training, one number or one for each head, between 1.01 and `high`.
+        start: What it is before training, one number or one for each head, between 1.01 and `high`;
+            also as a tensor or an array.
         high: The bound $\bar\alpha$; at most 2 for `score="kernel"`.
         device: Device of the parameters.
         dtype: Dtype of the parameters.
@@ -45,14 +46,16 @@ class LearnedAlpha(nn.Module):
     def __init__(
         self,
         num_heads: int,
-        start: float | Sequence[float] = 1.5,
+        start: Tensor | Sequence[float] | float = 1.5,
         high: float = 2.0,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        start = start.tolist() if hasattr(start, "tolist") else start
         _check(num_heads, start, high)
+        check_dtype(dtype)
         self.num_heads, self.start, self.high = num_heads, start, high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()

@@ -8,7 +8,7 @@ from torch import Size, Tensor, nn
 from ..numerics.arguments import is_count
 from .observations import check_shapes, require
 from .regression import RidgeRegression
-from .statistics import Statistics
+from .statistics import Statistics, require_statistics
 from .value_function import ValueFunction
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
@@ -73,9 +73,11 @@ class ForgettingMemory(nn.Module):
         found = self.regression.statistics(positions, values, mask)
         kept = _kept(self.keep, reset, values)
         if state is not None:
-            if not isinstance(state, Statistics):
-                raise ValueError(f"state must be a Statistics, got {type(state).__name__}")
+            require_statistics("state", state)
             _require_like(state.cross, found.cross)
+            if self.regression.validate_args and self.keep > 0:
+                parts = {f"state.{name}": x for name, x in state._asdict().items()}
+                _require_known(parts, reset)
             found = state.plus(found, kept)
         return self.regression.solve(found, values.dtype), found
 
@@ -152,6 +154,8 @@ class ContractingMemory(nn.Module):
                 later = torch.where(reset.unsqueeze(-1), positions, later)
             found = self.regression.statistics(later, values, mask)
             _require_like(state, found.cross)
+            if self.regression.validate_args:
+                _require_known({"state": state}, reset)
             found = self._squeezed(state).plus(found, kept)
         function = self.regression.solve(found, values.dtype)
         return function, function.coefficients
@@ -193,7 +197,17 @@ def _require_regression(regression: object) -> None:
 
 
 def _require_like(state: object, found: Tensor) -> None:
+    right = isinstance(state, Tensor) and state.is_floating_point()
     shape = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-    if shape != found.shape:
+    if not right or shape != found.shape:
         rule = f"of {len(found)} examples, {found.shape[1]} functions, {found.shape[2]} channels"
-        raise ValueError(f"state must be {rule}, got {shape}")
+        kind = f" of {state.dtype}" if isinstance(state, Tensor) else ""
+        raise ValueError(f"state must be floating, {rule}, got {shape}{kind}")
+
+
+def _require_known(state: dict[str, Tensor], reset: Tensor | None) -> None:
+    for name, x in state.items():
+        known = x.isfinite()
+        if reset is not None:
+            known = known | reset.reshape(-1, *[1] * (x.ndim - 1))
+        require(known, f"{name} must be finite where it is not reset", x.expand(known.shape))

@@ -1,8 +1,9 @@
 """What layers that are called like `torch.nn.MultiheadAttention` have in common."""
 
 from torch import Size, Tensor
+from torch.nn import Module
 
-from .arguments import check_sizes, check_temperature
+from .arguments import check_flags, check_sizes, check_temperature
 from .inputs import Expected
 from .prepared import Prepared
 
@@ -30,6 +31,7 @@ class Multihead(Prepared):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         check_sizes(embed_dim, num_heads, self.kdim, self.vdim)
+        check_flags(batch_first=batch_first)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
 
     @property
@@ -42,10 +44,13 @@ class Multihead(Prepared):
         check_temperature(value)
         self._temperature = value
 
-    def _expected(self, event: Size, sharded: bool) -> Expected:
-        """What inputs should be, at positions of an event shape."""
+    def _expected(self, event: Size, sharded: bool, projection: Module) -> Expected:
+        """What inputs should be, at positions of an event shape, for a projection of theirs."""
+        # Whatever is put in place of a linear layer may have no weight, or one that is no tensor.
+        weight = getattr(projection, "weight", None)
+        dtype = weight.dtype if isinstance(weight, Tensor) else None
         channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-        return Expected(channels, self.num_heads, event, self.batch_first, sharded)
+        return Expected(channels, self.num_heads, event, self.batch_first, sharded, dtype)
 
     def _split(self, channels: Tensor) -> Tensor:
         """Channels (..., embed_dim) by head: (..., heads, head_dim)."""

@@ -9,7 +9,7 @@ from ..bases import Basis, GaussianRBF
 from ..numerics.normal_equations import blocks, over_events
 from ..numerics.smoothing import unseen
 
-__all__ = ["Faults", "check_shapes", "faults", "in_eager", "reached", "require"]
+__all__ = ["Faults", "check_real", "check_shapes", "faults", "in_eager", "reached", "require"]
 
 
 def in_eager() -> bool:
@@ -26,6 +26,7 @@ def check_shapes(
     for name, x in (("positions", positions), ("values", values)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
+    check_real("positions", positions)
     if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
         raise ValueError(
             f"values must have shape (B, L, E), L and E not zero, got {tuple(values.shape)}"
@@ -46,6 +47,12 @@ def check_shapes(
             f"mask must be boolean of shape ({batch}, {length}) to match values, "
             f"got {mask.dtype} of shape {tuple(mask.shape)}"
         )
+
+
+def check_real(name: str, x: Tensor) -> None:
+    """Raises ValueError for locations that are none, such as a mask in their place."""
+    if x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be real numbers, got {x.dtype}")
 
 
 class Faults(NamedTuple):

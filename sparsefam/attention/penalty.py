@@ -1,4 +1,4 @@
-"""The ridge penalty of generalised cross-validation, from sums over positions."""
+"""The ridge penalty: of generalised cross-validation, from sums over positions, and too small."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ..numerics.refusal import differentiable_once
+from .observations import require
 from .statistics import Statistics
 
-__all__ = ["cross_validated"]
+__all__ = ["check_factor", "cross_validated"]
 
 # Of the trace of the Gram matrix: where penalties are looked for.
 _LOWEST, _HIGHEST = 1e-11, 1e3
@@ -48,6 +49,15 @@ def cross_validated(statistics: Statistics) -> Tensor:
     trace, slope = _trace(statistics.gram).squeeze(-1), _slope(statistics, penalty, stationary)
     moved = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
     return penalty * (1 + differentiable_once(moved))
+
+
+def check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
+    """Raises ValueError if a penalised matrix (B or 1, N, N) is singular to rounding."""
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
+    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
+    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
+    require(valid, rule, torch.zeros_like(pivots) + penalty)
 
 
 class _Shape(NamedTuple):

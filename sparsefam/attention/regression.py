@@ -14,9 +14,10 @@ from ..numerics.arguments import is_count
 from ..numerics.collective import Group, process_group
 from ..numerics.normal_equations import normal_sums
 from .observations import Faults, check_shapes, faults, in_eager, reached, require
-from .penalty import cross_validated
+from .penalty import check_factor, cross_validated
+from .precision import check_dtype
 from .shared_gram import SharedGram
-from .statistics import Statistics
+from .statistics import Statistics, require_finite, require_statistics
 from .value_function import ValueFunction
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RidgeRegression(nn.Module):
             its own positions and has the same functions, those of the whole sequence, by one
             reduction of about B N (N + E) float64 numbers. Gradients, by another one, are those of
             the sum of the ranks' losses. A shard may be empty.
-        chunk_size: Rows of a block. None: what makes a block of four megabytes.
+        chunk_size: Rows of a block; the attribute may be set anew. None: a block of four megabytes.
         validate_args: Whether to check the values of arguments; None follows
             `torch.distributions`.
 
@@ -92,18 +93,27 @@ class RidgeRegression(nn.Module):
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
         number = float(penalty) if isinstance(penalty, Real) else math.nan
-        if penalty != "gcv" and not (math.isfinite(number) and number >= 0):
+        chosen = isinstance(penalty, str) and penalty == "gcv"
+        if not chosen and not (math.isfinite(number) and number >= 0):
             raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
-        if chunk_size is not None and not is_count(chunk_size):
-            raise ValueError(f"chunk_size must be a positive integer, got {chunk_size!r}")
-        default = Distribution._validate_args
         self.basis = basis
-        self.penalty: float | Literal["gcv"] = "gcv" if penalty == "gcv" else number
+        self.penalty: float | Literal["gcv"] = "gcv" if chosen else number
         self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
-        self.validate_args = default if validate_args is None else validate_args
+        self.validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._shared = SharedGram()
         self._warned = False
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Rows of a block, if it is not left to their size."""
+        return self._chunk_size
+
+    @chunk_size.setter
+    def chunk_size(self, value: int | None) -> None:
+        if value is not None and not is_count(value):
+            raise ValueError(f"chunk_size must be a positive integer, got {value!r}")
+        self._chunk_size = value
 
     def extra_repr(self) -> str:
         return f"penalty={self.penalty}"
@@ -174,25 +184,26 @@ class RidgeRegression(nn.Module):
 
         Args:
             statistics: Of the basis's N functions, as from `statistics`.
-            dtype: Of the coefficients; torch's default dtype if None.
+            dtype: Of the coefficients, float32 at least; torch's default dtype if None.
 
         Returns:
             One function for each example.
 
         Raises:
-            ValueError: If the sums are of another number of functions, or an example has no
-                observations, or, with a penalty of zero, fewer than N.
+            ValueError: If the sums are not finite or of another number of functions, or an example
+                has no observations, or, with a penalty of zero, fewer than N.
         """
-        if not isinstance(statistics, Statistics):
-            raise ValueError(f"statistics must be a Statistics, got {type(statistics).__name__}")
+        require_statistics("statistics", statistics)
+        check_dtype(dtype)
         if statistics.cross.shape[-2] != len(self.basis):
             due = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {due}, got {tuple(statistics.cross.shape)}")
         if self.validate_args:
-            self._check_number(statistics)
+            self._check_sums(statistics)
         penalty = cross_validated(statistics) if self.penalty == "gcv" else self.penalty
         coefficients = self._solve(statistics, penalty)
-        dtype = torch.get_default_dtype() if dtype is None else dtype
+        # They cancel, so that in half precision functions would lose more than the values' digits.
+        dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
 
     def local_statistics(self, positions: Tensor, values: Tensor) -> Statistics:
@@ -232,7 +243,7 @@ class RidgeRegression(nn.Module):
         gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         factor, failed = torch.linalg.cholesky_ex(gram)
         if self.validate_args:
-            _check_factor(gram, factor, failed, penalty)
+            check_factor(gram, factor, failed, penalty)
         # Examples that share a matrix become further columns of one right-hand side.
         each = len(cross) // max(len(gram), 1)
         right = cross.reshape(len(gram), each, *cross.shape[1:]).transpose(1, 2)
@@ -257,7 +268,9 @@ class RidgeRegression(nn.Module):
             stacklevel=4,
         )
 
-    def _check_number(self, statistics: Statistics) -> None:
+    def _check_sums(self, statistics: Statistics) -> None:
+        # The energy, of large values the largest, is only read to choose a penalty.
+        require_finite(statistics, but="" if self.penalty == "gcv" else "energy")
         number, size = statistics.number, statistics.cross.shape[-2]
         rule = "mask must let at least one position of every example take part"
         require(number > 0, rule, number.long())
@@ -269,7 +282,8 @@ class RidgeRegression(nn.Module):
 def tensors_of(basis: Basis) -> dict[str, Tensor]:
     """Parameters and buffers, and attributes, which some wrappers make of the former."""
     found = {**dict(basis.named_parameters()), **dict(basis.named_buffers())}
-    for prefix, module in basis.named_modules():
+    modules = () if torch.compiler.is_compiling() else basis.named_modules()  # for torch 2.11
+    for prefix, module in modules:
         for name, x in vars(module).items():
             if isinstance(x, Tensor):
                 found[f"{prefix}.{name}" if prefix else name] = x
@@ -284,11 +298,3 @@ def _over_ranks(
         return sums.over_ranks(group)[0], None
     sums, (bad,) = sums.over_ranks(group, torch.stack(found[:2]))
     return sums, Faults(bad[0], bad[1], found.outside)
-
-
-def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
-    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
-    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-    require(valid, rule, torch.zeros_like(pivots) + penalty)

@@ -3,12 +3,18 @@
 import torch
 from torch import Tensor
 
+from ..bases import Basis
 from ..distributions import SparseDistribution
+from ..numerics.normal_equations import blocks
 from .regression import RidgeRegression
 from .sight import Sight
 from .statistics import Statistics
 
 __all__ = ["separate_contexts"]
+
+# Positions of a block: so many products of functions with each other and with values, but not too
+# few to be fast.
+_NUMBERS, _FEWEST = 2**21, 16
 
 
 def separate_contexts(
@@ -19,6 +25,10 @@ def separate_contexts(
     sight: Sight,
 ) -> Tensor:
     r"""Contexts $\mathbb E_p[V]$ by head (B, Lq, heads, E), where every p has a V of its own.
+
+    Memory: N (N + E) float64 numbers for each example and query, by head where heads differ in what
+    they may read; positions and values add a block's products to that, some 16 MB, or those of
+    `chunk_size` positions if the regression has one.
 
     Args:
         density: Of batch shape (B, heads, Lq).
@@ -48,17 +58,35 @@ def _statistics(
         raise ValueError("sight must tell the queries apart, got None")
     weights, groups = sight.seen.double(), sight.seen.shape[1]
     event = len(regression.basis.event_shape)
-    each = positions.reshape(-1, *positions.shape[positions.dim() - 1 - event :]).double()
-    design = regression.basis(each).double().unsqueeze(1)
-    # Shape (B, groups, L, rest), as the design has (B or 1, 1, L, N).
-    by_group = values.double().unflatten(2, (groups, values.shape[2] // groups))
-    h = by_group.flatten(3).movedim(2, 1)
-    sums = (
-        weights @ (design.unsqueeze(-1) * design.unsqueeze(-2)).flatten(3),
-        weights @ (design.unsqueeze(-1) * h.unsqueeze(-2)).flatten(3),
-        weights @ h.square().sum(-1, keepdim=True),
-    )
-    gram, cross, energy = (x.flatten(0, 2) for x in sums)
-    size = design.shape[-1]
+    each = positions.reshape(-1, *positions.shape[positions.dim() - 1 - event :])
+    # Shape (B, groups, L, rest).
+    h = values.unflatten(2, (groups, values.shape[2] // groups)).flatten(3).movedim(2, 1)
+    sums = None
+    for block in blocks(h.shape[2], _rows(regression, len(each), h)):
+        parts = each[:, block], h[:, :, block], weights[..., block]
+        more = _sums(regression.basis, *(x.double() for x in parts))
+        sums = more if sums is None else [a + b for a, b in zip(sums, more, strict=True)]
+    gram, cross, energy = sums or more
+    size = len(regression.basis)
     gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, h.shape[-1]))
     return Statistics(gram, cross, energy.squeeze(-1), weights.sum(-1).flatten()), groups
+
+
+def _rows(regression: RidgeRegression, grids: int, h: Tensor) -> int:
+    """Positions of a block, for as many sets of them and values (B, groups, L, rest)."""
+    if regression.chunk_size is not None:
+        return regression.chunk_size
+    size = len(regression.basis)
+    return max(_FEWEST, _NUMBERS // max(1, grids * size**2 + size * h[:, :, 0].numel()))
+
+
+def _sums(basis: Basis, positions: Tensor, h: Tensor, weights: Tensor) -> list[Tensor]:
+    """Weighted sums of one block, over what is flat: examples, groups, queries; functions."""
+    design = basis(positions).double()
+    squares = (design.unsqueeze(-1) * design.unsqueeze(-2)).flatten(2)
+    # Whatever has the same positions makes further rows of one product.
+    rows = weights.shape[:3].numel() // max(len(design), 1)
+    by_grid = weights.reshape(len(design), rows, weights.shape[-1])
+    products = (design[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
+    found = weights @ products, weights @ h.square().sum(-1, keepdim=True)
+    return [(by_grid @ squares).flatten(0, 1), *(x.flatten(0, 2) for x in found)]

@@ -1,17 +1,19 @@
 """What a ridge regression needs to know of its observations: sums over their positions."""
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..numerics.collective import sum_over_ranks
+from .observations import require
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Statistics"]
+__all__ = ["Statistics", "require_finite", "require_statistics"]
 
 
 class Statistics(NamedTuple):
@@ -36,28 +38,18 @@ class Statistics(NamedTuple):
 
         Args:
             other: Of other positions of the same examples.
-            keep: What to multiply these by, shape () or (B,): 1 forgets nothing, 0 all.
+            keep: What to multiply these by, from 0 to 1, shape () or (B,): 1 forgets nothing, 0
+                all.
 
         Raises:
-            ValueError: If the two are of different sizes, or `keep` is of another shape.
+            ValueError: If the two are of different sizes, or `keep` is of another shape or range.
         """
-        size, batch = tuple(self.cross.shape), tuple(self.energy.shape)
-        if not isinstance(other, Statistics):
-            raise ValueError(f"other must be a Statistics, got {type(other).__name__}")
+        require_statistics("other", other)
+        size = tuple(self.cross.shape)
         if other.cross.shape != size:
             rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
             raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
-        if other.gram.shape[1:] != self.gram.shape[1:]:
-            due, got = self.gram.shape[-1], tuple(other.gram.shape)
-            raise ValueError(f"other.gram must be (B, {due}, {due}), got {got}")
-        try:
-            # Nothing is copied from the host.
-            like = self.cross
-            weights = keep.to(like) if isinstance(keep, Tensor) else like.new_full((), keep)
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"keep must be a number or a tensor, got {keep!r}") from None
-        if weights.shape not in ((), batch):
-            raise ValueError(f"keep must have shape () or {batch}, got {tuple(weights.shape)}")
+        weights = _weights(keep, self.energy)
         parts = []
         for mine, new in zip(self, other, strict=True):
             weight = weights.reshape([*weights.shape, *[1] * (mine.ndim - 1)])
@@ -77,3 +69,48 @@ class Statistics(NamedTuple):
         pieces = sum_over_ranks(flat, group).split(sizes)
         whole = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
         return Statistics(*whole[:4]), whole[4:]
+
+
+def require_statistics(name: str, found: object) -> None:
+    """Raises ValueError unless something is sums of one dtype whose sizes fit each other."""
+    if not isinstance(found, Statistics):
+        raise ValueError(f"{name} must be a Statistics, got {type(found).__name__}")
+    dtype = found.cross.dtype if isinstance(found.cross, Tensor) else None
+    for part, x in found._asdict().items():
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
+            got = x.dtype if isinstance(x, Tensor) else repr(x)
+            raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
+    if found.cross.ndim != 3:
+        raise ValueError(f"{name}.cross must be (B, N, E), got {tuple(found.cross.shape)}")
+    batch, size, _ = found.cross.shape
+    dues = {"gram": (batch, size, size), "energy": (batch,), "number": (batch,)}
+    for part, due in dues.items():
+        shape = tuple(getattr(found, part).shape)
+        if shape != due and (part, shape) != ("gram", (1, size, size)):
+            raise ValueError(f"{name}.{part} must be {due}, got {shape}")
+
+
+def require_finite(statistics: Statistics, but: str) -> None:
+    """Raises ValueError for sums that are not finite, but for those of one name."""
+    parts = {name: x for name, x in statistics._asdict().items() if name != but}
+    # Where their sums are finite so are they: one question to the device.
+    sums = torch.stack([x.detach().sum() for x in parts.values()])
+    if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
+        for name, x in parts.items():
+            require(x.isfinite(), f"statistics.{name} must be finite", x)
+
+
+def _weights(keep: Tensor | float, like: Tensor) -> Tensor:
+    """What to keep, checked, as a tensor () or (B,) like another of these."""
+    if isinstance(keep, Real):
+        if not 0 <= float(keep) <= 1:
+            raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
+        # Nothing is copied from the host.
+        return like.new_full((), float(keep))
+    if not isinstance(keep, Tensor) or keep.is_complex():
+        raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
+    if keep.shape not in ((), like.shape):
+        due = f"() or {tuple(like.shape)}"
+        raise ValueError(f"keep must have shape {due}, got {tuple(keep.shape)}")
+    require((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
+    return keep.to(like)

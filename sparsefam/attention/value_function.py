@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis
+from .observations import check_real
+from .precision import full_precision
 
 __all__ = ["Density", "ValueFunction"]
 
@@ -25,11 +27,20 @@ class ValueFunction:
         basis: The functions $\psi$.
         coefficients: The matrices $C_b$, shape (B, N, E).
         penalty: The ridge penalty that they were fitted with, if any: one, or shape (B,).
+
+    Raises:
+        ValueError: If the basis is none, or the coefficients are no such matrices.
     """
 
     def __init__(
         self, basis: Basis, coefficients: Tensor, penalty: Tensor | float | None = None
     ) -> None:
+        if not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a Basis, got {basis!r}")
+        tensor = isinstance(coefficients, Tensor) and coefficients.is_floating_point()
+        if not tensor or coefficients.ndim != 3 or coefficients.shape[1] != len(basis):
+            got = tuple(coefficients.shape) if tensor else type(coefficients).__name__
+            raise ValueError(f"coefficients must be floating, (B, {len(basis)}, E), got {got}")
         self.basis = basis
         self.coefficients = coefficients
         self.penalty = penalty
@@ -48,6 +59,9 @@ class ValueFunction:
             ValueError: If the first dimension of the locations is neither B nor 1, or the last ones
                 are no location of the basis.
         """
+        if not isinstance(t, Tensor):
+            raise ValueError(f"t must be a tensor, got {t!r}")
+        check_real("t", t)
         event = self.basis.event_shape
         if t.ndim == len(event):
             t = t.unsqueeze(0)
@@ -72,6 +86,8 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
+        if not callable(getattr(density, "expect", None)):
+            raise ValueError(f"density must have expectations, got {density!r}")
         features, batch = density.expect(self.basis), len(self.coefficients)
         if features.ndim < 2 or features.shape[0] not in (1, batch):
             raise ValueError(
@@ -84,4 +100,5 @@ class ValueFunction:
         """Features (B, ..., N) against coefficients (B, N, E), in the wider dtype of the two."""
         dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
         parts = features.to(dtype), self.coefficients.to(dtype)
-        return torch.einsum("b...n,bne->b...e", *parts)
+        with full_precision(features):
+            return torch.einsum("b...n,bne->b...e", *parts)
