@@ -31,10 +31,13 @@ LAYERS = (
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
-# What an import inside a function is for: packages a user may not have, and the module that
-# draws with them.
-OPTIONAL = ("matplotlib", "rich", "sklearn", "sparsefam.plotting")
-HEAVY = ("entmax", "matplotlib", "rich", "scipy.special", "scipy.stats", "sklearn")
+# What an import inside a function is for: packages a user may not have, and the modules that are
+# made of them.
+OPTIONAL = (
+    *("matplotlib", "rich", "sklearn"),
+    *("sparsefam.attention.fused_kernels", "sparsefam.plotting"),
+)
+HEAVY = ("entmax", "matplotlib", "rich", "scipy.special", "scipy.stats", "sklearn", "triton")
 
 FILE_LINES = 300
 FUNCTION_LINES = 30

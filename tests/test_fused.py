@@ -1,0 +1,275 @@
+"""Contexts in one kernel, against the same contexts from expectations that are kept.
+
+Without a GPU the kernels run in Triton's interpreter.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparsefam as sf
+from benchmarks import gpu_bound
+from sparsefam.attention import ContinuousAttention, fused
+from sparsefam.bases import Basis, Fourier, GaussianRBF
+from sparsefam.distributions import SparseDistribution
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+Way = Callable[[SparseDistribution, Basis, Tensor], Tensor | None]
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+TOLERANCE = 1e-5
+
+if not ON_GPU:
+    # Triton asks when it is imported, once for this process.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        from sparsefam.attention import fused_kernels
+    if not fused_kernels.INTERPRETED:
+        raise RuntimeError("Triton must not be imported before this module")
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not ON_GPU:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setattr(fused, "_has_kernels", lambda x: True)
+    # Fewer tiles are fewer operations for the interpreter.
+    monkeypatch.setattr(fused, "_ROWS", 64)
+
+
+def kept(p: SparseDistribution, psi: Basis, coefficients: Tensor) -> Tensor:
+    return (p.expect(psi) @ coefficients.transpose(1, 2)).transpose(1, 2)
+
+
+def inputs(queries: int, channels: int, functions: int, dtype: torch.dtype) -> list[Tensor]:
+    """Supports from far narrower to far wider than the functions, some of them out of sight."""
+    loc = torch.rand(1, 1, queries) * 1.4 - 0.2
+    scale = 10 ** (-4 + 4 * torch.rand(1, 1, queries))
+    parts = loc, scale, torch.randn(1, functions, 1, channels)
+    return [x.to(DEVICE, dtype) for x in parts]
+
+
+def basis(functions: int, dtype: torch.dtype) -> GaussianRBF:
+    return GaussianRBF.grid(functions, [0.03, 0.002]).to(DEVICE, dtype)
+
+
+def evaluate(way: Way, parts: list[Tensor], functions: int, alpha: float) -> list[Tensor]:
+    """Contexts, and gradients in all inputs."""
+    leaves = [x.detach().requires_grad_() for x in parts]
+    p = sf.BetaGaussian(leaves[0], leaves[1], alpha=alpha)
+    out = way(p, basis(functions, parts[0].dtype), leaves[2])
+    assert out is not None
+    draw = torch.Generator().manual_seed(1)
+    upstream = torch.randn(out.shape, generator=draw).to(out)
+    return [out.detach(), *torch.autograd.grad(out, leaves, upstream)]
+
+
+def check(found: list[Tensor], expected: list[Tensor]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.to(b.dtype), b, rtol=0, atol=TOLERANCE * float(b.abs().max()))
+
+
+# 3/2 has products for powers, 1.7 and 1.08 have not; the last one has a density of thin ends.
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.7, 1.08])
+def test_equals_what_keeps_expectations(alpha: float) -> None:
+    parts = inputs(40, 5, 20, torch.float32)
+    expected = evaluate(kept, [x.double() for x in parts], 20, alpha)
+    check(evaluate(fused.fused_contexts, parts, 20, alpha), expected)
+
+
+def test_tiles_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_ROWS", 16)
+    monkeypatch.setattr(fused, "_PROGRAMS", 16)  # two shares in backward, of two tiles and of one
+    parts = [torch.rand(2, 2, 40), 0.1 + torch.rand(2, 2, 40), torch.randn(2, 34, 2, 17)]
+    parts = [x.to(DEVICE) for x in parts]
+    expected = evaluate(kept, [x.double() for x in parts], 34, 2.0)
+    check(evaluate(fused.fused_contexts, parts, 34, 2.0), expected)
+
+
+def test_bfloat16_is_rounded_once() -> None:
+    parts = inputs(40, 5, 20, torch.bfloat16)
+    psi = basis(20, torch.float32)
+    p = sf.TruncatedParabola(parts[0].float(), parts[1].float())
+    found = fused.fused_contexts(p, psi, parts[2])
+    assert found is not None and found.dtype == torch.bfloat16
+    exact = sf.TruncatedParabola(parts[0].double(), parts[1].double())
+    expected = kept(exact, psi.double(), parts[2].double())
+    # A unit in the last place: the interpreter cuts off what a GPU rounds.
+    room = 2**-7 * expected.abs() + TOLERANCE * expected.abs().max()
+    assert ((found.double() - expected).abs() <= room).all()
+
+
+def test_a_query_on_a_center_or_far_away_has_exact_zeros() -> None:
+    # The middle one of three functions is where loc is; no function is seen from the other query.
+    loc = torch.tensor([[[0.5, 1e6]]], device=DEVICE, requires_grad=True)
+    scale = torch.full((1, 1, 2), 0.3, device=DEVICE, requires_grad=True)
+    psi = GaussianRBF([0.25, 0.5, 0.75], 0.1).to(DEVICE)
+    out = fused.fused_contexts(
+        sf.TruncatedParabola(loc, scale), psi, torch.ones(1, 3, 1, 1, device=DEVICE)
+    )
+    assert out is not None and out[0, 1] == 0
+    by_loc, by_scale = torch.autograd.grad(out.sum(), (loc, scale))
+    assert by_loc[..., 1] == by_scale[..., 1] == 0
+    assert by_loc[..., 0].abs() < 1e-6 < by_scale[..., 0].abs()
+
+
+def test_second_derivatives() -> None:
+    parts = inputs(5, 3, 8, torch.float32)
+    found = []
+    for way in (fused.fused_contexts, kept):
+        leaves = [x.clone().requires_grad_() for x in parts]
+        out = way(sf.TruncatedParabola(leaves[0], leaves[1]), basis(8, torch.float32), leaves[2])
+        assert out is not None
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum((x * x).sum() for x in first), leaves))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+def test_gradients_of_many_outputs_at_once() -> None:
+    leaves = [x.requires_grad_() for x in inputs(3, 2, 8, torch.float32)]
+    p = sf.TruncatedParabola(leaves[0], leaves[1])
+    out = fused.fused_contexts(p, basis(8, torch.float32), leaves[2])
+    assert out is not None
+    upstream = torch.randn(2, *out.shape, device=DEVICE)
+    found = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(out, leaves, u, retain_graph=True) for u in upstream]
+    check(list(found), [torch.stack(x) for x in zip(*each, strict=True)])
+
+
+def test_nothing_of_the_size_of_pairs_is_kept() -> None:
+    sizes: list[int] = []
+    parts = [x.requires_grad_() for x in inputs(40, 4, 32, torch.float32)]
+
+    def pack(x: Tensor) -> Tensor:
+        sizes.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        fused.fused_contexts(
+            sf.TruncatedParabola(parts[0], parts[1]), basis(32, torch.float32), parts[2]
+        )
+    assert sizes and max(sizes) <= max(x.numel() for x in parts) < parts[0].numel() * 32
+
+
+def test_a_layer_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    psi = GaussianRBF.grid(16, 0.1)
+    layer = ContinuousAttention(8, 2, psi, batch_first=True).to(DEVICE)
+    values, positions = (x.to(DEVICE) for x in (torch.randn(1, 20, 8), torch.rand(1, 20)))
+    launches: list[Tensor] = []
+
+    def launch(inputs: list[Tensor], m: float) -> Tensor:
+        launches.append(found := forward(inputs, m))
+        return found
+
+    forward = fused._forward
+    monkeypatch.setattr(fused, "_forward", launch)
+    found, _ = layer(values, values, values, positions)
+    assert len(launches) == 1
+    monkeypatch.setattr(fused, "_has_kernels", lambda x: False)
+    expected, _ = layer(values, values, values, positions)
+    assert len(launches) == 1
+    check([found.detach()], [expected.detach()])
+
+
+def test_what_has_no_kernel_is_left_to_others() -> None:
+    loc, scale, coefficients = inputs(4, 2, 8, torch.float32)
+    psi = basis(8, torch.float32)
+    p = sf.TruncatedParabola(loc, scale)
+    learned = GaussianRBF(torch.nn.Parameter(psi.centers.clone()), psi.widths)
+    fused_contexts = fused.fused_contexts
+    assert fused_contexts(p, psi, coefficients) is not None
+    assert fused_contexts(p, learned, coefficients) is None
+    assert fused_contexts(p, Fourier([1.0, 2.0, 3.0, 4.0]).to(DEVICE), coefficients) is None
+    assert fused_contexts(p, psi, coefficients.double()) is None
+    for other in (
+        sf.Triangular(loc, scale),
+        sf.BetaGaussian(loc, scale, alpha=3.0),
+        sf.BetaGaussian(loc, scale, alpha=1.01),
+        sf.BetaGaussian(loc, scale, alpha=torch.tensor(1.5, device=DEVICE)),
+    ):
+        assert fused_contexts(other, psi, coefficients) is None
+    torch.func.vmap(lambda x: torch.zeros(()) if fused_contexts(p, psi, x) is None else x.sum())(
+        coefficients[None]
+    )
+
+
+def test_the_bound_in_the_docs_is_the_one_that_is_counted() -> None:
+    page = Path(__file__).parents[1] / "docs" / "gpu.md"
+    assert gpu_bound.table().markdown() in page.read_text()
+
+
+COMPILE = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from sparsefam.attention import fused_kernels
+
+TILE = {"lowered": 0, "rows": 32, "columns": 32, "width": 64}
+COUNTS = ("queries", "functions", "heads", "channels", "pairs", "share", "count")
+KINDS = dict.fromkeys(("coefficients", "out", "upstream"), "*bf16") | dict.fromkeys(COUNTS, "i32")
+KINDS |= dict.fromkeys(("m", "constant", "trim"), "fp32") | dict.fromkeys(TILE, "constexpr")
+for kernel in (fused_kernels.forward, fused_kernels.backward):
+    signature = {name: KINDS.get(name, "*fp32") for name in kernel.arg_names}
+    code = triton.compile(ASTSource(kernel, signature, TILE), target=GPUTarget("cuda", 90, 32))
+    print(len(re.findall("ex2.approx", code.asm["ptx"])))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_a_gpu_and_find_each_pair_once() -> None:
+    """A thread has 8 pairs: of each two exponentials, those of two error functions, and a node's.
+
+    The compiler may place a tile so that each thread has 128.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert all(0 < int(count) <= 8 * 5 for count in result.stdout.split()), result.stdout
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+def test_the_host_does_not_wait() -> None:
+    parts = inputs(1000, 64, 128, torch.float32)
+    evaluate(fused.fused_contexts, parts, 128, 2.0)
+    leaves = [x.detach().requires_grad_() for x in parts]
+    psi = basis(128, torch.float32)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        p = sf.TruncatedParabola(leaves[0], leaves[1], validate_args=False)
+        out = fused.fused_contexts(p, psi, leaves[2])
+        assert out is not None
+        out.backward(torch.ones_like(out))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in leaves)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+def test_a_graph_of_it_is_captured_and_replayed() -> None:
+    parts, psi = inputs(1000, 64, 128, torch.float32), basis(128, torch.float32)
+
+    def contexts() -> Tensor:
+        p = sf.TruncatedParabola(parts[0], parts[1], validate_args=False)
+        found = fused.fused_contexts(p, psi, parts[2])
+        assert found is not None
+        return found
+
+    contexts()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = contexts()
+    parts[0].copy_(parts[0].flip(-1))
+    graph.replay()
+    torch.testing.assert_close(out, contexts())
