@@ -1,14 +1,18 @@
 """Contexts of long sequences: by blocks of queries against all at once; what backward keeps."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sparsefam as sf
-from sparsefam.attention import contraction
+from benchmarks.memory import allocated_megabytes
+from sparsefam.attention import contraction, tabled
 from sparsefam.attention.contraction import contexts
+from sparsefam.attention.tabled import tabled_contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 
 F64 = torch.float64
@@ -117,9 +121,11 @@ def test_nothing_of_the_size_of_all_expectations_is_kept() -> None:
     pairs = HEADS * queries * len(basis)
     value, ours = kept(lambda: contexts(density, basis, coefficients))
     assert ours <= loc.numel()
-    due, all_of_them = kept(lambda: at_once(density, basis, coefficients))
+    _, all_of_them = kept(lambda: at_once(density, basis, coefficients))
     assert all_of_them >= pairs
-    torch.testing.assert_close(value, due, rtol=1e-5, atol=1e-6)
+    exact = sf.TruncatedParabola(density.loc.double(), density.scale.double())
+    due = at_once(exact, basis.double(), coefficients.double())
+    assert apart(value, due) < 2e-6
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, torch.nan])
@@ -212,3 +218,129 @@ def test_expectations_map_without_gradients() -> None:
     with torch.no_grad():
         mapped = torch.func.vmap(lambda s: sf.TruncatedParabola(s, s).expect(basis))(x)
         torch.testing.assert_close(mapped, sf.TruncatedParabola(x, x).expect(basis))
+
+
+FINE = GaussianRBF.grid(64, 1.5 / 64)
+
+
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Has contexts found from tables even if they are few, and lists those that are."""
+    found: list[Tensor] = []
+
+    def spied(*inputs: Any) -> Tensor:
+        found.append(tabled_contexts(*inputs))
+        return found[-1]
+
+    monkeypatch.setattr(contraction, "_PAIRS", 1)
+    monkeypatch.setattr(contraction, "_TO_MAKE", 0)
+    monkeypatch.setattr(contraction, "tabled_contexts", spied)
+    return found
+
+
+def by_quadrature(loc: Tensor, scale: Tensor, basis: GaussianRBF, coefficients: Tensor) -> Tensor:
+    """Contexts in float64: Gauss-Legendre on 96 parts of where support and functions both are."""
+    loc, scale, coefficients = loc.double(), scale.double(), coefficients.double()
+    x, w = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(8))
+    share = ((torch.arange(96.0).unsqueeze(-1) + (x + 1) / 2) / 96).flatten()
+    centers, widths = basis.centers.double(), cast(Tensor, basis.widths).double()
+    low, high = float((centers - 9 * widths).min()), float((centers + 9 * widths).max())
+    start, end = (x.clamp(low, high).unsqueeze(-1) for x in (loc - scale, loc + scale))
+    t = start + (end - start) * share
+    z = (t - loc.unsqueeze(-1)) / scale.unsqueeze(-1)
+    density = 0.75 * (1 - z * z) / scale.unsqueeze(-1) * (end - start) / 192 * w.repeat(96)
+    features = density.unsqueeze(-2) @ GaussianRBF(centers, widths)(t)
+    return torch.einsum("bhqn,bnhe->bqhe", features.squeeze(-2), coefficients)
+
+
+def apart(found: Tensor, due: Tensor) -> float:
+    return float((found - due).detach().norm() / due.detach().norm())
+
+
+@pytest.mark.parametrize("wide", [1e-3, 0.01, 0.03, 0.2, 1.0, 10.0])
+@pytest.mark.parametrize("basis", [FINE, GaussianRBF.grid(40, [0.03, 0.2])], ids=["one", "two"])
+def test_tables_against_quadrature(
+    basis: GaussianRBF, wide: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts and gradients, of supports inside and outside of the basis, in three blocks."""
+    used, draw = tables(monkeypatch), torch.Generator().manual_seed(0)
+    monkeypatch.setattr(tabled, "_QUERIES", 5)
+    loc = 1.6 * torch.rand(2, HEADS, 12, generator=draw) - 0.3
+    scale = wide * torch.exp(0.4 * torch.randn(2, HEADS, 12, generator=draw))
+    coefficients = torch.randn(2, len(basis), HEADS, CHANNELS, generator=draw)
+    leaves = [x.requires_grad_() for x in (loc, scale, coefficients)]
+    value = contexts(sf.TruncatedParabola(loc, scale), basis, coefficients)
+    due = by_quadrature(loc, scale, basis, coefficients)
+    upstream = torch.randn(due.shape, generator=draw)
+    assert len(used) == 1
+    assert apart(value, due) < 2e-6
+    found = torch.autograd.grad(value, leaves, upstream)
+    wanted = torch.autograd.grad(due, leaves, upstream.double())
+    assert max(apart(a, b) for a, b in zip(found, wanted, strict=True)) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("density", "basis", "tabled"),
+    [
+        (line(sf.BetaGaussian, 2.0), FINE, True),
+        (line(sf.BetaGaussian, 1.5), FINE, False),
+        (line(sf.Triangular), FINE, False),
+        (line(sf.TruncatedParabola), GaussianRBF(nn.Parameter(FINE.centers), FINE.widths), False),
+        (line(sf.TruncatedParabola), GaussianRBF.grid(20, [1e-4, 1.0]), False),
+        (mixture, FINE, False),
+    ],
+)
+def test_other_densities_and_bases_do_without_tables(
+    density: Callable[..., sf.SparseDistribution],
+    basis: Basis,
+    tabled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = tables(monkeypatch)
+    *inputs, coefficients = (x.float() for x in draws(1, 9, len(basis)))
+    p = density(*inputs)
+    torch.testing.assert_close(
+        contexts(p, basis, coefficients), at_once(p, basis, coefficients), rtol=1e-4, atol=1e-5
+    )
+    assert bool(used) == tabled
+
+
+def test_derivatives_that_tables_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second ones, and many first ones at once."""
+    used = tables(monkeypatch)
+    loc, width, _, coefficients = (x.float() for x in draws(1, 5, len(FINE)))
+    loc, scale = loc[..., 0].requires_grad_(), 0.1 + width[..., 0].square()
+    ones, found = torch.eye(5), []
+    for function in (contexts, at_once):
+        each = function(sf.TruncatedParabola(loc, scale), FINE, coefficients).sum((0, 2, 3))
+        (many,) = torch.autograd.grad(each, loc, ones, is_grads_batched=True, retain_graph=True)
+        (one,) = torch.autograd.grad(each.square().sum(), loc, create_graph=True)
+        found.append([many, one, *torch.autograd.grad(one.square().sum(), loc)])
+    assert len(used) == 1
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+def test_only_what_is_not_a_number_is_none_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = tables(monkeypatch)
+    loc, scale = torch.tensor([torch.nan, 0.5, 0.5, 0.5]), torch.tensor([0.1, 0.1, torch.nan, 1e30])
+    density = sf.TruncatedParabola(*(x[None, None] for x in (loc, scale)), validate_args=False)
+    found = contexts(density, FINE, torch.ones(1, 64, 1, 2))
+    assert len(used) == 1
+    assert found.isnan().all(-1).flatten().tolist() == [True, False, True, False]
+    assert found[0, 3].abs().max() < 1e-28
+
+
+def test_a_table_is_no_larger_for_more_queries() -> None:
+    """At its peak, besides contexts and gradients: a fraction of the expectations."""
+    basis, sizes = GaussianRBF.grid(128, 1.5 / 128), []
+    for queries in (4096, 8192):
+        loc = torch.rand(1, 1, queries, requires_grad=True)
+        coefficients = torch.randn(1, 128, 1, 32, requires_grad=True)
+
+        def call() -> list[Tensor]:
+            value = contexts(sf.TruncatedParabola(loc, 0.2), basis, coefficients)  # noqa: B023
+            slopes = torch.autograd.grad(value.sum(), [loc, coefficients])  # noqa: B023
+            return [value.detach(), *slopes]
+
+        sizes.append(allocated_megabytes(call))
+    assert max(sizes) < 8192 * len(basis) * 4 / 1e6 / 2
+    assert sizes[1] < sizes[0] + 1

@@ -9,15 +9,22 @@ from torch import Size, Tensor, nn
 from ..bases import Basis
 from ..distributions import Mixture, SparseDistribution
 from ..distributions.standardized import StandardizedDistribution
+from ..numerics.arguments import in_eager
 from ..numerics.normal_equations import blocks
-from .observations import in_eager
+from .antiderivatives import Cells, cells_of
+from .fused import fused_contexts
 from .regression import tensors_of
+from .tabled import is_parabola, tabled_contexts, tabled_slopes
 
 __all__ = ["contexts"]
 
 # Expectations in a block: a few tensors of so many numbers fit the cache, and two threads are worth
 # their while. Fewer than four blocks are not made.
 _PAIRS = 40960
+# A table takes as long as so many expectations for each of its cells, and to read it as so few.
+_TO_MAKE, _TO_READ = 2048, 16
+# Gradients in what is no tensor.
+_NOTHING = (None, None, None)
 
 
 def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
@@ -33,6 +40,9 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
         basis: The N functions $\psi$.
         coefficients: Those of the value functions, shape (B, N, heads, E).
     """
+    fused = fused_contexts(density, basis, coefficients)
+    if fused is not None:
+        return fused
     by_head = coefficients.transpose(1, 2)
     if not in_eager() or density.batch_shape.numel() * len(basis) < 4 * _PAIRS:
         return _contract(density, basis, by_head)
@@ -42,8 +52,18 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
     state = tensors_of(basis)
     expect = _Expect(basis, tuple(state))
     tensors = (*parts.tensors, *state.values())
-    found: Tensor = _Blocks.apply(parts, expect, by_head.contiguous(), *tensors)
+    cells = _cells(density, basis, by_head)
+    by_head = by_head.contiguous() if cells is None else by_head
+    found: Tensor = _Blocks.apply(parts, expect, cells, by_head, *tensors)
     return found
+
+
+def _cells(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Cells | None:
+    """Of tables, one for each head; None where there are none, or too few queries to read them."""
+    if by_head.dtype != torch.float32 or not is_parabola(density):
+        return None
+    cells, saved = cells_of(basis), density.batch_shape[-1] * (len(basis) - _TO_READ)
+    return None if cells is None or saved < _TO_MAKE * cells.size else cells
 
 
 def _contract(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
@@ -109,11 +129,18 @@ def _own_parts(density: SparseDistribution) -> _Parts:
 class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, parts: _Parts, expect: _Expect, by_head: Tensor, *tensors: Tensor
+        ctx: Any,
+        parts: _Parts,
+        expect: _Expect,
+        cells: Cells | None,
+        by_head: Tensor,
+        *tensors: Tensor,
     ) -> Tensor:
-        ctx.parts, ctx.expect = parts, expect
+        ctx.parts, ctx.expect, ctx.cells = parts, expect, cells
         ctx.save_for_backward(by_head, *tensors)
         own = tensors[: len(parts.tensors)]
+        if cells is not None:
+            return tabled_contexts(cells, by_head, *own[1:])
         examples, heads, queries = own[0].shape[:3]
         out = by_head.new_empty(examples, queries, heads, by_head.shape[-1])
         for some, block in _pieces(own[0], len(expect.basis)):
@@ -124,7 +151,7 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         parts, expect, saved = ctx.parts, ctx.expect, ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
+        needed = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             # For second derivatives, at once; of views, as one of these may depend on another.
             leaves, count = [x.view_as(x) for x in saved], 1 + len(parts.tensors)
@@ -133,8 +160,19 @@ class _Blocks(torch.autograd.Function):
             slopes = iter(
                 torch.autograd.grad(out, wanted, upstream, create_graph=True, allow_unused=True)
             )
-            return None, None, *(next(slopes) if need else None for need in needed)
-        return None, None, *_slopes(parts, expect, saved, needed, upstream)
+            return *_NOTHING, *(next(slopes) if need else None for need in needed)
+        if ctx.cells is None or _is_mapped(upstream):
+            return *_NOTHING, *_slopes(parts, expect, saved, needed, upstream)
+        by_head, _, loc, scale = saved[:4]
+        each = needed[0], needed[2], needed[3]
+        found = tabled_slopes(ctx.cells, by_head, loc, scale, upstream, each)
+        return *_NOTHING, found[0], None, *found[1:], *[None] * len(saved[4:])
+
+
+def _is_mapped(x: Tensor) -> bool:
+    """Whether this is one of many at once: of `torch.func.vmap`, or of `is_grads_batched`."""
+    kinds = torch._C._functorch
+    return kinds.is_batchedtensor(x) or kinds.is_legacy_batchedtensor(x)
 
 
 def _slopes(

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, SparseDistribution
+from ..numerics.arguments import in_eager
 from ..numerics.quadrature import constant
-from .observations import in_eager
 
 __all__ = ["fused_contexts"]
 

@@ -9,14 +9,7 @@ from ..bases import Basis, GaussianRBF
 from ..numerics.normal_equations import blocks, over_events
 from ..numerics.smoothing import unseen
 
-__all__ = ["Faults", "check_real", "check_shapes", "faults", "in_eager", "reached", "require"]
-
-
-def in_eager() -> bool:
-    """Whether values can be looked at and kept: in no compiled graph, in no transform."""
-    if torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.get_interpreter_stack()
+__all__ = ["Faults", "check_real", "check_shapes", "faults", "reached", "require"]
 
 
 def check_shapes(
