@@ -21,6 +21,7 @@ from benchmarks.kernel_accuracy import (
     kernel_tables,
     kernel_unmet,
 )
+from benchmarks.kernel_passes import passes
 from benchmarks.kernel_reference import GaussianScore, bumps, truth
 from benchmarks.kernel_rivals import Products, density, trapezoid_broadcast
 from benchmarks.kernel_speed import (
@@ -290,3 +291,10 @@ def test_basis_of_the_reference() -> None:
     found = bumps(psi.centers, psi.widths)(double(0.37))
     torch.testing.assert_close(found, psi(double(0.37)))
     assert psi.widths[:4].tolist() == pytest.approx([0.025, 0.1, 0.5, 0.025])
+
+
+@pytest.mark.parametrize("method", ["sparsefam", "trapezoid, products"])
+def test_products_of_matrices_are_counted(method: str) -> None:
+    """Scores and expectations, the mass among them, forward and backward; edges are not."""
+    nodes, found = passes(KernelDensity(2.0, inside=False), method, kernel_workload(2, 3))
+    assert found.flops == 2 * 6 * nodes * 2 * (256 + 64 + 1)

@@ -128,7 +128,7 @@ def test_the_criterion_is_that_of_leaving_one_out(alpha: float) -> None:
 
 def test_score_is_the_loss() -> None:
     x = two_bumps(100)
-    model = SparseDensity(1.5, bandwidth=0.2, penalty=1e-3).fit(x)
+    model = SparseDensity(1.5, bandwidth=0.2, penalty=1e-3, base=Uniform(-0.2, 1.2)).fit(x)
     p = model.density_
     due = fenchel_young(p.score, torch.from_numpy(x[:, 0]), 1.5, base=p.base)
     assert model.score(x) == pytest.approx(-due.item(), abs=1e-12)
@@ -287,7 +287,11 @@ def test_scikit_learns_checks() -> None:
     [
         ({"alpha": 2.5}, "alpha must be a number from 1 to 2"),
         ({"alpha": "2"}, "alpha must be a number from 1 to 2"),
+        ({"alpha": True}, "alpha must be a number from 1 to 2, got True"),
         ({"penalty": -1.0}, "penalty must be a positive"),
+        ({"penalty": True}, "penalty must be a positive, finite number, got True"),
+        ({"bandwidth": [True]}, r"bandwidth must be numbers, got \[True\]"),
+        ({"tol": True}, "tol must be a positive, finite number, got True"),
         ({"bandwidth": [0.1, 0.2]}, "bandwidth must be one positive number or 1"),
         ({"bandwidth": 0.0}, "bandwidth must be one positive number"),
         ({"bandwidth": "wide"}, "bandwidth must be numbers"),

@@ -17,6 +17,7 @@ from sparsefam.estimators import (
     ScoreMatchingKernelExp,
     SparseDensity,
     newton,
+    progress,
     quadratic_score,
     sparse_density,
 )
@@ -135,6 +136,23 @@ def test_every_penalty_is_told(
     assert model.penalty_ in told
     SparseDensity(**SETTINGS).fit(two_bumps(30))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("terminal", "long", "shown"), [(1, 1, 1), (1, 0, 0), (0, 1, 0)])
+def test_long_fits_show_themselves_on_terminals(
+    terminal: bool,
+    long: bool,
+    shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(progress, "_LONG", -1.0 if long else 600.0)
+    with progress.progress("SparseDensity", 2, None) as told:
+        told("the first")
+    found = capsys.readouterr().out
+    assert ("SparseDensity" in found and "100%" in found) == bool(shown)
+    assert "the first" not in found
 
 
 def test_space_with_two_balls() -> None:

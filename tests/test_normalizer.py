@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefam.numerics.effective import edge_pieces, power_weights
+from sparsefam.numerics.levels import nearby_level
+from sparsefam.numerics.moments import piece_weights, short_weights
 from sparsefam.numerics.normalizer import normalized_weights
 from sparsefam.numerics.power_integrals import log_integrals, partial_masses
 from sparsefam.numerics.quadrature import gauss_legendre
@@ -208,3 +210,36 @@ def test_powers_of_nothing_are_nothing() -> None:
         found = power.at(x / power.eps)
         assert found[:2].tolist() == [0, 0]
         assert found[2] > 0
+
+
+@pytest.mark.parametrize("power", [0, 1, 2])
+@pytest.mark.parametrize("rising", [False, True])
+def test_a_single_piece_is_weighted_as_any_is(power: int, rising: bool) -> None:
+    """Powers of y - r, or of r - y, times Lagrange polynomials, by numpy's antiderivatives."""
+    x, _ = gauss_legendre(6, torch.zeros((), dtype=torch.float64))
+    roots = torch.tensor([-0.97, -0.2, 0.4, 1.0], dtype=torch.float64)
+    ones = torch.ones_like(roots)
+    lower, upper = (roots, ones) if rising else (-ones, roots)
+    u = (1 if rising else -1) * (x.unsqueeze(-1) - roots)
+    shares = [
+        piece_weights(6, power, lower.unsqueeze(0), upper.unsqueeze(0), single)
+        for single in (True, False)
+    ]
+    torch.testing.assert_close(*shares, rtol=0, atol=1e-14)
+    (found,) = short_weights(u, [power], shares[0])
+    for column, root in enumerate(roots.tolist()):
+        sign = np.polynomial.Polynomial([-root, 1]) * (1 if rising else -1)
+        for degree in range(6):
+            whole = (sign**power * np.polynomial.Polynomial.basis(degree)).integ()
+            due = whole(1) - whole(root) if rising else whole(root) - whole(-1)
+            assert float((found[:, column] * x**degree).sum()) == pytest.approx(due, abs=1e-14)
+
+
+@pytest.mark.parametrize("eps", [1.0, 0.5])
+def test_the_search_begins_near_the_level(eps: float) -> None:
+    """A parabola under its top, with two edges, whose level has a closed form."""
+    size = 30.0
+    due = 1 / eps - size * parabola_edge(size, eps) ** 2
+    f = -size * (NODES - 0.37).square().unsqueeze(-1)
+    level = nearby_level(f, MEASURE, Power(eps))
+    assert level.item() == pytest.approx(due, abs=1e-3 if eps == 1.0 else 1e-2)

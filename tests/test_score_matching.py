@@ -130,7 +130,13 @@ def test_scikit_learns_checks() -> None:
     [
         ({"penalty": 0.0}, "penalty must be a positive"),
         ({"bandwidth": -1.0}, "bandwidth must be one positive"),
-        ({"base": [Normal(0.0, 1.0)] * 2}, "base must have 1 densities, got 2"),
+        ({"penalty": True}, "penalty must be a positive, finite number, got True"),
+        ({"bandwidth": True}, "bandwidth must be numbers, got True"),
+        ({"kernel": "x"}, "kernel must be a callable on matrices, got 'x'"),
+        ({"base": [Normal(0.0, 1.0)] * 2}, "base must be a density for each of 1 columns, got .No"),
+        ({"base": 0}, "base must be a density for each of 1 columns, got 0"),
+        ({"base": [0]}, r"base must be a univariate distribution .*, got \[0\]"),
+        ({"base": Uniform(-9.0, 9.0)}, "base must have log densities with a derivative, got .Uni"),
         ({"base": [Uniform(5.0, 6.0, validate_args=False)]}, "X must be inside the support"),
     ],
 )

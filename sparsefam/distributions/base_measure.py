@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from ..numerics.arguments import require
+from .uniform_on import UniformOn
 
 __all__ = ["Base", "BaseMeasure"]
 
@@ -53,9 +54,10 @@ class BaseMeasure:
         return torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
 
     def require_inside(self, name: str, points: Tensor) -> None:
-        """Raise unless points (..., D) are finite and in the closed support."""
+        """Raise unless points (..., D) are finite and in the closed support, gaps and all."""
         require(torch.isfinite(points), name, "finite", points)
-        inside = torch.isfinite(self.log_density(points))
+        whole = [f.whole if isinstance(f, UniformOn) else f for f in self.factors]
+        inside = torch.isfinite(BaseMeasure(whole, self.dim, self.dtype).log_density(points))
         require(inside, name, "inside the support of the base", points)
 
     def log_factor(self, axis: int, t: Tensor) -> Tensor:
@@ -124,6 +126,12 @@ class BaseMeasure:
             1, _SCALES, dtype=torch.float64
         )
         return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
+
+    def breaks(self, axis: int) -> Tensor:
+        """Where a factor jumps."""
+        factor = self.factors[axis]
+        empty = torch.empty(0, dtype=torch.float64)
+        return factor.breaks if isinstance(factor, UniformOn) else empty
 
     def centre(self, axis: int) -> Tensor:
         """Some location inside a factor's support, its mean if it has one."""

@@ -191,6 +191,8 @@ def _common_dtype(members: list[Distribution]) -> torch.dtype:
 
 
 def _unchecked(p: SparseDistribution) -> SparseDistribution:
+    if not p._validate_args:  # as in a graph, where torch up to 2.11 does not trace a copy
+        return p
     p = copy.copy(p)
     p._validate_args = False
     return p

@@ -137,12 +137,13 @@ class KernelDistribution(SparseDistribution):
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
-        matrix = matrix.to(self.weights)
+        weights = self.weights.double() if self.panels.is_wide else self.weights
+        matrix = matrix.to(weights)
         if matrix.dim() == 2:
-            scores = matrix.T @ self.weights.reshape(-1, self.weights.shape[-1]).T
+            scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
         else:
-            scores = (self.weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
-        return scores.reshape(*panels.measure.shape, -1)
+            scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
+        return scores.to(self.weights.dtype).reshape(*panels.measure.shape, -1)
 
     @property
     def _mass(self) -> Tensor:
@@ -212,10 +213,10 @@ class KernelDistribution(SparseDistribution):
         return nodes if self.event_shape else nodes.squeeze(-1), weights
 
     def _means(self, values: Tensor, panels: KernelPanels) -> Tensor:
-        """Expectations (*batch, N) of functions with values (Q, N) at nodes."""
+        """Expectations (*batch, N) of functions with values (Q, N) at nodes, centred gradients."""
         weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
-        found = weights.T @ values / self._mass.unsqueeze(-1)
-        return found.reshape(self.batch_shape + found.shape[1:])
+        sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
+        return (sums[:, :-1] / sums[:, -1:]).reshape(*self.batch_shape, values.shape[1])
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
         nodes = panels.nodes.to(self.weights)

@@ -39,7 +39,8 @@ class KernelLine(KernelPower):
                 )
                 for y in (lower, upper)
             ]
-            ends = [torch.where(upper > lower, end, math.nan) for end in ends]
+            alive = (upper > lower) & (self.panels.measure > 0).any(0).unsqueeze(-1)
+            ends = [torch.where(alive, end, math.nan) for end in ends]
             found = IntervalUnion.merged(torch.stack(ends, -1).flatten(1, 2)).intervals
             most = int((~found[..., 0].isnan()).sum(-1).amax())
             found = self._polished(found[:, :most].reshape(*self.batch_shape, most, 2))
@@ -50,7 +51,8 @@ class KernelLine(KernelPower):
         power = self._power_of(self.weights)
         ends = intervals.flatten(-2).movedim(-1, 0)
         first, last = self._range()
-        inner = (ends > first) & (ends < last)
+        fixed = torch.isin(ends, self.panels.base.breaks(0).to(ends))
+        inner = (ends > first) & (ends < last) & ~fixed
         t = torch.where(inner, ends, self._inner_location()).requires_grad_()
         eps = power.eps
         with torch.enable_grad():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +29,8 @@ _SHARE = 0.2
 _ROUNDING = 100
 # Nodes along each axis at least: edges are not resolved along the first ones.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# How many kernels overlap where sums of them are made in float64.
+_OVERLAP = 48.0
 # At how many nodes a base is compared, and by what part of the largest value kernels may differ.
 _LOOKED_AT, _SAME = 16, 1e-6
 # For a basis: what tells whether it has changed, and panels for it.
@@ -46,6 +48,7 @@ class KernelPanels:
         base: The base density.
         tolerance: To which scores are polynomials on a panel.
         matrix: The kernel at inducing points and nodes (*B, I, Q), float64, unless it is learned.
+        is_wide: Whether so many kernels overlap that sums of them need more digits than float32's.
     """
 
     axes: tuple[Axis, ...]
@@ -54,6 +57,7 @@ class KernelPanels:
     base: BaseMeasure
     tolerance: float
     matrix: Tensor | None
+    is_wide: bool = False
     _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,10 +115,9 @@ class KernelPanels:
     def with_matrix_of(self, kernel: Kernel, inducing_points: Tensor) -> "KernelPanels":
         """With the kernel at the nodes, unless it is learned."""
         matrix = kernel_matrix(kernel, inducing_points, self.nodes)
-        if matrix.requires_grad:
-            return self
-        parts = (self.axes, self.nodes, self.measure, self.base, self.tolerance)
-        return KernelPanels(*parts, matrix)
+        sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
+        kept = None if matrix.requires_grad else matrix
+        return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
 
     def require_fit(self, kernel: Kernel, points: Tensor, base: Base, dtype: torch.dtype) -> None:
         """Raise unless these are the panels of a kernel, inducing points (*B, I, D) and a base.
@@ -251,13 +254,14 @@ def _find_axis(
 ) -> Axis:
     """Panels along an axis."""
     ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
+    breaks = base.breaks(axis).to(points)
     found = find_panels(
         partial(_columns, kernel, points, axis),
         lambda t: base.log_factor(axis, t).exp(),
         ends,
         tolerance,
-        points[:, axis],
-        base.scales(axis).to(points),
+        torch.cat([points[:, axis], breaks]),
+        torch.cat([base.scales(axis).to(points), breaks]),
     )
     if found is None:
         raise ValueError(

@@ -156,6 +156,7 @@ class KernelPower(KernelDistribution):
             logs = log_integrals(offsets, self._measure(self.panels), power)
         relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
         log_base = self.panels.base.log_density(self.panels.nodes).to(self.weights).unsqueeze(-1)
+        log_base = torch.where(log_base.isinf(), 0.0, log_base)
         return relative - self._means(log_base, self.panels).squeeze(-1)
 
     # Escorts

@@ -1,6 +1,7 @@
 """Parameters of estimators as tensors and numbers, with errors that name them."""
 
 from numbers import Integral, Real
+from typing import TypeGuard
 
 import torch
 from numpy.typing import ArrayLike
@@ -18,7 +19,7 @@ def alpha_of(alpha: object) -> float:
     Raises:
         ValueError: No number from 1 to 2.
     """
-    if not isinstance(alpha, Real) or not 1 <= float(alpha) <= 2:
+    if not _is_real(alpha) or not 1 <= float(alpha) <= 2:
         raise ValueError(f"alpha must be a number from 1 to 2, got {alpha!r}")
     return float(alpha)
 
@@ -29,7 +30,7 @@ def alpha_above(alpha: object) -> float:
     Raises:
         ValueError: No number, or one below 1.
     """
-    if not isinstance(alpha, Real) or not float(alpha) >= 1:
+    if not _is_real(alpha) or not float(alpha) >= 1:
         raise ValueError(f"alpha must be a number, at least 1, got {alpha!r}")
     return float(alpha)
 
@@ -40,7 +41,7 @@ def positive(name: str, value: object) -> float:
     Raises:
         ValueError: Anything else.
     """
-    if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+    if not _is_real(value) or not 0 < float(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
 
@@ -92,8 +93,15 @@ def points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
     return found
 
 
+def _is_real(value: object) -> TypeGuard[Real]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _tensor(name: str, value: ArrayLike) -> Tensor:
     try:
+        kind = torch.as_tensor(value).dtype
+        if kind == torch.bool or kind.is_complex:
+            raise TypeError
         return torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name} must be numbers, got {value!r}") from None

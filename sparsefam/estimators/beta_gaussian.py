@@ -28,6 +28,8 @@ __all__ = ["BetaGaussianDensity"]
 
 # The least 1 / alpha that is looked at and the largest: below alpha = 1.001 it is a normal density.
 _SEARCHED = (0.5, 0.999)
+# Beyond this alpha the exponent m is rounding, and the curvature of the likelihood singular.
+_STEEPEST = 1 / np.finfo(np.float64).eps
 # Eigenvalues of a correlation matrix that are rounding.
 _SINGULAR = 1e-13
 # By what factor the exponent falls at a time, below 1: the fits follow each other inwards.
@@ -142,13 +144,14 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else alpha_above(self.alpha)
+        limits = positive("tol", self.tol), count("max_iter", self.max_iter)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(given))
         self.n_iter_ = 0
         if self.method == "moments":
             self.alpha_ = _by_kurtosis(moments) if alpha is None else alpha
             matrix = _by_moments(data.shape[1], self.alpha_)
         else:
-            self.alpha_, matrix = self._by_likelihood(moments, alpha)
+            self.alpha_, matrix = self._by_likelihood(moments, alpha, *limits)
         self.density_ = _density(moments, matrix, self.alpha_)
         if not self.density_.event_shape:
             support: Any = self.density_.support
@@ -157,27 +160,18 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop("support_", None)
         return self
 
-    def _by_likelihood(self, moments: _Moments, alpha: float | None) -> tuple[float, Tensor]:
+    def _by_likelihood(
+        self, moments: _Moments, alpha: float | None, *limits: Any
+    ) -> tuple[float, Tensor]:
         """Alpha, and the map of its support onto the unit ball."""
-        if alpha == torch.inf:
-            raise ValueError("alpha must be finite for method='likelihood', got inf")
-        dim = moments.mean.numel()
-        normal = -dim / 2 * (1 + np.log(2 * np.pi))
-        if alpha is None:
-            found = minimize_scalar(
-                lambda share: -self._most_likely(moments, 1 / share)[1],
-                bounds=_SEARCHED,
-                method="bounded",
-                options={"xatol": 1e-6},
+        if alpha is not None and alpha > _STEEPEST:
+            raise ValueError(
+                f"alpha must be at most {_STEEPEST:.2g} for method='likelihood', got {alpha}"
             )
-            alpha = float(1 / found.x)
-            if -found.fun <= normal + _BETTER * abs(normal):
-                alpha = 1.0
-            elif self._most_likely(moments, 2.0)[1] >= -found.fun:
-                alpha = 2.0
+        alpha = _likeliest_alpha(moments, *limits) if alpha is None else alpha
         if alpha == 1:
-            return alpha, _by_moments(dim, alpha)
-        ball, _ = self._most_likely(moments, alpha)
+            return alpha, _by_moments(moments.mean.numel(), alpha)
+        ball, _ = _most_likely(moments, alpha, *limits)
         self.n_iter_ = ball.steps
         if ball.decrease >= self.tol:
             warnings.warn(
@@ -187,17 +181,6 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         return alpha, ball.matrix
-
-    def _most_likely(self, moments: _Moments, alpha: float) -> tuple[Ball, float]:
-        """The support of an alpha, and the mean log density of whitened data."""
-        tol, max_iter = positive("tol", self.tol), count("max_iter", self.max_iter)
-        due = 1 / (alpha - 1)
-        m, ball = max(due, 1.0), Ball.around(moments.whitened)
-        while True:
-            ball, mean = most_likely(moments.whitened, moments.weight, m, ball, tol, max_iter)
-            if m == due:
-                return ball, mean + log_constant(moments.mean.numel(), m)
-            m = max(due, m / _STAGE)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Log density of each observation (n,); -inf where it is zero."""
@@ -221,6 +204,34 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return drawn(self.density_, n_samples, random_state)
+
+
+def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
+    """The most likely alpha from 1 to 2."""
+    dim = moments.mean.numel()
+    normal = -dim / 2 * (1 + np.log(2 * np.pi))
+    found = minimize_scalar(
+        lambda share: -_most_likely(moments, 1 / share, tol, max_iter)[1],
+        bounds=_SEARCHED,
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    if -found.fun <= normal + _BETTER * abs(normal):
+        return 1.0
+    if _most_likely(moments, 2.0, tol, max_iter)[1] >= -found.fun:
+        return 2.0
+    return float(1 / found.x)
+
+
+def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> tuple[Ball, float]:
+    """The support of an alpha, and the mean log density of whitened data."""
+    due = 1 / (alpha - 1)
+    m, ball = max(due, 1.0), Ball.around(moments.whitened)
+    while True:
+        ball, mean = most_likely(moments.whitened, moments.weight, m, ball, tol, max_iter)
+        if m == due:
+            return ball, mean + log_constant(moments.mean.numel(), m)
+        m = max(due, m / _STAGE)
 
 
 def _by_kurtosis(moments: _Moments) -> float:

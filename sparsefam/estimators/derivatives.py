@@ -40,13 +40,15 @@ def base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
     """Derivatives of the log density of a base of columns at x (n, D), (n, D).
 
     Raises:
-        ValueError: Where the base has no density.
+        ValueError: Where the base has no density, or its logarithm no derivative.
     """
     with torch.enable_grad():
         t = x.detach().requires_grad_()
         log = torch.stack([law.log_prob(t[:, d]) for d, law in enumerate(base)]).sum(0)
         if not torch.isfinite(log).all():
             raise ValueError("X must be inside the support of the base, got values outside")
+        if not log.requires_grad:
+            raise ValueError(f"base must have log densities with a derivative, got {base}")
         (found,) = torch.autograd.grad(log.sum(), t)
     return found
 

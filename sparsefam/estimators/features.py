@@ -89,8 +89,10 @@ class Statistics:
             second = second + (share.unsqueeze(-1) * phi).mT @ phi
         return cls(weight.sum(), weight.square().sum(), first, second)
 
-    def over_ranks(self, group: "ProcessGroup") -> "Statistics":
-        """The sums over all processes of a group, by one reduction."""
+    def over_ranks(self, group: "ProcessGroup | None") -> "Statistics":
+        """The sums over all processes of a group, by one reduction; itself without one."""
+        if group is None:
+            return self
         parts = [self.weight, self.squares, self.first, self.second]
         flat = sum_over_ranks(torch.cat([part.reshape(-1) for part in parts]), group)
         pieces = flat.split([part.numel() for part in parts])

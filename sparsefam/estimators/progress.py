@@ -1,34 +1,53 @@
 """What long fits tell of themselves."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["Told", "progress"]
 
 Told = Callable[[str], None]
 
+# Seconds after which a fit shows how far it is, if it was not asked to.
+_LONG = 5.0
+
 
 @contextmanager
-def progress(title: str, total: int, shown: bool) -> Iterator[Told]:
+def progress(title: str, total: int, shown: bool | None) -> Iterator[Told]:
     """What is called with a line after each of up to `total` steps.
 
-    It shows the line and, where rich is installed, a bar below; nothing unless `shown`.
+    Where `shown` it prints the line and, if rich is installed, a bar below. Where it is None there
+    is a bar alone, of what takes more than seconds, on a terminal.
     """
-    if not shown:
-        yield lambda line: None
+    bar = _bar() if shown or (shown is None and sys.stderr.isatty()) else None
+    if bar is None:
+        yield (lambda line: print(f"[{title}] {line}")) if shown else (lambda line: None)
         return
-    try:
-        from rich.progress import Progress
-    except ImportError:
-        yield lambda line: print(f"[{title}] {line}")
-        return
-    with Progress() as bar:
-        task = bar.add_task(title, total=total)
+    task, begun = bar.add_task(title, total=total), time.monotonic()
 
-        def told(line: str) -> None:
+    def told(line: str) -> None:
+        bar.advance(task)
+        if shown:
             bar.console.print(line, markup=False, highlight=False)
-            bar.advance(task)
+        elif time.monotonic() - begun > _LONG:
+            bar.start()
 
+    if shown:
+        bar.start()
+    try:
         yield told
         # Where candidates get worse the rest is not tried.
         bar.update(task, completed=total)
+    finally:
+        bar.stop()
+
+
+def _bar() -> Any:
+    """One of rich's that is not shown yet, None where rich is missing."""
+    try:
+        from rich.progress import Progress
+    except ImportError:
+        return None
+    return Progress()

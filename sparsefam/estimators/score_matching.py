@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from ..distributions.base_measure import BaseMeasure
-from ..kernels import Kernel, kernel_matrix
+from ..kernels import Kernel, kernel_matrix, require_kernel
 from .arguments import bandwidth_of, points_of, positive
 from .derivatives import Matching, base_gradient
 from .design import Gaussian, density, spread
@@ -143,14 +143,16 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
         if self.base is None:
             pairs = zip(extent.mean, _WIDE * extent.deviation, strict=True)
             return [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
-        base = [self.base] if isinstance(self.base, Distribution) else list(self.base)
-        if len(base) != len(extent.mean):
-            raise ValueError(f"base must have {len(extent.mean)} densities, got {len(base)}")
-        return base
+        base = [self.base] if isinstance(self.base, Distribution) else self.base
+        if not isinstance(base, Sequence) or len(base) != len(extent.mean):
+            rule = f"a density for each of {len(extent.mean)} columns"
+            raise ValueError(f"base must be {rule}, got {self.base!r}")
+        return list(base)
 
     def _kernels(self, extent: Extent) -> list[Kernel]:
         bandwidth = bandwidth_of(self.bandwidth, len(extent.mean))
         if self.kernel is not None:
+            require_kernel(self.kernel)
             return [self.kernel]
         if bandwidth is not None:
             return [Gaussian(bandwidth)]

@@ -24,6 +24,7 @@ from ..numerics.collective import process_group
 from .arguments import alpha_of, bandwidth_of, count, points_of, positive
 from .design import Gaussian, box, density, objective, spread
 from .draws import Floats, drawn
+from .ends import Outermost, trimmed
 from .extent import Extent
 from .features import Features, Statistics
 from .newton import Objective
@@ -59,12 +60,15 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             of numbers, and 150 or 200 of the data by k-means++ in the plane and in space.
         penalty: $\rho > 0$; chosen from the data by default.
         bandwidth: Of the Gaussian kernel: one number, or one for each column; chosen by default.
-        base: Base density, or one for each column; default uniform on the box of the data and a
-            quarter of its range more on either side. Where bounds are known, uniform on these.
+        base: Base density, or one for each column. Where bounds are known, uniform on these.
+            Default: uniform on the box of the data and a quarter of its range more on either side.
+            Of numbers, at alpha above 1, the support is then cut where beyond the outermost
+            observations of an interval there is more than $1/(n + 1)$ of the mass, which is what n
+            observations of any density are expected to miss.
         tol: The fit ends when a step promises to take less than this off the loss.
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
-            installed.
+            installed; by default shown on a terminal once a fit has taken five seconds.
         random_state: Of the choice of inducing points among vectors.
         group: If the data are spread over processes, their `torch.distributed` group or mesh: every
             rank fits with its own data, at least one observation, and has the same density, that
@@ -77,7 +81,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None under a kernel that was given.
-        loss_: The loss of the data, without the penalty.
+        loss_: The loss of the data, without the penalty and before the support is cut.
         criterion_: Its estimate for data that were not seen.
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
@@ -102,9 +106,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         *,
         bandwidth: ArrayLike | None = None,
         base: Distribution | Sequence[Distribution] | None = None,
-        tol: float = 1e-8,
+        tol: float = 1e-6,
         max_iter: int = 100,
-        verbose: bool = False,
+        verbose: bool | None = None,
         random_state: Any = None,
         group: Any = None,
     ) -> None:
@@ -155,6 +159,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 return self._best_penalty(problem, told)
 
             found = [best_of(kernels, partial(tried, alpha)) for alpha in alphas]
+        cut = self.base is None and dim == 1
+        self._outermost = self._seen(x, weight) if cut else None
         return self._keep(self._best_alpha(found, x, weight))
 
     def partial_fit(
@@ -180,6 +186,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
         known = self._objective
         more = self._statistics(known.features, x, weight)
+        if self._outermost is not None:
+            self._outermost |= self._seen(x, weight)
         problem = replace(known, data=known.data + more)
         with progress(type(self).__name__, len(self._penalties()), self.verbose) as told:
             return self._keep(self._best_penalty(problem, told))
@@ -187,9 +195,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
     ) -> tuple[Tensor, Tensor]:
-        data: Floats = validate_data(
-            self, X, dtype=np.float64, ensure_min_samples=least, reset=reset
-        )
+        kinds: dict[str, Any] = {"dtype": np.float64, "ensure_min_samples": least, "reset": reset}
+        data: Floats = validate_data(self, X, **kinds)
         weight: Floats = _check_sample_weight(
             sample_weight, data, dtype=np.float64, ensure_non_negative=True
         )
@@ -198,8 +205,10 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(data.copy()), torch.from_numpy(weight)
 
     def _statistics(self, features: Features, x: Tensor, weight: Tensor) -> Statistics:
-        found, group = Statistics.of(features, x, weight), self._group()
-        return found if group is None else found.over_ranks(group)
+        return Statistics.of(features, x, weight).over_ranks(self._group())
+
+    def _seen(self, x: Tensor, weight: Tensor) -> Outermost:
+        return Outermost.of(x, weight, self.base_).over_ranks(self._group())
 
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
@@ -244,7 +253,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self.density_ = self._density(chosen)
+        self._whole = self._density(chosen)
+        self.density_ = trimmed(self._whole, self._outermost, chosen.objective.data.size)
         if not self.density_.event_shape:
             intervals = self.density_.support.intervals
             self.support_: Floats = intervals.numpy()
@@ -275,19 +285,14 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         r"""Minus the mean Fenchel-Young loss, larger is better; at alpha = 1 relative likelihood.
 
         It is $\frac1n \sum_i f(x_i) - \Omega^*_\alpha(f)$, finite also where the density is zero,
-        so that bandwidths and penalties can be compared by cross-validation; losses of different
-        alpha or bases cannot.
+        of the score f before the support is cut, so that bandwidths and penalties can be compared
+        by cross-validation; losses of different alpha or bases cannot.
         """
         x = self._locations(X)
-        f = self.density_.score
-        return float(f(x).mean() - conjugate(f, self.density_))
+        f = self._whole.score
+        return float(f(x).mean() - conjugate(f, self._whole))
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draws (n_samples, D) from the density.
-
-        Args:
-            n_samples: How many.
-            random_state: Seed, or numpy's random state.
-        """
+        """Draws (n_samples, D) from the density; `random_state` is a seed, or numpy's."""
         check_is_fitted(self)
         return drawn(self.density_, n_samples, random_state)

@@ -15,6 +15,7 @@ import torch
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
+from .moments import chebyshev_sum
 from .quadrature import constant
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Pieces",
     "Signs",
     "chebyshev_sum",
+    "has_several",
     "panel_rule",
     "positive_pieces",
     "sign_changes",
@@ -43,7 +45,7 @@ class Panel(NamedTuple):
         checks: To values at `points`, (C, m).
         points: -cos of equidistant angles, both ends included, (C,).
         slope: From coefficients to those of the derivative, (m, m).
-        bends: To second differences of the values at `points`, (C - 2, m).
+        bends: To a parabola's vertex below its middle value, at most, up to a sign, (C - 2, m).
     """
 
     weights: Tensor
@@ -69,7 +71,7 @@ class Pieces(NamedTuple):
 @cache
 def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
     nodes, weights = scipy.special.roots_legendre(order)
-    count = 2 * order + 1
+    count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
     vander = chebyshev.chebvander(nodes, order - 1)
     coefficients = np.linalg.inv(vander)
@@ -78,7 +80,7 @@ def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
     for k in range(1, order):
         derivative = chebyshev.chebder(np.eye(order)[k])
         slope[: len(derivative), k] = derivative
-    bends = checks[:-2] + checks[2:] - 2 * checks[1:-1]
+    bends = (checks[:-2] + checks[2:] - 2 * checks[1:-1]) * _REACH**2 / 8
     parts = (weights, coefficients, checks, points, slope, bends)
     return Panel(*(constant(x, dtype, device) for x in parts))
 
@@ -86,17 +88,6 @@ def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
 def panel_rule(order: int, like: Tensor) -> Panel:
     """The constants of panels with a number of nodes, like a tensor."""
     return _panel_rule(order, like.dtype, like.device)
-
-
-def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
-    """Polynomials with coefficients (m, n) at x (..., n), by Clenshaw's recurrence."""
-    twice = 2 * x
-    above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
-    for c in coefficients[1:-1].flip(0):
-        above, current = current, torch.addcmul(c - above, twice, current)
-    if len(coefficients) == 1:
-        return current
-    return torch.addcmul(coefficients[0] - above, x, current)
 
 
 class Signs(NamedTuple):
@@ -124,10 +115,26 @@ def signs(values: Tensor, panel: Panel) -> Signs:
     u = panel.checks @ values
     positive = u.sign().clamp_min_(0)
     changes = (positive[1:] - positive[:-1]).abs_().sum(0)
-    # By how much the vertex of a parabola lies below its middle point, at most.
-    depth = (panel.bends @ values).abs_().mul_(_REACH**2 / 8)
-    dips = depth.sub_(u[1:-1].abs()).amax(0)
+    dips = (panel.bends @ values).abs_().sub_(u[1:-1].abs()).amax(0)
     return Signs(u, positive.sum(0), changes, dips)
+
+
+def has_several(found: Signs) -> Tensor:
+    """Whether polynomials (n,) may have several roots, by a look at the data."""
+    several = found.changes > 1
+    place = ((found.dips > 0) & ~several).nonzero().squeeze(-1)
+    dips = _near_zero(found.values.index_select(1, place)).any(0)
+    return several.index_copy_(0, place, dips)
+
+
+def _near_zero(u: Tensor) -> Tensor:
+    """At which of the inner check points (C - 2, n) the values (C, n) may dip through zero."""
+    left, mid, right = u[:-2], u[1:-1], u[2:]
+    bend, tilt = left + right - 2 * mid, left - right
+    near = (mid * bend > 0) & (tilt.abs() <= _REACH * bend.abs())
+    # The parabola's depth, and a bit more.
+    near &= mid.abs() <= _REACH**2 / 8 * bend.abs()
+    return near & ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
 
 
 def single_piece(coefficients: Tensor, found: Signs, panel: Panel) -> Pieces:
@@ -137,11 +144,35 @@ def single_piece(coefficients: Tensor, found: Signs, panel: Panel) -> Pieces:
     after = torch.where(starts[0], found.positive, len(u) - found.positive).long() - 1
     after = after.clamp(0, len(u) - 2).unsqueeze(0)
     bracket = (panel.points[after], panel.points[after + 1])
-    heights = (u.gather(0, after), u.gather(0, after + 1))
-    roots = _roots(coefficients, panel, bracket, heights)
+    if u.dtype == torch.float32:
+        roots = _roots(coefficients, panel, bracket, ~starts, _by_cubics(u, after), 1)
+    else:
+        heights = (u.gather(0, after), u.gather(0, after + 1))
+        roots = _from_secants(coefficients, panel, bracket, heights)
     lower = torch.where(starts | ~changes, -1.0, roots)
     upper = torch.where(starts & changes, roots, 1.0)
     return Pieces(lower, torch.where(starts | changes, upper, lower))
+
+
+def _by_cubics(u: Tensor, after: Tensor) -> Tensor:
+    """Roots (1, n) of cubics in the angle through values (C, n) around check points."""
+    first = (after - 1).clamp(0, len(u) - 4)
+    index = torch.arange(4, device=u.device).unsqueeze(-1)
+    c = _cubic(u.dtype, u.device) @ u.gather(0, first + index)
+    left = (after - first).to(u)
+    low, high = u.gather(0, after), u.gather(0, after + 1)
+    t = left + (low / (low - high)).nan_to_num(0.5)
+    for _ in range(2):
+        value = c[0] + t * (c[1] + t * (c[2] + t * c[3]))
+        rate = c[1] + t * (2 * c[2] + 3 * t * c[3])
+        t = torch.minimum(torch.maximum(t - (value / rate).nan_to_num(0.0), left), left + 1)
+    return -torch.cos(math.pi / (len(u) - 1) * (first + t))
+
+
+@cache
+def _cubic(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """From values at 0, 1, 2, 3 to a cubic's coefficients, (4, 4)."""
+    return constant(np.linalg.inv(np.vander(np.arange(4.0), increasing=True)), dtype, device)
 
 
 def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,22 +200,35 @@ def _vertices(
 
     It is looked for from the vertex of the parabola through three points, by Newton's method.
     """
-    left, mid, right = u[:-2], u[1:-1], u[2:]
-    bend, tilt = left + right - 2 * mid, left - right
-    near = (mid * bend > 0) & (tilt.abs() <= _REACH * bend.abs())
-    near &= ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
+    points = panel.points[1:-1].unsqueeze(-1).repeat(1, u.shape[1])
+    near, mid = _near_zero(u), u[1:-1].clone()
+    if u.is_cuda:
+        every = torch.arange(len(mid), device=u.device).unsqueeze(-1)
+        x, vertex, crosses = _vertex(u, coefficients, slope, panel, every)
+        crosses &= near
+        return torch.where(crosses, x, points), torch.where(crosses, vertex, mid)
+    row, column = near.nonzero(as_tuple=True)
+    u, coefficients, slope = (part[:, column] for part in (u, coefficients, slope))
+    x, vertex, crosses = _vertex(u, coefficients, slope, panel, row.unsqueeze(0))
+    place = row[crosses[0]], column[crosses[0]]
+    points[place], mid[place] = x[crosses], vertex[crosses]
+    return points, mid
+
+
+def _vertex(
+    u: Tensor, coefficients: Tensor, slope: Tensor, panel: Panel, row: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Vertices, values there and whether these are across zero, after some check points (J, n)."""
+    left, mid, right = (u.gather(0, (row + k).expand(-1, u.shape[1])) for k in range(3))
     spacing = math.pi / (len(u) - 1)
-    angle = spacing * torch.arange(1, len(u) - 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
-    x = -torch.cos(angle + spacing * torch.where(near, tilt / (2 * bend), 0.0))
+    x = -torch.cos(spacing * (1 + row + ((left - right) / (2 * (left + right - 2 * mid)))))
     curve = panel.slope @ slope
     for _ in range(2):
         step = chebyshev_sum(slope, x) / chebyshev_sum(curve, x)
         x = (x - step.nan_to_num(0.0)).clamp(-1, 1)
-    start = panel.points[1:-1].unsqueeze(-1)
-    low, high = panel.points[:-2].unsqueeze(-1), panel.points[2:].unsqueeze(-1)
     vertex = chebyshev_sum(coefficients, x)
-    crosses = near & ((vertex > 0) != (mid > 0)) & (x > low) & (x < high)
-    return torch.where(crosses, x, start), torch.where(crosses, vertex, mid)
+    inside = (x > panel.points[row]) & (x < panel.points[row + 2])
+    return x, vertex, inside & ((vertex > 0) != (mid > 0))
 
 
 def positive_pieces(
@@ -200,14 +244,13 @@ def positive_pieces(
         changes: Where the sign changes after a check point, (C - 1, n).
         most: How many roots are found; further ones are left out.
     """
-    place = changes.cumsum(0)
-    hits = [changes & (place == k) for k in range(1, most + 1)] if most > 1 else [changes]
-    index = torch.arange(len(changes), device=changes.device).unsqueeze(-1)
-    after = torch.stack([(hit * index).sum(0) for hit in hits])
-    found = torch.stack([hit.any(0) for hit in hits])
+    count = len(changes)
+    left = torch.arange(count, 0, -1, dtype=values.dtype, device=changes.device).unsqueeze(-1)
+    first = (changes * left).topk(min(most, count), 0).values
+    found, after = first > 0, (count - first).long().clamp_max_(count - 1)
     brackets = (points.gather(0, after), points.gather(0, after + 1))
     heights = (values.gather(0, after), values.gather(0, after + 1))
-    roots = torch.where(found, _roots(coefficients, panel, brackets, heights), 1.0)
+    roots = torch.where(found, _from_secants(coefficients, panel, brackets, heights), 1.0)
     edges = torch.cat([-torch.ones_like(roots[:1]), roots, torch.ones_like(roots[:1])])
     starts = values[0] > 0
     lower = torch.where(starts, edges[0:-1:2], edges[1::2])
@@ -215,25 +258,37 @@ def positive_pieces(
     return Pieces(lower, torch.maximum(lower, upper))
 
 
-def _roots(
+def _from_secants(
     coefficients: Tensor,
     panel: Panel,
     bracket: tuple[Tensor, Tensor],
     heights: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Roots in brackets (J, n), as many steps as the dtype needs.
-
-    Each goes to the root of a parabola, which also serves where two roots nearly coincide.
-    """
     (low, high), (first, last) = bracket, heights
     apart = first != last
     share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
     x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
-    rising = first <= 0
+    steps = 2 if x.dtype == torch.float32 else 4
+    return _roots(coefficients, panel, bracket, first <= 0, x, steps)
+
+
+def _roots(
+    coefficients: Tensor,
+    panel: Panel,
+    bracket: tuple[Tensor, Tensor],
+    rising: Tensor,
+    x: Tensor,
+    steps: int,
+) -> Tensor:
+    """Roots in brackets (J, n), by steps from x (J, n).
+
+    Each goes to the root of a parabola, which also serves where two roots nearly coincide.
+    """
+    low, high = bracket
     least = 8 * torch.finfo(x.dtype).eps
     slope = panel.slope @ coefficients
     parts = torch.stack([coefficients, slope, panel.slope @ slope], 1).unsqueeze(2)
-    for _ in range(2 if x.dtype == torch.float32 else 4):
+    for _ in range(steps):
         value, rate, curve = chebyshev_sum(parts, x.expand(3, *x.shape))
         left = (value <= 0) == rising
         low, high = torch.where(left, x, low), torch.where(left, high, x)

@@ -19,13 +19,14 @@ from .edges import (
     Panel,
     Pieces,
     chebyshev_sum,
+    has_several,
     panel_rule,
     positive_pieces,
     sign_changes,
     signs,
     single_piece,
 )
-from .moments import chebyshev_polynomials, piece_integrals, short_moments
+from .moments import chebyshev_polynomials, piece_weights, short_weights
 from .quadrature import gauss_legendre, smooth_unit_rule
 from .truncated import Power
 
@@ -35,6 +36,8 @@ __all__ = ["edge_pieces", "power_weights"]
 _SMOOTH = 12.0
 # Up to this exponent integrals follow from those of Chebyshev polynomials without loss of digits.
 _SHORT = 2
+# By how much the exponent is less.
+_LOWER = ("power", "lowered", "second")
 # Roots in a panel, where their number is not looked at.
 _MOST_ROOTS = 5
 
@@ -111,7 +114,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
         near = _candidates(task).nonzero().squeeze(-1)
         task = task.take(near)
     seen = signs(task.of.inside(task.x), task.panel)
-    several = (seen.changes > 1) | (seen.dips > 0)
+    several = has_several(seen)
     few = ~several
     if task.upper is None:
         # A power that is no polynomial is not one near an edge outside the panel either.
@@ -129,8 +132,9 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
                 pieces = positive_pieces(coefficients, part.panel, points, values, changes, roots)
             target = place if near is None else near[place]
             factor = scale.index_select(1, target // copies)
-            for ends, mended in zip(found, _mended(part, pieces, coefficients), strict=True):
-                ends.index_copy_(1, target, mended * factor)
+            mended = _mended(part, pieces, coefficients, is_single)
+            for ends, weights in zip(found, mended, strict=True):
+                ends.index_copy_(1, target, weights.mul_(factor))
 
 
 def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
@@ -142,13 +146,14 @@ def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     if task.upper is not None:
         edged = torch.ones_like(edged)
     factor = scale.repeat_interleave(task.x.shape[1] // scale.shape[1], 1)
-    for ends, mended in zip(found, _mended(task, pieces, coefficients), strict=True):
-        ends.copy_(torch.where(edged, mended * factor, ends))
+    mended = _mended(task, pieces, coefficients, False)
+    for ends, weights in zip(found, mended, strict=True):
+        ends.copy_(torch.where(edged, weights * factor, ends))
 
 
 def _is_exact(task: _Task) -> bool:
     """Whether the functions of a polynomial without a root are polynomials."""
-    exponent, powers = task.of.exponent, {"power", "lowered"}
+    exponent, powers = task.of.exponent, {"power", "lowered", "second"}
     whole = not isinstance(exponent, Tensor) and exponent in range(int(_SMOOTH) + 1)
     return whole and powers.issuperset(task.names)
 
@@ -166,31 +171,33 @@ def _polynomials(task: _Task) -> Tensor:
     return task.panel.coefficients @ task.of.inside(task.x)
 
 
-def _mended(task: _Task, pieces: Pieces, coefficients: Tensor) -> list[Tensor]:
+def _mended(task: _Task, pieces: Pieces, coefficients: Tensor, is_single: bool) -> list[Tensor]:
     """Raw effective weights (m, n) of the functions."""
     if task.upper is not None:
-        pieces = Pieces(*(torch.minimum(end, task.upper) for end in pieces))
-    jump = task.of.is_jump
+        pieces, is_single = Pieces(*(torch.minimum(end, task.upper) for end in pieces)), False
+    # In float64 a panel and its parts are treated alike, to the last digit: quantiles divide by
+    # densities that vanish towards an edge.
+    is_single = is_single and task.x.dtype == torch.float32
+    jump, back = task.of.is_jump, task.panel.coefficients.T
     if _is_short(task):
         power = int(task.of.exponent)
-        powers = [power if name == "power" else power - 1 for name in task.names]
-        count = (max(powers) + 1) * (len(coefficients) - 1) + 1
-        integrals = piece_integrals(*pieces, count)
-        found = [short_moments(coefficients, k, integrals) for k in powers]
-    else:
-        found = _quadratures(task, pieces)
-        if "lowered" in task.names and (isinstance(jump, Tensor) or jump):
-            place = task.names.index("lowered")
-            slope = task.panel.slope @ coefficients
-            edges = _at_edges(slope, pieces, len(coefficients))
-            found[place] = torch.where(torch.as_tensor(jump), edges, found[place])
-    return [task.panel.coefficients.T @ moments for moments in found]
+        powers = [power - _LOWER.index(name) for name in task.names]
+        shares = piece_weights(len(coefficients), max(powers), *pieces, is_single)
+        return short_weights(task.of.inside(task.x), powers, shares)
+    found = _quadratures(task, pieces)
+    if "lowered" in task.names and (isinstance(jump, Tensor) or jump):
+        place = task.names.index("lowered")
+        edges = _at_edges(task, pieces, coefficients)
+        found[place] = torch.where(torch.as_tensor(jump), edges, found[place])
+    return [back @ moments for moments in found]
 
 
 def _is_short(task: _Task) -> bool:
     """Whether closed moments serve."""
-    least = 1 if "lowered" in task.names else 0
-    return _is_exact(task) and task.of.exponent in range(least, _SHORT + 1)
+    if not _is_exact(task):
+        return False
+    least = max(_LOWER.index(name) for name in task.names)
+    return task.of.exponent in range(least, _SHORT + 1)
 
 
 def _quadratures(task: _Task, pieces: Pieces) -> list[Tensor]:
@@ -206,8 +213,9 @@ def _quadratures(task: _Task, pieces: Pieces) -> list[Tensor]:
     return [torch.stack([(height * b).sum(0) for b in basis]) for height in heights]
 
 
-def _at_edges(slope: Tensor, pieces: Pieces, count: int) -> Tensor:
+def _at_edges(task: _Task, pieces: Pieces, coefficients: Tensor) -> Tensor:
     """Chebyshev polynomials at the edges over |u'|: what the derivative of a jump integrates to."""
+    slope, count = task.panel.slope @ coefficients, len(coefficients)
     ends = torch.cat([pieces.lower, pieces.upper])
     proper = (pieces.upper > pieces.lower).repeat(2, 1) & (ends.abs() < 1)
     rate = chebyshev_sum(slope, ends).abs()

@@ -1,25 +1,42 @@
-"""Integrals of powers of polynomials times Chebyshev polynomials, over pieces of [-1, 1].
+"""Integrals of powers of polynomials times Lagrange polynomials, over pieces of [-1, 1].
 
-Arrays hold one panel in each column. Where a power is 0, 1 or 2 its integrals follow from those of
-Chebyshev polynomials alone, so that no panel needs nodes of its own.
+Arrays hold one panel in each column. Where a power is 0, 1 or 2 its product with a Lagrange
+polynomial is a polynomial of low degree, known by its values at nodes that all panels share: only
+the weights of these nodes depend on the pieces, and all the rest are matrix products.
 """
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+import scipy  # whose parts load when they are asked for: importing this package stays quick
 import torch
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .quadrature import constant
 
-__all__ = ["chebyshev_polynomials", "piece_integrals", "short_moments"]
+__all__ = ["chebyshev_polynomials", "chebyshev_sum", "piece_weights", "short_weights"]
 
 
-def chebyshev_polynomials(y: Tensor, count: int) -> Tensor:
-    """Chebyshev polynomials (count, ...) at y."""
+class _Grid(NamedTuple):
+    """Nodes for products of a degree.
+
+    Attributes:
+        values: From values at the nodes of a panel to those at these, (N, m).
+        shares: From Chebyshev polynomials (N + 1) at y to the nodes' weights on [-1, y], and, from
+            one number more, those on [-1, 1], (N, N + 2).
+    """
+
+    values: Tensor
+    shares: Tensor
+
+
+def chebyshev_polynomials(y: Tensor, count: int, first: Tensor | float = 1.0) -> Tensor:
+    """Chebyshev polynomials (count, ...) at y, times a factor."""
     basis = y.new_empty(count, *y.shape)
-    basis[0], basis[1] = 1, y
+    basis[0] = first
+    torch.mul(y, first, out=basis[1])
     twice = 2 * y
     for k in range(2, count):
         torch.mul(twice, basis[k - 1], out=basis[k])
@@ -27,51 +44,63 @@ def chebyshev_polynomials(y: Tensor, count: int) -> Tensor:
     return basis
 
 
-def piece_integrals(lower: Tensor, upper: Tensor, count: int) -> Tensor:
-    """Integrals of Chebyshev polynomials over all pieces (K, n), (count, n)."""
-    ends = chebyshev_polynomials(torch.cat([upper, lower]), count + 1)
-    change = ends[:, : len(upper)].sum(1) - ends[:, len(upper) :].sum(1)
-    return _antiderivatives(count, change.dtype, change.device) @ change
+def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Polynomials with coefficients (m, n) at x (..., n), by Clenshaw's recurrence."""
+    twice = 2 * x
+    above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
+    for c in coefficients[1:-1].flip(0):
+        above, current = current, torch.addcmul(c - above, twice, current)
+    if len(coefficients) == 1:
+        return current
+    return torch.addcmul(coefficients[0] - above, x, current)
 
 
-def short_moments(coefficients: Tensor, power: int, integrals: Tensor) -> Tensor:
-    """Integrals of a polynomial's power times Chebyshev polynomials, (m, n).
+def piece_weights(order: int, power: int, lower: Tensor, upper: Tensor, is_single: bool) -> Tensor:
+    """Weights (N, n) on all pieces for products of a power with m Lagrange polynomials.
 
     Args:
-        coefficients: Chebyshev coefficients of the polynomial (m, n).
-        power: 0, 1 or 2.
-        integrals: Those of Chebyshev polynomials, (count, n) with count > (power + 1)(m - 1).
+        order: How many Lagrange polynomials there are.
+        power: From 0 to 2.
+        lower: Lower ends (K, n).
+        upper: Upper ends (K, n).
+        is_single: Whether there is one piece, which begins or ends where the panel does.
     """
-    order = len(coefficients)
-    if power == 0:
-        return integrals[:order]
-    if power == 2:
-        values, back = _squaring(order, coefficients.dtype, coefficients.device)
-        coefficients = back @ (values @ coefficients).square_()
-    # T_j T_l = (T_{j + l} + T_|j - l|)/2: slices of the integrals, the second reversed.
-    mirrored = torch.cat([*integrals[1:order].split(1)[::-1], integrals])
-    ahead = torch.zeros_like(integrals[:order])
-    behind = torch.zeros_like(ahead)
-    for j, c in enumerate(coefficients):
-        ahead.addcmul_(c, integrals[j : j + order], value=0.5)
-        behind.addcmul_(c, mirrored[j : j + order], value=0.5)
-    return ahead.add_(torch.cat(behind.split(1)[::-1]))
+    shares = _grid(order, power, upper.dtype, upper.device).shares
+    count = shares.shape[1] - 1
+    if not is_single:
+        ends = chebyshev_polynomials(torch.cat([upper, lower]), count)
+        return shares[:, :-1] @ (ends[:, : len(upper)].sum(1) - ends[:, len(upper) :].sum(1))
+    last = (upper[0] == 1).to(upper)
+    root = torch.where(last > 0, lower[0], upper[0])
+    found = shares[:, :-1] @ chebyshev_polynomials(root, count, 1 - 2 * last)
+    return found.addr_(shares[:, -1], last)
+
+
+def short_weights(u: Tensor, powers: list[int], weights: Tensor) -> list[Tensor]:
+    """Integrals of powers of polynomials times Lagrange polynomials, (m, n) for each power.
+
+    Args:
+        u: Values of the polynomials at the nodes of panels, (m, n).
+        powers: From 0 to 2.
+        weights: `piece_weights` for the greatest power.
+    """
+    values = _grid(len(u), max(powers), u.dtype, u.device).values
+    found, at = [weights], values @ u
+    for _ in range(max(powers)):
+        found.append(found[-1] * at)
+    return [values.T @ found[power] for power in powers]
 
 
 @cache
-def _antiderivatives(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """From Chebyshev polynomials to antiderivatives, (count, count + 1)."""
-    found = np.zeros((count, count + 1))
-    for j in range(count):
-        antiderivative = chebyshev.chebint(np.eye(count)[j])
-        found[j, 1 : j + 2] = antiderivative[1 : j + 2]
-    return constant(found, dtype, device)
-
-
-@cache
-def _squaring(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """From coefficients to values at enough points, and from their squares to coefficients."""
-    count = 2 * order - 1
-    values = chebyshev.chebvander(chebyshev.chebpts1(count), count - 1).astype(np.float64)
-    back = np.linalg.inv(values).astype(np.float64)
-    return constant(values[:, :order], dtype, device), constant(back, dtype, device)
+def _grid(order: int, power: int, dtype: torch.dtype, device: torch.device) -> _Grid:
+    nodes, _ = scipy.special.roots_legendre(order)
+    count = (power + 1) * (order - 1) + 1
+    places, weights = scipy.special.roots_legendre(count)
+    coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+    values = chebyshev.chebvander(places, order - 1) @ coefficients
+    lagrange = np.linalg.inv(chebyshev.chebvander(places, count - 1))
+    shares = np.zeros((count, count + 2))
+    for j, c in enumerate(lagrange.T):
+        shares[j, : count + 1] = chebyshev.chebint(c, lbnd=-1)
+    shares[:, -1] = weights
+    return _Grid(constant(values, dtype, device), constant(shares, dtype, device))

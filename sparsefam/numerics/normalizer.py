@@ -1,18 +1,16 @@
 r"""Deformed exponentials of scores on panels: their normaliser, their weights, their derivatives.
 
-$p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has mass 1 for one $A$. The norm
-$\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex and decreasing in $A$ (Minkowski), so Newton's
-method on it rises to the root from any lower bound and never passes it. No derivative goes through
-the steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
+$p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has mass 1 for one $A$, which is found by Newton's method
+on a norm, as `levels` says. No derivative goes through the steps:
+$dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .deformed import expm1_ratio
+from .levels import level_step, nearby_level
 from .power_integrals import (
     fold_rows,
     power_slopes,
@@ -27,10 +25,10 @@ from .weights import find_weights
 
 __all__ = ["normalized_weights"]
 
-# A step after which the error is that of the rule's own weights, so that effective ones come next.
-_NEAR = 1e-3
 # An error of the mass that falls no more is rounding's if it is below this.
 _STALLED = 0.1
+# Units of rounding by which a mass may be wrong in float32 at first, and after a step.
+_CLOSE = (4, 8)
 # Steps after the first effective weights, at most.
 _MOST_STEPS = 30
 
@@ -52,99 +50,106 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
     return level + top, w, lowered, mass
 
 
-def _solve(f: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, ...]:
-    """The normaliser (R,), the weights of the power and of the lowered one, and the mass (R,)."""
-    level = _nearly(f, measure, of)
-    weights, lowered = find_weights(f - level, measure, of, "power lowered")
-    looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
-    close = torch.finfo(f.dtype).eps * measure.numel() ** 0.5
-    rows, best, before = None, math.inf, (level, weights, lowered)
-    # Where values are not looked at; the exponential's normaliser is exact by now.
-    blind = 0 if of.is_exponential else 3 if f.dtype == torch.float64 else 2
-    for _ in range(_MOST_STEPS if looks else blind):
-        mass = sum_panels(weights)
-        if looks:
-            error = (mass - 1).abs()
-            worst = float(error.amax())
-            if worst < _STALLED and worst >= best:
-                # Rounding leaves steps that no longer help.
-                level, weights, lowered = before
-                break
-            if worst <= close:
-                break
-            best, rows, before = worst, _few(error > close), (level, weights, lowered)
-        step = _step(mass, sum_panels(lowered), of.eps)
-        level, weights, lowered = _moved(level, step, weights, lowered, f, measure, of, rows)
-    mass = sum_panels(weights)
-    # The last step is so small that the weights follow it along their derivative.
-    step = _step(mass, sum_panels(lowered), of.eps)
-    return level + step, weights - step * lowered, lowered, mass
+class _Found(NamedTuple):
+    """What was found for each row.
 
-
-def _few(rows: Tensor) -> Tensor | None:
-    """The indices of rows (R,) for which something is left to do; None if these are many."""
-    found = rows.nonzero().squeeze(-1)
-    return None if 2 * len(found) > len(rows) else found
-
-
-def _moved(
-    level: Tensor,
-    step: Tensor,
-    weights: Tensor,
-    lowered: Tensor,
-    f: Tensor,
-    measure: Tensor,
-    of: Power,
-    rows: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A level and the weights there after a step, of all rows or of some."""
-    if rows is None:
-        level = level + step
-        weights, lowered = find_weights(f - level, measure, of, "power lowered")
-        return level, weights, lowered
-    level = level.index_add(0, rows, step[rows])
-    part = of._replace(eps=of.eps[rows]) if isinstance(of.eps, Tensor) else of
-    here, below = find_weights(f[..., rows] - level[rows], measure, part, "power lowered")
-    return level, weights.index_copy(-1, rows, here), lowered.index_copy(-1, rows, below)
-
-
-def _nearly(f: Tensor, measure: Tensor, of: Power) -> Tensor:
-    """The normaliser (R,) by the rule's own weights."""
-    share = measure.reshape(1, -1)
-    if of.is_exponential:
-        return torch.logsumexp(f.flatten(0, 1) + share.T.log(), 0)
-    level = _lower_bound(f, measure, of.eps)
-    looks = f.numel() > 0 and not (f.is_cuda or torch.compiler.is_compiling())
-    for _ in range(6 if f.dtype == torch.float32 else 8):
-        mass, rate = (share @ v.flatten(0, 1) for v in of.pair(f - level))
-        step = _step(mass[0], rate[0], of.eps)
-        level = level + step
-        if looks and step.amax() < _NEAR:
-            break
-    return level
-
-
-def _step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
-    log = mass.log()
-    return log * expm1_ratio(eps * log) * torch.exp((1 - eps) * log) / rate
-
-
-def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
-    """The best of Jensen's bounds over all nodes, each panel, each node: mass is at least 1 there.
-
-    On a set S, A >= E_S[f] - log_{2 - alpha}(1 / Q(S)).
+    Attributes:
+        level: The normaliser (R,).
+        weights: Of the power, (m, G, R).
+        lowered: Of the lowered power, (m, G, R).
+        mass: Of the former, (R,).
+        second: Of the power lowered twice, if they are of use.
     """
 
-    def bound(mean: Tensor, share: Tensor) -> Tensor:
-        log = -share.clamp_min(torch.finfo(f.dtype).tiny).log()
-        return mean - log * expm1_ratio(eps * log)
+    level: Tensor
+    weights: Tensor
+    lowered: Tensor
+    mass: Tensor
+    second: Tensor | None
 
-    by_panel = measure.sum(0)
-    sums = (f * measure).sum(0)
-    whole = bound(sums.sum(0) / measure.sum(), measure.sum())
-    panels = bound(sums / by_panel.clamp_min(torch.finfo(f.dtype).tiny), by_panel).amax(0)
-    nodes = bound(f, measure).flatten(0, 1).amax(0)
-    return torch.maximum(whole, torch.maximum(panels, nodes))
+
+def _solve(f: Tensor, measure: Tensor, of: Power) -> _Found:
+    if of.is_exponential:
+        level = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
+        return _followed(_at(level, f, measure, of), of)
+    level = nearby_level(f, measure, of)
+    if f.numel() and not (f.is_cuda or torch.compiler.is_compiling()):
+        return _followed(_settled(level, f, measure, of, None), of)
+    found = _at(level, f, measure, of)
+    for _ in range(3 if f.dtype == torch.float64 else 2):
+        found = _at(found.level + _step(found, of), f, measure, of)
+    return _followed(found, of)
+
+
+def _at(level: Tensor, f: Tensor, measure: Tensor, of: Power) -> _Found:
+    if f.dtype == torch.float32 and _is_whole(of) and not torch.compiler.is_compiling():
+        weights, lowered, second = find_weights(f - level, measure, of, "power lowered second")
+        return _Found(level, weights, lowered, sum_panels(weights), second)
+    weights, lowered = find_weights(f - level, measure, of, "power lowered")
+    return _Found(level, weights, lowered, sum_panels(weights), None)
+
+
+def _is_whole(of: Power) -> bool:
+    """Whether weights have two derivatives in the level; float64 takes a step more instead."""
+    return not isinstance(of.eps, Tensor) and of.exponent in (2, 3, 4)
+
+
+def _step(found: _Found, of: Power) -> Tensor:
+    return level_step(found.mass, sum_panels(found.lowered), of.eps)
+
+
+def _followed(found: _Found, of: Power) -> _Found:
+    """After a last step, so small that the weights follow it along their derivatives."""
+    step, lowered, mass = _step(found, of), found.lowered, found.mass
+    weights = found.weights - step * lowered
+    if found.second is not None:
+        rate = of.lowered().factor * step
+        weights = weights.addcmul_(step * rate, found.second, value=0.5)
+        lowered = torch.addcmul(lowered, rate, found.second, value=-1)
+        # Where steps were not followed the mass tells what rounding left.
+        near = (mass - 1).abs() <= torch.finfo(mass.dtype).eps ** 0.5
+        mass = torch.where(near, sum_panels(weights), mass)
+    return _Found(found.level + step, weights, lowered, mass, None)
+
+
+def _settled(
+    level: Tensor, f: Tensor, measure: Tensor, of: Power, before: Tensor | None, depth: int = 0
+) -> _Found:
+    """Weights where the mass is 1 to rounding: rows that are not there yet take further steps.
+
+    Args:
+        level: Where to begin (R,).
+        f: Scores (m, G, R).
+        measure: Weights of the rule (m, G, 1).
+        of: The power.
+        before: The errors of the mass (R,) a step before.
+        depth: How many steps there have been.
+    """
+    found = _at(level, f, measure, of)
+    error = (found.mass - 1).abs()
+    eps = torch.finfo(f.dtype).eps
+    close = eps * measure.numel() ** 0.5
+    if f.dtype == torch.float32:
+        close = _CLOSE[depth > 0] * eps
+    open_ = error > (close if found.second is None else eps**0.5)
+    if before is not None:
+        # Rounding leaves steps that no longer help.
+        open_ &= (error < before) | (error >= _STALLED)
+    rows = open_.nonzero().squeeze(-1)
+    if not len(rows) or depth == _MOST_STEPS:
+        return found
+    at = (level + _step(found, of))[rows]
+    part = of._replace(eps=of.eps[rows]) if isinstance(of.eps, Tensor) else of
+    some = f if len(rows) == len(level) else f.index_select(-1, rows)
+    next_ = _settled(at, some, measure, part, error[rows], depth + 1)
+    better = (next_.mass - 1).abs() <= error[rows]
+    if len(rows) == len(level) and bool(better.all()):
+        return next_
+    rows = rows[better]
+    for old, new in zip(found, next_, strict=True):
+        if old is not None and new is not None:
+            old.index_copy_(-1, rows, new[..., better])
+    return found
 
 
 class _Normalized(torch.autograd.Function):
@@ -152,7 +157,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        return _solve(f, measure, Power(eps))
+        return tuple(_solve(f, measure, Power(eps))[:4])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -176,18 +181,16 @@ class _Normalized(torch.autograd.Function):
             rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
             torch._assert_async(torch._is_all_true(above == 0), rule)
             above = None
-        x = f - level
-        mass = sum_panels(escort)
         # d/df at fixed A first, and then what A follows: the mass stays 1.
-        found = torch.zeros_like(x) if grad is None else escort * grad
+        found = torch.zeros_like(f) if grad is None else escort * grad
         if above is not None:
-            found = found + second_weights(x, measure, of) * above
+            found = found + second_weights(f - level, measure, of) * above
         drift = -sum_panels(found)
         if by_level is not None:
             drift = drift + by_level
-        found = found + escort * (drift / mass)
-        by_eps = None
+        drift = drift / sum_panels(escort)
+        found, by_eps = torch.addcmul(found, escort, drift), None
         if ctx.needs_input_grad[2]:
-            direct = drift / mass if grad is None else grad + drift / mass
-            by_eps = power_slopes(x, measure, of, direct, above)
+            direct = drift if grad is None else grad + drift
+            by_eps = power_slopes(f - level, measure, of, direct, above)
         return found, None, by_eps

@@ -116,7 +116,9 @@ class _Effective(torch.autograd.Function):
         x, measure, lowered, of = saved_power(ctx, Power(1.0, ctx.ratio, ctx.order))
         found, by_eps = None, None
         if grad is not None:
-            found = of.factor * (lowered * grad)
+            found = lowered * grad
+            if of.order or of.ratio != 1:
+                found = of.factor * found
             if ctx.needs_input_grad[2]:
                 by_eps = power_slopes(x, measure, of, grad, above)
         if above is not None:

@@ -18,7 +18,7 @@ _LARGEST = 20.0
 _LOG_PEAK = math.log(2) - 0.5 * math.log(2 * math.pi)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is there
 class Profile:
     r"""Even function on $[-1, 1]$, a polynomial on each half.
 

@@ -123,13 +123,14 @@ class Power(NamedTuple):
         |---|---|
         | power | v |
         | lowered | the power with the exponent less one |
+        | second | the power with the exponent less two |
         | slope | derivative of v in eps, at order 0 |
         | log | v L |
         | log_lowered | derivative of v L in x |
         | log_slope | derivative of v L in eps, at order 0 |
         """
-        if names == ("power", "lowered"):
-            return list(self.pair(x))
+        if names[:2] == ("power", "lowered"):
+            return [*self.pair(x), *(self._function(name, x) for name in names[2:])]
         return [self._function(name, x) for name in names]
 
     def _function(self, name: str, x: Tensor) -> Tensor:
@@ -137,6 +138,8 @@ class Power(NamedTuple):
             return self.at(x)
         if name == "lowered":
             return self.lowered().at(x)
+        if name == "second":
+            return self.lowered().lowered().at(x)
         if name == "log":
             return self.at(x) * self.log_base(x)
         if name == "log_lowered":

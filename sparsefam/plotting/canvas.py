@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ..attention.arguments import Domain, box_of
+from ..numerics.arguments import is_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +48,8 @@ def current_axes(ax: "Axes | None") -> "Axes":
 
 def check_count(name: str, count: int, limit: int) -> int:
     """The number of lines to draw, at most `limit`."""
+    if not is_count(limit):
+        raise ValueError(f"limit must be a positive integer, got {limit!r}")
     if count > limit:
         raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
     return count
@@ -56,8 +59,9 @@ def names_of(label: str | Sequence[str] | None, count: int) -> list[str | None]:
     """The label of each line, given as one for the first or as one for each."""
     if label is None or isinstance(label, str):
         return [label, *[None] * (count - 1)]
-    if len(label) != count:
-        raise ValueError(f"label must be one name or {count} of them, got {list(label)}")
+    named = isinstance(label, Sequence) and all(x is None or isinstance(x, str) for x in label)
+    if not named or len(label) != count:
+        raise ValueError(f"label must be one name or {count} of them, got {label!r}")
     return list(label)
 
 
