@@ -21,8 +21,9 @@ test: $(STAMP) ## the test suite, doctests included
 test-slow: $(STAMP) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
-triton: $(STAMP) ## install Triton (200 MB, 700 on disk): with it, `make test` interprets the GPU kernels
+triton: $(STAMP) ## the GPU kernels' tests in Triton's interpreter: installs 200 MB
 	$(BIN)/pip install -c constraints.txt -e '.[triton]'
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_fused.py
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check

@@ -130,8 +130,9 @@ class BaseMeasure:
     def breaks(self, axis: int) -> Tensor:
         """Where a factor jumps."""
         factor = self.factors[axis]
-        empty = torch.empty(0, dtype=torch.float64)
-        return factor.breaks if isinstance(factor, UniformOn) else empty
+        if isinstance(factor, UniformOn):
+            return factor.breaks
+        return self.centre(axis).new_empty(0)
 
     def centre(self, axis: int) -> Tensor:
         """Some location inside a factor's support, its mean if it has one."""
