@@ -29,6 +29,7 @@ Way = Callable[[SparseDistribution, Basis, Tensor], Tensor | None]
 DEVICE = "cuda" if ON_GPU else "cpu"
 TOLERANCE = 1e-5
 
+
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ON_GPU:
