@@ -101,6 +101,18 @@ def test_second_derivatives_are_those_of_pairs() -> None:
     assert relative(curvature(torch.float32).double(), curvature(F64)) < 2e-5
 
 
+def test_gradients_of_many_outputs_at_once() -> None:
+    loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
+    loc.requires_grad_()
+    spread = torch.tensor(0.5).expand(len(centers))
+    total = gaussians_under_ball(loc, tril, centers, spread, 1.0).sum(-1)
+    (found,) = torch.autograd.grad(
+        total, loc, torch.eye(3), is_grads_batched=True, retain_graph=True
+    )
+    each = [torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total]
+    torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
+
+
 def test_what_it_is_not_for() -> None:
     loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
     one = torch.full((len(centers),), 0.5)

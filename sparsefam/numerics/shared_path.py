@@ -167,11 +167,14 @@ class _SharedPath(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         inputs, rows = ctx.saved_tensors[:4], _Rows(*ctx.saved_tensors[4:])
-        if torch.is_grad_enabled():
+        again = torch.is_grad_enabled()
+        # `is_grads_batched` has no rules for some of the operations here.
+        if again or torch._C._functorch.is_legacy_batchedtensor(grad):
             needed = ctx.needs_input_grad
-            wanted = [x for x, need in zip(inputs[:2], needed, strict=False) if need]
-            values = ctx.by_pairs(inputs, ctx.exponent)
-            found = iter(torch.autograd.grad(values, wanted, grad, create_graph=True))
+            with torch.enable_grad():
+                wanted = [x for x, need in zip(inputs[:2], needed, strict=False) if need]
+                values = ctx.by_pairs(inputs, ctx.exponent)
+            found = iter(torch.autograd.grad(values, wanted, grad, create_graph=again))
             slopes = [next(found) if need else None for need in needed[:2]]
         else:
             slopes = [*_pull_back(grad, rows, ctx.nodes, inputs[1], ctx.width)]
