@@ -17,8 +17,8 @@ from .memory import allocated_megabytes
 __all__ = ["Cost", "Method", "cost", "discrete", "narrow", "wide"]
 
 HEADS, CHANNELS, FUNCTIONS = 8, 64, 128
-# Of 64 rows, so that a block in float64 is as small as a block of queries.
-_ROWS = 64
+# Of 128 rows, so that a block in float64 is as small as a block of queries.
+_ROWS = 128
 # What libraries need when first called is over after so short a sequence.
 _FIRST = 256
 # Outputs and, if asked for, gradients in the inputs.

@@ -272,10 +272,11 @@ def test_tables_against_quadrature(
     due = by_quadrature(loc, scale, basis, coefficients)
     upstream = torch.randn(due.shape, generator=draw)
     assert len(used) == 1
-    assert apart(value, due) < 2e-6
+    assert apart(value, due) < 4e-7
     found = torch.autograd.grad(value, leaves, upstream)
     wanted = torch.autograd.grad(due, leaves, upstream.double())
-    assert max(apart(a, b) for a, b in zip(found, wanted, strict=True)) < 2e-5
+    for a, b, limit in zip(found, wanted, (3e-6, 2e-5, 3e-7), strict=True):
+        assert apart(a, b) < limit
 
 
 @pytest.mark.parametrize(
@@ -298,9 +299,7 @@ def test_other_densities_and_bases_do_without_tables(
     used = tables(monkeypatch)
     *inputs, coefficients = (x.float() for x in draws(1, 9, len(basis)))
     p = density(*inputs)
-    torch.testing.assert_close(
-        contexts(p, basis, coefficients), at_once(p, basis, coefficients), rtol=1e-4, atol=1e-5
-    )
+    assert apart(contexts(p, basis, coefficients), at_once(p, basis, coefficients)) < 2e-6
     assert bool(used) == tabled
 
 
@@ -316,7 +315,7 @@ def test_derivatives_that_tables_do_not_have(monkeypatch: pytest.MonkeyPatch) ->
         (one,) = torch.autograd.grad(each.square().sum(), loc, create_graph=True)
         found.append([many, one, *torch.autograd.grad(one.square().sum(), loc)])
     assert len(used) == 1
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+    assert max(apart(a, b) for a, b in zip(*found, strict=True)) < 2e-5
 
 
 def test_only_what_is_not_a_number_is_none_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,15 @@ def cells_of(basis: Basis) -> Cells | None:
 def tabulate(cells: Cells, coefficients: Tensor) -> Tensor:
     """The table (rows, E) of coefficients (N, E).
 
-    First the rows of each power, cell by cell, then those of the three constants: antiderivatives
-    in the middle of a cell, cell by cell and level by level. Lengths are in units of half a cell.
+    First the rows of each cell, power by power, so that a query reads neighbours; then those of the
+    three constants: antiderivatives in the middle of a cell, cell by cell and level by level.
+    Lengths are in units of half a cell.
     """
     _, to_powers, to_integrals = _matrices()
     rows, channels = cells.size * (POWERS + 3 * cells.levels), coefficients.shape[-1]
     table = coefficients.new_empty(rows, channels)
-    powers, constants = _split(cells, table)
+    powers, constants = _split(cells, table, (cells.size, POWERS))
+    powers = powers.transpose(0, 1)
     integrals = to_powers.new_empty(6, cells.size, channels)
     for block, near, gauss in _gaussians(cells):
         values = (gauss @ coefficients[near].double()).unflatten(0, (POWERS, -1)).flatten(1)
@@ -104,9 +106,9 @@ def tabulate(cells: Cells, coefficients: Tensor) -> Tensor:
 
 
 def untabulate(cells: Cells, slopes: Tensor) -> Tensor:
-    """Gradients in coefficients, (N, E) in float64, of those in the table."""
+    """Gradients in coefficients, (N, E) in float64, of those in the table, its powers outermost."""
     _, to_powers, to_integrals = _matrices()
-    powers, constants = _split(cells, slopes)
+    powers, constants = _split(cells, slopes, (POWERS, cells.size))
     # All is linear, and no matter where.
     integrals = to_powers.new_zeros(6, cells.size, slopes.shape[-1], requires_grad=True)
     with torch.enable_grad():
@@ -126,11 +128,11 @@ def untabulate(cells: Cells, slopes: Tensor) -> Tensor:
     return found
 
 
-def _split(cells: Cells, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Its rows of powers (n, cells, E) and those of constants (3, cells, levels, E)."""
+def _split(cells: Cells, table: Tensor, order: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Its rows of powers (*order, E) and those of constants (3, cells, levels, E)."""
     first = cells.size * POWERS
     constants = table[first:].view(3, cells.size, cells.levels, -1)
-    return table[:first].view(POWERS, cells.size, -1), constants
+    return table[:first].view(*order, -1), constants
 
 
 def _from_first(integrals: Tensor) -> tuple[Tensor, Tensor]:

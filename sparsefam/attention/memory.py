@@ -44,7 +44,7 @@ class ForgettingMemory(nn.Module):
         _require_regression(regression)
         if not _is_share(keep):
             raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
-        self.regression, self.keep = regression, keep
+        self.regression, self.keep = regression, float(keep)
 
     def extra_repr(self) -> str:
         return f"keep={self.keep}"
@@ -110,7 +110,7 @@ class ContractingMemory(nn.Module):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
         if regression.basis.event_shape:
             raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
-        self.regression, self.tau, self.samples = regression, tau, samples
+        self.regression, self.tau, self.samples = regression, float(tau), samples
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, samples={self.samples}"
@@ -206,8 +206,12 @@ def _require_like(state: object, found: Tensor) -> None:
 
 
 def _require_known(state: dict[str, Tensor], reset: Tensor | None) -> None:
-    for name, x in state.items():
-        known = x.isfinite()
-        if reset is not None:
-            known = known | reset.reshape(-1, *[1] * (x.ndim - 1))
-        require(known, f"{name} must be finite where it is not reset", x.expand(known.shape))
+    known = {name: x.isfinite() for name, x in state.items()}
+    if reset is not None:
+        known = {name: x | reset.reshape(-1, *[1] * (x.ndim - 1)) for name, x in known.items()}
+    # One question to the device.
+    together = torch.stack([x.all() for x in known.values()])
+    if torch.compiler.is_compiling() or not torch._is_all_true(together):
+        for name, x in known.items():
+            rule = f"{name} must be finite where it is not reset"
+            require(x, rule, state[name].expand(x.shape))

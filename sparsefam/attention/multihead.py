@@ -1,5 +1,6 @@
 """What layers that are called like `torch.nn.MultiheadAttention` have in common."""
 
+import torch
 from torch import Size, Tensor
 from torch.nn import Module
 
@@ -8,6 +9,9 @@ from .inputs import Expected
 from .prepared import Prepared
 
 __all__ = ["Multihead"]
+
+# Weights of any other are quantised, and their layers take what these do.
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Multihead(Prepared):
@@ -47,8 +51,8 @@ class Multihead(Prepared):
     def _expected(self, event: Size, sharded: bool, projection: Module) -> Expected:
         """What inputs should be, at positions of an event shape, for a projection of theirs."""
         # Whatever is put in place of a linear layer may have no weight, or one that is no tensor.
-        weight = getattr(projection, "weight", None)
-        dtype = weight.dtype if isinstance(weight, Tensor) else None
+        dtype = getattr(getattr(projection, "weight", None), "dtype", None)
+        dtype = dtype if dtype in _FLOATS else None
         channels = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         return Expected(channels, self.num_heads, event, self.batch_first, sharded, dtype)
 

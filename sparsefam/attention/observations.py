@@ -6,7 +6,7 @@ import torch
 from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
-from ..numerics.normal_equations import blocks, over_events
+from ..numerics.normal_equations import over_events
 from ..numerics.smoothing import unseen
 
 __all__ = ["Faults", "check_real", "check_shapes", "faults", "reached", "require"]
@@ -95,20 +95,20 @@ def faults(
     values: Tensor,
     mask: Tensor | None,
     window: tuple[Tensor, Tensor] | None,
-    rows: int,
+    energy: Tensor,
 ) -> Faults:
-    """Counts faults a block of so many rows at a time; `window` is the box, if it is asked for."""
-    counts = []
-    for block in blocks(values.shape[1], rows):
-        t, h = positions[:, block], values[:, block]
-        part = None if mask is None else mask[:, block]
-        outside = torch.zeros_like(t, dtype=torch.bool)
-        if window is not None:
-            outside = (t < window[0]) | (t > window[1])
-        outside = outside.flatten(2).any(-1) if t.ndim > 2 else outside
-        wrong = (~t.isfinite(), ~h.isfinite(), outside)
-        counts.append(torch.stack([(bad & _taken(part, bad)).sum() for bad in wrong]))
-    return Faults(*torch.stack(counts).sum(0))
+    """Counts faults; `window` is the box, if it is asked for, and `energy` the values' squares."""
+    outside = torch.zeros_like(positions, dtype=torch.bool)
+    if window is not None:
+        outside = (positions < window[0]) | (positions > window[1])
+    outside = outside.flatten(2).any(-1) if positions.ndim > 2 else outside
+    wrong = [~positions.isfinite(), outside]
+    # Values whose squares have a finite sum are finite, and need not be read once more.
+    if torch.compiler.is_compiling() or not torch._is_all_true(energy.isfinite()):
+        wrong.insert(1, ~values.isfinite())
+    counts = [(bad & _taken(mask, bad)).sum() for bad in wrong]
+    of_values = counts[1] if len(counts) > 2 else torch.zeros_like(counts[0])
+    return Faults(counts[0], of_values, counts[-1])
 
 
 def _taken(mask: Tensor | None, like: Tensor) -> Tensor:

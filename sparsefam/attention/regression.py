@@ -166,12 +166,12 @@ class RidgeRegression(nn.Module):
         given = positions.ndim == 1 + len(event)
         positions = positions.unsqueeze(0) if given else positions
         rows = self._rows(*values.shape[::2])
-        found = None
-        if self.validate_args:
-            found = faults(positions, values, mask, self._window(), rows)
         # Shards differ in length, and buffers that do so are too much for some wrappers.
         shared = (given or len(positions) < len(values)) and mask is None and self.group is None
         sums = self._sums(positions, values, mask, rows, shared)
+        found = None
+        if self.validate_args:
+            found = faults(positions, values, mask, self._window(), sums.energy)
         if self.group is not None:
             sums, found = _over_ranks(sums, found, self.group)
         if found is not None:

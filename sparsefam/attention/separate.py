@@ -1,5 +1,7 @@
 """A value function for each query, fitted to the observations that it may read."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -61,12 +63,11 @@ def _statistics(
     each = positions.reshape(-1, *positions.shape[positions.dim() - 1 - event :])
     # Shape (B, groups, L, rest).
     h = values.unflatten(2, (groups, values.shape[2] // groups)).flatten(3).movedim(2, 1)
-    sums = None
-    for block in blocks(h.shape[2], _rows(regression, len(each), h)):
-        parts = each[:, block], h[:, :, block], weights[..., block]
-        more = _sums(regression.basis, *(x.double() for x in parts))
-        sums = more if sums is None else [a + b for a, b in zip(sums, more, strict=True)]
-    gram, cross, energy = sums or more
+    parts = (
+        _sums(regression.basis, each[:, block], h[:, :, block], weights[..., block])
+        for block in blocks(h.shape[2], _rows(regression, len(each), h))
+    )
+    gram, cross, energy = reduce(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], parts)
     size = len(regression.basis)
     gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, h.shape[-1]))
     return Statistics(gram, cross, energy.squeeze(-1), weights.sum(-1).flatten()), groups
@@ -82,7 +83,7 @@ def _rows(regression: RidgeRegression, grids: int, h: Tensor) -> int:
 
 def _sums(basis: Basis, positions: Tensor, h: Tensor, weights: Tensor) -> list[Tensor]:
     """Weighted sums of one block, over what is flat: examples, groups, queries; functions."""
-    design = basis(positions).double()
+    design, h = basis(positions.double()).double(), h.double()
     squares = (design.unsqueeze(-1) * design.unsqueeze(-2)).flatten(2)
     # Whatever has the same positions makes further rows of one product.
     rows = weights.shape[:3].numel() // max(len(design), 1)

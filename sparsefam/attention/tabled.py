@@ -92,8 +92,8 @@ def _of_densities(
 
 
 def _sums(rows: Tensor, table: Tensor, weights: Tensor) -> Tensor:
-    """Rows (Q, R) of a table times weights (..., Q), summed: (Q, E)."""
-    weights = weights.flatten(0, -2).mT.contiguous()
+    """Rows (Q, R) of a table times weights (2, R / 2, Q), summed: (Q, E)."""
+    weights = weights.flatten(0, 1).mT.contiguous()
     return embedding_bag(rows, table, per_sample_weights=weights, mode="sum")
 
 
@@ -108,7 +108,8 @@ def _of_table(cells: Cells, loc: Tensor, scale: Tensor, upstream: Tensor) -> Ten
         by_cell = counts.unflatten(0, (-1, cells.levels)).sum(-1)
         firsts = [by_cell.cumsum(0) - by_cell] * POWERS + [counts.cumsum(0) - counts] * 3
         starts = torch.cat([first + i * len(key) for i, first in enumerate(firsts)]).int()
-        weights = ends.weights(_VALUES).flatten(1).index_select(1, order).flatten()
+        weights = ends.weights(_VALUES).transpose(0, 1).flatten(1)
+        weights = weights.index_select(1, order).flatten()
         who = (order % len(above)).int().repeat(len(firsts))
         more = embedding_bag(who, above, starts, per_sample_weights=weights, mode="sum")
         total = more if total is None else total.add_(more)
@@ -154,32 +155,34 @@ class _Ends(NamedTuple):
 
     def rows(self, cells: Cells) -> Tensor:
         """Of the table, (Q, 2 (n + 3))."""
-        found = self.cell.new_empty(POWERS + 3, *self.cell.shape)
-        steps = cells.size * torch.arange(POWERS, dtype=found.dtype).reshape(-1, 1, 1)
-        torch.add(self.cell, steps, out=found[:POWERS])
-        key = self.cell * cells.levels + (self.level + cells.size * POWERS)
-        torch.add(key, cells.levels * steps[:3], out=found[POWERS:])
-        return found.flatten(0, 1).mT.contiguous()
+        cell, steps = self.cell.mT.unsqueeze(-1), torch.arange(POWERS, dtype=torch.int32)
+        found = cell.new_empty(len(cell), 2, POWERS + 3)
+        torch.add(cell * POWERS, steps, out=found[..., :POWERS])
+        key = cell * cells.levels + (self.level + cells.size * POWERS).reshape(-1, 1, 1)
+        torch.add(key, cells.size * cells.levels * steps[:3], out=found[..., POWERS:])
+        return found.flatten(1)
 
     def weights(self, kind: "_Kind") -> Tensor:
-        """Of the rows, (n + 3, 2, Q)."""
+        """Of the rows, (2, n + 3, Q)."""
         u, (zero, one, two) = self.u, kind.slopes(self.x, self.inverse)
-        found = u.new_empty(POWERS + 3, *u.shape)
-        found[-1] = two
-        torch.addcmul(one, u, two, out=found[-2])
-        torch.addcmul(zero, u, one + found[-2], value=0.5, out=found[-3])
-        found[0], done = u, 1
+        found = u.new_empty(2, POWERS + 3, u.shape[-1])
+        found[:, -1] = two
+        torch.addcmul(one, u, two, out=found[:, -2])
+        torch.addcmul(zero, u, one + found[:, -2], value=0.5, out=found[:, -3])
+        found[:, 0], done = u, 1
         while done < POWERS:
             more = min(done, POWERS - done)
-            torch.mul(found[:more], found[done - 1], out=found[done : done + more])
+            last = found[:, done - 1 : done]
+            torch.mul(found[:, :more], last, out=found[:, done : done + more])
             done += more
         first, second, third = _factors()
-        shares = (first * zero).addcmul_(second, u * one).addcmul_(third, u * u * two)
-        found[:POWERS] *= shares
+        parts = (x.unsqueeze(1) for x in (zero, u * one, u * u * two))
+        zero, one, two = parts
+        found[:, :POWERS] *= (first * zero).addcmul_(second, one).addcmul_(third, two)
         if self.narrow is not None:
             found.masked_fill_(self.narrow, 0)
             moments = kind.moments(u[0], 1 / self.inverse[1])
-            found[:POWERS, 0] = torch.where(self.narrow, moments, found[:POWERS, 0])
+            found[0, :POWERS] = torch.where(self.narrow, moments, found[0, :POWERS])
         return found
 
 
@@ -239,9 +242,9 @@ _BY_SCALE = _Kind(_slopes_by_scale, _moments_by_scale)
 
 @cache
 def _factors() -> Tensor:
-    """What k powers are divided by in the antiderivatives of one power, (3, n, 1, 1)."""
+    """What k powers are divided by in the antiderivatives of one power, (3, n, 1)."""
     k = np.arange(POWERS)
     first = 1 / (k + 1)
     second = first / (k + 2)
-    rows = np.stack([first, second, second / (k + 3)])[..., None, None]
+    rows = np.stack([first, second, second / (k + 3)])[..., None]
     return constant(rows, torch.float32, torch.device("cpu"))

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor
 
+from .arguments import in_eager
+
 __all__ = ["Design", "blocks", "normal_sums", "over_events"]
 
 Design = Callable[..., Tensor]
@@ -24,8 +26,8 @@ def normal_sums(
     r"""The sums $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ over observations, in float64.
 
     $F_{\ell j} = \psi_j(t_\ell)$ and $H$ are formed `rows` rows at a time, for backward once more,
-    so that neither pass holds more of them. Of more than one block there is no forward-mode
-    derivative.
+    half as many at a time, so that neither pass holds more of them. Of more than one block there is
+    no forward-mode derivative.
 
     Args:
         design: Positions (S, l, *event) in float64 and parameters to $\psi$, (S, l, N).
@@ -66,16 +68,34 @@ def _sums(
     *parameters: Tensor,
 ) -> Sums:
     """All at once."""
+    found, h = _block(design, positions, values, mask, *parameters)
+    gram = found.mT @ found if square else found.new_zeros(())
+    return gram, _examples(found.mT @ _columns(h, found), h), _energy(h)
+
+
+def _block(
+    design: Design, positions: Tensor, values: Tensor, mask: Tensor | None, *parameters: Tensor
+) -> tuple[Tensor, Tensor]:
     t, h = _counted(mask, positions, values)
     (found,) = _counted(mask, design(t, *parameters))
-    gram = found.mT @ found if square else found.new_zeros(())
-    cross = torch.einsum("sln,scle->scne", found, _by_design(h, found))
-    return gram, cross.flatten(0, 1), h.square().sum((-2, -1))
+    return found, h
 
 
-def _by_design(x: Tensor, found: Tensor) -> Tensor:
-    """(B, ...) to (S, C, ...): the examples that share each of S designs."""
-    return x.reshape(len(found), len(x) // max(len(found), 1), *x.shape[1:])
+def _columns(x: Tensor, found: Tensor) -> Tensor:
+    """(B, l, E) to (S, l, C E): those of the C examples that share each of S designs."""
+    each = len(x) // max(len(found), 1)
+    return x.reshape(len(found), each, *x.shape[1:]).transpose(1, 2).flatten(2)
+
+
+def _examples(x: Tensor, like: Tensor) -> Tensor:
+    """The other way, of values like these (B, ..., E)."""
+    each = len(like) // max(len(x), 1)
+    found: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return found
+
+
+def _energy(h: Tensor) -> Tensor:
+    return h.square().sum((-2, -1))
 
 
 def _counted(mask: Tensor | None, *parts: Tensor) -> tuple[Tensor, ...]:
@@ -101,12 +121,14 @@ class _NormalSums(torch.autograd.Function):
         mask: Tensor | None,
         *parameters: Tensor,
     ) -> Sums:
-        total: Sums | None = None
+        sums: Any = (None, None, None)
         for block in blocks(values.shape[1], rows):
-            parts = _rows(block, positions, values, mask)
-            more = _sums(design, square, *parts, *parameters)
-            total = more if total is None else _add(total, more)
-        return total or more
+            found, h = _block(design, *_rows(block, positions, values, mask), *parameters)
+            gram = _grown(sums[0], found, found) if square else found.new_zeros(())
+            cross = _grown(sums[1], found, _columns(h, found))
+            sums = gram, cross, _total(sums[2], _energy(h))
+        gram, cross, energy = sums
+        return gram, _examples(cross, values), energy
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
@@ -128,7 +150,8 @@ class _NormalSums(torch.autograd.Function):
         pull = _Pull(design, [parameters[i] for i in learned], needed[0], needed[1], slopes)
         by_position, by_value = _Rows(positions), _Rows(values)
         by_parameter: list[Tensor | None] = [None] * len(parameters)
-        for block in blocks(values.shape[1], ctx.rows):
+        # A row takes twice as much as in forward.
+        for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
             of_t, of_h, of_learned = pull(*_rows(block, positions, values, mask))
             by_position.put(block, of_t)
             by_value.put(block, of_h)
@@ -137,8 +160,11 @@ class _NormalSums(torch.autograd.Function):
         return None, None, None, by_position.whole, by_value.whole, None, *by_parameter
 
 
-def _add(sums: Sums, more: Sums) -> Sums:
-    return sums[0] + more[0], sums[1] + more[1], sums[2] + more[2]
+def _grown(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """A total, in place where that is possible, and a block's product."""
+    if total is None:
+        return left.mT @ right
+    return total.baddbmm_(left.mT, right) if in_eager() else total + left.mT @ right
 
 
 def _total(*terms: Tensor | None) -> Tensor | None:
@@ -202,8 +228,7 @@ class _Pull(NamedTuple):
         _, of_cross, of_energy = self.slopes
         by_cross = None
         if of_cross is not None:
-            slope = _by_design(of_cross, found)
-            by_cross = torch.einsum("sln,scne->scle", found, slope).flatten(0, 1)
+            by_cross = _examples(found @ _columns(of_cross, found), h)
         by_energy = None if of_energy is None else 2 * h * of_energy[:, None, None]
         total = _total(by_cross, by_energy)
         return None if total is None else _counted(mask, total)[0]
@@ -215,7 +240,6 @@ class _Pull(NamedTuple):
             by_gram = found @ (of_gram + of_gram.mT)
         by_cross = None
         if of_cross is not None:
-            slope = _by_design(of_cross, found)
-            by_cross = torch.einsum("scle,scne->sln", _by_design(h, found), slope)
+            by_cross = _columns(h, found) @ _columns(of_cross, found).mT
         total = _total(by_gram, by_cross)
         return torch.zeros_like(found) if total is None else _counted(mask, total)[0]
