@@ -174,7 +174,8 @@ class _Integral(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, partials, frame = (ctx.saved_tensors[i:j] for i, j in ((0, 5), (5, 9), (9, 12)))
+        saved = ctx.saved_tensors  # read once, as checkpoints ask
+        inputs, partials, frame = saved[:5], saved[5:9], saved[9:]
         total: list[Any] = [None] * 5
         if grads[0] is not None:
             total = _pull_back(grads[0], inputs, partials, frame)

@@ -237,9 +237,10 @@ def save_power(ctx: Any, eps: Tensor | float, *tensors: Tensor) -> None:
 
 def saved_power(ctx: Any, of: Power) -> tuple[Any, ...]:
     """The tensors, and the power with the eps that was kept."""
+    *tensors, eps = saved = ctx.saved_tensors
     if ctx.number is not None:
-        return (*ctx.saved_tensors, of._replace(eps=ctx.number))
-    return (*ctx.saved_tensors[:-1], of._replace(eps=ctx.saved_tensors[-1]))
+        return (*saved, of._replace(eps=ctx.number))
+    return (*tensors, of._replace(eps=eps))
 
 
 def second_weights(x: Tensor, measure: Tensor, of: Power) -> Tensor:
