@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.errors import LiveError
+from rich.progress import Progress
 from scipy.integrate import trapezoid
+from scipy.optimize import brentq
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -109,6 +112,36 @@ def test_alphas_can_be_searched_behind_a_scaler() -> None:
     np.testing.assert_allclose(best.score(x), due.fit(scaled).score(scaled), rtol=1e-9)
 
 
+def test_settings_are_those_of_a_search_that_locates_edges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, unseen = two_bumps(500), two_bumps(500, 1)
+    found = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
+    monkeypatch.setattr(newton.Objective, "roughly", lambda objective: objective)
+    due = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
+    assert (found.bandwidth_, found.penalty_) == (due.bandwidth_, due.penalty_)
+    assert found.score(unseen) == pytest.approx(due.score(unseen), abs=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
+    """By scipy's root of the mass; each weight's power is the density's."""
+    rng, eps = np.random.default_rng(0), alpha - 1
+    scores, measure = 5 * rng.normal(size=300), rng.random(300) / 150
+
+    def density(level: float) -> Any:
+        return np.clip(1 + eps * (scores - level), 0, None) ** (1 / eps)
+
+    due = brentq(lambda level: measure @ density(level) - 1, -10, scores.max() + 10, xtol=1e-13)
+    shape = (10, 30, 1)
+    given = [torch.from_numpy(values).reshape(shape) for values in (scores, measure)]
+    level, power, lowered = newton._at_nodes(*given, eps)
+    assert float(level) == pytest.approx(due, abs=1e-11)
+    np.testing.assert_allclose(power.flatten(), measure * density(due), atol=1e-12)
+    escort = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
+    np.testing.assert_allclose(lowered.flatten(), escort, atol=1e-11)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_many_coefficients_come_near_by_lbfgs(
     alpha: float, monkeypatch: pytest.MonkeyPatch
@@ -150,9 +183,24 @@ def test_long_fits_show_themselves_on_terminals(
     monkeypatch.setattr(progress, "_LONG", -1.0 if long else 600.0)
     with progress.progress("SparseDensity", 2, None) as told:
         told("the first")
-    found = capsys.readouterr().out
+    out, found = capsys.readouterr()
+    assert out == ""
     assert ("SparseDensity" in found and "100%" in found) == bool(shown)
     assert "the first" not in found
+
+
+def test_a_bar_gives_way_to_the_callers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(self: Progress) -> None:
+        raise LiveError("only one at a time")  # as rich 13 does
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "_LONG", -1.0)
+    monkeypatch.setattr(Progress, "start", refused)
+    with progress.progress("SparseDensity", 2, None) as told:
+        told("the first")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_space_with_two_balls() -> None:

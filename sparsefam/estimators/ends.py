@@ -1,5 +1,6 @@
 """Where the support of an estimate ends: no further from data than those allow."""
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ __all__ = ["Outermost", "trimmed"]
 
 # Stretches of the box whose outermost observations are kept: groups may be as close together.
 _STRETCHES = 2**14
+# Minus the logarithm of the probability with which an estimate has more mass beyond them.
+_HALF = math.log(2)
 
 
 class Outermost(NamedTuple):
@@ -67,10 +70,10 @@ def trimmed(
 ) -> KernelExp | KernelDeformedExp:
     """A density of numbers under a uniform base, on the intervals of its support with observations.
 
-    Of n + 1 observations that can be exchanged each is the outermost with the same probability,
-    whatever the density: beyond the outermost of n (`size`) a mass of 1/(n + 1) is to be expected,
-    and an interval ends where there is more. Nothing is cut of densities that are positive
-    everywhere, or if observations are not given.
+    The mass m beyond the outermost of n observations (`size`) is more than t with a probability of
+    (1 - t)^n, whatever the density. Where the estimate has more than the median 1 - 2^(-1/n) beyond
+    them an interval ends, so that of true ends as many are further out as are not. Nothing is cut
+    of densities that are positive everywhere, or if observations are not given.
     """
     if seen is None or isinstance(p, KernelExp):
         return p
@@ -78,7 +81,7 @@ def trimmed(
     outermost = seen.within(*support.intervals.unbind(-1))
     some = outermost[:, 0] <= outermost[:, 1]
     ends, outermost = support.intervals[some], outermost[some]
-    due = torch.tensor([-1.0, 1.0], dtype=outermost.dtype) / (size + 1)
+    due = torch.tensor([1.0, -1.0], dtype=outermost.dtype) * torch.expm1(-_HALF / size)
     cut = p.icdf((p.cdf(outermost) + due).clamp(0, 1))
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return _restricted(p, torch.stack([lower, upper], -1))

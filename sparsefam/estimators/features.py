@@ -1,6 +1,6 @@
 """Scores in coordinates in which their norm is that of a vector, and what data say of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,10 +52,14 @@ class Features:
     def of(cls, kernel: Kernel, points: Tensor, panels: KernelPanels) -> "Features":
         """Those of inducing points (I, D), at the nodes of panels."""
         mixing = whitening(kernel, points)
+        return cls(kernel, points, mixing, mixing[:0]).on(panels)
+
+    def on(self, panels: KernelPanels) -> "Features":
+        """The same at the nodes of other panels."""
         matrix = panels.matrix
         if matrix is None:
-            matrix = kernel_matrix(kernel, points, panels.nodes).detach()
-        return cls(kernel, points, mixing, matrix.T @ mixing)
+            matrix = kernel_matrix(self.kernel, self.points, panels.nodes).detach()
+        return replace(self, on_nodes=matrix.T @ self.mixing)
 
     def at(self, x: Tensor) -> Tensor:
         """The functions at locations (n, D): (n, R)."""

@@ -1,6 +1,6 @@
 """The penalized Fenchel-Young loss of kernel scores, and its minimum by Newton's method."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,9 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
+from ..numerics.levels import level_step, nearby_level
 from ..numerics.normalizer import normalized_weights
+from ..numerics.truncated import Power
 from .features import Features, Statistics
 
 __all__ = ["Fit", "Objective"]
@@ -19,6 +21,10 @@ __all__ = ["Fit", "Objective"]
 _ARMIJO, _SHORTEST = 1e-4, 1e-8
 # With how many coefficients the first steps are not Newton's, and how many these are at most.
 _NEWTON, _LBFGS_STEPS = 2000, 200
+# Newton steps that take a mass that is nearly 1 to rounding.
+_LEVEL_STEPS = 2
+# Of numbers, the nodes at least where edges of supports are not located.
+_FINE = 512
 
 
 class _Point(NamedTuple):
@@ -79,21 +85,35 @@ class Objective:
         panels: Where they are integrated.
         data: What is known of the data.
         alpha: Entropic index from 1 to 2.
+        is_rough: Whether to sum over the nodes as if densities had no edges between them.
     """
 
     features: Features
     panels: KernelPanels
     data: Statistics
     alpha: float
+    is_rough: bool = False
 
     def __str__(self) -> str:
         return f"alpha {self.alpha:g}, {self.features.kernel}"
+
+    def roughly(self) -> "Objective":
+        """The same but for edges, with more nodes of numbers, so that these matter less."""
+        if self.alpha == 1:
+            return self
+        features, panels = self.features, self.panels
+        if len(panels.axes) == 1:
+            panels = panels.with_order(_FINE)
+        if panels is not self.panels:
+            features = features.on(panels.with_matrix_of(features.kernel, features.points))
+        return replace(self, features=features, panels=panels, is_rough=True)
 
     def _at(self, c: Tensor, penalty: float) -> _Point:
         phi, measure = self.features.on_nodes, self.panels.measure.unsqueeze(-1)
         eps = self.alpha - 1
         scores = (phi @ c).reshape(measure.shape)
-        level, weights, lowered, _ = normalized_weights(scores, measure, eps)
+        normalized = _at_nodes if self.is_rough else normalized_weights
+        level, weights, lowered, *_ = normalized(scores, measure, eps)
         weights, lowered = weights.flatten(), lowered.flatten()
         # In the plane and in space most nodes are off the support.
         (on,) = torch.nonzero((weights != 0) | (lowered != 0), as_tuple=True)
@@ -144,3 +164,15 @@ class Objective:
             if found.value <= at.value + _ARMIJO * size * promised or size < _SHORTEST:
                 return c + size * step, found
             size /= 2
+
+
+def _at_nodes(scores: Tensor, measure: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """`normalized_weights` of the rule alone: the level (1,), weights of p and of p^(2 - alpha)."""
+    of, top = Power(eps), scores.amax()
+    x = scores - top
+    level = nearby_level(x, measure, of)
+    for _ in range(_LEVEL_STEPS):
+        power, lowered = (measure * v for v in of.pair(x - level))
+        level = level + level_step(power.sum(), lowered.sum(), eps)
+    power, lowered = (measure * v for v in of.pair(x - level))
+    return level + top, power, lowered
