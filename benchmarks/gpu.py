@@ -24,7 +24,10 @@ from .report import Table
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
 LENGTHS = (4096, 16384, 65536, 262144)
-ALPHAS = {"2": 2.0, "3/2": 1.5, "1.7": 1.7}
+_ALPHAS = {"2": 2.0, "3/2": 1.5, "1.7": 1.7}
+# Alphas and dimensions, by the names of their rules.
+KINDS = {name: (alpha, 1) for name, alpha in _ALPHAS.items()}
+KINDS |= {f"{name} in the plane": (alpha, 2) for name, alpha in _ALPHAS.items()}
 # Queries whose contexts are checked against float64.
 _CHECKED = 512
 # Outputs of a call, and whether it has backward, too.
@@ -58,18 +61,32 @@ def measured() -> Ceilings:
     return Ceilings(copied, rates[torch.float32] / 2, H200.special, rates[torch.bfloat16])
 
 
+def densities(loc: Tensor, scale: Tensor, alpha: float) -> sf.distributions.SparseDistribution:
+    if loc.dim() == 3:
+        return sf.BetaGaussian(loc, scale, alpha=alpha, validate_args=False)
+    return sf.MultivariateBetaGaussian(loc, scale, alpha=alpha, validate_args=False)
+
+
 class Queries:
     """Densities as wide as a layer's are at first, and the coefficients of value functions."""
 
-    def __init__(self, length: int, alpha: float, dtype: torch.dtype) -> None:
+    def __init__(self, length: int, alpha: float, dtype: torch.dtype, dim: int = 1) -> None:
         draw = torch.Generator(device="cuda").manual_seed(0)
         there = {"generator": draw, "device": "cuda"}
-        self.loc = torch.rand(1, HEADS, length, **there)
-        self.scale = 0.2 * torch.exp(0.3 * torch.randn(1, HEADS, length, **there))
+        event = (dim,) * (dim - 1)
+        self.loc = torch.rand(1, HEADS, length, *event, **there)
+        self.scale = 0.2 * torch.exp(0.3 * torch.randn(1, HEADS, length, *event, **there))
+        if dim == 2:
+            # Wider, as those of the same sigma are in the plane, and turned.
+            self.scale = 1.7 * self.scale.diag_embed()
+            self.scale[..., 1, 0] = 0.1 * torch.randn(1, HEADS, length, **there)
         self.values = torch.randn(1, length, HEADS * CHANNELS, **there).to(dtype)
         self.positions = torch.rand(1, length, **there).sort(-1).values
         self.upstream = torch.randn(1, length, HEADS, CHANNELS, **there).to(dtype)
-        self.basis = GaussianRBF.grid(FUNCTIONS, 1.5 / FUNCTIONS).cuda()
+        if dim == 1:
+            self.basis = GaussianRBF.grid(FUNCTIONS, 1.5 / FUNCTIONS).cuda()
+        else:
+            self.basis = GaussianRBF.grid(FUNCTIONS, [0.2, 0.1], ndim=dim).cuda()
         self.regression = RidgeRegression(self.basis, 1e-2, validate_args=False)
         self.coefficients = torch.randn(1, FUNCTIONS, HEADS, CHANNELS, **there).to(dtype)
         self.alpha = alpha
@@ -89,7 +106,7 @@ class Queries:
         inputs = self.loc, self.scale, source
         for x in inputs:
             x.requires_grad_(training)
-        p = sf.BetaGaussian(self.loc, self.scale, alpha=self.alpha, validate_args=False)
+        p = densities(self.loc, self.scale, self.alpha)
         out = fused_contexts(p, self.basis, coefficients)
         if out is None:
             raise RuntimeError("there is no kernel: is Triton installed?")
@@ -99,8 +116,8 @@ class Queries:
 
     def error(self) -> float:
         """Of the contexts, relative to the largest one, against float64."""
-        loc, scale = (x[..., :_CHECKED].detach().double() for x in (self.loc, self.scale))
-        p = sf.BetaGaussian(loc, scale, alpha=self.alpha)
+        loc, scale = (x[:, :, :_CHECKED].detach().double() for x in (self.loc, self.scale))
+        p = densities(loc, scale, self.alpha)
         features = p.expect(GaussianRBF(self.basis.centers.double(), self.basis.widths.double()))
         by_head = self.coefficients.detach().double().transpose(1, 2)
         expected = (features @ by_head).transpose(1, 2)
@@ -144,9 +161,9 @@ def against_flash() -> Table:
 def against_bound(device: Ceilings) -> Table:
     """The share of the bound that contexts reach, and their errors, at the longest but one."""
     rows = []
-    for name, alpha in ALPHAS.items():
+    for name, (alpha, dim) in KINDS.items():
         for dtype in (torch.bfloat16, torch.float32):
-            queries = Queries(LENGTHS[-2], alpha, dtype)
+            queries = Queries(LENGTHS[-2], alpha, dtype, dim)
             half = dtype == torch.bfloat16
             forward = work(RULES[name], half, False)
             error = f"{queries.error():.1e}"

@@ -46,23 +46,42 @@ class Rule:
         special: Special functions forward.
         slopes: Float32 results that backward has besides.
         more: Special functions that backward has besides.
+        numbers: Parameters of a query.
+        frame: Bytes that a frame of a query is written and read in.
     """
 
     arithmetic: int
     special: int
     slopes: int
     more: int
+    numbers: int = 2
+    frame: int = 0
 
 
 # Edges in widths (19); two exponentials (6), error functions of 16 operations and what enters them
 # (36), and the formula (15). Backward: two more formulas (20), their scales and sums (12).
 _CLOSED = Rule(76, 5, 32, 1)
+
+
 # A window (30) and nodes: where it is and the density's base there (6), its power, and the sum (4).
 # Backward has 16 operations more a node.
+# In the plane: a frame (14, and 16 in float64, of which each takes the time of two; its conversions
+# and reciprocals are 5), the saddle (11 and 3; four steps of 44 and 8; a last one of 53 and 6), the
+# path (88 and 8) and the value (18 and 3). A node: where it is and the two factors that a Gaussian
+# has there (79 and 5), its power (28 and 1 for products of two, 4 for one more; 36 and 3 for any),
+# and backward 16 besides; a pair's slopes are 62 and 2.
+def _in_plane(nodes: int, node: int, special: int) -> Rule:
+    pair, rest = 46 + 11 + 4 * 44 + 53 + 88 + 18, 5 + 3 + 4 * 8 + 6 + 8 + 3
+    return Rule(pair + nodes * node, rest + nodes * special, 62 + nodes * 16, 2, 6, 128)
+
+
 RULES = {
     "2": _CLOSED,
     "3/2": Rule(30 + 20 * 11, 1 + 20, 12 + 20 * 16, 1),
     "1.7": Rule(30 + 32 * 13, 1 + 32 * 2, 12 + 32 * 16, 1),
+    "2 in the plane": _in_plane(8, 79 + 28, 6),
+    "3/2 in the plane": _in_plane(6, 79 + 32, 6),
+    "1.7 in the plane": _in_plane(8, 79 + 36, 8),
 }
 
 
@@ -95,7 +114,9 @@ def work(rule: Rule, half: bool, backward: bool) -> Work:
     arithmetic = rule.arithmetic + (rule.slopes if backward else 0)
     special = rule.special + (rule.more if backward else 0)
     # Location and scale; and their slopes by tile, written and read, and summed.
-    moved = 8 + (16 * (FUNCTIONS // _TILE) + 8 if backward else 0)
+    numbers = 4 * rule.numbers
+    moved = numbers + rule.frame
+    moved += numbers * (2 * FUNCTIONS // _TILE + 1) if backward else 0
     return Work(
         FUNCTIONS * arithmetic + (0 if half else exact * matrix),
         FUNCTIONS * special,

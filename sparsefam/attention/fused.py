@@ -1,34 +1,34 @@
 r"""Contexts on a GPU in one kernel, which keeps the expectations of N functions on the chip.
 
-The integrals are real ones: for the truncated parabola a closed form where the support is wide
-against a Gaussian, and else a short rule on what is seen of it, which is exact for any exponent
-m from 1 on. On a GPU that is a quarter of the operations of the contour integral, whose digits in
-the far tails a context does not need. Errors are about 1e-6 of the largest expectation.
+On the line the integrals are real ones: for the truncated parabola a closed form where the support
+is wide against a Gaussian, and else a short rule on what is seen of it, which is exact for any
+exponent m from 1 on. On a GPU that is a quarter of the operations of the contour integral, whose
+digits in the far tails a context does not need. In the plane it is that contour integral, as a real
+one would be over two dimensions. Errors are about 1e-6 of the largest expectation.
 """
 
-import math
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import scipy  # whose parts load when they are asked for
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
-from ..distributions import BetaGaussian, SparseDistribution
+from ..distributions import BetaGaussian, MultivariateBetaGaussian, SparseDistribution
 from ..numerics.arguments import in_eager
-from ..numerics.quadrature import constant
+from .fused_rules import LARGEST_EXPONENT, Rule, rule_of
 
 __all__ = ["fused_contexts"]
 
-# Exponents m = 1/(alpha - 1) that the rule was checked for, and the channels of a head that a
-# block of the GPU has room for.
-_EXPONENTS, _CHANNELS = (1.0, 20.0), 256
 _DTYPES = (torch.float32, torch.bfloat16)
-# Queries and functions of a tile, and the warps that share it.
-_ROWS, _COLUMNS, _WARPS = 32, 32, 4
+# Channels of a head that a block of the GPU has room for.
+_CHANNELS = 256
+# By dimension: queries of a tile and the warps that share it, as a pair takes more registers in the
+# plane. Functions of a tile.
+_ROWS, _WARPS, _COLUMNS = {1: 32, 2: 16}, {1: 4, 2: 8}, 32
+# Queries whose frames a program finds.
+_FRAMES = 128
 # Programs that backward is cut into, a few for each multiprocessor.
 _PROGRAMS = 1024
 
@@ -38,8 +38,9 @@ def fused_contexts(
 ) -> Tensor | None:
     r"""Contexts $\mathbb E_p[\psi]^\top C$ by head, or None where there is no kernel for them.
 
-    There is one on CUDA devices with Triton, for `BetaGaussian`s of a fixed alpha from 1.05 to 2
-    and Gaussians on the line that are not learned, in float32 or bfloat16.
+    There is one on CUDA devices with Triton, for `BetaGaussian`s, on the line or multivariate ones
+    in the plane, of a fixed alpha from 1.05 to 2, and Gaussians, each of one width, that are not
+    learned, in float32 or bfloat16.
 
     Args:
         density: Of batch shape (B, heads, Lq).
@@ -48,14 +49,22 @@ def fused_contexts(
 
     Returns:
         Shape (B, Lq, heads, E) in the coefficients' dtype, differentiable in the density's loc and
-        scale and in the coefficients.
+        scale or scale_tril and in the coefficients.
     """
-    if not (_has_kernels(coefficients) and in_eager() and isinstance(density, BetaGaussian)):
+    if not (_has_kernels(coefficients) and in_eager()):
+        return None
+    if isinstance(density, BetaGaussian):
+        scale = density.scale
+    elif isinstance(density, MultivariateBetaGaussian) and density.event_shape == (2,):
+        scale = density.scale_tril
+    else:
         return None
     m = density._fixed_exponent
-    if m is None or not _EXPONENTS[0] <= m <= _EXPONENTS[1] or not _is_constant(basis):
+    if m is None or not 1 <= m <= LARGEST_EXPONENT:
         return None
-    tensors = (density.loc, density.scale, coefficients)
+    if not _is_constant(basis, density.event_shape):
+        return None
+    tensors = (density.loc, scale, coefficients)
     if any(x.dtype not in _DTYPES for x in tensors) or coefficients.shape[-1] > _CHANNELS:
         return None
     if not density.loc.numel() or not coefficients.numel():
@@ -73,43 +82,12 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _is_constant(basis: Basis) -> bool:
-    """Whether it is of Gaussians on the line, in float32, without gradients."""
-    if not isinstance(basis, GaussianRBF) or basis.event_shape or basis.widths is None:
+def _is_constant(basis: Basis, event: Size) -> bool:
+    """Whether it is of Gaussians of such locations, in float32, without gradients."""
+    if not isinstance(basis, GaussianRBF) or basis.event_shape != event or basis.widths is None:
         return False
     own = basis.centers, basis.widths
     return all(x.dtype in _DTYPES and not x.requires_grad for x in own)
-
-
-class _Rule(NamedTuple):
-    """Nodes on the unit interval, and what else a kernel is told about an exponent.
-
-    Attributes:
-        table: Nodes, their distances from 1 and weights, (3, count).
-        lowered: m - 1 where products make that power, or -1.
-        constant: Of the standard density.
-        trim: Share of its half-width at either end where there is as good as nothing.
-    """
-
-    table: Tensor
-    lowered: int
-    constant: float
-    trim: float
-
-
-@cache
-def _rule(m: float, device: torch.device) -> _Rule:
-    """Gauss-Legendre for polynomials; else after $y^2 (3 - 2y)$, which tames a power at an end."""
-    lowered = int(m) - 1 if m in (1.0, 2.0, 3.0) else -1
-    x, w = scipy.special.roots_legendre((14, 20, 20, 32)[lowered])
-    y, rest, w = (1 + x) / 2, (1 - x) / 2, w / 2
-    if lowered < 0:
-        w = 6 * w * y * rest
-        y, rest = y**2 * (3 - 2 * y), rest**2 * (3 - 2 * rest)
-    log_constant = math.lgamma(m + 1.5) - math.lgamma(m + 1) - 0.5 * math.log(math.pi)
-    trim = 1 - math.sqrt(1 - math.exp(-18 / m)) if m > 4 else 0.0
-    table = constant(np.stack([y, rest, w]), torch.float32, device)
-    return _Rule(table, lowered, math.exp(log_constant), trim)
 
 
 class _Contexts(torch.autograd.Function):
@@ -155,7 +133,8 @@ def _widths(basis: GaussianRBF) -> Tensor:
 def _eager(leaves: list[Tensor], basis: GaussianRBF, m: float) -> Tensor:
     """The same contexts by differentiable operations, for second derivatives and for vmap."""
     loc, scale, coefficients = leaves
-    density = BetaGaussian(loc, scale, alpha=1 + 1 / m, validate_args=False)
+    family: Any = MultivariateBetaGaussian if basis.event_shape else BetaGaussian
+    density: SparseDistribution = family(loc, scale, alpha=1 + 1 / m, validate_args=False)
     features = density.expect(basis).to(coefficients.dtype)
     return (features @ coefficients.transpose(1, 2)).transpose(1, 2)
 
@@ -163,19 +142,19 @@ def _eager(leaves: list[Tensor], basis: GaussianRBF, m: float) -> Tensor:
 def _forward(inputs: list[Tensor], m: float) -> Tensor:
     from . import fused_kernels
 
-    loc, coefficients = inputs[0], inputs[4]
-    examples, heads, queries = loc.shape
+    loc, _, centers, _, coefficients = inputs
+    (examples, heads, queries), dim = loc.shape[:3], centers.dim()
     functions, channels = coefficients.shape[1], coefficients.shape[3]
-    rule = _rule(m, loc.device)
+    rule = rule_of(m, dim, loc.device)
     out = coefficients.new_empty(examples, queries, heads, channels)
     with torch.cuda.device_of(loc):
-        fused_kernels.forward[(examples * heads * -(-queries // _ROWS),)](
-            *inputs,
+        fused_kernels.forward[(examples * heads * -(-queries // _ROWS[dim]),)](
+            *_prepared(inputs),
             rule.table,
             out,
             *(queries, functions, heads, channels),
-            *_numbers(rule, m),
-            **_constants(rule, channels),
+            *rule[1:5],
+            **_constants(rule, dim, channels),
         )
     return out
 
@@ -183,11 +162,11 @@ def _forward(inputs: list[Tensor], m: float) -> Tensor:
 def _backward(inputs: list[Tensor], upstream: Tensor, m: float) -> list[Tensor]:
     from . import fused_kernels
 
-    loc, scale, *_, coefficients = inputs
-    examples, heads, queries = loc.shape
+    loc, scale, centers, _, coefficients = inputs
+    (examples, heads, queries), dim = loc.shape[:3], centers.dim()
     functions, channels = coefficients.shape[1], coefficients.shape[3]
-    rule, tiles = _rule(m, loc.device), -(-functions // _COLUMNS)
-    share = _share(queries, examples * heads * tiles)
+    rule, tiles = rule_of(m, dim, loc.device), -(-functions // _COLUMNS)
+    share = _share(queries, _ROWS[dim], examples * heads * tiles)
     parts = -(-queries // share)
     sums = [
         loc.new_empty(n, *x.shape, dtype=torch.float32)
@@ -195,33 +174,43 @@ def _backward(inputs: list[Tensor], upstream: Tensor, m: float) -> list[Tensor]:
     ]
     with torch.cuda.device_of(loc):
         fused_kernels.backward[(parts * examples * heads, tiles)](
-            *inputs,
+            *_prepared(inputs),
             rule.table,
             upstream,
             *sums,
             *(queries, functions, heads, channels, examples * heads, share),
-            *_numbers(rule, m),
-            **_constants(rule, channels),
+            *rule[1:5],
+            **_constants(rule, dim, channels),
         )
     return [x.sum(0).to(of.dtype) for x, of in zip(sums, (loc, scale, coefficients), strict=True)]
 
 
-def _share(queries: int, programs: int) -> int:
+def _prepared(inputs: list[Tensor]) -> list[Tensor]:
+    """In the plane with the frames of the queries in the place of their locations."""
+    from . import fused_kernels
+
+    loc, scale, centers, *rest = inputs
+    if centers.dim() == 1:
+        return inputs
+    total = loc[..., 0].numel()
+    frames = loc.new_empty(total, 8, dtype=torch.float64)
+    fused_kernels.plane_frames[(-(-total // _FRAMES),)](loc, scale, frames, total, _FRAMES)
+    return [frames, scale, centers, *rest]
+
+
+def _share(queries: int, rows: int, programs: int) -> int:
     """Queries of a program of backward: whole tiles, and enough programs for a GPU."""
-    tiles = -(-queries // _ROWS)
+    tiles = -(-queries // rows)
     parts = min(tiles, max(1, _PROGRAMS // programs))
-    return -(-tiles // parts) * _ROWS
+    return -(-tiles // parts) * rows
 
 
-def _numbers(rule: _Rule, m: float) -> tuple[int, float, float, float]:
-    return rule.table.shape[1], m, rule.trim, rule.constant
-
-
-def _constants(rule: _Rule, channels: int) -> dict[str, int]:
+def _constants(rule: Rule, dim: int, channels: int) -> dict[str, int]:
     return {
         "lowered": rule.lowered,
-        "rows": _ROWS,
+        "rows": _ROWS[dim],
         "columns": _COLUMNS,
         "width": max(16, 1 << (channels - 1).bit_length()),
-        "num_warps": _WARPS,
+        "dim": dim,
+        "num_warps": _WARPS[dim],
     }
