@@ -42,11 +42,10 @@ dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty e
 	dist/env/bin/pip install --no-deps --force-reinstall dist/*.tar.gz
 	cd dist && env/bin/python -I ../.ci/installed.py
 
-bench: $(STAMP) ## how fast expectations are: against other rules, and against what the machine can do
-	$(BIN)/python -m benchmarks.expectations
-	$(BIN)/python -m benchmarks.ceilings
+bench: $(STAMP) ## all tables of the documentation: an hour; parts of it: python -m benchmarks --help
+	$(BIN)/python -m benchmarks
 
-accuracy: $(STAMP) ## how exact expectations are, against independent references
+accuracy: $(STAMP) ## how exact expectations are, against independent references: minutes
 	$(BIN)/python -m benchmarks.accuracy
 
 inference: $(STAMP) ## chains on supports that move, against quadrature: minutes

@@ -65,10 +65,8 @@ def ball_runs(regime: str, rounds: int = ROUNDS) -> list[BallRun]:
     for name, method in METHODS.items():
         result = method(work)
         rows = norm_error(result[0], truth[0])
-        loc, tril = (
-            norm_error(x.flatten(), y.flatten()).item()
-            for x, y in zip(result[1:], truth[1:], strict=True)
-        )
+        slopes = zip((result[1], result[2].tril()), truth[1:], strict=True)
+        loc, tril = (norm_error(x.flatten(), y.flatten()).item() for x, y in slopes)
         errors = rows.max().item(), rows.median().item()
         found.append(BallRun(regime, name, seconds[name], errors, (loc, tril)))
     return found

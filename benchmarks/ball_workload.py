@@ -88,7 +88,7 @@ def _on(psi: sf.bases.GaussianRBF, batch: int, half_axes: tuple[float, float]) -
 
 
 def by_expect(work: BallWorkload) -> tuple[Tensor, ...]:
-    """By sparsefam: E_p[psi], and the gradients in loc and scale_tril."""
+    """By sparsefam: E_p[psi], and gradients in loc and scale_tril, whose lower part counts."""
 
     def expect(loc: Tensor, scale_tril: Tensor) -> Tensor:
         return sf.TruncatedParaboloid(loc, scale_tril).expect(work.psi)
@@ -118,8 +118,7 @@ def _with_gradients(
 ) -> tuple[Tensor, ...]:
     loc, tril = (x.detach().requires_grad_() for x in (work.loc, work.scale_tril))
     value = expect(loc, tril)
-    slopes = torch.autograd.grad(value, (loc, tril), work.upstream)
-    return value.detach(), slopes[0], slopes[1].tril()
+    return value.detach(), *torch.autograd.grad(value, (loc, tril), work.upstream)
 
 
 Method = Callable[[BallWorkload], tuple[Tensor, ...]]

@@ -35,14 +35,14 @@ class Passes(TorchDispatchMode):
     """Counts what runs inside.
 
     Attributes:
-        flops: Of products of matrices of whole batches.
+        flops: Of products of matrices with one of `rows` rows or columns: those of all densities.
         large: Other operations on tensors of at least `least` numbers, and their bytes.
         small: The other ones, and theirs.
     """
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, rows: int) -> None:
         super().__init__()
-        self._least = least
+        self._least, self._rows = least, rows
         self.flops, self.large, self.small = 0, [0, 0], [0, 0]
 
     def __torch_dispatch__(
@@ -53,7 +53,8 @@ class Passes(TorchDispatchMode):
         if func.is_view or not tensors:
             return found
         largest = max(x.numel() for x in tensors)
-        if func is torch.ops.aten.mm.default and largest >= self._least:
+        is_product = func is torch.ops.aten.mm.default
+        if is_product and self._rows in (*args[0].shape, *args[1].shape):
             self.flops += 2 * args[0].numel() * args[1].shape[1]
         else:
             count = self.large if largest >= self._least else self.small
@@ -72,7 +73,7 @@ def passes(density: KernelDensity, method: str, work: KernelWorkload) -> tuple[i
     if method == "sparsefam":
         count = len(work.panels(density).nodes)
     rows = work.weights.shape[:-1].numel()
-    with Passes(count * rows) as found:
+    with Passes(count * rows, rows) as found:
         METHODS[method](density, work)
     return count, found
 

@@ -269,7 +269,7 @@ def test_methods_in_the_plane_compute_the_same(regime: str) -> None:
     # 100 angles are too few for a large support of narrow functions: that is in the table.
     share = 0.2 if regime == "large" else 1e-4
     for rule in rules:
-        for x, y in zip(rule, ours, strict=True):
+        for x, y in zip((*rule[:2], rule[2].tril()), ours, strict=True):
             assert norm_error(x.flatten(), y.flatten().double()) < share
 
 

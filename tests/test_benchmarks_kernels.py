@@ -296,5 +296,5 @@ def test_basis_of_the_reference() -> None:
 @pytest.mark.parametrize("method", ["sparsefam", "trapezoid, products"])
 def test_products_of_matrices_are_counted(method: str) -> None:
     """Scores and expectations, the mass among them, forward and backward; edges are not."""
-    nodes, found = passes(KernelDensity(2.0, inside=False), method, kernel_workload(2, 3))
-    assert found.flops == 2 * 6 * nodes * 2 * (256 + 64 + 1)
+    nodes, found = passes(KernelDensity(2.0, inside=False), method, kernel_workload(1, 7))
+    assert found.flops == 2 * 7 * nodes * 2 * (256 + 64 + 1)

@@ -1,4 +1,4 @@
-"""Expectations inside of activation checkpoints, which let a backward pass read what is kept once."""
+"""Expectations under activation checkpoints, where backward may read what is kept only once."""
 
 from collections.abc import Callable
 

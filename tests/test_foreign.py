@@ -60,9 +60,10 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     torchs, scipys = KNOWN[name]
     p, t = adopted(torchs), torch.as_tensor(scipys.ppf(SHARES.numpy()))
     assert isinstance(p, ForeignOnLine)
-    torch.testing.assert_close(p.cdf(t), SHARES, rtol=0, atol=1e-11)
+    below = torch.as_tensor(scipys.cdf(t.numpy()))  # SciPy 1.11's quantiles are of fewer digits
+    torch.testing.assert_close(p.cdf(t), below, rtol=0, atol=1e-11)
     above = tail_of(p, t, torch.ones(len(t), dtype=torch.bool))
-    torch.testing.assert_close(above, 1 - SHARES, rtol=0, atol=1e-11)
+    torch.testing.assert_close(above, 1 - below, rtol=0, atol=1e-11)
     torch.testing.assert_close(p.icdf(SHARES), t, rtol=1e-8, atol=1e-8)
     lower, upper = intervals_of(p)[0].tolist()
     assert (lower, upper) == pytest.approx(scipys.support())

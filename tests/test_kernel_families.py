@@ -12,6 +12,8 @@ from torch import Tensor
 
 from sparsefam import SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
+from sparsefam.distributions.kernel_thinning import thinned
+from sparsefam.numerics.panels import Axis, errors
 
 WIDTH = 0.1
 POINTS = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
@@ -87,3 +89,20 @@ def test_entropies_under_vmap(alpha: float, inside: bool, panels: object) -> Non
         with np.errstate(divide="ignore"):
             here = np.log(r.density(POINTS[:1].numpy()))[0]
         assert row == pytest.approx([shannon, tsallis, here], rel=1e-8, abs=1e-8)
+
+
+def test_equal_panels_are_as_few_as_an_error_allows() -> None:
+    """Of waves, to half of the error that is allowed; unlike panels stay as they are."""
+
+    def waves(t: Tensor) -> Tensor:
+        return torch.stack([(20 * t).sin(), (17 * t).cos()])
+
+    axis = Axis(torch.linspace(0, 1, 17, dtype=torch.float64), 8)
+    error = errors(waves, axis).amax().item()
+    found = thinned(axis, waves, error / 1e-6)
+    assert errors(waves, found).amax() <= 0.5e-6
+    assert found.size < 0.6 * axis.size
+    fewer = Axis(torch.linspace(0, 1, len(found.breaks) - 1, dtype=torch.float64), found.order)
+    assert errors(waves, fewer).amax() > 0.5e-6
+    unlike = axis.cut(torch.tensor([0.01]))
+    assert thinned(unlike, waves, error / 1e-6) is unlike

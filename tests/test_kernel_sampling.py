@@ -158,6 +158,17 @@ def test_rsample_on_one_interval_has_the_exact_gradient(alpha: float) -> None:
     torch.testing.assert_close(slope, same, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_quantiles_at_the_ends_move_with_the_edges(alpha: float) -> None:
+    weights = torch.tensor(ONE, dtype=DOUBLE, requires_grad=True)
+    found = jacobian_of(make(weights, alpha).icdf(torch.tensor([0.0, 1.0], dtype=DOUBLE)), weights)
+    step = 1e-6
+    for i in range(len(ONE)):
+        moved = [weights.detach() + s * step * torch.eye(len(ONE))[i] for s in (1, -1)]
+        above, below = (make(w, alpha).support.intervals[0].numpy() for w in moved)
+        assert found[:, i] == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-7)
+
+
 def jacobian_of(values: Tensor, inputs: Tensor) -> Array:
     rows = [torch.autograd.grad(v, inputs, retain_graph=True)[0] for v in values]
     return torch.stack(rows).numpy()

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsefam.numerics.edges import panel_rule
 from sparsefam.numerics.effective import edge_pieces, power_weights
 from sparsefam.numerics.levels import nearby_level
-from sparsefam.numerics.moments import piece_weights, short_weights
+from sparsefam.numerics.moments import piece_weights, root_weights, short_weights
 from sparsefam.numerics.normalizer import normalized_weights
 from sparsefam.numerics.power_integrals import log_integrals, partial_masses
 from sparsefam.numerics.quadrature import gauss_legendre
+from sparsefam.numerics.sides import all_roots
 from sparsefam.numerics.truncated import Power
 
 PANELS, ORDER, ROWS = 16, 16, 3
@@ -220,19 +222,46 @@ def test_a_single_piece_is_weighted_as_any_is(power: int, rising: bool) -> None:
     roots = torch.tensor([-0.97, -0.2, 0.4, 1.0], dtype=torch.float64)
     ones = torch.ones_like(roots)
     lower, upper = (roots, ones) if rising else (-ones, roots)
-    u = (1 if rising else -1) * (x.unsqueeze(-1) - roots)
+    sign = torch.full_like(roots, -1 if rising else 1)
+    u = -sign * (x.unsqueeze(-1) - roots)
     shares = [
-        piece_weights(6, power, lower.unsqueeze(0), upper.unsqueeze(0), single)
-        for single in (True, False)
+        root_weights(6, power, roots, sign, torch.arange(4), (1 - sign) / 2),
+        piece_weights(6, power, lower.unsqueeze(0), upper.unsqueeze(0)),
     ]
     torch.testing.assert_close(*shares, rtol=0, atol=1e-14)
     (found,) = short_weights(u, [power], shares[0])
     for column, root in enumerate(roots.tolist()):
-        sign = np.polynomial.Polynomial([-root, 1]) * (1 if rising else -1)
+        base = np.polynomial.Polynomial([-root, 1]) * (1 if rising else -1)
         for degree in range(6):
-            whole = (sign**power * np.polynomial.Polynomial.basis(degree)).integ()
+            whole = (base**power * np.polynomial.Polynomial.basis(degree)).integ()
             due = whole(1) - whole(root) if rising else whole(root) - whole(-1)
             assert float((found[:, column] * x**degree).sum()) == pytest.approx(due, abs=1e-14)
+
+
+def test_roots_are_all_found() -> None:
+    """Polynomials with up to five roots, near pairs and pairs between check points among them."""
+    draw = np.random.default_rng(0)
+    x, _ = gauss_legendre(9, torch.zeros((), dtype=torch.float64))
+    due, values = [], []
+    for count in range(6):
+        for gap in (0.01, 0.05, 0.2) if count < 3 else (0.25, 0.3, 0.35):
+            roots = draw.uniform(-1.2, 1.2) + gap * np.arange(count)
+            inner = np.polynomial.Polynomial([2.0, draw.uniform(-0.5, 0.5)]) * draw.choice([-1, 1])
+            for root in roots:
+                inner = inner * np.polynomial.Polynomial([-root, 1])
+            values.append(inner(x.numpy()) / np.abs(inner(x.numpy())).max())
+            inside = roots[np.abs(roots) < 1]
+            due.append(sorted(zip(inside, -np.sign(inner.deriv()(inside)), strict=True)))
+    u = torch.tensor(np.array(values).T, dtype=torch.float64)
+    found = all_roots(u, panel_rule(9, u))
+    assert torch.equal(found.values, u[:, found.column])
+    for column, roots in enumerate(due):
+        place = (found.column == column) & (found.sign != 0)
+        pairs = sorted(zip(found.root[place].tolist(), found.sign[place].tolist(), strict=True))
+        assert len(pairs) == len(roots)
+        pairs, roots = (np.reshape(part, (-1, 2)) for part in (pairs, roots))
+        np.testing.assert_allclose(pairs, roots, rtol=0, atol=1e-5)
+    assert torch.equal(found.ends, ((panel_rule(9, u).checks @ u)[-1] > 0).to(u))
 
 
 @pytest.mark.parametrize("eps", [1.0, 0.5])

@@ -1,12 +1,14 @@
 """One path for all pairs, against the paths of pairs in float64."""
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from sparsefam.numerics import ball, shared_path
+from sparsefam.numerics import shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
 
 F64 = torch.float64
@@ -54,11 +56,19 @@ def test_values_and_gradients(
     inputs = scene(40, dim, low, high, reach=max(2.0, 0.3 * high))
     truth = found(inputs, exponent, F64)
     monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
-    monkeypatch.setattr(shared_path, "_SHARE", 1e-3)
+    monkeypatch.setattr(shared_nodes, "_SHARE", 1e-3)
     value, by_loc, by_tril = found(inputs, exponent, torch.float32)
     assert relative(value, truth[0]) < 2e-6
     for x, y in ((by_loc, truth[1]), (by_tril, truth[2])):
         assert (x - y).norm() < 5e-6 * y.norm()
+
+
+@pytest.mark.parametrize("exponent", [3.1, 12.5, 25.0])
+@pytest.mark.parametrize(("dim", "low", "high"), [(1, 1.0, 72.0), (3, 1e-3, 16.0)])
+def test_exponents_above_three(
+    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_values_and_gradients(dim, low, high, exponent, monkeypatch)
 
 
 def test_rows_without_digits_take_their_own_paths() -> None:
@@ -68,9 +78,8 @@ def test_rows_without_digits_take_their_own_paths() -> None:
     inputs[0][4] += 4.0
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
-    loc, tril, centers, _ = inputs
-    spread = torch.tensor(0.5).expand(len(centers))
-    good = shared_path._SharedPath.apply(loc, tril, centers, spread, 1.0, ball._by_pairs, True)[1]
+    arrays = (x.detach().numpy() for x in inputs[:3])
+    good = shared_nodes.integrate(*arrays, 0.5, 1.0, kept=False)[1]
     assert good.tolist() == [True, True, False, True, False, True]
 
 
@@ -78,6 +87,15 @@ def test_no_row_with_digits() -> None:
     inputs = scene(2, 2, 200.0, 300.0)
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
+
+
+@pytest.mark.parametrize("width", [1e-13, 1e15])
+def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
+    loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
+    inputs = [2 * width * x for x in (loc, tril, centers)] + [torch.full((len(centers),), width)]
+    value = gaussians_under_ball(*inputs, 1.0)
+    truth = gaussians_under_ball(*(x.double() for x in inputs), 1.0)
+    assert relative(value.double(), truth) < 2e-6
 
 
 def test_chunks_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +131,7 @@ def test_gradients_of_many_outputs_at_once() -> None:
     torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")
 def test_what_it_is_not_for() -> None:
     loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
     one = torch.full((len(centers),), 0.5)
@@ -124,15 +143,21 @@ def test_what_it_is_not_for() -> None:
     assert not shared_path.shares_path((loc, tril, centers, one.clone().requires_grad_()), 1.0)
     assert not shared_path.shares_path(tuple(x.double() for x in inputs), 1.0)
     asked = []
-    torch.func.vmap(lambda x: asked.append(shared_path.shares_path((x, *inputs[1:]), 1.0)) or x)(
-        loc.unsqueeze(0)
-    )
-    assert asked == [False]
+
+    def ask(x: Tensor) -> Tensor:
+        asked.append(shared_path.shares_path((x, *inputs[1:]), 1.0))
+        return 2 * x
+
+    torch.func.vmap(ask)(loc.unsqueeze(0))
+    torch.jit.trace(ask, loc, check_trace=False)
+    assert asked == [False, False]
 
 
 def test_the_path_is_the_one_that_was_fitted() -> None:
     """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
-    for longest in shared_path._PATHS:
-        nodes, log_weights = shared_path._path(longest, 2.0, 1)
-        total = torch.exp(log_weights - 0.5 * nodes.log()).real.sum().item()
+    for reach, exponent in product(shared_nodes._PATHS, (2.0, 8.0, 20.0)):
+        path = shared_nodes._hyperbola(reach, exponent, 1)
+        # The angle leaves out a quarter turn, which belongs to the root of z here.
+        log_term = path.log_size * math.log(2) + 1j * (path.angle + math.pi / 4)
+        total = np.exp(log_term - 0.5 * np.log(path.nodes)).real.sum()
         assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)

@@ -12,6 +12,7 @@ from torch.types import _size
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.arguments import require
+from ..numerics.copies import attributes
 from ..scores import Score
 
 __all__ = ["SparseDistribution"]
@@ -188,9 +189,10 @@ class SparseDistribution(TorchDistribution):
         self, batch_shape: _size, _instance: "SparseDistribution | None" = None
     ) -> "SparseDistribution":
         """The same density with its batch expanded to `batch_shape`, without copying."""
-        new = self._get_checked_instance(type(self), _instance)
-        kept = {k: v for k, v in self.__dict__.items() if k not in self._per_batch}
-        new.__dict__.update(kept)
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        for name, value in attributes(self).items():
+            if name not in self._per_batch:
+                new.__dict__[name] = value
         shape = Size(batch_shape)
         # alpha is a parameter of every density, though not of every constructor.
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
@@ -199,7 +201,7 @@ class SparseDistribution(TorchDistribution):
             setattr(new, name, value.expand(shape + event))
         torch.distributions.Distribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
-        return new  # type: ignore[no-any-return]
+        return new
 
     def _validate_sample(self, value: Tensor) -> None:
         if not isinstance(value, Tensor):

@@ -1,6 +1,5 @@
 """The base densities of kernel families: any univariate torch density, and products of them."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from ..numerics.arguments import require
+from ..numerics.copies import attributes, copied
 from .uniform_on import UniformOn
 
 __all__ = ["Base", "BaseMeasure"]
@@ -218,7 +218,7 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
     factors = []
     for index in range(dim):
-        factor = copy.copy(base)
+        factor = copied(base)
         for name in base.arg_constraints:
             if isinstance(base.__dict__.get(name), Tensor):
                 factor.__dict__[name] = base.__dict__[name][index]
@@ -229,8 +229,8 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
 
 def _doubled(factor: Distribution) -> Distribution:
     """The distribution without validation, its parameters constants in float64."""
-    factor = copy.copy(factor)
-    for name, value in list(factor.__dict__.items()):
+    factor = copied(factor)
+    for name, value in attributes(factor).items():
         if isinstance(value, Distribution):
             factor.__dict__[name] = _doubled(value)
         elif isinstance(value, Tensor):

@@ -1,6 +1,5 @@
 """What a mixture is made of: several densities asked at once, whether of one class or of many."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -11,6 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
+from ..numerics.copies import copied
 from .adoption import adopted
 from .base import SparseDistribution
 from .foreign import is_discrete, kind_of
@@ -191,9 +191,9 @@ def _common_dtype(members: list[Distribution]) -> torch.dtype:
 
 
 def _unchecked(p: SparseDistribution) -> SparseDistribution:
-    if not p._validate_args:  # as in a graph, where torch up to 2.11 does not trace a copy
+    if not p._validate_args:
         return p
-    p = copy.copy(p)
+    p = copied(p)
     p._validate_args = False
     return p
 

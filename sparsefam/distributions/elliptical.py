@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
@@ -10,7 +11,12 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.arguments import broadcast_location_scale, require_scale_tril
+from ..numerics.arguments import (
+    broadcast_location_scale,
+    in_eager,
+    in_memory,
+    require_scale_tril,
+)
 from ..numerics.sphere import REPLICATES, direction_rule, radial_count
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
 from .elliptical_covariance import elliptical_covariance
@@ -56,12 +62,30 @@ class EllipticalDistribution(StandardizedDistribution):
         # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
         event = Size(int(size) for size in self.loc.shape[-1:])
         base = torch.distributions.Distribution
+        seen = validate_args is not False and self._seen_valid()
         try:
-            base.__init__(self, self.alpha.shape, event, validate_args=validate_args)
+            checks = False if seen else validate_args
+            base.__init__(self, self.alpha.shape, event, validate_args=checks)
         except ValueError:
             # Says which rule is broken, and what to do about a singular matrix.
             require_scale_tril("scale_tril", self.scale_tril)
             raise
+        if seen:
+            del self._validate_args
+            if validate_args:
+                self._validate_args = True
+
+    def _seen_valid(self) -> bool:
+        """Whether numpy can see, in a fifth of the time of torch's checks, that all is well."""
+        tensors = (self.loc, self.scale_tril)
+        if not (in_eager() and all(in_memory(x) for x in tensors)):
+            return False
+        if list(self.arg_constraints.values()) != [finite_vector, finite_scale_tril]:
+            return False
+        loc, factor = (x.numpy(force=True) for x in tensors)
+        above = any(factor[..., i, i + 1 :].any() for i in range(factor.shape[-1] - 1))
+        positive = (np.diagonal(factor, axis1=-2, axis2=-1) > 0).all()
+        return bool(positive and not above and np.isfinite(loc).all() and np.isfinite(factor).all())
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:

@@ -1,6 +1,5 @@
 """Densities of torch's with the members that those here have."""
 
-import copy
 import math
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
+from ..numerics.copies import attributes, copied
 from .base import SparseDistribution
 
 __all__ = ["ForeignDistribution", "class_name", "is_discrete", "kind_of"]
@@ -30,9 +30,9 @@ def _unchecked(p: Distribution, widened: bool = False) -> Distribution:
         p: The original.
         widened: Whether the copy has its parameters in float64.
     """
-    p = copy.copy(p)
+    p = copied(p)
     p._validate_args = False
-    for name, value in vars(p).items():
+    for name, value in attributes(p).items():
         if isinstance(value, Distribution):
             setattr(p, name, _unchecked(value, widened))
         elif widened and isinstance(value, Tensor) and value.is_floating_point():
@@ -54,10 +54,11 @@ def is_discrete(p: Distribution) -> bool:
 
 def kind_of(p: Distribution) -> dict[str, Any]:
     """Type and device of a distribution's parameters; empty where it has none."""
-    for value in vars(p).values():
+    held = attributes(p).values()
+    for value in held:
         if isinstance(value, Tensor) and value.is_floating_point():
             return {"dtype": value.dtype, "device": value.device}
-    for value in vars(p).values():
+    for value in held:
         if isinstance(value, Distribution):
             return kind_of(value)
     return {}
@@ -139,13 +140,17 @@ class ForeignDistribution(SparseDistribution):
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch, *event)."""
-        drawn: Tensor = self._drawn.expand(self.batch_shape).sample(sample_shape)
+        drawn: Tensor = self._expanded().sample(sample_shape)
         return drawn
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch, *event) with the original's derivatives."""
-        drawn: Tensor = self._drawn.expand(self.batch_shape).rsample(sample_shape)
+        drawn: Tensor = self._expanded().rsample(sample_shape)
         return drawn
+
+    def _expanded(self) -> Any:
+        p = self._drawn  # whose own `expand` torch 2.11 cannot trace
+        return p if p.batch_shape == self.batch_shape else p.expand(self.batch_shape)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         """Of densities of numbers only."""

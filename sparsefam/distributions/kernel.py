@@ -70,12 +70,11 @@ class KernelDistribution(SparseDistribution):
         self._points = points
         event = points.shape[-1:] if points.shape[-1] > 1 else Size()
         super().__init__(batch, event, validate_args=validate_args)
-        require(finite_vector.check(weights), "weights", "finite", weights)
+        if not self._validate_args:  # else torch has looked
+            require(finite_vector.check(weights), "weights", "finite", weights)
         self._require_alpha()
-        if panels is not None:
-            self.panels = self._checked(panels)
-        else:
-            self.panels = self._find_panels(tolerance)
+        self.panels = self._find_panels(tolerance) if panels is None else self._checked(panels)
+        if panels is None:
             require_resolved(self)
 
     def _require_alpha(self) -> None:
@@ -111,7 +110,8 @@ class KernelDistribution(SparseDistribution):
         if self.event_shape or not squares:
             return panels
         with torch.no_grad():
-            finer = panels.for_scores(self._exact_scores, bool((self.alpha < _PEAKED).any()))
+            exact, peaked = self._exact_scores, bool((self.alpha < _PEAKED).any())
+            finer = panels.for_scores(exact, peaked, self.kernel, points)
         return panels if finer is panels else finer.with_matrix_of(self.kernel, self._points)
 
     def _exact_scores(self, t: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from .once import once
 
 __all__ = ["KernelLine"]
 
+# Units of rounding that masses are off by.
+_ROUNDING = 8
+
 
 class KernelLine(KernelPower):
     """What only densities of numbers have."""
@@ -48,23 +51,34 @@ class KernelLine(KernelPower):
 
     def _polished(self, intervals: Tensor) -> Tensor:
         """Ends moved by Newton's method on the score itself, where they are edges."""
-        power = self._power_of(self.weights)
+        eps = self._power_of(self.weights).eps
         ends = intervals.flatten(-2).movedim(-1, 0)
-        first, last = self._range()
-        fixed = torch.isin(ends, self.panels.base.breaks(0).to(ends))
-        inner = (ends > first) & (ends < last) & ~fixed
-        t = torch.where(inner, ends, self._inner_location()).requires_grad_()
-        eps = power.eps
-        with torch.enable_grad():
-            u = 1 + eps * (self._score_at(t) - self._batched(self._parts.level).detach())
-            (rate,) = torch.autograd.grad(u.sum(), t)
-        step = u.detach() / rate
+        inner = self._are_edges(ends)
+        t = torch.where(inner, ends, self._inner_location())
+        score, rate = self._score_and_slope(t)
+        above = score - self._batched(self._parts.level).detach()
+        step = (1 + eps * above) / (eps * rate)
         # An edge that would come near its neighbours is as good as tangent, and stays.
         gaps = ends.diff(dim=0).nan_to_num(math.inf)
         room = torch.cat([gaps[:1], torch.minimum(gaps[1:], gaps[:-1]), gaps[-1:]])
         small = step.abs() < room / 4
         moved = torch.where(inner & small, t.detach() - step, ends)
         return moved.movedim(0, -1).reshape(intervals.shape)
+
+    def _are_edges(self, ends: Tensor) -> Tensor:
+        """Which ends of intervals are edges of the score's, and none of the base's."""
+        first, last = self._range()
+        return (
+            (ends > first) & (ends < last) & ~torch.isin(ends, self.panels.base.breaks(0).to(ends))
+        )
+
+    def _score_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The score at locations and its derivative in them, both without a derivative."""
+        t = t.detach().requires_grad_()
+        with torch.enable_grad():
+            score = self._score_at(t)
+            (slope,) = torch.autograd.grad(score.sum(), t)
+        return score.detach(), slope
 
     def _range(self) -> tuple[Tensor, Tensor]:
         breaks = self.panels.axes[0].breaks.to(self.weights)
@@ -138,7 +152,23 @@ class KernelLine(KernelPower):
             self._validate_sample(value)
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
-        return self._attached(self._quantiles(value.detach()), value)
+        t = self._quantiles(value.detach())
+        # Beyond these is a mass of less than rounding: they move as the edge of the score does.
+        edge, beyond = self._ends(value.detach())
+        last = self._are_edges(edge) & (beyond < _ROUNDING * torch.finfo(t.dtype).eps)
+        if not last.any():
+            return self._attached(t, value)
+        edge = torch.where(last, edge, self._inner_location())
+        _, slope = self._score_and_slope(edge)
+        above = self._score_at(edge) - self._batched(self._parts.level)
+        edges = attach_quantile(t, above * slope.sign(), None, slope.abs())
+        return torch.where(last, edges, self._attached(t, value))
+
+    def _ends(self, level: Tensor) -> tuple[Tensor, Tensor]:
+        """The nearer end of the support, and the mass between."""
+        first, last = self._intervals[..., 0, 0], self._intervals[..., 1].nan_to_num(-math.inf)
+        upper = level > 0.5
+        return torch.where(upper, last.amax(-1), first), torch.where(upper, 1 - level, level)
 
     def _attached(self, t: Tensor, level: Tensor | None = None) -> Tensor:
         """Quantiles with the derivatives of the function that they are: dt = (dq - dF)/p."""
@@ -164,8 +194,8 @@ class KernelLine(KernelPower):
         due = (due * 2 / (high - low)).reshape(-1)
         y = panel_quantiles(x, density, power, due).reshape(level.shape)
         t = self._kept((low + high + (high - low) * y) / 2)
-        first, last = self._intervals[..., 0, 0], self._intervals[..., 1].nan_to_num(-math.inf)
-        return torch.where(level <= 0, first, torch.where(level >= 1, last.amax(-1), t))
+        end, beyond = self._ends(level)
+        return torch.where(beyond <= 0, end, t)
 
     def _kept(self, t: Tensor) -> Tensor:
         """Locations in the nearest interval of the support, which rounding may have left."""

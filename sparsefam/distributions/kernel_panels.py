@@ -13,8 +13,9 @@ from torch import Tensor
 from ..bases import Basis
 from ..kernels import Kernel, kernel_matrix
 from ..numerics.arguments import require
-from ..numerics.panels import Axis, errors, find_panels, product_rule
+from ..numerics.panels import Axis, Columns, errors, find_panels, product_rule
 from .base_measure import Base, BaseMeasure
+from .kernel_thinning import thinned
 
 __all__ = ["KernelPanels"]
 
@@ -154,12 +155,16 @@ class KernelPanels:
         same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
         return self if same else KernelPanels.of_axes(axes, self.base, self.tolerance)
 
-    def for_scores(self, scores: Callable[[Tensor], Tensor], peaked: bool) -> "KernelPanels":
+    def for_scores(
+        self, scores: Columns, peaked: bool, kernel: Kernel, points: Tensor
+    ) -> "KernelPanels":
         """Panels on which scores, not only kernels, are polynomials; itself if they are here.
 
         Args:
             scores: From locations (q,), float64, to (n, q).
             peaked: Whether their exponentials must be resolved, too, as densities.
+            kernel: The kernel.
+            points: Inducing points (*B, I, 1), float64.
         """
 
         def excess(axis: Axis) -> Tensor:
@@ -169,24 +174,14 @@ class KernelPanels:
             found = errors(scores, axis).amax(0) / bound
             return torch.maximum(found, self._missed(scores, values, axis)) if peaked else found
 
-        return self._refined(self.axes[0], excess)
+        axis, worst = _refined(self.axes[0], excess)
+        columns = partial(_columns, kernel, points.flatten(0, -2), 0)
+        thin = not peaked and 0 < worst <= 1
+        return self._along(thinned(axis, columns, worst) if thin else axis)
 
-    def _refined(self, axis: Axis, excess: Callable[[Axis], Tensor]) -> "KernelPanels":
-        """With panels for which nothing exceeds its bound, or the least that rounding lets it."""
-        best, wasted = _ROUGH, 0
-        for _ in range(_MOST_STEPS):
-            found = excess(axis)
-            worst = float(found.amax())
-            if worst <= 1 or wasted == _PATIENCE:
-                break
-            if worst <= best / 2:
-                best, wasted = worst, 0
-            elif best < _ROUGH:
-                wasted += 1
-            axis = axis.refined(found > 1)
-        if axis.size == self.axes[0].size:
-            return self
-        return KernelPanels.of_axes([axis], self.base, self.tolerance)
+    def _along(self, axis: Axis) -> "KernelPanels":
+        same = axis.size == self.axes[0].size
+        return self if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
 
     def _missed(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
         """What the rule misses on panels (P,) of the mass of exponentials, over what it may."""
@@ -236,7 +231,23 @@ class KernelPanels:
             largest = columns(axis.rule()[0].flatten()).abs().amax()
             return errors(columns, axis).amax(0) / (tolerance * largest)
 
-        return self._refined(axis, excess)
+        return self._along(_refined(axis, excess)[0])
+
+
+def _refined(axis: Axis, excess: Callable[[Axis], Tensor]) -> tuple[Axis, float]:
+    """Panels for which nothing exceeds its bound, or the least that rounding lets it, and that."""
+    best, wasted, worst = _ROUGH, 0, _ROUGH
+    for _ in range(_MOST_STEPS):
+        found = excess(axis)
+        worst = float(found.amax())
+        if worst <= 1 or wasted == _PATIENCE:
+            break
+        if worst <= best / 2:
+            best, wasted = worst, 0
+        elif best < _ROUGH:
+            wasted += 1
+        axis = axis.refined(found > 1)
+    return axis, worst
 
 
 def _dtype_of(psi: Basis) -> torch.dtype:

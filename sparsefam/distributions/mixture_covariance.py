@@ -1,6 +1,5 @@
 """Covariances of bases under mixtures: those within the components, and that between them."""
 
-import copy
 import math
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, Polynomial, Stack
+from ..numerics.copies import copied
 from .symmetric import SymmetricDistribution
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _deviations_of_powers(p: "Mixture", psi: Polynomial) -> Tensor:
     centre = p.mean
 
     def moved(q: SymmetricDistribution) -> Tensor:
-        q = copy.copy(q)
+        q = copied(q)
         q.loc = q.loc - (centre.unsqueeze(-1) if p.parts.batched else centre)
         return q.expect(psi)
 

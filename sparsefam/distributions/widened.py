@@ -1,12 +1,12 @@
 """The same laws in float64: what a difference of two entropies leaves of float32 is too little."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Independent
 
+from ..numerics.copies import attributes, copied
 from .adoption import adopted
 from .base import SparseDistribution
 from .foreign import class_name
@@ -43,11 +43,11 @@ def _doubled(p: SparseDistribution) -> SparseDistribution:
         return Mixture(p.logits.double(), whole, validate_args=False)
     if isinstance(p, ForeignOnLine) and class_name(p.base) == "Uniform":
         return p._uniform()
-    new = copy.copy(p)
+    new = copied(p)
     new._validate_args = False
     if p.alpha.dtype == torch.float64:
         return new
-    for name, value in list(vars(p).items()):
+    for name, value in attributes(new).items():
         if isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
         elif isinstance(getattr(type(p), name.removesuffix("_detached"), None), once):

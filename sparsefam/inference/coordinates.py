@@ -9,6 +9,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import IndependentTransform, Transform
 
 from ..numerics.arguments import require
+from ..numerics.copies import attributes
 from ..supports import Ellipsoid, Interval, RealLine
 
 __all__ = ["placement", "support_numbers"]
@@ -24,7 +25,7 @@ def support_numbers(support: Constraint) -> list[Tensor]:
     if isinstance(support, RealLine):
         return []
     found: list[Tensor] = []
-    for value in vars(support).values():
+    for value in attributes(support).values():
         for part in value if isinstance(value, list | tuple) else [value]:
             if isinstance(part, Tensor):
                 found.append(part)

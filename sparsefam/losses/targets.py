@@ -1,6 +1,5 @@
 r"""What scores lose to the data: $\Omega_\alpha(q) - E_q[f]$ of samples and of densities q."""
 
-import copy
 import math
 from functools import singledispatch
 from typing import Any
@@ -15,6 +14,7 @@ from ..distributions.kernel import KernelDistribution
 from ..distributions.line_integral import line_integral
 from ..distributions.widened import widened
 from ..numerics.arguments import require
+from ..numerics.copies import attributes, copied
 from ..numerics.deformed import log_beta
 from ..scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Score
 
@@ -121,8 +121,8 @@ def _require_fitting(target: Tensor, p: SparseDistribution) -> None:
 
 
 def _doubled(score: Score) -> Score:
-    new = copy.copy(score)
-    for name, value in vars(score).items():
+    new = copied(score)
+    for name, value in attributes(score).items():
         if isinstance(value, Tensor):
             setattr(new, name, value.double())
     if isinstance(new, LogDensity):

@@ -6,7 +6,7 @@ from functools import reduce
 from numbers import Integral
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 __all__ = [
     "broadcast_arguments",
@@ -15,6 +15,7 @@ __all__ = [
     "cholesky_factor",
     "difference",
     "in_eager",
+    "in_memory",
     "is_count",
     "require",
     "require_scale_tril",
@@ -28,6 +29,12 @@ def in_eager() -> bool:
     if torch.compiler.is_compiling():
         return False
     return not torch._C._functorch.get_interpreter_stack()
+
+
+def in_memory(x: Tensor) -> bool:
+    """Whether numpy can read the numbers of a tensor where they are, and no trace misses it."""
+    plain = type(x) in (Tensor, nn.Parameter) and x.dtype in (torch.float32, torch.float64)
+    return plain and x.is_cpu and torch._C._get_tracing_state() is None
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -65,9 +72,10 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
         )
     events = [1, 2, *[0] * (len(found) - 2)]
     shape = _batch_shape(found, events)
+    whole = [shape + x.shape[x.dim() - e :] for x, e in zip(found.values(), events, strict=True)]
     return tuple(
-        x.expand(shape + x.shape[x.dim() - event :])
-        for x, event in zip(found.values(), events, strict=True)
+        x if x.shape == full else x.expand(full)
+        for x, full in zip(found.values(), whole, strict=True)
     )
 
 

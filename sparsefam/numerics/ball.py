@@ -175,10 +175,10 @@ class _Integral(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # read once, as checkpoints ask
-        inputs, partials, frame = saved[:5], saved[5:9], saved[9:]
+        inputs, partials = saved[:5], saved[5:9]
         total: list[Any] = [None] * 5
         if grads[0] is not None:
-            total = _pull_back(grads[0], inputs, partials, frame)
+            total = _pull_back(grads[0], inputs, partials, saved[9:])
         compiling = torch.compiler.is_compiling()
         # A compiled graph gives zeros where it has no gradient.
         if any(g is not None for g in grads[1:5]) and (ctx.sloped or not compiling):
@@ -186,8 +186,7 @@ class _Integral(torch.autograd.Function):
                 torch.zeros_like(x) if g is None else g
                 for x, g in zip(partials, grads[1:5], strict=True)
             ]
-            pull = _opaque_pull if compiling else _pull_partials
-            above = pull(ctx.kind, inputs, cotangents)
+            above = (_opaque_pull if compiling else _pull_partials)(ctx.kind, inputs, cotangents)
             total = [b if a is None else a + b for a, b in zip(total, above, strict=True)]
         return (*total, None, None)
 

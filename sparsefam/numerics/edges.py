@@ -24,11 +24,14 @@ __all__ = [
     "Signs",
     "chebyshev_sum",
     "has_several",
+    "near_edge",
+    "near_zero",
     "panel_rule",
     "positive_pieces",
+    "several_pieces",
     "sign_changes",
     "signs",
-    "single_piece",
+    "vertex",
 ]
 
 # How far from a check point the vertex of the parabola through it may lie, in half distances of
@@ -46,6 +49,7 @@ class Panel(NamedTuple):
         points: -cos of equidistant angles, both ends included, (C,).
         slope: From coefficients to those of the derivative, (m, m).
         bends: To a parabola's vertex below its middle value, at most, up to a sign, (C - 2, m).
+        series: To coefficients of the polynomial and of its first two derivatives, (3 m, m).
     """
 
     weights: Tensor
@@ -54,6 +58,7 @@ class Panel(NamedTuple):
     points: Tensor
     slope: Tensor
     bends: Tensor
+    series: Tensor
 
 
 class Pieces(NamedTuple):
@@ -81,7 +86,9 @@ def _panel_rule(order: int, dtype: torch.dtype, device: torch.device) -> Panel:
         derivative = chebyshev.chebder(np.eye(order)[k])
         slope[: len(derivative), k] = derivative
     bends = (checks[:-2] + checks[2:] - 2 * checks[1:-1]) * _REACH**2 / 8
-    parts = (weights, coefficients, checks, points, slope, bends)
+    rate = slope @ coefficients
+    series = np.concatenate([coefficients, rate, slope @ rate])
+    parts = (weights, coefficients, checks, points, slope, bends, series)
     return Panel(*(constant(x, dtype, device) for x in parts))
 
 
@@ -95,39 +102,52 @@ class Signs(NamedTuple):
 
     Attributes:
         values: Values at the check points, (C, n).
+        starts: 1 where the first is positive, else 0, (n,).
+        ends: The same of the last, (n,).
         positive: How many are positive, (n,).
         changes: How often the sign changes, (n,).
         dips: Above 0 where a dip through zero between check points cannot be excluded, (n,).
     """
 
     values: Tensor
+    starts: Tensor
+    ends: Tensor
     positive: Tensor
     changes: Tensor
     dips: Tensor
 
-    def take(self, columns: Tensor) -> "Signs":
-        """Those of some columns."""
-        return Signs(*(part.index_select(-1, columns) for part in self))
+
+def near_edge(x: Tensor, edge: Tensor | float, slack: float) -> Tensor:
+    """Columns (k,) of x (m, n) that come near an edge (n,), or lie on both sides; by the data.
+
+    Args:
+        x: Values at nodes.
+        edge: A number or (n,).
+        slack: What is near, as a share of a column's range.
+    """
+    low, high = x.amin(0), x.amax(0)
+    away = (high - low) * slack
+    return ((low < edge + away) & (high > edge - away)).nonzero().squeeze(-1)
 
 
 def signs(values: Tensor, panel: Panel) -> Signs:
     """Signs of polynomials with nodal values (m, n); numbers for booleans, which are faster."""
-    u = panel.checks @ values
+    u, bends = panel.checks @ values, panel.bends @ values
     positive = u.sign().clamp_min_(0)
     changes = (positive[1:] - positive[:-1]).abs_().sum(0)
-    dips = (panel.bends @ values).abs_().sub_(u[1:-1].abs()).amax(0)
-    return Signs(u, positive.sum(0), changes, dips)
+    dips = bends.abs_().sub_(u[1:-1].abs()).amax(0)
+    return Signs(u, positive[0], positive[-1], positive.sum(0), changes, dips)
 
 
 def has_several(found: Signs) -> Tensor:
     """Whether polynomials (n,) may have several roots, by a look at the data."""
     several = found.changes > 1
     place = ((found.dips > 0) & ~several).nonzero().squeeze(-1)
-    dips = _near_zero(found.values.index_select(1, place)).any(0)
+    dips = near_zero(found.values.index_select(1, place)).any(0)
     return several.index_copy_(0, place, dips)
 
 
-def _near_zero(u: Tensor) -> Tensor:
+def near_zero(u: Tensor) -> Tensor:
     """At which of the inner check points (C - 2, n) the values (C, n) may dip through zero."""
     left, mid, right = u[:-2], u[1:-1], u[2:]
     bend, tilt = left + right - 2 * mid, left - right
@@ -137,44 +157,6 @@ def _near_zero(u: Tensor) -> Tensor:
     return near & ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
 
 
-def single_piece(coefficients: Tensor, found: Signs, panel: Panel) -> Pieces:
-    """The piece (1, n) where polynomials are positive whose sign changes once or never."""
-    u = found.values
-    starts, changes = u[:1] > 0, found.changes > 0
-    after = torch.where(starts[0], found.positive, len(u) - found.positive).long() - 1
-    after = after.clamp(0, len(u) - 2).unsqueeze(0)
-    bracket = (panel.points[after], panel.points[after + 1])
-    if u.dtype == torch.float32:
-        roots = _roots(coefficients, panel, bracket, ~starts, _by_cubics(u, after), 1)
-    else:
-        heights = (u.gather(0, after), u.gather(0, after + 1))
-        roots = _from_secants(coefficients, panel, bracket, heights)
-    lower = torch.where(starts | ~changes, -1.0, roots)
-    upper = torch.where(starts & changes, roots, 1.0)
-    return Pieces(lower, torch.where(starts | changes, upper, lower))
-
-
-def _by_cubics(u: Tensor, after: Tensor) -> Tensor:
-    """Roots (1, n) of cubics in the angle through values (C, n) around check points."""
-    first = (after - 1).clamp(0, len(u) - 4)
-    index = torch.arange(4, device=u.device).unsqueeze(-1)
-    c = _cubic(u.dtype, u.device) @ u.gather(0, first + index)
-    left = (after - first).to(u)
-    low, high = u.gather(0, after), u.gather(0, after + 1)
-    t = left + (low / (low - high)).nan_to_num(0.5)
-    for _ in range(2):
-        value = c[0] + t * (c[1] + t * (c[2] + t * c[3]))
-        rate = c[1] + t * (2 * c[2] + 3 * t * c[3])
-        t = torch.minimum(torch.maximum(t - (value / rate).nan_to_num(0.0), left), left + 1)
-    return -torch.cos(math.pi / (len(u) - 1) * (first + t))
-
-
-@cache
-def _cubic(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """From values at 0, 1, 2, 3 to a cubic's coefficients, (4, 4)."""
-    return constant(np.linalg.inv(np.vander(np.arange(4.0), increasing=True)), dtype, device)
-
-
 def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
     """Check points and values at them, (C, n), and where the sign changes after one, (C - 1, n).
 
@@ -182,53 +164,62 @@ def sign_changes(values: Tensor, panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
         values: Of the polynomials at the nodes, (m, n).
         panel: The constants of their panels.
     """
-    coefficients = panel.coefficients @ values
-    slope = panel.slope @ coefficients
     u = panel.checks @ values
     ends = panel.points[[0, -1]].unsqueeze(-1).expand(2, u.shape[1])
-    points, middle = _vertices(u, coefficients, slope, panel)
+    points, middle = _vertices(u, panel.series @ values, panel)
     x = torch.cat([ends[:1], points, ends[1:]])
     u = torch.cat([u[:1], middle, u[-1:]])
     positive = u > 0
     return x, u, positive[1:] != positive[:-1]
 
 
-def _vertices(
-    u: Tensor, coefficients: Tensor, slope: Tensor, panel: Panel
-) -> tuple[Tensor, Tensor]:
+def _vertices(u: Tensor, series: Tensor, panel: Panel) -> tuple[Tensor, Tensor]:
     """Inner check points and values, (C - 2, n); moved to a vertex that is across zero.
 
     It is looked for from the vertex of the parabola through three points, by Newton's method.
     """
     points = panel.points[1:-1].unsqueeze(-1).repeat(1, u.shape[1])
-    near, mid = _near_zero(u), u[1:-1].clone()
+    near, mid = near_zero(u), u[1:-1].clone()
     if u.is_cuda:
         every = torch.arange(len(mid), device=u.device).unsqueeze(-1)
-        x, vertex, crosses = _vertex(u, coefficients, slope, panel, every)
+        x, height, _, crosses = vertex(u, series, panel, every)
         crosses &= near
-        return torch.where(crosses, x, points), torch.where(crosses, vertex, mid)
+        return torch.where(crosses, x, points), torch.where(crosses, height, mid)
     row, column = near.nonzero(as_tuple=True)
-    u, coefficients, slope = (part[:, column] for part in (u, coefficients, slope))
-    x, vertex, crosses = _vertex(u, coefficients, slope, panel, row.unsqueeze(0))
+    x, height, _, crosses = vertex(u[:, column], series[:, column], panel, row.unsqueeze(0))
     place = row[crosses[0]], column[crosses[0]]
-    points[place], mid[place] = x[crosses], vertex[crosses]
+    points[place], mid[place] = x[crosses], height[crosses]
     return points, mid
 
 
-def _vertex(
-    u: Tensor, coefficients: Tensor, slope: Tensor, panel: Panel, row: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Vertices, values there and whether these are across zero, after some check points (J, n)."""
+def vertex(
+    u: Tensor, series: Tensor, panel: Panel, row: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Vertices after some check points (J, n), values and curvatures, and if they are across zero.
+
+    Args:
+        u: Values at check points (C, n).
+        series: Coefficients of the polynomials and of two derivatives, (3 m, n).
+        panel: The constants of their panels.
+        row: The check points, (J, n) or (J, 1).
+    """
     left, mid, right = (u.gather(0, (row + k).expand(-1, u.shape[1])) for k in range(3))
     spacing = math.pi / (len(u) - 1)
     x = -torch.cos(spacing * (1 + row + ((left - right) / (2 * (left + right - 2 * mid)))))
-    curve = panel.slope @ slope
+    parts = series.unflatten(0, (3, 1, -1)).movedim(2, 0)
     for _ in range(2):
-        step = chebyshev_sum(slope, x) / chebyshev_sum(curve, x)
-        x = (x - step.nan_to_num(0.0)).clamp(-1, 1)
-    vertex = chebyshev_sum(coefficients, x)
+        value, rate, curve = chebyshev_sum(parts, x.expand(3, *x.shape))
+        step = (x - (rate / curve).nan_to_num(0.0)).clamp(-1, 1) - x
+        x, value = x + step, value + step * (rate + step * curve / 2)
     inside = (x > panel.points[row]) & (x < panel.points[row + 2])
-    return x, vertex, inside & ((vertex > 0) != (mid > 0))
+    return x, value, curve, inside & ((value > 0) != (mid > 0))
+
+
+def several_pieces(values: Tensor, panel: Panel) -> Pieces:
+    """Where polynomials with nodal values (m, n) are positive, by a look at the data."""
+    points, heights, changes = sign_changes(values, panel)
+    most = int(changes.sum(0).amax()) | 1
+    return positive_pieces(panel.coefficients @ values, panel, points, heights, changes, most)
 
 
 def positive_pieces(

@@ -10,6 +10,7 @@ evaluated anywhere else, so that expectations remain one matrix product, and so 
 Nodes come first and panels last, (m, ...): every operation then runs along memory.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -20,14 +21,16 @@ from .edges import (
     Pieces,
     chebyshev_sum,
     has_several,
+    near_edge,
     panel_rule,
     positive_pieces,
+    several_pieces,
     sign_changes,
     signs,
-    single_piece,
 )
-from .moments import chebyshev_polynomials, piece_weights, short_weights
+from .moments import chebyshev_polynomials, piece_weights, root_weights, short_weights
 from .quadrature import gauss_legendre, smooth_unit_rule
+from .sides import all_roots, single_piece
 from .truncated import Power
 
 __all__ = ["edge_pieces", "power_weights"]
@@ -35,7 +38,7 @@ __all__ = ["edge_pieces", "power_weights"]
 # From this exponent on a power meets zero so smoothly that the rule's own weights serve.
 _SMOOTH = 12.0
 # Up to this exponent integrals follow from those of Chebyshev polynomials without loss of digits.
-_SHORT = 2
+_SHORT = 1
 # By how much the exponent is less.
 _LOWER = ("power", "lowered", "second")
 # Roots in a panel, where their number is not looked at.
@@ -89,9 +92,10 @@ def power_weights(
 def edge_pieces(x: Tensor, of: Power) -> Pieces:
     """Pieces (K, n) of panels on which 1 + eps x is positive, for x (m, *columns)."""
     task = _task(x, of, (), None)
-    points, values, changes = sign_changes(task.of.inside(task.x), task.panel)
-    most = _MOST_ROOTS if x.is_cuda else int(changes.sum(0).amax()) | 1
-    return positive_pieces(_polynomials(task), task.panel, points, values, changes, most)
+    u, panel = task.of.inside(task.x), task.panel
+    if not x.is_cuda:
+        return several_pieces(u, panel)
+    return positive_pieces(_polynomials(task), panel, *sign_changes(u, panel), _MOST_ROOTS)
 
 
 def _task(x: Tensor, of: Power, names: tuple[str, ...], upper: Tensor | None) -> _Task:
@@ -109,32 +113,40 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
         found: Their weights, which change.
         scale: Factors (m, g), each of n / g panels.
     """
-    near, copies = None, task.x.shape[1] // scale.shape[1]
+    place, copies = None, task.x.shape[1] // scale.shape[1]
     if task.upper is None:
-        near = _candidates(task).nonzero().squeeze(-1)
-        task = task.take(near)
-    seen = signs(task.of.inside(task.x), task.panel)
-    several = has_several(seen)
-    few = ~several
-    if task.upper is None:
-        # A power that is no polynomial is not one near an edge outside the panel either.
-        few &= seen.changes == 1 if _is_exact(task) else seen.positive > 0
-    for chosen, is_single in ((few, True), (several, False)):
-        place = chosen.nonzero().squeeze(-1)
-        if len(place):
-            part = task.take(place)
-            coefficients = _polynomials(part)
-            if is_single:
-                pieces = single_piece(coefficients, seen.take(place), part.panel)
-            else:
-                points, values, changes = sign_changes(part.of.inside(part.x), part.panel)
-                roots = int(changes.sum(0).amax()) | 1
-                pieces = positive_pieces(coefficients, part.panel, points, values, changes, roots)
-            target = place if near is None else near[place]
-            factor = scale.index_select(1, target // copies)
-            mended = _mended(part, pieces, coefficients, is_single)
-            for ends, weights in zip(found, mended, strict=True):
-                ends.index_copy_(1, target, weights.mul_(factor))
+        slack = 6 / len(task.x) ** 2 if _is_exact(task) else 0.2
+        place = near_edge(task.x, -1 / task.of.eps, slack)
+        task = task.take(place)
+    if not task.x.numel():
+        return
+
+    if place is None:
+        place = torch.arange(task.x.shape[1], device=task.x.device)
+    for mended, target in _by_parts(task):
+        at = place if target is None else place[target]
+        factor = scale.index_select(1, at // copies)
+        for ends, weights in zip(found, mended, strict=True):
+            ends.index_copy_(1, at, weights.mul_(factor))
+
+
+def _by_parts(task: _Task) -> Iterator[tuple[list[Tensor], Tensor | None]]:
+    """Raw effective weights (m, k) of the functions in all columns, then in some, and which."""
+    u = task.of.inside(task.x)
+    # In float64 a panel and its parts are treated alike, to the last digit: quantiles divide by
+    # densities that vanish towards an edge.
+    if _is_short(task) and task.upper is None and u.dtype == torch.float32:
+        found, powers = all_roots(u, task.panel), _powers(task)
+        where = found.root, found.sign, found.column, found.ends
+        yield short_weights(u, powers, root_weights(len(u), max(powers), *where)), None
+        return
+    seen = signs(u, task.panel)
+    yield _mended(task, single_piece(u, seen, task.panel), _polynomials(task)), None
+    several = has_several(seen).nonzero().squeeze(-1)
+    if len(several):
+        part = task.take(several)
+        pieces = several_pieces(part.of.inside(part.x), part.panel)
+        yield _mended(part, pieces, _polynomials(part)), several
 
 
 def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
@@ -146,7 +158,7 @@ def _everywhere(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     if task.upper is not None:
         edged = torch.ones_like(edged)
     factor = scale.repeat_interleave(task.x.shape[1] // scale.shape[1], 1)
-    mended = _mended(task, pieces, coefficients, False)
+    mended = _mended(task, pieces, coefficients)
     for ends, weights in zip(found, mended, strict=True):
         ends.copy_(torch.where(edged, weights * factor, ends))
 
@@ -158,31 +170,19 @@ def _is_exact(task: _Task) -> bool:
     return whole and powers.issuperset(task.names)
 
 
-def _candidates(task: _Task) -> Tensor:
-    """Which panels may hold an edge: their nodes come near one, or are on both sides."""
-    low, high = task.x.amin(0), task.x.amax(0)
-    slack = (high - low) * (6 / len(task.x) ** 2 if _is_exact(task) else 0.2)
-    edge = -1 / task.of.eps
-    return (low < edge + slack) & (high > edge - slack)
-
-
 def _polynomials(task: _Task) -> Tensor:
     """Chebyshev coefficients (m, n) of 1 + eps x."""
     return task.panel.coefficients @ task.of.inside(task.x)
 
 
-def _mended(task: _Task, pieces: Pieces, coefficients: Tensor, is_single: bool) -> list[Tensor]:
+def _mended(task: _Task, pieces: Pieces, coefficients: Tensor) -> list[Tensor]:
     """Raw effective weights (m, n) of the functions."""
-    if task.upper is not None:
-        pieces, is_single = Pieces(*(torch.minimum(end, task.upper) for end in pieces)), False
-    # In float64 a panel and its parts are treated alike, to the last digit: quantiles divide by
-    # densities that vanish towards an edge.
-    is_single = is_single and task.x.dtype == torch.float32
     jump, back = task.of.is_jump, task.panel.coefficients.T
+    if task.upper is not None:
+        pieces = Pieces(*(torch.minimum(end, task.upper) for end in pieces))
     if _is_short(task):
-        power = int(task.of.exponent)
-        powers = [power - _LOWER.index(name) for name in task.names]
-        shares = piece_weights(len(coefficients), max(powers), *pieces, is_single)
+        powers = _powers(task)
+        shares = piece_weights(len(coefficients), max(powers), *pieces)
         return short_weights(task.of.inside(task.x), powers, shares)
     found = _quadratures(task, pieces)
     if "lowered" in task.names and (isinstance(jump, Tensor) or jump):
@@ -198,6 +198,11 @@ def _is_short(task: _Task) -> bool:
         return False
     least = max(_LOWER.index(name) for name in task.names)
     return task.of.exponent in range(least, _SHORT + 1)
+
+
+def _powers(task: _Task) -> list[int]:
+    """Those of the functions."""
+    return [int(task.of.exponent) - _LOWER.index(name) for name in task.names]
 
 
 def _quadratures(task: _Task, pieces: Pieces) -> list[Tensor]:

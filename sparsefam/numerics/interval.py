@@ -13,7 +13,7 @@ Gauss-Legendre. Each alone loses every digit at the other end.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,9 @@ __all__ = ["Profile", "gaussian_expectation"]
 # scale / width at which the closed form takes over, and the nodes that reach it from below.
 _SWITCH = 2.5
 _NODES = {torch.float32: 14, torch.float64: 30}
+# Pairs at a time on the CPU, so that one step's memory is there for the next: fresh pages from the
+# system cost more than what is computed in them.
+_AT_ONCE = 1 << 18
 
 
 def gaussian_expectation(
@@ -108,7 +111,30 @@ class _Expectation(torch.autograd.Function):
 def _integrals(
     loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, wanted: Wanted
 ) -> list[Tensor]:
-    r"""$R_{f,n}$, by $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
+    """R_{f,n}, some pairs at a time."""
+    inputs = loc, scale, center, width
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    if torch.compiler.is_compiling() or loc.device.type != "cpu" or math.prod(shape) <= _AT_ONCE:
+        return _at_once(inputs, wanted)
+    axis = max(range(len(shape)), key=lambda k: shape[k]) - len(shape)
+    step = max(1, _AT_ONCE * shape[axis] // math.prod(shape))
+    parts = [
+        _at_once([_part(x, axis, first, step) for x in inputs], wanted)
+        for first in range(0, shape[axis], step)
+    ]
+    return [torch.cat(found, axis) for found in zip(*parts, strict=True)]
+
+
+def _part(x: Tensor, axis: int, first: int, step: int) -> Tensor:
+    """Of an axis, counted from the last, along which x may repeat."""
+    if x.dim() < -axis or x.shape[axis] == 1:
+        return x
+    return x.narrow(axis, first, min(step, x.shape[axis] - first))
+
+
+def _at_once(inputs: Sequence[Tensor], wanted: Wanted) -> list[Tensor]:
+    r"""By $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
+    loc, scale, center, width = inputs
     offset, lost = difference(center, loc)
     shape = torch.broadcast_shapes(offset.shape, scale.shape, width.shape)
     width = _one_if_equal(width)
@@ -117,10 +143,10 @@ def _integrals(
     del offset
     values = _by_regime((distance, lost, scale, width), wanted)
     for i, (_, n) in enumerate(wanted):
-        values[i] = values[i] * width ** -(n + 1)
+        values[i].mul_(width ** -(n + 1))
         if n % 2:
             # At the very centre an odd derivative is 0, but for rounding.
-            values[i] = values[i] * side
+            values[i].mul_(side)
     return values
 
 
@@ -158,21 +184,21 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
     values = [torch.zeros_like(distance) for _ in wanted]
     for mask, method in methods:
         if bool(mask.any()):
-            chosen, rows = _rows(mask, pairs)
+            places, rows = _rows(mask, pairs)
             for value, part in zip(values, method(*rows, wanted=wanted), strict=True):
-                value[chosen] = part
+                value[places] = part
     return values
 
 
-def _rows(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """What a mask chooses: whole rows, the last axis as it is, if it does not tell pairs apart."""
+def _rows(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    """Where a mask is true and what is there: whole rows if it does not tell pairs in one apart."""
     shape = pairs[0].shape
     if mask.shape[-1] > 1:
-        chosen = mask.expand(shape)
-        return chosen, [x.expand(shape)[chosen] for x in pairs]
-    chosen = mask.squeeze(-1).expand(shape[:-1])
+        places = mask.expand(shape).nonzero(as_tuple=True)
+        return places, [x.expand(shape)[places] for x in pairs]
+    places = mask.squeeze(-1).expand(shape[:-1]).nonzero(as_tuple=True)
     wide = (x if x.dim() else x.reshape(1) for x in pairs)
-    return chosen, [x.expand(*shape[:-1], x.shape[-1])[chosen] for x in wide]
+    return places, [x.expand(*shape[:-1], x.shape[-1])[places] for x in wide]
 
 
 def _quadrature(
@@ -184,20 +210,22 @@ def _quadrature(
     x, w = gauss_legendre(_NODES.get(distance.dtype, _NODES[torch.float64]), distance)
     if wanted[0][0].kinked:
         x, w = torch.cat([(x - 1) / 2, (x + 1) / 2]), torch.cat([w, w]) / 2
-    weights = [w * profile(x) / math.sqrt(2 * math.pi) for profile, _ in wanted]
-    totals = [torch.zeros_like(z) for _ in wanted]
+    weights = [(-1) ** n * w * profile(x) / math.sqrt(2 * math.pi) for profile, n in wanted]
+    totals, start = [torch.zeros_like(z) for _ in wanted], -z
     for k in range(len(x)):
-        t = (x[k] * h - z).clamp_min(-end)
-        derivatives = _hermite(t, torch.exp(-0.5 * (t * t)), max(n for _, n in wanted))
+        t = torch.addcmul(start, h, x[k]).clamp_min_(-end)
+        values = _hermite(t, (t * t).mul_(-0.5).exp_(), max(n for _, n in wanted))
         for i, (_, n) in enumerate(wanted):
-            totals[i] = torch.addcmul(totals[i], weights[i][k], derivatives[n])
+            totals[i].addcmul_(weights[i][k], values[n])
     seen = (h + end - z).sign()
-    return [total * seen for total in totals]
+    return [total.mul_(seen) for total in totals]
 
 
 def _hermite(t: Tensor, gauss: Tensor, order: int) -> list[Tensor]:
-    r"""Derivatives $g, g', \dots, g^{(order)}$ of $g = e^{-t^2/2}$."""
-    out = [gauss, -t * gauss]
-    for n in range(2, order + 1):
-        out.append(-t * out[-1] - (n - 1) * out[-2])
+    r"""$g, -g', g'', \dots, (-1)^n g^{(n)}$ of $g = e^{-t^2/2}$, n up to the order, at least 0."""
+    out = [gauss]
+    for n in range(1, order + 1):
+        out.append(t * out[-1])
+        if n > 1:
+            out[-1].sub_(out[-3], alpha=n - 1)
     return out

@@ -7,23 +7,25 @@ mass alone needs no more than a root and an antiderivative. What is found need n
 last digit, but the nearer it is, the more seldom are weights computed twice.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
-from .deformed import expm1_ratio
-from .edges import Panel, chebyshev_sum, panel_rule
-from .quadrature import constant, gauss_legendre
+from .edges import chebyshev_sum, near_edge, panel_rule
+from .quadrature import constant
+from .sides import all_roots
 from .truncated import Power
 
 __all__ = ["level_step", "nearby_level"]
 
 # A step after which the error is that of the rule's own weights, so that effective ones come next;
-# the same among a few nodes.
-_NEAR, _ROUGHLY = 1e-3, 1e-2
+# the same among a few nodes; what a parabola makes of a step after which none more is due.
+_NEAR, _ROUGHLY, _SETTLED = 1e-3, 1e-2, 1e-4
+# Slopes at edges, at least.
+_FLAT = 1e-3
 _STEPS = {torch.float64: 8}
 _FEWER_STEPS = 6
 # One node stands for so many.
@@ -31,7 +33,7 @@ _THINNING = 3
 
 
 def nearby_level(f: Tensor, measure: Tensor, of: Power) -> Tensor:
-    """The normaliser (R,) nearly, for scores (m, G, R) and weights of a rule (m, G, 1)."""
+    """The normaliser (R,) nearly, for scores (m, G, R) up to 0 and weights of a rule (m, G, 1)."""
     steps = _STEPS.get(f.dtype, _FEWER_STEPS)
     if f.is_cuda or torch.compiler.is_compiling() or not f.numel():
         return _risen(f, measure, of, _lower_bound(f, measure, of.eps), steps, None)
@@ -41,15 +43,26 @@ def nearby_level(f: Tensor, measure: Tensor, of: Power) -> Tensor:
     middles = torch.arange(len(f)).tensor_split(groups)
     few = f[[int(part[len(part) // 2]) for part in middles]]
     share = torch.stack([part.sum(0) for part in measure.tensor_split(groups)])
-    level = _lower_bound(few, share, of.eps)
-    level = _risen(few, share, of, level, steps, _ROUGHLY)
+    level = _risen(few, share, of, _lower_bound(few, share, of.eps), steps, _ROUGHLY)
+    # The top need not be among the few, and steps from far below it are too many.
+    level = torch.maximum(level, _jensen(0.0, measure[measure > 0].amin(), of.eps))
     if isinstance(of.eps, Tensor) or of.eps != 1:
         return _risen(f, measure, of, level, steps, _NEAR)
-    level = _risen(f, measure, of, level, 1, None)
+    return _settled(f, measure, of, _risen(f, measure, of, level, 1, None), steps)
+
+
+def _settled(f: Tensor, measure: Tensor, of: Power, level: Tensor, steps: int) -> Tensor:
+    """A level at alpha = 2 after steps with edges, to the root of the parabola in it."""
     x = f - level
     mass, rate = _sums(x, measure, of)
-    more, faster = _at_edges(1 + x, measure)
-    return level + level_step(mass + more, rate + faster, of.eps)
+    more, faster, bend = _at_edges(1 + x, measure)
+    rate = rate + faster
+    first = (mass + more - 1) / rate
+    step = 2 * first / (1 + (1 - 2 * first * bend / rate).clamp_min_(0).sqrt_())
+    level, rows = level + step, ((step - first).abs() >= _SETTLED).nonzero().squeeze(-1)
+    if len(rows) and steps > 1:
+        level[rows] = _settled(f.index_select(-1, rows), measure, of, level[rows], steps - 1)
+    return level
 
 
 def level_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
@@ -57,7 +70,9 @@ def level_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
     if not isinstance(eps, Tensor) and eps == 1:
         return (mass - 1) / rate
     log = mass.log()
-    return log * expm1_ratio(eps * log) * torch.exp((1 - eps) * log) / rate
+    if not isinstance(eps, Tensor) and eps == 0:
+        return log * mass / rate
+    return torch.expm1(eps * log) * torch.exp((1 - eps) * log) / (eps * rate)
 
 
 def _sums(x: Tensor, measure: Tensor, of: Power) -> tuple[Tensor, Tensor]:
@@ -91,11 +106,7 @@ def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
 
     On a set S, A >= E_S[f] - log_{2 - alpha}(1 / Q(S)).
     """
-
-    def bound(mean: Tensor, share: Tensor) -> Tensor:
-        log = -share.clamp_min(torch.finfo(f.dtype).tiny).log()
-        return mean - log * expm1_ratio(eps * log)
-
+    bound = partial(_jensen, eps=eps)
     by_panel = measure.sum(0)
     sums = (f * measure).sum(0)
     whole = bound(sums.sum(0) / measure.sum(), measure.sum())
@@ -104,54 +115,34 @@ def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
     return torch.maximum(whole, torch.maximum(panels, nodes))
 
 
-def _at_edges(u: Tensor, measure: Tensor) -> tuple[Tensor, Tensor]:
-    """What the rule's own weights miss of the integrals (R,) of u_+ and of its sign.
+def _jensen(mean: Tensor | float, share: Tensor, eps: Tensor | float) -> Tensor:
+    log = -share.clamp_min(torch.finfo(share.dtype).tiny).log()
+    return mean - torch.expm1(eps * log) / eps
 
-    Panels are looked at whose nodes (m, G, R) are on both sides of an edge; the base is taken for
-    constant on each.
+
+def _at_edges(u: Tensor, measure: Tensor) -> Tensor:
+    """What the rule's own weights miss of the integrals of u_+ and of its sign; sum of 1 / |u'|.
+
+    (3, R) for values u at nodes (m, G, R); the base is taken for constant on a panel with an edge.
     """
-    order, rows = len(u), u.shape[-1]
-    count = u.sign().clamp_min_(0).sum(0).flatten()
-    place = ((count > 0) & (count < order)).nonzero().squeeze(-1)
-    u, panel = u.reshape(order, -1).index_select(1, place), panel_rule(order, u)
-    found = torch.stack(_one_side(u, panel))
-    found -= torch.stack([panel.weights @ u.clamp_min(0), panel.weights @ u.sign().clamp_min_(0)])
-    scale = (measure.flatten(1) / panel.weights.unsqueeze(-1)).mean(0)
-    found *= scale[place // rows]
-    mass, rate = u.new_zeros(2, rows).index_add_(1, place % rows, found)
-    return mass, rate
-
-
-def _one_side(u: Tensor, panel: Panel) -> tuple[Tensor, Tensor]:
-    """Integrals (n,) of u_+ and of its sign for polynomials (m, n) with one or two roots."""
-    positive, last = u.sign().clamp_min_(0), len(u) - 2
-    starts, count = positive[0], positive.sum(0)
-    after = torch.lerp(last + 1 - count, count - 1, starts)
-    twice = (starts == positive[-1]).nonzero().squeeze(-1)
-    part = positive.index_select(1, twice)
-    changes = (part[1:] - part[:-1]).abs_()
-    order = torch.arange(1, last + 2, dtype=u.dtype, device=u.device).unsqueeze(-1)
-    after[twice] = last + 1 - (changes * order.flip(0)).amax(0)
-    right = (changes * order).amax(0) - 1
-    area = _antiderivative(len(u), u.dtype, u.device) @ u
-    y = _crossing(u, panel, after)
-    z = _crossing(u.index_select(1, twice), panel, right)
-    mass, rate, total = chebyshev_sum(area, y), 1 + y, panel.weights @ u
-    # Beyond the last of two roots there is what is before the first.
-    mass[twice] += total[twice] - chebyshev_sum(area.index_select(1, twice), z)
-    rate[twice] += 1 - z
-    return torch.lerp(total - mass, mass, starts), torch.lerp(2 - rate, rate, starts)
-
-
-def _crossing(u: Tensor, panel: Panel, after: Tensor) -> Tensor:
-    """Roots (n,) of polynomials (m, n) after some nodes, by a secant and a step of Newton's."""
-    index, (nodes, _) = after.long().unsqueeze(0), gauss_legendre(len(u), u)
-    left, right = u.gather(0, index)[0], u.gather(0, index + 1)[0]
-    low, high = nodes[index[0]], nodes[index[0] + 1]
-    y = torch.lerp(low, high, left / (left - right))
-    coefficients = panel.coefficients @ u
-    value, slope = (chebyshev_sum(c, y) for c in (coefficients, panel.slope @ coefficients))
-    return torch.minimum(torch.maximum(y - value / slope, low), high)
+    order, rows, panel = len(u), u.shape[-1], panel_rule(len(u), u)
+    u = u.reshape(order, -1)
+    place = near_edge(u, 0.0, 6 / order**2)
+    u, missed = u.index_select(1, place), u.new_zeros(3, rows)
+    if not len(place):
+        return missed
+    # Up to each root, and over the panel, less what the rule has of both.
+    found, size = all_roots(u, panel), len(place)
+    area = chebyshev_sum(_antiderivative(order, u.dtype, u.device) @ found.values, found.root)
+    slope = found.slope.abs().clamp_min_(_FLAT)
+    parts = torch.stack(
+        [found.sign * area, found.sign * (1 + found.root), found.sign.abs() / slope]
+    )
+    parts[0, :size] += found.ends * (panel.weights @ u) - panel.weights @ u.clamp_min(0)
+    parts[1, :size] += 2 * found.ends - panel.weights @ u.sign().clamp_min_(0)
+    place = place[found.column]
+    parts *= (measure.flatten(1) / panel.weights.unsqueeze(-1)).mean(0)[place // rows]
+    return missed.index_add_(1, place % rows, parts)
 
 
 @cache

@@ -16,7 +16,13 @@ from torch import Tensor
 
 from .quadrature import constant
 
-__all__ = ["chebyshev_polynomials", "chebyshev_sum", "piece_weights", "short_weights"]
+__all__ = [
+    "chebyshev_polynomials",
+    "chebyshev_sum",
+    "piece_weights",
+    "root_weights",
+    "short_weights",
+]
 
 
 class _Grid(NamedTuple):
@@ -32,15 +38,22 @@ class _Grid(NamedTuple):
     shares: Tensor
 
 
-def chebyshev_polynomials(y: Tensor, count: int, first: Tensor | float = 1.0) -> Tensor:
-    """Chebyshev polynomials (count, ...) at y, times a factor."""
+def chebyshev_polynomials(y: Tensor, count: int) -> Tensor:
+    r"""Chebyshev polynomials (count, ...) at y, several rows at a time.
+
+    $T_{n} = 2 T_k T_{n-k} - T_{n-2k}$ for as large a k as is known.
+    """
     basis = y.new_empty(count, *y.shape)
-    basis[0] = first
-    torch.mul(y, first, out=basis[1])
-    twice = 2 * y
-    for k in range(2, count):
-        torch.mul(twice, basis[k - 1], out=basis[k])
-        basis[k] -= basis[k - 2]
+    basis[0] = 1
+    basis[1] = y
+    known = 2
+    while known < count:
+        k = known // 2
+        more = min(k, count - known)
+        first, rows = known - k, basis[known : known + more]
+        torch.mul(basis[first : first + more], 2 * basis[k], out=rows)
+        rows -= basis[first - k : first - k + more]
+        known += more
     return basis
 
 
@@ -48,14 +61,14 @@ def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
     """Polynomials with coefficients (m, n) at x (..., n), by Clenshaw's recurrence."""
     twice = 2 * x
     above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
-    for c in coefficients[1:-1].flip(0):
+    for c in reversed(coefficients[1:-1].unbind()):
         above, current = current, torch.addcmul(c - above, twice, current)
     if len(coefficients) == 1:
         return current
     return torch.addcmul(coefficients[0] - above, x, current)
 
 
-def piece_weights(order: int, power: int, lower: Tensor, upper: Tensor, is_single: bool) -> Tensor:
+def piece_weights(order: int, power: int, lower: Tensor, upper: Tensor) -> Tensor:
     """Weights (N, n) on all pieces for products of a power with m Lagrange polynomials.
 
     Args:
@@ -63,17 +76,20 @@ def piece_weights(order: int, power: int, lower: Tensor, upper: Tensor, is_singl
         power: From 0 to 2.
         lower: Lower ends (K, n).
         upper: Upper ends (K, n).
-        is_single: Whether there is one piece, which begins or ends where the panel does.
     """
-    shares = _grid(order, power, upper.dtype, upper.device).shares
-    count = shares.shape[1] - 1
-    if not is_single:
-        ends = chebyshev_polynomials(torch.cat([upper, lower]), count)
-        return shares[:, :-1] @ (ends[:, : len(upper)].sum(1) - ends[:, len(upper) :].sum(1))
-    last = (upper[0] == 1).to(upper)
-    root = torch.where(last > 0, lower[0], upper[0])
-    found = shares[:, :-1] @ chebyshev_polynomials(root, count, 1 - 2 * last)
-    return found.addr_(shares[:, -1], last)
+    shares = _grid(order, power, upper.dtype, upper.device).shares[:, :-1]
+    ends = chebyshev_polynomials(torch.cat([upper, lower]), shares.shape[1])
+    return shares @ (ends[:, : len(upper)].sum(1) - ends[:, len(upper) :].sum(1))
+
+
+def root_weights(
+    order: int, power: int, root: Tensor, sign: Tensor, column: Tensor, ends: Tensor
+) -> Tensor:
+    """The same (N, n) from roots (n + k,), as `Roots` has them."""
+    shares, size = _grid(order, power, root.dtype, root.device).shares, len(ends)
+    basis = chebyshev_polynomials(root, shares.shape[1] - 1).mul_(sign)
+    sums = basis[:, :size].index_add_(1, column[size:], basis[:, size:])
+    return (shares[:, :-1] @ sums).addr_(shares[:, -1], ends)
 
 
 def short_weights(u: Tensor, powers: list[int], weights: Tensor) -> list[Tensor]:
@@ -82,7 +98,7 @@ def short_weights(u: Tensor, powers: list[int], weights: Tensor) -> list[Tensor]
     Args:
         u: Values of the polynomials at the nodes of panels, (m, n).
         powers: From 0 to 2.
-        weights: `piece_weights` for the greatest power.
+        weights: `piece_weights` or `root_weights` for the greatest power.
     """
     values = _grid(len(u), max(powers), u.dtype, u.device).values
     found, at = [weights], values @ u

@@ -27,8 +27,9 @@ __all__ = ["normalized_weights"]
 
 # An error of the mass that falls no more is rounding's if it is below this.
 _STALLED = 0.1
-# Units of rounding by which a mass may be wrong in float32 at first, and after a step.
-_CLOSE = (4, 8)
+# Units of rounding by which a mass may be wrong in float32, and by what where weights have two
+# derivatives to follow the level by.
+_CLOSE, _NEAR = 8, 5e-4
 # Steps after the first effective weights, at most.
 _MOST_STEPS = 30
 
@@ -101,13 +102,13 @@ def _step(found: _Found, of: Power) -> Tensor:
 def _followed(found: _Found, of: Power) -> _Found:
     """After a last step, so small that the weights follow it along their derivatives."""
     step, lowered, mass = _step(found, of), found.lowered, found.mass
-    weights = found.weights - step * lowered
+    weights = torch.addcmul(found.weights, step, lowered, value=-1)
     if found.second is not None:
         rate = of.lowered().factor * step
         weights = weights.addcmul_(step * rate, found.second, value=0.5)
         lowered = torch.addcmul(lowered, rate, found.second, value=-1)
         # Where steps were not followed the mass tells what rounding left.
-        near = (mass - 1).abs() <= torch.finfo(mass.dtype).eps ** 0.5
+        near = (mass - 1).abs() <= _NEAR
         mass = torch.where(near, sum_panels(weights), mass)
     return _Found(found.level + step, weights, lowered, mass, None)
 
@@ -130,8 +131,8 @@ def _settled(
     eps = torch.finfo(f.dtype).eps
     close = eps * measure.numel() ** 0.5
     if f.dtype == torch.float32:
-        close = _CLOSE[depth > 0] * eps
-    open_ = error > (close if found.second is None else eps**0.5)
+        close = _CLOSE * eps
+    open_ = error > (close if found.second is None else _NEAR)
     if before is not None:
         # Rounding leaves steps that no longer help.
         open_ &= (error < before) | (error >= _STALLED)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .quadrature import gauss_legendre
 
-__all__ = ["Axis", "errors", "find_panels", "product_rule"]
+__all__ = ["Axis", "Columns", "errors", "find_panels", "product_rule"]
 
 # Nodes in a panel. Few make edges cheap, many need fewer nodes in all: the former are taken as long
 # as no more than this many are needed.

@@ -64,6 +64,18 @@ Wanted = Sequence[tuple[Profile, int]]
 _Terms = list[Tensor | None]
 
 
+class _Powers(dict[int, Tensor]):
+    """Powers of a tensor, each made once."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.x = x
+
+    def __missing__(self, k: int) -> Tensor:
+        self[k] = self.x**k
+        return self[k]
+
+
 def smoothed(
     distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, wanted: Wanted, both: bool
 ) -> list[Tensor]:
@@ -84,6 +96,7 @@ def smoothed(
         both: Whether the edge at -1 is so near that it is to be seen.
     """
     ratio = width / scale
+    powers = _Powers(ratio)
     lowest = -max(n for _, n in wanted)
     parts = _repeated_integrals(lowest, max(len(f.coefficients) - n for f, n in wanted))
     b = (distance / scale).clamp_(max=_LARGEST)
@@ -91,16 +104,16 @@ def smoothed(
     (near, y), values = _normal(y), []
     for profile, n in wanted:
         jumps = [(-1.0) ** d * x for d, x in enumerate(profile.derivatives_at(1.0))]
-        gauss, _ = _terms(jumps, n, parts, ratio)
-        values.append(_sum(near, y, gauss, _horner(_heat(profile, n, ratio), b)))
+        gauss, _ = _terms(jumps, n, parts, powers)
+        values.append(_sum(near, y, gauss, _horner(_heat(profile, n, powers), b)))
     breaks = [((distance + scale) / width, 1.0)] if both else []
     breaks += [(distance / width, 0.0)] if wanted[0][0].kinked else []
     for away, place in breaks:
         far, y = _normal(away)
         for i, (profile, n) in enumerate(wanted):
-            gauss, tail = _terms(_jumps(profile, place), n, parts, ratio)
-            values[i] = values[i] + _sum(far, y, gauss, _horner(tail, y))
-    return [value * (0.5 * ratio) for value in values]
+            gauss, tail = _terms(_jumps(profile, place), n, parts, powers)
+            values[i] += _sum(far, y, gauss, _horner(tail, y))
+    return [value.mul_(0.5 * ratio) for value in values]
 
 
 def _jumps(profile: Profile, place: float) -> list[float]:
@@ -152,30 +165,29 @@ def _horner(terms: _Terms, x: Tensor) -> Tensor | None:
 
 
 def _terms(
-    jumps: list[float], n: int, parts: dict[int, tuple[list[float], list[float]]], ratio: Tensor
+    jumps: list[float], n: int, parts: dict[int, tuple[list[float], list[float]]], powers: _Powers
 ) -> tuple[_Terms, _Terms]:
     """Coefficients in y of what multiplies density and tail, for jumps of all derivatives."""
     found: tuple[_Terms, _Terms] = ([], [])
     for d, jump in enumerate(jumps):
         if jump:
             for terms, polynomial in zip(found, parts[d - n], strict=True):
-                _add(terms, [jump * c for c in polynomial], ratio, d)
+                _add(terms, [jump * c for c in polynomial], powers[d])
     return found
 
 
-def _heat(profile: Profile, n: int, ratio: Tensor) -> _Terms:
+def _heat(profile: Profile, n: int, powers: _Powers) -> _Terms:
     r"""In b: $(-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$, the polynomial smoothed as if unbroken."""
     terms: _Terms = []
     for k in range((len(profile.coefficients) - 1 - n) // 2 + 1):
         scale = (-1.0) ** n / (2.0**k * math.factorial(k))
-        _add(terms, [scale * c for c in profile.derivative(n + 2 * k)], ratio, n + 2 * k)
+        _add(terms, [scale * c for c in profile.derivative(n + 2 * k)], powers[n + 2 * k])
     return terms
 
 
-def _add(terms: _Terms, coefficients: list[float], ratio: Tensor, power: int) -> None:
-    """Adds a polynomial times a power of the ratio."""
+def _add(terms: _Terms, coefficients: list[float], scale: Tensor) -> None:
+    """Adds a polynomial times a factor."""
     terms += [None] * (len(coefficients) - len(terms))
-    scale = ratio**power
     for j, c in enumerate(coefficients):
         if c:
             known = terms[j]

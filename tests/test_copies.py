@@ -1,0 +1,42 @@
+"""Copies, as graphs of torch 2.11 make them: by the names in the code of `__init__`."""
+
+import pytest
+import torch
+from battery import Case, interior
+from cases import SCALARS
+from test_foreign import KNOWN, every_known
+from torch import Tensor
+from torch.distributions import Distribution
+
+from sparsefam.numerics import copies
+from sparsefam.numerics.copies import copied
+
+
+@pytest.fixture(autouse=True)
+def old_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_LISTED", False)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+@pytest.mark.parametrize("case", SCALARS, ids=str)
+def test_they_answer_as_the_original(case: Case) -> None:
+    p = case()
+    q, t = copied(p), interior(p)
+    expected = p.log_prob(t)
+    assert q is not p and torch.equal(q.log_prob(t), expected)
+    wide = p.expand((2, *p.batch_shape))
+    torch.testing.assert_close(wide.log_prob(t.unsqueeze(1))[:, 1], expected)
+
+
+def seeded(p: Distribution) -> Tensor:
+    torch.manual_seed(0)
+    return p.sample((5,))
+
+
+@every_known
+def test_those_of_laws_of_torch_answer_as_the_original(name: str) -> None:
+    p: Distribution = KNOWN[name][0]
+    q = copied(p)
+    t = seeded(q)
+    assert q is not p and torch.equal(t, seeded(p))
+    assert torch.equal(q.log_prob(t), p.log_prob(t))
