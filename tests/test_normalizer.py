@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefam.numerics.edges import panel_rule
+from sparsefam.numerics.edges import near_edge, panel_rule
 from sparsefam.numerics.effective import edge_pieces, power_weights
 from sparsefam.numerics.levels import nearby_level
 from sparsefam.numerics.moments import piece_weights, root_weights, short_weights
@@ -236,6 +236,17 @@ def test_a_single_piece_is_weighted_as_any_is(power: int, rising: bool) -> None:
             whole = (base**power * np.polynomial.Polynomial.basis(degree)).integ()
             due = whole(1) - whole(root) if rising else whole(root) - whole(-1)
             assert float((found[:, column] * x**degree).sum()) == pytest.approx(due, abs=1e-14)
+
+
+@pytest.mark.parametrize("order", [6, 12, 22])
+@pytest.mark.parametrize("end", [-1, 1])
+def test_edges_between_the_outermost_nodes_and_the_ends_are_near(order: int, end: int) -> None:
+    """Of exponentials that are above zero where no node is."""
+    x, _ = gauss_legendre(order, torch.zeros((), dtype=torch.float64))
+    u = torch.expm1(order / 4 * (end * x - 0.9999)).unsqueeze(-1)
+    assert u.amax() < 0
+    assert near_edge(u, 0.0).tolist() == [0]
+    assert near_edge(u, 1.0).tolist() == []
 
 
 def test_roots_are_all_found() -> None:

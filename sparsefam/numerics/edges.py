@@ -37,6 +37,9 @@ __all__ = [
 # How far from a check point the vertex of the parabola through it may lie, in half distances of
 # check points: a bit more than 1, since they are not equidistant.
 _REACH = 1.2
+# The outermost of m nodes are 3 / m^2 from the ends, and a polynomial that they resolve rises by
+# several of its ranges a panel.
+_BEYOND = 16
 
 
 class Panel(NamedTuple):
@@ -117,14 +120,16 @@ class Signs(NamedTuple):
     dips: Tensor
 
 
-def near_edge(x: Tensor, edge: Tensor | float, slack: float) -> Tensor:
+def near_edge(x: Tensor, edge: Tensor | float, slack: float | None = None) -> Tensor:
     """Columns (k,) of x (m, n) that come near an edge (n,), or lie on both sides; by the data.
 
     Args:
         x: Values at nodes.
         edge: A number or (n,).
-        slack: What is near, as a share of a column's range.
+        slack: What is near, as a share of a column's range; None for how far it may go on between
+            the outermost nodes and the ends.
     """
+    slack = _BEYOND / len(x) ** 2 if slack is None else slack
     low, high = x.amin(0), x.amax(0)
     away = (high - low) * slack
     return ((low < edge + away) & (high > edge - away)).nonzero().squeeze(-1)

@@ -115,8 +115,7 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
     """
     place, copies = None, task.x.shape[1] // scale.shape[1]
     if task.upper is None:
-        slack = 6 / len(task.x) ** 2 if _is_exact(task) else 0.2
-        place = near_edge(task.x, -1 / task.of.eps, slack)
+        place = near_edge(task.x, -1 / task.of.eps, None if _is_exact(task) else 0.2)
         task = task.take(place)
     if not task.x.numel():
         return

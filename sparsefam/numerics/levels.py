@@ -127,7 +127,7 @@ def _at_edges(u: Tensor, measure: Tensor) -> Tensor:
     """
     order, rows, panel = len(u), u.shape[-1], panel_rule(len(u), u)
     u = u.reshape(order, -1)
-    place = near_edge(u, 0.0, 6 / order**2)
+    place = near_edge(u, 0.0)
     u, missed = u.index_select(1, place), u.new_zeros(3, rows)
     if not len(place):
         return missed
