@@ -238,6 +238,16 @@ def test_a_single_piece_is_weighted_as_any_is(power: int, rising: bool) -> None:
             assert float((found[:, column] * x**degree).sum()) == pytest.approx(due, abs=1e-14)
 
 
+def test_what_has_no_root_is_finite() -> None:
+    """Where a root would be looked for this is as high at one check point as at the next."""
+    u = torch.tensor([1.300980567932129, 2.5883331298828125, 4.5708465576171875, 6.721225738525391])
+    rest = torch.tensor([8.48681640625, 9.559207916259766, 9.996379852294922, 10.08468246459961])
+    found = all_roots(torch.cat([u, rest]).unsqueeze(-1), panel_rule(8, u))
+    assert all(part.isfinite().all() for part in found)
+    assert found.sign.tolist() == [0]
+    assert found.ends.tolist() == [1]
+
+
 @pytest.mark.parametrize("order", [6, 12, 22])
 @pytest.mark.parametrize("end", [-1, 1])
 def test_edges_between_the_outermost_nodes_and_the_ends_are_near(order: int, end: int) -> None:

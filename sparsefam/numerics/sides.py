@@ -143,7 +143,7 @@ def _by_cubics(u: Tensor, after: Tensor, column: Tensor, sign: Tensor) -> Tensor
     left = (after - first).to(u)
     right = left + 1
     low = value(left)
-    t = left + (low / (low - value(right))).nan_to_num_(0.5)
+    t = left + (low / (low - value(right))).clamp_(0, 1).nan_to_num_(0.5)
     rate = torch.addcmul(c[1], t, torch.addcmul(c[4], t, c[5]))
     curve = torch.addcmul(c[4], t, c[5], value=2)
     t = (t + _step(value(t), rate, curve, sign)).clamp_(left, right)
