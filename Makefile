@@ -58,7 +58,7 @@ clean: ## remove what the other targets wrote, except .venv
 	rm -rf demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # aeon is installed for the recordings in its wheel, which examples/ read as plain files. It is
-# never imported, so it comes without its dependencies (numba, pandas and others), which nothing here would use.
+# never imported, so it comes without its dependencies (pandas and others), which nothing here would use.
 $(STAMP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -c constraints.txt -e '.[test,docs,examples]'

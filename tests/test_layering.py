@@ -30,7 +30,7 @@ LAYERS = (
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
+NUMERICS_USES = ("numba", "numpy", "scipy", "sparsefam.numerics", "torch")
 # What an import inside a function is for: packages a user may not have, and the modules that are
 # made of them.
 OPTIONAL = (

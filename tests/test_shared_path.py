@@ -1,14 +1,15 @@
 """One path for all pairs, against the paths of pairs in float64."""
 
 import math
-from itertools import product
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from sparsefam.numerics import shared_nodes, shared_path
+from sparsefam.numerics import loops, shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
 
 F64 = torch.float64
@@ -48,7 +49,7 @@ def relative(x: Tensor, y: Tensor) -> float:
 
 
 @pytest.mark.parametrize("exponent", [1.0, 3.0])
-@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (16.0, 24.0), (1.0, 72.0)])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (16.0, 24.0), (1.0, 71.9)])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_values_and_gradients(
     dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
@@ -64,11 +65,19 @@ def test_values_and_gradients(
 
 
 @pytest.mark.parametrize("exponent", [3.1, 12.5, 25.0])
-@pytest.mark.parametrize(("dim", "low", "high"), [(1, 1.0, 72.0), (3, 1e-3, 16.0)])
+@pytest.mark.parametrize(("dim", "low", "high"), [(1, 1.0, 71.9), (3, 1e-3, 16.0)])
 def test_exponents_above_three(
     dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test_values_and_gradients(dim, low, high, exponent, monkeypatch)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.9])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (16.0, 24.0), (1.0, 71.9)])
+def test_exponents_below_one(
+    low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_values_and_gradients(1, low, high, exponent, monkeypatch)
 
 
 def test_rows_without_digits_take_their_own_paths() -> None:
@@ -79,7 +88,7 @@ def test_rows_without_digits_take_their_own_paths() -> None:
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
     arrays = (x.detach().numpy() for x in inputs[:3])
-    good = shared_nodes.integrate(*arrays, 0.5, 1.0, kept=False)[1]
+    good = shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=False).good
     assert good.tolist() == [True, True, False, True, False, True]
 
 
@@ -98,12 +107,49 @@ def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
     assert relative(value.double(), truth) < 2e-6
 
 
-def test_chunks_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = scene(9, 2, 1.0, 8.0)
-    whole = found(inputs, 1.0, torch.float32)
-    monkeypatch.setattr(shared_path, "_CHUNK", 4 * len(inputs[2]))
-    for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
-        assert relative(x, y) < 1e-6
+def test_blocks_of_centers_have_no_seam() -> None:
+    """400 centers within reach go by two blocks; each alone goes by one."""
+    inputs = scene(3, 2, 8.0, 8.0)
+    whole = found(inputs, 1.0, torch.float32)[0]
+    for j in (0, 255, 256, 257, 399):
+        one = (*inputs[:2], inputs[2][j : j + 1].clone(), inputs[3][:, j : j + 1])
+        assert relative(found(one, 1.0, torch.float32)[0], whole[:, j : j + 1]) < 1e-6
+
+
+@pytest.fixture
+def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "sparsefam.numerics.shared_loops", None)
+    shared_nodes._loops.cache_clear()
+    yield
+    shared_nodes._loops.cache_clear()
+
+
+@pytest.mark.usefixtures("no_numba")
+def test_without_numba() -> None:
+    assert not shared_nodes.is_available()
+    test_no_row_with_digits()
+
+
+def test_waves() -> None:
+    draw = np.random.default_rng(0)
+    for size, turns in draw.uniform((-126, -4), (30, 4), (500, 2)).astype(np.float32):
+        angle = 2 * math.pi * float(turns)
+        truth = 2.0 ** float(size) * np.array([math.cos(angle), math.sin(angle)])
+        np.testing.assert_allclose(loops.wave(size, turns), truth, rtol=0, atol=7e-7 * 2.0**size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_principal_axes(size: int) -> None:
+    draw = np.random.default_rng(size)
+    for spread in (1.0, 1e-3, 1e-6):
+        factor = (draw.normal(size=(size, size)) * spread ** np.arange(size)).astype(np.float32)
+        square, axes = np.empty(3), np.empty((3, 3))
+        longest = loops.principal_axes(factor, 0.5, square, axes)
+        ball = np.zeros((3, 3))
+        ball[:size, :size] = 4 * (factor.astype(float) @ factor.T.astype(float))
+        assert longest == pytest.approx(math.sqrt(np.linalg.eigvalsh(ball)[-1]), rel=1e-14)
+        np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-14)
+        np.testing.assert_allclose(axes * square @ axes.T, ball, atol=1e-14 * longest**2)
 
 
 def test_second_derivatives_are_those_of_pairs() -> None:
@@ -139,6 +185,7 @@ def test_what_it_is_not_for() -> None:
     assert shared_path.shares_path(inputs, 1.0)
     assert not shared_path.shares_path(inputs, torch.tensor(1.0))
     assert not shared_path.shares_path(inputs, 0.9)
+    assert not shared_path.shares_path(inputs, 25.1)
     assert not shared_path.shares_path((loc, tril, centers, one + torch.rand(len(centers))), 1.0)
     assert not shared_path.shares_path((loc, tril, centers, one.clone().requires_grad_()), 1.0)
     assert not shared_path.shares_path(tuple(x.double() for x in inputs), 1.0)
@@ -155,9 +202,8 @@ def test_what_it_is_not_for() -> None:
 
 def test_the_path_is_the_one_that_was_fitted() -> None:
     """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
-    for reach, exponent in product(shared_nodes._PATHS, (2.0, 8.0, 20.0)):
-        path = shared_nodes._hyperbola(reach, exponent, 1)
-        # The angle leaves out a quarter turn, which belongs to the root of z here.
-        log_term = path.log_size * math.log(2) + 1j * (path.angle + math.pi / 4)
-        total = np.exp(log_term - 0.5 * np.log(path.nodes)).real.sum()
-        assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
+    for exponent in (0.5, 1.0, 2.0, 8.0, 20.0):
+        _, nodes, front = shared_nodes._paths(exponent, 1)
+        for z, factor in zip(nodes, front, strict=True):
+            total = (factor / np.sqrt(z)).real.sum()
+            assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)

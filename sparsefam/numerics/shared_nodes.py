@@ -5,37 +5,43 @@ supports are at most a few tens of widths long, one path will do. In units of th
 $\sigma_d$ the half-axes of a support and $y_d$ the offset of a center along them,
 $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi w^2)^{D/2}}\, \frac{1}{2\pi i}
 \int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
-What a node knows of a pair is $y_d^2$: exponents are one matrix product, and the gradient is
-another. The error is a share of the largest expectation that a center anywhere could have; rows in
-which no center comes near that are not served.
+What a node knows of a pair is $y_d^2$. The error is a share of the largest expectation that a
+center anywhere could have; rows in which no center comes near that are not served.
 
-In numpy: where arrays are small an operation of torch costs more than its work, and where they are
-not, numpy's sine and its products of small matrices are twice as fast.
+In loops compiled by numba: an operation of torch on small arrays costs more than its work, and on
+large ones most of the time goes into memory.
 """
 
 import math
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DIMENSIONS", "EXPONENTS", "Rows", "integrate", "pull_back"]
+__all__ = ["Rows", "integrate", "is_available", "is_fitted", "pull_back"]
 
-# How many nodes serve half-axes of up to so many widths, and the hyperbola that they lie on (size,
-# angle, step, stretch), fitted: truncation and float32's rounding stay below 1e-6 of the largest
-# expectation, for exponents up to 3 and dimensions up to that given below.
+# For exponents up to a number, how many nodes serve half-axes of up to so many widths, and the
+# hyperbola that they lie on (size, angle, step, stretch), fitted: truncation and float32's rounding
+# stay below some 1e-6 of the largest expectation.
 _PATHS = {
-    8.0: (8, (11.25, 0.6065, 0.1908, 0.01781)),
-    16.0: (11, (7.967, 0.4011, 0.2384, -0.0224)),
-    24.0: (15, (6.467, 0.3386, 0.2077, -0.01324)),
-    32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
-    48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
-    72.0: (32, (5.648, 0.3, 0.1313, -0.001275)),
-}
-_LONGEST = max(_PATHS)
-# The same for exponents above 3 and up to a number.
-_SMOOTHER = {
+    1.0: {
+        8.0: (11, (9.048, 0.5484, 0.1774, 0.002111)),
+        16.0: (14, (7.656, 0.4408, 0.2152, -0.02317)),
+        24.0: (18, (6.433, 0.3943, 0.1964, -0.01282)),
+        32.0: (22, (6.994, 0.4136, 0.1769, -0.01092)),
+        48.0: (27, (7.567, 0.4008, 0.1542, -0.008176)),
+        72.0: (31, (6.682, 0.3866, 0.1483, -0.00531)),
+    },
+    3.0: {
+        8.0: (8, (11.25, 0.6065, 0.1908, 0.01781)),
+        16.0: (11, (7.967, 0.4011, 0.2384, -0.0224)),
+        24.0: (15, (6.467, 0.3386, 0.2077, -0.01324)),
+        32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
+        48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
+        72.0: (32, (5.648, 0.3, 0.1313, -0.001275)),
+    },
     12.5: {
         8.0: (9, (35.18, 0.7869, 0.09768, 0.1742)),
         16.0: (11, (48.56, 0.9335, 0.07248, 0.00397)),
@@ -53,32 +59,25 @@ _SMOOTHER = {
         72.0: (20, (28.01, 0.3332, 0.06205, 0.002449)),
     },
 }
-EXPONENTS = (1.0, max(_SMOOTHER))
-DIMENSIONS = 3
-# Where an integral is below exp of this it counts as zero, as the path would blow up.
-_NOTHING = -13.0
+_DIMENSIONS = 3
 # Rows in which some center has this share of the largest expectation keep their digits.
 _SHARE = 0.25
-_LOG2E = math.log2(math.e)
 
 _Array = NDArray[Any]
-_Pair = tuple[_Array, _Array]
 
 
-class _Path(NamedTuple):
-    """Nodes, and what a term has of its own, whatever the half-axes.
+class Paths(NamedTuple):
+    """The paths of one exponent, by the longest half-axis that they serve.
 
     Attributes:
-        nodes: z, complex (n).
-        half: 1 / (2z), complex (n).
-        log_size: log2 of the size of a term, (n).
-        angle: And its angle, (n).
+        reach: That half-axis, in widths, rising.
+        nodes: z, complex (n) of each path.
+        front: What a term has of its own, whatever the half-axes, of the same shapes.
     """
 
-    nodes: _Array
-    half: _Array
-    log_size: _Array
-    angle: _Array
+    reach: tuple[float, ...]
+    nodes: tuple[_Array, ...]
+    front: tuple[_Array, ...]
 
 
 class Rows(NamedTuple):
@@ -86,210 +85,89 @@ class Rows(NamedTuple):
 
     Attributes:
         values: (R, N).
-        path: Of all rows.
-        axes: From offsets to space, (R, D, D), float64.
-        y: Offsets of the centers along the axes, in widths, (D, R, N).
-        near: What is made of a sum at the nodes, zero where a center is out of reach, (R, N).
-        shrink: 2z / (2z + sigma^2) at the nodes, complex (D, R, n).
-        terms: What `_waves` takes.
-        waves: What it gives, if that is kept.
+        good: Which rows have their digits; the others mean nothing, (R).
+        axes: From offsets to space, (R, 3, 3).
+        near: How many centers have a share in a support, (R).
+        places: Which these are, (R, N).
+        slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
     """
 
     values: _Array
-    path: _Path
+    good: _Array
     axes: _Array
-    y: _Array
     near: _Array
-    shrink: _Array
-    terms: _Pair
-    waves: _Pair | None
+    places: _Array
+    slopes: _Array
+
+
+@cache
+def _loops() -> Any:
+    """Looked for when first used: numba takes long to import, and may not fit what else is here."""
+    try:
+        names = ".shared_loops", ".shared_gradient"
+        return tuple(import_module(name, __package__) for name in names)
+    except ImportError:
+        return None
+
+
+def is_available() -> bool:
+    """Whether there is numba."""
+    return _loops() is not None
+
+
+def is_fitted(exponent: float, dim: int) -> bool:
+    """Whether there is a path for such densities."""
+    least = 0.5 if dim == 1 else 1.0
+    return dim <= _DIMENSIONS and least <= exponent <= max(_PATHS)
 
 
 def integrate(
-    loc: _Array, scale_tril: _Array, centers: _Array, width: float, exponent: float, kept: bool
-) -> tuple[Rows, _Array]:
-    """Expectations, and which rows of them have their digits (R).
+    loc: _Array,
+    scale_tril: _Array,
+    centers: _Array,
+    width: float,
+    exponent: float,
+    sloped: bool,
+) -> Rows:
+    """Expectations, and which rows of them have their digits.
 
     Args:
-        loc: (R, D), float32 as all of these.
+        loc: (R, D), contiguous float32 as all of these.
         scale_tril: (R, D, D).
         centers: (N, D).
         width: Of the Gaussians.
         exponent: m.
-        kept: Whether waves are kept for the gradient, which makes them anew otherwise.
+        sloped: Whether the gradient is asked for.
     """
-    dim = loc.shape[-1]
-    square, axes, y = _frame(loc, scale_tril, centers, width)
-    longest = math.sqrt(square.max())
-    path = _hyperbola(next((x for x in _PATHS if longest <= x), _LONGEST), exponent, dim)
-    shrink, terms = _terms(square, path)
-    near, offsets = _near(square, y)
-    waves = _waves(terms, offsets, sines=kept)
-    # The powers of the width come last: in the exponents they would cost digits.
-    scale = width**-dim
-    near *= scale
-    values = (np.ones((1, len(path.nodes)), y.dtype) @ waves[0])[:, 0] * near
-    top = values.max(-1)
-    good = (top >= _SHARE * scale * _largest(terms)) & (top < math.inf)
-    if longest > _LONGEST:
-        good &= square.max(0) <= _LONGEST**2
-    return Rows(values, path, axes, y, near, shrink, terms, waves if kept else None), good
+    # No named tuples: numba would keep their classes in its cache, for versions that have others.
+    paths = tuple(_paths(exponent, loc.shape[1]))
+    integrate_rows = _loops()[0].integrate_rows
+    return Rows(*integrate_rows(loc, scale_tril, centers, width, paths, _SHARE, sloped))
 
 
-def _frame(
-    loc: _Array, scale_tril: _Array, centers: _Array, width: float
-) -> tuple[_Array, _Array, _Array]:
-    """Squared half-axes (D, R), axes (R, D, D), float64, and offsets of the centers (D, R, N)."""
-    # In float64, as a float32 rotation would move what is far along a thin support.
-    factor = scale_tril.astype(np.float64)
-    factor /= width
-    square, axes = _eigh(_product(factor, factor.swapaxes(1, 2)))
-    axes /= width
-    gaps = centers.T.astype(np.float64, "C") - loc.astype(np.float64)[..., None]
-    y = (axes.swapaxes(1, 2) @ gaps).swapaxes(0, 1)
-    return square, axes, y.astype(loc.dtype, "C")
-
-
-def _eigh(ball: _Array) -> _Pair:
-    """Eigenvalues (D, R) and vectors (R, D, D) of matrices."""
-    if ball.shape[-1] != 2:
-        square, rotation = np.linalg.eigh(ball)
-        return np.ascontiguousarray(square.T), rotation
-    # In a plane by a turn, in half the time. Rounding is of the size of the larger one.
-    first, off, last = ball[:, 0, 0], ball[:, 0, 1], ball[:, 1, 1]
-    mean, half = 0.5 * (first + last), 0.5 * (first - last)
-    radius, turn = np.hypot(half, off), 0.5 * np.arctan2(off, half)
-    square, rotation = np.empty((2, len(ball))), np.empty_like(ball)
-    np.add(mean, radius, out=square[0])
-    np.subtract(mean, radius, out=square[1])
-    rotation[:, 0, 0] = rotation[:, 1, 1] = np.cos(turn)
-    rotation[:, 1, 0] = np.sin(turn)
-    rotation[:, 0, 1] = -rotation[:, 1, 0]
-    return square, rotation
-
-
-def _product(first: _Array, second: _Array) -> _Array:
-    """Products of small matrices (R, D, D): `matmul` takes long over each."""
-    found: _Array = first[:, :, :1] * second[:, :1]
-    for i in range(1, second.shape[1]):
-        found += first[:, :, i : i + 1] * second[:, i : i + 1]
+def pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> tuple[_Array, _Array]:
+    """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
+    found: tuple[_Array, _Array] = _loops()[1].pull_back_rows(grad, scale_tril, width, tuple(rows))
     return found
 
 
 @cache
-def _lower(dim: int) -> _Array:
-    return np.tri(dim)
+def _paths(exponent: float, dim: int) -> Paths:
+    # At 1 itself the path of smoother densities is shorter.
+    fitted = next(x for most, x in _PATHS.items() if exponent < most or exponent == most > 1)
+    found = [_hyperbola(count, shape, exponent, dim) for count, shape in fitted.values()]
+    nodes, front = zip(*found, strict=True)
+    return Paths(tuple(fitted), nodes, front)
 
 
-@cache
-def _hyperbola(reach: float, exponent: float, dim: int) -> _Path:
-    """The path for half-axes of up to so many widths."""
-    smoother = (paths for most, paths in _SMOOTHER.items() if exponent <= most)
-    paths = _PATHS if exponent <= 3 else next(smoother)
-    count, (size, angle, step, stretch) = paths[reach]
+def _hyperbola(
+    count: int, shape: tuple[float, ...], exponent: float, dim: int
+) -> tuple[_Array, _Array]:
+    size, angle, step, stretch = shape
     t = (np.arange(count) + 0.5) * step
     turned = -angle + 1j * t * (1 + stretch * t * t)
     nodes = size * (1 + np.sin(turned))
     moves = np.cos(turned) * (1 + 3 * stretch * t * t)
     front = math.lgamma(exponent + 1 + dim / 2) - 0.5 * dim * math.log(2 * math.pi)
     front += math.log(size * step / math.pi)
-    logs = np.log(moves) + nodes - (exponent + 1) * np.log(nodes) + front
-    # With the quarter turns that `_terms` leaves out.
-    return _Path(nodes, 0.5 / nodes, logs.real * _LOG2E, logs.imag - 0.25 * dim * math.pi)
-
-
-def _terms(square: _Array, path: _Path) -> tuple[_Array, _Pair]:
-    """2z / (2z + sigma^2), (D, R, n); and what `_waves` takes, twice (R, n, D + 1) in float32.
-
-    That is log2 of the size of terms, and then their angles, each as a factor of every y_d^2 and a
-    constant.
-    """
-    dim, rows = square.shape
-    moved = (0.5 * square)[..., None] + path.nodes
-    shrink = path.nodes / moved
-    # By real functions, as complex ones are slow.
-    along, imag = moved.real, path.nodes.imag
-    size = np.multiply.reduce(along * along + imag * imag)
-    sizes, turns = np.empty((2, rows, len(path.nodes), dim + 1), np.float32)
-    # Powers of two stand for exponentials, which are slower.
-    np.multiply(shrink.real, -0.5 * _LOG2E, out=sizes.transpose(2, 0, 1)[:dim], casting="same_kind")
-    np.multiply(shrink.imag, -0.5, out=turns.transpose(2, 0, 1)[:dim], casting="same_kind")
-    sizes[..., dim] = path.log_size - 0.25 * np.log2(size)
-    turns[..., dim] = path.angle + 0.5 * np.add.reduce(np.arctan(along / imag))
-    return shrink, (sizes, turns)
-
-
-def _near(square: _Array, y: _Array) -> _Pair:
-    """Which centers have a share in their supports (R, N), and y^2, zero of the others, and one.
-
-    By Chernoff's bound: a term at any real z is more than the integral.
-    """
-    # One more offset, of 1 for all, takes the constants of `_terms`.
-    offsets = np.empty((len(y) + 1, *y.shape[1:]), y.dtype)
-    offsets[-1] = 1.0
-    some = np.multiply(y, y, out=offsets[:-1])
-    z = 2.5 * np.sqrt(np.maximum.reduce(square)) + 4
-    rates = 1 / ((square + 2 * z) * (1 - _NOTHING / z))
-    bounds = np.add.reduce(rates.astype(y.dtype)[..., None] * some)
-    near = (bounds <= 1).astype(y.dtype)
-    some *= near
-    return near, offsets
-
-
-def _waves(terms: _Pair, offsets: _Array, sines: bool = True) -> _Pair:
-    """Real parts of the terms (R, n, N), and the imaginary ones if asked for."""
-    size, turn = (x @ offsets.swapaxes(0, 1) for x in terms)
-    np.exp2(size, out=size)
-    cosine = np.cos(turn)
-    if sines:
-        np.sin(turn, out=turn)
-        turn *= size
-    size *= cosine
-    return size, turn
-
-
-def _largest(terms: _Pair) -> _Array:
-    """The expectation of a Gaussian in the middle of a support, (R), but for the width's powers."""
-    size, turn = (x[..., -1] for x in terms)
-    found: _Array = (np.exp2(size) * np.cos(turn)).sum(1)
-    return found
-
-
-def pull_back(grad: _Array, scale_tril: _Array, rows: Rows) -> tuple[_Array, _Array]:
-    """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
-    dim, count = rows.y.shape[:2]
-    waves = rows.waves
-    if waves is None:
-        waves = _waves(rows.terms, _near_offsets(rows))
-    sums = _sums(grad * rows.near, rows.y, waves)
-    none, ones, pairs = sums[0], sums[1 : 1 + dim], sums[1 + dim :].reshape(dim, dim, count, -1)
-    by_y = (rows.shrink * ones).sum(-1).real
-    pairs = rows.shrink * pairs
-    for i in range(dim):
-        pairs[i, i] -= none
-    # Twice the gradient in A = L L'.
-    by_ball = ((rows.shrink * rows.path.half)[:, None] * pairs).sum(-1).real
-    turned = _product(rows.axes.swapaxes(1, 2), scale_tril.astype(np.float64))
-    by_scale_tril = _product(rows.axes, _product(by_ball.transpose(2, 0, 1), turned))
-    by_scale_tril *= _lower(dim)
-    by_loc = _product(rows.axes, by_y.T[..., None]).squeeze(-1)
-    return by_loc.astype(grad.dtype), by_scale_tril.astype(grad.dtype)
-
-
-def _near_offsets(rows: Rows) -> _Array:
-    """What `_near` gave."""
-    y, near = rows.y, rows.near != 0
-    return np.concatenate([y * y * near, np.ones_like(y[:1])])
-
-
-def _sums(weight: _Array, y: _Array, waves: _Pair) -> _Array:
-    """Sums over centers of weighted terms times 1, y_d and y_d y_e: complex (1 + D + D^2, R, n)."""
-    dim, rows, count = y.shape
-    features = np.empty((1 + dim + dim * dim, rows, count), y.dtype)
-    features[0] = weight
-    first = np.multiply(weight, y, out=features[1 : 1 + dim])
-    np.multiply(first[:, None], y, out=features[1 + dim :].reshape(dim, dim, rows, count))
-    sums = np.empty((len(features), rows, waves[0].shape[1]), np.complex64)
-    by_row = features.swapaxes(0, 1)
-    sums.real, sums.imag = ((by_row @ x.swapaxes(1, 2)).swapaxes(0, 1) for x in waves)
-    return sums
+    return nodes, np.exp(np.log(moves) + nodes - (exponent + 1) * np.log(nodes) + front)
