@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .arguments import in_eager, in_memory
-from .shared_nodes import integrate, is_available, is_fitted, pull_back
+from .shared_nodes import Rows, integrate, is_available, is_fitted, pull_back
 
 __all__ = ["gaussians_on_shared_path", "shares_path"]
 
@@ -50,18 +50,24 @@ def gaussians_on_shared_path(inputs: _Inputs, exponent: float, by_pairs: _ByPair
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
-    inputs = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
-    values, good = _Shared.apply(*inputs, exponent, by_pairs)
-    if not good.all():
-        others = (~good).nonzero().squeeze(-1)
-        rows = inputs[0][others], inputs[1][others], centers, spread
-        values = values.index_copy(0, others, by_pairs(rows, exponent))
-    found: Tensor = values.reshape(*batch, len(centers))
-    return found
+    if len(batch) != 1:
+        loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
+    tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
+    arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.view(-1)[0].item()
+    rows = integrate(*arrays, width, exponent, tracked)
+    values = torch.from_numpy(rows.values)
+    if tracked:
+        inputs = loc, scale_tril, centers, spread
+        values = _Attach.apply(*inputs, values, rows, width, exponent, by_pairs)
+    if not rows.good.all():
+        others = torch.from_numpy(~rows.good).nonzero().squeeze(-1)
+        found = by_pairs((loc[others], scale_tril[others], centers, spread), exponent)
+        values = values.index_copy(0, others, found)
+    return values if len(batch) == 1 else values.reshape(*batch, len(centers))
 
 
-class _Shared(torch.autograd.Function):
-    """Values (R, N) and which rows have their digits (R), the others being zero."""
+class _Attach(torch.autograd.Function):
+    """Values (R, N) with their gradient; that of rows not good is zero."""
 
     @staticmethod
     def forward(
@@ -70,20 +76,18 @@ class _Shared(torch.autograd.Function):
         scale_tril: Tensor,
         centers: Tensor,
         spread: Tensor,
+        values: Tensor,
+        rows: Rows,
+        width: float,
         exponent: float,
         by_pairs: _ByPairs,
-    ) -> tuple[Tensor, Tensor]:
-        arrays = _array(loc), _array(scale_tril), _array(centers)
-        width, sloped = spread.flatten()[0].item(), any(ctx.needs_input_grad)
-        ctx.rows = integrate(*arrays, width, exponent, sloped)
-        good = torch.from_numpy(ctx.rows.good)
+    ) -> Tensor:
         ctx.save_for_backward(loc, scale_tril, centers, spread)
-        ctx.width, ctx.exponent, ctx.by_pairs = width, exponent, by_pairs
-        ctx.mark_non_differentiable(good)
-        return torch.from_numpy(ctx.rows.values), good
+        ctx.rows, ctx.width, ctx.exponent, ctx.by_pairs = rows, width, exponent, by_pairs
+        return values.view_as(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, again = ctx.saved_tensors, torch.is_grad_enabled()
         # Numpy has no rules for `is_grads_batched`.
         if again or torch._C._functorch.is_legacy_batchedtensor(grad):
@@ -96,7 +100,7 @@ class _Shared(torch.autograd.Function):
         else:
             found = pull_back(_array(grad), _array(inputs[1]), ctx.width, ctx.rows)
             slopes = [torch.from_numpy(x) for x in found]
-        return *slopes, None, None, None, None
+        return *slopes, None, None, None, None, None, None, None
 
 
 def _array(x: Tensor) -> NDArray[Any]:
