@@ -136,6 +136,18 @@ def test_excluded_components_count_for_nothing() -> None:
         torch.testing.assert_close(p.mean, kept.mean)
 
 
+@pytest.mark.parametrize("component", [td.Laplace, td.Uniform, TruncatedParabola])
+@pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 20.0), (DOUBLE, 90.0)])
+def test_a_component_of_vanishing_weight_moves_no_quantile(
+    component: type[td.Distribution], dtype: torch.dtype, gap: float
+) -> None:
+    ends = torch.tensor([[0.2, -0.3], [1.5, 0.1]], dtype=dtype)
+    level = torch.tensor([1e-5, 0.3, 0.7, 0.9, 0.99], dtype=dtype)
+    p = Mixture(torch.tensor([gap, 0.0], dtype=dtype), component(*ends))
+    own = component(*ends[:, 0]).icdf(level)
+    torch.testing.assert_close(p.icdf(level), own, rtol=1e-3, atol=0)
+
+
 def test_excluded_components_may_be_infinite() -> None:
     """Their means, their densities: none of the others' values and gradients becomes NaN."""
     logits = torch.tensor([0.0, -math.inf, 1.0], dtype=DOUBLE, requires_grad=True)

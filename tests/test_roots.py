@@ -38,6 +38,12 @@ def test_roots_at_the_ends_and_in_float32() -> None:
     torch.testing.assert_close(found, target ** (1 / 3), rtol=2e-6, atol=0)
 
 
+def test_an_end_is_the_root_where_rounding_puts_it_beyond() -> None:
+    zero, one = torch.zeros(1, dtype=F64), torch.ones(1, dtype=F64)
+    assert increasing_root(lambda x: (x - 1).clamp_max(-1e-17), zero, one) == 1
+    assert increasing_root(lambda x: x.clamp_min(1e-17), zero, one) == 0
+
+
 def test_the_root_itself_carries_no_history() -> None:
     level = torch.tensor(0.3, requires_grad=True)
     assert not increasing_root(lambda x: x - level, torch.zeros(()), torch.ones(())).requires_grad
