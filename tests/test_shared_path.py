@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from sparsefam.numerics import loops, shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
@@ -170,11 +171,13 @@ def test_gradients_of_many_outputs_at_once() -> None:
     loc.requires_grad_()
     spread = torch.tensor(0.5).expand(len(centers))
     total = gaussians_under_ball(loc, tril, centers, spread, 1.0).sum(-1)
-    (found,) = torch.autograd.grad(
+    (batched,) = torch.autograd.grad(
         total, loc, torch.eye(3), is_grads_batched=True, retain_graph=True
     )
-    each = [torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total]
-    torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
+    mapped = torch.vmap(lambda grad: torch.autograd.grad(total, loc, grad, retain_graph=True)[0])
+    each = torch.stack([torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total])
+    for found in (batched, mapped(torch.eye(3))):
+        torch.testing.assert_close(found, each, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")
@@ -197,7 +200,9 @@ def test_what_it_is_not_for() -> None:
 
     torch.func.vmap(ask)(loc.unsqueeze(0))
     torch.jit.trace(ask, loc, check_trace=False)
-    assert asked == [False, False]
+    with forward_ad.dual_level():
+        ask(forward_ad.make_dual(loc, torch.ones_like(loc)))
+    assert asked == [False, False, False]
 
 
 def test_the_path_is_the_one_that_was_fitted() -> None:

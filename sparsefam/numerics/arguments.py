@@ -7,6 +7,7 @@ from numbers import Integral
 
 import torch
 from torch import Size, Tensor, nn
+from torch.autograd import forward_ad
 
 __all__ = [
     "broadcast_arguments",
@@ -32,9 +33,14 @@ def in_eager() -> bool:
 
 
 def in_memory(x: Tensor) -> bool:
-    """Whether numpy can read the numbers of a tensor where they are, and no trace misses it."""
+    """Whether numpy can read the numbers of a tensor where they are.
+
+    No trace misses that, and no forward-mode derivative.
+    """
     plain = type(x) in (Tensor, nn.Parameter) and x.dtype in (torch.float32, torch.float64)
-    return plain and x.is_cpu and torch._C._get_tracing_state() is None
+    if not plain or not x.is_cpu or torch._C._get_tracing_state() is not None:
+        return False
+    return forward_ad.unpack_dual(x).tangent is None
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
