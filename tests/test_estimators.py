@@ -146,6 +146,14 @@ def test_weights_count_observations() -> None:
     np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
 
 
+def test_an_observation_without_weight_may_be_anywhere() -> None:
+    x = two_bumps(30)
+    far = np.concatenate([x, [[50.0]]])
+    weight = np.arange(len(far)) < len(x)
+    apart = SparseDensity(penalty=1e-3).fit(far, sample_weight=weight)
+    np.testing.assert_array_equal(apart.support_, SparseDensity(penalty=1e-3).fit(x).support_)
+
+
 def test_parts_are_the_whole() -> None:
     x = two_bumps(300)
     settings: dict[str, Any] = {

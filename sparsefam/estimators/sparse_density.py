@@ -202,7 +202,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
         if data.shape[1] > 3:
             raise ValueError(f"X must have at most 3 features, got {data.shape[1]}")
-        return torch.from_numpy(data.copy()), torch.from_numpy(weight)
+        # What has no weight may be anywhere, also outside of the base.
+        used = weight > 0
+        return torch.from_numpy(data[used]), torch.from_numpy(weight[used])
 
     def _statistics(self, features: Features, x: Tensor, weight: Tensor) -> Statistics:
         return Statistics.of(features, x, weight).over_ranks(self._group())
