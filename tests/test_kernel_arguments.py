@@ -120,6 +120,13 @@ def test_an_empty_support() -> None:
         kernel_density(weights, point, lambda x, z: x.new_ones(len(x), len(z)), inside=False)
 
 
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_powers_too_large_to_be_normalised(dtype: torch.dtype) -> None:
+    parts = (100 * torch.ones(3, dtype=dtype), POINTS.to(dtype), gaussian, None, 1.0001)
+    with pytest.raises(ValueError, match=r"weights must be so small that powers are below exp"):
+        KernelDeformedExp(*parts, normalization="outside")
+
+
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])
 @pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])
 def test_empty_batches(alpha: float, inside: bool, batch: tuple[int, ...]) -> None:

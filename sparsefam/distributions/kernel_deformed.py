@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ..kernels import Kernel
 from ..numerics.arguments import require
 from ..numerics.power_integrals import effective_weights
-from ..numerics.truncated import Power
+from ..numerics.truncated import LOG_LARGE, Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
 from .kernel_power import Parts
@@ -48,7 +48,7 @@ class KernelDeformedExp(KernelFamily):
 
     Raises:
         ValueError: As `KernelExp`; `alpha` outside (1, 2]; another `normalization`; a support that
-            is empty outside, naming the batch indices.
+            is empty outside, naming the batch indices, or a power too large to be normalised there.
 
     References:
         Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -114,6 +114,10 @@ class KernelDeformedExp(KernelFamily):
         if self.normalization == "inside":
             return self._normalized(self._power.eps)
         measure, scores = self._measure(self.panels), self._scores_on(self.panels)
+        if not self._power.is_product:
+            log = self._power.log_base(scores.detach().amax((0, 1)))
+            rule = f"so small that powers are below exp({LOG_LARGE:g}) with normalization='outside'"
+            require(log < LOG_LARGE, "weights", rule, self.weights)
         weights, lowered = effective_weights(scores, measure, self._power)
         mass = weights.sum((0, 1))
         return Parts(torch.zeros_like(mass), weights, mass, lowered)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from .deformed import log1p_ratio
 
-__all__ = ["Power"]
+__all__ = ["LOG_LARGE", "Power"]
 
 # Exponents whose power is a short product.
 _SHORT = range(5)
-# In place of the logarithm of 0, so that times 0 it is a number; what exp is finite of.
-_LOG_ZERO, _LOG_LARGE = -1e6, 80.0
+# In place of the logarithm of 0, so that times 0 it is a number; that of what is the largest power.
+_LOG_ZERO, LOG_LARGE = -1e6, 80.0
 
 
 class Power(NamedTuple):
@@ -47,6 +47,11 @@ class Power(NamedTuple):
         return self.exponent == 0
 
     @property
+    def is_product(self) -> bool:
+        """Whether it is a short product, which no logarithm bounds."""
+        return not isinstance(self.exponent, Tensor) and self.exponent in (-1, *_SHORT)
+
+    @property
     def factor(self) -> Tensor | float:
         """What the derivative in x is of the lowered power."""
         factor = self.ratio - self.order * self.eps
@@ -77,16 +82,15 @@ class Power(NamedTuple):
 
     def at(self, x: Tensor) -> Tensor:
         """The power itself, to all digits however small eps is; 0^k is 0 for any k."""
-        exponent = self.exponent
         if self.is_exponential:
             # Where a base has no mass left, a score may be any.
             most = math.floor(math.log(torch.finfo(x.dtype).max))
             return torch.exp((self.ratio * x).clamp_max(most))
-        if isinstance(exponent, Tensor) or exponent not in (-1, *_SHORT):
-            y = (self.eps * x).clamp_min(-1)
-            log = exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
-            return torch.exp(log.clamp_max(_LOG_LARGE)) * (1 + y).sign()
-        return _short_power(self.base(x), int(exponent))
+        if self.is_product:
+            return _short_power(self.base(x), int(self.exponent))
+        y = (self.eps * x).clamp_min(-1)
+        log = self.exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
+        return torch.exp(log.clamp_max(LOG_LARGE)) * (1 + y).sign()
 
     def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The power and the lowered power."""
