@@ -64,6 +64,17 @@ def test_layers_in_half_precision_are_those_of_rounded_weights(
     assert (context - expected).norm() < 8 * UNITS[half] * expected.norm()
 
 
+@every_half
+def test_kernel_scores_of_the_plane_in_half_precision(half: torch.dtype) -> None:
+    basis, x = GaussianRBF.grid(9, 0.3, ndim=2), torch.randn(2, 5, 4, dtype=half)
+    options: dict[str, Any] = {"inducing_points": 4, "ndim": 2, "batch_first": True}
+    layer = ContinuousAttention(4, 2, basis, 2.0, "kernel", **options).to(half)
+    context, _ = layer(x, x, x, torch.rand(2, 5, 2))
+    exact = copy.deepcopy(layer).float()
+    assert layer.score_proj._panels.nodes.shape == exact.score_proj._panels.nodes.shape
+    assert context.dtype == half and context.isfinite().all()
+
+
 class Contexts(nn.Module):
     """What can be exported: tensors, not densities."""
 

@@ -10,7 +10,7 @@ from kernel_references import gaussian as profile
 from references import Array
 from torch import Tensor
 
-from sparsefam import SparseDistribution
+from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
 from sparsefam.distributions.kernel_thinning import thinned
 from sparsefam.numerics.panels import Axis, errors
@@ -106,3 +106,17 @@ def test_equal_panels_are_as_few_as_an_error_allows() -> None:
     assert errors(waves, fewer).amax() > 0.5e-6
     unlike = axis.cut(torch.tensor([0.01]))
     assert thinned(unlike, waves, error / 1e-6) is unlike
+
+
+def test_thinned_panels_replace_coarse_ones_of_as_many_nodes() -> None:
+    """15 panels of 8 nodes, halved for a score that cancels, thinned to 10 of 12."""
+    points = torch.tensor([0.0037, 0.1545, 0.2676, 0.3695, 0.83])
+    weights = 75.9 * torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+
+    def near(x: Tensor, z: Tensor) -> Tensor:
+        return torch.exp(-171.3 * torch.cdist(x, z).square())
+
+    p = KernelDeformedExp(weights, points, near)
+    t = p.panels.axes[0].rule()[0].flatten()
+    rounding = 100 * torch.finfo(t.dtype).eps * p._exact_scores(t).abs().amax()
+    assert errors(p._exact_scores, p.panels.axes[0]).amax() <= 0.2 * p.panels.tolerance + rounding

@@ -81,7 +81,7 @@ class KernelPanels:
 
         Args:
             kernel: The kernel.
-            inducing_points: (*B, I, D), float64.
+            inducing_points: (*B, I, D).
             base: The base density.
             tolerance: Greatest error of a polynomial, relative to the kernel's greatest value.
             growth: What sqrt(k(t, t)) lets the density grow to, as a logarithm.
@@ -90,7 +90,7 @@ class KernelPanels:
             ValueError: A tail that the base does not bound, or no panels within reason.
         """
         with torch.no_grad():
-            points = inducing_points.reshape(-1, base.dim)
+            points = inducing_points.double().reshape(-1, base.dim)
             axes = [
                 _find_axis(kernel, points, base, axis, tolerance, growth)
                 for axis in range(base.dim)
@@ -180,7 +180,7 @@ class KernelPanels:
         return self._along(thinned(axis, columns, worst) if thin else axis)
 
     def _along(self, axis: Axis) -> "KernelPanels":
-        same = axis.size == self.axes[0].size
+        same = axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks)
         return self if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
 
     def _missed(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
