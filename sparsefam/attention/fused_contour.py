@@ -113,13 +113,7 @@ def contour(
     pairs = p1, p2, z * w1 * w1 * p1, z * w2 * w2 * p2
     rate, slope, level = _at_saddle(z, b, (p1, q1, p2, q2), top, inside)
     path = _path(pairs, top, table)
-    total = tl.zeros(z.shape, tl.float32)
-    sums = total, total, total, total, total
-    for k in range(count):
-        node = _node(k, path, pairs, top, slope, lowered)
-        total += node[1]
-        if slopes:
-            sums = _add(sums, node)
+    total, sums = _along(path, pairs, count, top, slope, lowered, slopes)
     # A pair whose z is still far from its saddle has the bound that every z gives, and no slopes.
     found = (total > 0.5) & (total < 2)
     size = z * path[0] * tl.sqrt(q1 * q2) * tl.exp2(rate * LOG2E - top * level)
@@ -167,6 +161,27 @@ def _path(pairs: tensor, top: tensor, table: tensor) -> tuple[tensor, ...]:
 def _times(a: tensor, b: tensor, c: tensor, d: tensor) -> tuple[tensor, tensor]:
     """(a + ib)(c + id)."""
     return a * c - b * d, a * d + b * c
+
+
+@triton.jit
+def _along(
+    path: tensor,
+    pairs: tensor,
+    count: tensor,
+    top: tensor,
+    slope: tensor,
+    lowered: constexpr,
+    slopes: constexpr,
+) -> tuple[tensor, tuple[tensor, ...]]:
+    """Sums over the nodes of a path: of their weights, and, for slopes, of what `_add` adds."""
+    total = tl.zeros(pairs[0].shape, tl.float32)
+    sums = total, total, total, total, total
+    for k in range(count):
+        node = _node(k, path, pairs, top, slope, lowered)
+        total += node[1]
+        if slopes:
+            sums = _add(sums, node)
+    return total, sums
 
 
 @triton.jit

@@ -62,11 +62,7 @@ def draw_by_rejection(p: "KernelFamily", sample_shape: Size) -> Tensor:
     waiting, proposals = torch.arange(count, device=device), 0
     while len(waiting):
         if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
-            raise RuntimeError(
-                f"sample has {len(waiting)} of {count} draws left after {proposals} proposals: the "
-                "density is much narrower than the nodes are apart; a smaller tolerance brings "
-                "more nodes"
-            )
+            raise _too_narrow(len(waiting), count, proposals)
         part, rest = waiting.tensor_split([target.room])
         copies = max(1, min(_MOST_COPIES, target.room // len(part)))
         row = row_of[part].repeat_interleave(copies)
@@ -83,6 +79,13 @@ def draw_by_rejection(p: "KernelFamily", sample_shape: Size) -> Tensor:
         found[part[done]] = target.rounded(t).reshape(len(part), copies, dim)[done, first[done]]
         waiting = torch.cat([part[~done], rest])
     return found.reshape(*sample_shape, *p.batch_shape, dim)
+
+
+def _too_narrow(left: int, count: int, proposals: int) -> RuntimeError:
+    return RuntimeError(
+        f"sample has {left} of {count} draws left after {proposals} proposals: the density is much "
+        "narrower than the nodes are apart; a smaller tolerance brings more nodes"
+    )
 
 
 class _Target:
