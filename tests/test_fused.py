@@ -29,6 +29,7 @@ if find_spec("triton") is None or not (ON_GPU or os.environ.get("TRITON_INTERPRE
 Way = Callable[[SparseDistribution, Basis, Tensor], Tensor | None]
 DEVICE = "cuda" if ON_GPU else "cpu"
 TOLERANCE = 1e-5
+SINGLE, DOUBLE = torch.float32, torch.float64
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,16 @@ def test_the_tip_of_a_long_ellipse() -> None:
     exact = GaussianRBF(psi.centers.double(), torch.ones(1, device=DEVICE).double())
     expected = evaluate(kept, [x.double() for x in parts], exact, 2.0)
     check(evaluate(fused.fused_contexts, parts, psi, 2.0), expected)
+
+
+def test_supports_far_wider_than_functions() -> None:
+    loc, scale = torch.tensor([[[0.0, 0.3]]]), torch.ones(1, 1, 2)
+    for width in (1e-5, 1e-10, 1e-15):
+        centers = torch.tensor([0.0, 0.5 * width, 0.5])
+        psi, exact = (GaussianRBF(centers.to(DEVICE, x), width) for x in (SINGLE, DOUBLE))
+        parts = [x.to(DEVICE) for x in (loc, scale, torch.ones(1, 3, 1, 1))]
+        expected = evaluate(kept, [x.double() for x in parts], exact, 2.0)
+        check(evaluate(fused.fused_contexts, parts, psi, 2.0), expected)
 
 
 @pytest.mark.parametrize("dim", [1, 2])
@@ -253,6 +264,20 @@ def test_what_has_no_kernel_is_left_to_others() -> None:
     torch.func.vmap(lambda x: torch.zeros(()) if fused_contexts(p, psi, x) is None else x.sum())(
         coefficients[None]
     )
+
+
+def test_classes_of_a_user_keep_their_own_expectations() -> None:
+    class Halved(GaussianRBF):
+        pass
+
+    class Parabola(sf.TruncatedParabola):
+        pass
+
+    loc, scale, coefficients = inputs(4, 2, 8, torch.float32)
+    psi = basis(8, torch.float32)
+    p, halved = sf.TruncatedParabola(loc, scale), Halved(psi.centers, psi.widths)
+    assert fused.fused_contexts(p, halved, coefficients) is None
+    assert fused.fused_contexts(Parabola(loc, scale), psi, coefficients) is None
 
 
 def test_the_bound_in_the_docs_is_the_one_that_is_counted() -> None:

@@ -15,13 +15,21 @@ import torch
 from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
-from ..distributions import BetaGaussian, MultivariateBetaGaussian, SparseDistribution
+from ..distributions import (
+    BetaGaussian,
+    MultivariateBetaGaussian,
+    SparseDistribution,
+    TruncatedParabola,
+    TruncatedParaboloid,
+)
 from ..numerics.arguments import in_eager
 from .fused_rules import LARGEST_EXPONENT, Rule, rule_of
 
 __all__ = ["fused_contexts"]
 
 _DTYPES = (torch.float32, torch.bfloat16)
+# Classes made of these, and of `GaussianRBF`, may have expectations of their own.
+_DENSITIES = (BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid)
 # Channels of a head that a block of the GPU has room for.
 _CHANNELS = 256
 # By dimension: queries of a tile and the warps that share it, as a pair takes more registers in the
@@ -51,7 +59,7 @@ def fused_contexts(
         Shape (B, Lq, heads, E) in the coefficients' dtype, differentiable in the density's loc and
         scale or scale_tril and in the coefficients.
     """
-    if not (_has_kernels(coefficients) and in_eager()):
+    if type(density) not in _DENSITIES or not (_has_kernels(coefficients) and in_eager()):
         return None
     if isinstance(density, BetaGaussian):
         scale = density.scale
@@ -84,7 +92,7 @@ def _has_triton() -> bool:
 
 def _is_constant(basis: Basis, event: Size) -> bool:
     """Whether it is of Gaussians of such locations, in float32, without gradients."""
-    if not isinstance(basis, GaussianRBF) or basis.event_shape != event or basis.widths is None:
+    if type(basis) is not GaussianRBF or basis.event_shape != event or basis.widths is None:
         return False
     own = basis.centers, basis.widths
     return all(x.dtype in _DTYPES and not x.requires_grad for x in own)

@@ -59,14 +59,17 @@ def _closed(pairs: tensor, slopes: constexpr) -> tuple[tensor, ...]:
     peak_near = INVERSE_ROOT_TWO_PI * tl.exp(-0.5 * near * near)
     peak_far = INVERSE_ROOT_TWO_PI * tl.exp(-0.5 * far * far)
     mass = 0.5 * (tl.erf(near * ROOT_HALF) + tl.erf(far * ROOT_HALF))
-    cube = 1 / (h * h * h)
-    value = cube * ((near * far - 1) * mass + far * peak_near + near * peak_far)
+    # In half-widths, no power of which leaves the range of float32, however wide the support is.
+    inverse = 1 / h
+    x, before, behind = z * inverse, near * inverse, far * inverse
+    edges = behind * peak_near + before * peak_far
+    value = inverse * ((before * behind - inverse * inverse) * mass + inverse * edges)
     along, across = value, value
     if slopes:
-        first = peak_far - peak_near
-        second = mass - near * peak_near - far * peak_far
-        along = -2 * cube * (z * mass + first)
-        across = cube / h * (3 * (second + 2 * z * first + z * z * mass) - h * h * mass)
+        square, first = inverse * inverse, inverse * (peak_far - peak_near)
+        second = square * mass - inverse * (before * peak_near + behind * peak_far)
+        along = -2 * square * (x * mass + first)
+        across = square * (3 * (second + 2 * x * first + x * x * mass) - mass)
     return value, along, across
 
 
