@@ -219,3 +219,21 @@ def test_compiles_with_gradients() -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(ValueError, match="penalty must be 'gcv', or finite.*got 'aic'"):
         RidgeRegression(rbf(), "aic")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_of_fewer_observations_than_functions_rounding_decides_nothing(count: int) -> None:
+    psi = GaussianRBF(torch.linspace(0, 1, 6, dtype=torch.float64), 0.3)
+    at = torch.linspace(0, 1, 5, dtype=torch.float64)[None]
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        t, h = (torch.rand(1, count, generator=draw, dtype=torch.float64) for _ in range(2))
+        # Apart from each other, as what goes through close ones is steep.
+        t = (torch.arange(count) + 0.2 + 0.6 * t) / count
+        values = (2 * h - 1).unsqueeze(-1).requires_grad_()
+        found, moved = (
+            RidgeRegression(psi, "gcv").fit(x, values)(at) for x in (t.requires_grad_(), t + 1e-13)
+        )
+        assert (found - moved).abs().max() < 0.05
+        slopes = torch.autograd.grad(found.sum(), (t, values))
+        assert max(float(x.abs().max()) for x in slopes) < 1e4

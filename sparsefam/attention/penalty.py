@@ -16,6 +16,8 @@ _LOWEST, _HIGHEST = 1e-11, 1e3
 _COARSE, _FINE = 65, 17
 _ZOOMS, _STEPS = 3, 4
 _TINY = 1e-200
+# Differences in log GCV that are none, and how many roundings make a bend that is one.
+_EQUAL, _RESOLVED = 1e-11, 1e3
 
 
 def cross_validated(statistics: Statistics) -> Tensor:
@@ -27,7 +29,8 @@ def cross_validated(statistics: Statistics) -> Tensor:
     between $10^{-11}$ and $10^3$ times the trace of $F^\top F$, whose eigenvalues make every value
     of it O(N) work. What the statistics cannot resolve, residuals below rounding times
     $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, is no reason to prefer a
-    penalty.
+    penalty, nor are differences within rounding, as of single observations, for which all penalties
+    are as good: of these it is the smallest.
 
     The penalty has first derivatives: those of the implicit function that makes the slope of GCV
     zero, or where the minimum is at an end of the range, or where residuals can no longer be
@@ -41,7 +44,8 @@ def cross_validated(statistics: Statistics) -> Tensor:
         curve = _Curve.of(statistics)
         log_penalty = _minimum(curve)
         shape = curve.at(log_penalty.unsqueeze(-1))
-        stationary = ((shape.slope.abs() < 1e-6) & (shape.bend > 1e-6)).squeeze(-1)
+        flat, bent = shape.slope.abs() < 1e-6, (shape.bend > 1e-6) & _bent(shape)
+        stationary = (flat & bent).squeeze(-1)
         rate = torch.where(stationary, 1 / shape.bend.squeeze(-1), 0)
         penalty = log_penalty.exp()
     if not torch.is_grad_enabled():
@@ -61,11 +65,12 @@ def check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor |
 
 
 class _Shape(NamedTuple):
-    """log GCV and its first two derivatives in log penalty."""
+    """log GCV, its first two derivatives in log penalty, and what rounding may do to it."""
 
     height: Tensor
     slope: Tensor
     bend: Tensor
+    doubt: Tensor
 
 
 class _Curve(NamedTuple):
@@ -113,7 +118,13 @@ class _Curve(NamedTuple):
             residual.log() - 2 * free.log(),
             rise - 2 * free_rise,
             bow - rise.square() - 2 * (free_bow - free_rise.square()),
+            noise / residual + 8 * eps * (self.number + self.spectrum.shape[-1]) / free,
         )
+
+
+def _bent(shape: _Shape) -> Tensor:
+    """Where the curve has a bend upwards that is no rounding."""
+    return shape.bend > _RESOLVED * shape.doubt
 
 
 def _minimum(curve: _Curve) -> Tensor:
@@ -125,14 +136,17 @@ def _minimum(curve: _Curve) -> Tensor:
     ends = low, high
     for grid in (unit, *[fine] * _ZOOMS):
         places = low + (high - low) * grid
-        best = curve.at(places).height.argmin(-1, keepdim=True)
+        shape = curve.at(places)
+        height = shape.height + shape.doubt
+        equal = height <= height.amin(-1, keepdim=True) + _EQUAL
+        best = equal.byte().argmax(-1, keepdim=True)
         step = (high - low) / (len(grid) - 1)
         middle = places.gather(-1, best)
         low, high = torch.maximum(middle - step, ends[0]), torch.minimum(middle + step, ends[1])
     for _ in range(_STEPS):
         shape = curve.at(middle)
         newton = middle - shape.slope / shape.bend
-        inside = (shape.bend > 0) & (newton > low) & (newton < high)
+        inside = _bent(shape) & (newton > low) & (newton < high)
         middle = torch.where(inside, newton, middle)
     return middle.squeeze(-1)
 
