@@ -4,6 +4,7 @@
 recordings are those of aeon's wheel, the digits scikit-learn's.
 """
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ def _rounded(x: Tensor) -> Any:
 
 
 def main() -> None:
-    """The command line."""
+    """The command line, which has no options: `--help` says so before anything is trained."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     found = {"words": words(), "images": images(), "speakers": speakers()}
     PATH.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")

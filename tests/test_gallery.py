@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import sparsefam as sf
-from examples import gallery
+from examples import gallery, gallery_training
 from examples.gallery_errors import closed_form, line_errors, plane_errors, polar_rule
 from examples.gallery_maps import shares_of
 from examples.gallery_training import PATH
@@ -118,3 +118,10 @@ def test_what_the_gallery_page_says_of_the_networks_is_so() -> None:
 @pytest.mark.parametrize("alpha", [None, 1.0, 2.0])
 def test_the_translator_learns(alpha: float | None) -> None:
     assert learn(alpha, 300)[1] > 0.99
+
+
+def test_asking_for_help_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["gallery_training", "--help"])
+    monkeypatch.setattr(gallery_training, "words", lambda: pytest.fail("training has begun"))
+    with pytest.raises(SystemExit):
+        gallery_training.main()
