@@ -39,8 +39,7 @@ def integrate_rows(
 ) -> Any:
     """The arrays of `Rows`, by the arguments of `shared_nodes.integrate`."""
     (count, dim), size = loc.shape, len(centers)
-    rows = _new_rows(count, dim, size, sloped)
-    values, good, axes, near, places, slopes = rows
+    values, good, axes, near, places, slopes = rows = _new_rows(count, dim, size, sloped)
     points, square = _in_widths(centers, width), np.empty(3)
     bounds, y = np.empty(size), np.empty((3, size + _LANES), _F32)
     sums = np.empty((_SUMS[dim] if sloped else 4, size + _LANES), _F32)
