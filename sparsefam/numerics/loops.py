@@ -25,7 +25,8 @@ _SINE = tuple(_F32(x) for x in (0.07765766, -0.59829129, 2.55007752, -5.16771009
 _SWEEPS = 6
 
 # NaN and infinity mean what they mean elsewhere; sums may be taken in any order. What is compiled
-# is kept on disk for the next process.
+# is kept on disk for the next process, by the date of the file that a function stands in: who
+# changes this file removes the `*.nbi` of those that import it.
 compiled = njit(
     cache=True,
     nogil=True,

@@ -102,11 +102,14 @@ class Rows(NamedTuple):
 
 @cache
 def _loops() -> Any:
-    """Looked for when first used: numba takes long to import, and may not fit what else is here."""
+    """Looked for when first used, as numba takes long to import.
+
+    It may not fit what else is installed, or find no place for what it compiles.
+    """
     try:
         names = ".shared_loops", ".shared_gradient"
         return tuple(import_module(name, __package__) for name in names)
-    except ImportError:
+    except (ImportError, RuntimeError):
         return None
 
 
