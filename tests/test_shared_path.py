@@ -117,6 +117,18 @@ def test_blocks_of_centers_have_no_seam() -> None:
         assert relative(found(one, 1.0, torch.float32)[0], whole[:, j : j + 1]) < 1e-6
 
 
+def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = scene(23, 2, 1.0, 8.0)
+    inputs[1][5] *= 400  # a row that goes by paths of its own
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    whole = found(inputs, 1.0, torch.float32)
+    monkeypatch.setattr(shared_nodes, "_PAIRS", 1000)
+    arrays = (x.detach().numpy() for x in inputs[:3])
+    assert len(shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4).parts) == 4
+    for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
+        assert torch.equal(x, y)
+
+
 @pytest.fixture
 def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "sparsefam.numerics.shared_loops", None)

@@ -13,14 +13,16 @@ large ones most of the time goes into memory.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rows", "integrate", "is_available", "is_fitted", "pull_back"]
+__all__ = ["Found", "integrate", "is_available", "is_fitted", "pull_back"]
 
 # For exponents up to a number, how many nodes serve half-axes of up to so many widths, and the
 # hyperbola that they lie on (size, angle, step, stretch), fitted: truncation and float32's rounding
@@ -62,6 +64,8 @@ _PATHS = {
 _DIMENSIONS = 3
 # Rows in which some center has this share of the largest expectation keep their digits.
 _SHARE = 0.25
+# Fewer pairs are not worth a thread, which takes a tenth of a millisecond to begin.
+_PAIRS = 100_000
 
 _Array = NDArray[Any]
 
@@ -100,6 +104,20 @@ class Rows(NamedTuple):
     slopes: _Array
 
 
+class Found(NamedTuple):
+    """All rows, and the parts of them that went through a thread each.
+
+    Attributes:
+        values: (R, N).
+        good: (R).
+        parts: Some rows each, in their order.
+    """
+
+    values: _Array
+    good: _Array
+    parts: list[Rows]
+
+
 @cache
 def _loops() -> Any:
     """Looked for when first used, as numba takes long to import.
@@ -131,7 +149,8 @@ def integrate(
     width: float,
     exponent: float,
     sloped: bool,
-) -> Rows:
+    threads: int = 1,
+) -> Found:
     """Expectations, and which rows of them have their digits.
 
     Args:
@@ -141,17 +160,44 @@ def integrate(
         width: Of the Gaussians.
         exponent: m.
         sloped: Whether the gradient is asked for.
+        threads: Among how many the rows are divided, at most.
     """
     # No named tuples: numba would keep their classes in its cache, for versions that have others.
-    paths = tuple(_paths(exponent, loc.shape[1]))
-    integrate_rows = _loops()[0].integrate_rows
-    return Rows(*integrate_rows(loc, scale_tril, centers, width, paths, _SHARE, sloped))
+    paths, loops = tuple(_paths(exponent, loc.shape[1])), _loops()[0]
+    rest = centers, width, paths, _SHARE, sloped
+
+    def some(rows: slice) -> Rows:
+        return Rows(*loops.integrate_rows(loc[rows], scale_tril[rows], *rest))
+
+    count = min(threads, len(loc) * len(centers) // _PAIRS)
+    if count < 2:
+        alone = some(slice(None))
+        return Found(alone.values, alone.good, [alone])
+    # Threads that end with the call: others would not outlive a fork.
+    with ThreadPoolExecutor(count) as pool:
+        parts = list(pool.map(some, _slices(len(loc), count)))
+    values, good = (np.concatenate(x) for x in zip(*(part[:2] for part in parts), strict=True))
+    return Found(values, good, parts)
 
 
-def pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> tuple[_Array, _Array]:
+def _slices(rows: int, count: int) -> list[slice]:
+    ends = [rows * i // count for i in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def pull_back(
+    grad: _Array, scale_tril: _Array, width: float, found: Found
+) -> tuple[_Array, _Array]:
     """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
-    found: tuple[_Array, _Array] = _loops()[1].pull_back_rows(grad, scale_tril, width, tuple(rows))
-    return found
+    slopes, start = [], 0
+    for part in found.parts:
+        rows = slice(start, start := start + len(part.good))
+        arrays = grad[rows], scale_tril[rows]
+        slopes.append(_loops()[1].pull_back_rows(*arrays, width, tuple(part)))
+    if len(slopes) == 1:
+        return slopes[0][0], slopes[0][1]
+    by_loc, by_scale_tril = (np.concatenate(x) for x in zip(*slopes, strict=True))
+    return by_loc, by_scale_tril
 
 
 @cache

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .arguments import in_eager, in_memory
-from .shared_nodes import Rows, integrate, is_available, is_fitted, pull_back
+from .shared_nodes import Found, integrate, is_available, is_fitted, pull_back
 
 __all__ = ["gaussians_on_shared_path", "shares_path"]
 
@@ -54,7 +54,7 @@ def gaussians_on_shared_path(inputs: _Inputs, exponent: float, by_pairs: _ByPair
         loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
     tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
     arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.view(-1)[0].item()
-    rows = integrate(*arrays, width, exponent, tracked)
+    rows = integrate(*arrays, width, exponent, tracked, torch.get_num_threads())
     values = torch.from_numpy(rows.values)
     if tracked:
         inputs = loc, scale_tril, centers, spread
@@ -77,7 +77,7 @@ class _Attach(torch.autograd.Function):
         centers: Tensor,
         spread: Tensor,
         values: Tensor,
-        rows: Rows,
+        rows: Found,
         width: float,
         exponent: float,
         by_pairs: _ByPairs,
