@@ -23,8 +23,8 @@ _LOG2E, _TURN = math.log2(math.e), 2 * math.pi
 # So many centers at a time, whose waves fit the cache; and they are filled up to a multiple of what
 # the processor does at once.
 _BLOCK, _LANES = 256, 16
-# Sums over nodes, which go by four: of values, and of what `_write_slopes` needs, by D.
-_SUMS = (4, 4, 8, 16)
+# Sums over nodes: of values, and of what `_write_slopes` needs, by D.
+_SUMS = (1, 4, 8, 13)
 
 
 @compiled
@@ -42,7 +42,7 @@ def integrate_rows(
     values, good, axes, near, places, slopes = rows = _new_rows(count, dim, size, sloped)
     points, square = _in_widths(centers, width), np.empty(3)
     bounds, y = np.empty(size), np.empty((3, size + _LANES), _F32)
-    sums = np.empty((_SUMS[dim] if sloped else 4, size + _LANES), _F32)
+    sums = np.empty((_SUMS[dim] if sloped else 1, size + _LANES), _F32)
     # The powers of the width come last: in the exponents they would cost digits.
     scale = width**-dim
     for r in range(count):
@@ -129,11 +129,11 @@ def _terms(dim: int, square: _Array, nodes: _Array, front: _Array, sums: int, sl
     """What `_sum_up` needs, and the largest expectation there could be.
 
     That is, at each node, the logarithm and the angle of a wave by y_d^2 and the real and imaginary
-    factors of the wave in the sums, (n, 2, D) and (n, 2, S).
+    factors of the wave in the sums, (n, 2, D) and (S, 2 n).
     """
     shrink = np.empty((3, len(nodes)), np.complex128)
     factor, largest = np.empty(len(nodes), np.complex128), 0.0
-    rates, factors = np.zeros((len(nodes), 2, 3), _F32), np.zeros((len(nodes), 2, sums), _F32)
+    rates, factors = np.zeros((len(nodes), 2, 3), _F32), np.zeros((sums, 2 * len(nodes)), _F32)
     for k in range(len(nodes)):
         factor[k] = front[k]
     for d in range(dim):
@@ -145,7 +145,7 @@ def _terms(dim: int, square: _Array, nodes: _Array, front: _Array, sums: int, sl
             rates[k, 1, d] = -0.5 / _TURN * shrink[d, k].imag
     for k in range(len(nodes)):
         largest += factor[k].real
-        factors[k, 0, 0], factors[k, 1, 0] = factor[k].real, factor[k].imag
+        factors[0, k], factors[0, len(nodes) + k] = factor[k].real, -factor[k].imag
     if sloped:
         _add_slopes(dim, factor, nodes, shrink, factors)
     return (rates, factors), largest
@@ -163,7 +163,7 @@ def _add_slopes(dim: int, factor: _Array, nodes: _Array, shrink: _Array, factors
                     x = quotient(0.5 * x, nodes[k])
                 if e > -1:
                     x *= shrink[e, k]
-                factors[k, 0, at], factors[k, 1, at] = x.real, x.imag
+                factors[at, k], factors[at, len(nodes) + k] = x.real, -x.imag
             at += 1
 
 
@@ -173,32 +173,17 @@ def _sum_up(terms: Any, dim: int, y: _Array, count: int, sums: _Array) -> None:
     rates, factors = terms
     for start in range(0, count, _BLOCK):
         size = min(_BLOCK, -(-(count - start) // _LANES) * _LANES)
-        real, imag = _waves(rates, dim, y, start, size)
-        for n in range(0, len(sums), 4):
-            total = np.zeros((4, size), _F32)
-            for k in range(len(rates)):
-                a, b, c, d = _four(factors[k, 0], n)
-                e, f, g, h = _four(factors[k, 1], n)
-                for i in range(size):
-                    cosine, sine = real[k, i], imag[k, i]
-                    total[0, i] += a * cosine - e * sine
-                    total[1, i] += b * cosine - f * sine
-                    total[2, i] += c * cosine - g * sine
-                    total[3, i] += d * cosine - h * sine
-            for m in range(4):
-                for i in range(size):
-                    sums[n + m, start + i] = total[m, i]
-
-
-@compiled
-def _four(x: _Array, n: int) -> Any:
-    return x[n], x[n + 1], x[n + 2], x[n + 3]
+        total = np.dot(factors, _waves(rates, dim, y, start, size))
+        for n in range(len(sums)):
+            for i in range(size):
+                sums[n, start + i] = total[n, i]
 
 
 @compiled
 def _waves(rates: _Array, dim: int, y: _Array, start: int, size: int) -> Any:
-    """Cosines and sines (n, N) of so many centers."""
-    real, imag = np.empty((len(rates), size), _F32), np.empty((len(rates), size), _F32)
+    """Cosines and then sines (2 n, N) of so many centers."""
+    waves = np.empty((2, len(rates) * size), _F32)
+    real, imag = waves[0].reshape((len(rates), size)), waves[1].reshape((len(rates), size))
     square = np.zeros((3, size), _F32)
     for d in range(dim):
         for i in range(size):
@@ -209,10 +194,9 @@ def _waves(rates: _Array, dim: int, y: _Array, start: int, size: int) -> Any:
         for i in range(size):
             real[k, i] = a * square[0, i] + b * square[1, i] + c * square[2, i]
             imag[k, i] = d * square[0, i] + e * square[1, i] + f * square[2, i]
-    flat, turned = real.reshape(-1), imag.reshape(-1)
-    for i in range(len(flat)):
-        flat[i], turned[i] = wave(flat[i], turned[i])
-    return real, imag
+    for i in range(len(rates) * size):
+        waves[0, i], waves[1, i] = wave(waves[0, i], waves[1, i])
+    return waves.reshape((2 * len(rates), size))
 
 
 @compiled
