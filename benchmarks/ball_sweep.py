@@ -167,20 +167,24 @@ def errors(case: Case, truth: Truth, alpha: float, dtype: torch.dtype) -> list[t
 def _by_sparsefam(case: Case, alpha: float, dtype: torch.dtype) -> list[Tensor]:
     loc, scale_tril = (x.to(dtype, copy=True).requires_grad_() for x in (case.loc, case.scale_tril))
     spread = torch.nn.Parameter(case.spread.to(dtype, copy=True))
-    psi = sf.bases.GaussianRBF(
-        case.centers.to(dtype), **{"covariance" if case.full else "widths": spread}
-    )
-    value = sf.MultivariateBetaGaussian(loc, scale_tril, alpha).expect(psi)
-    each = torch.eye(len(value), dtype=dtype)
-    slopes = torch.autograd.grad(
-        value, (loc, scale_tril), each, retain_graph=True, is_grads_batched=True
-    )
-    (by_spread,) = torch.autograd.grad(value.sum(), spread)
+    p = sf.MultivariateBetaGaussian(loc, scale_tril, alpha)
+    # A basis that is learned takes another way, and so do gradients of a batch.
+    value = p.expect(_basis(case, spread.detach()))
+    each = [torch.autograd.grad(x, (loc, scale_tril), retain_graph=True) for x in value]
+    slopes = [torch.stack(x) for x in zip(*each, strict=True)]
+    psi = _basis(case, spread)
+    (by_spread,) = torch.autograd.grad(p.expect(psi).sum(), spread)
     if case.full:
         by_spread = (by_spread + by_spread.mT) / 2
     found = [value, *slopes, by_spread]
     if alpha < math.inf:
         power = torch.tensor(alpha, dtype=dtype, requires_grad=True)
         learned = sf.MultivariateBetaGaussian(loc.detach(), scale_tril.detach(), power).expect(psi)
-        found += torch.autograd.grad(learned, power, each, is_grads_batched=True)
+        whole = torch.eye(len(value), dtype=dtype)
+        found += torch.autograd.grad(learned, power, whole, is_grads_batched=True)
     return [x.detach().double() for x in found]
+
+
+def _basis(case: Case, spread: Tensor) -> sf.bases.GaussianRBF:
+    name = "covariance" if case.full else "widths"
+    return sf.bases.GaussianRBF(case.centers.to(spread.dtype), **{name: spread})

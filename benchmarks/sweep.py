@@ -110,9 +110,10 @@ def _measured(
     loc, size = (x.to(dtype).requires_grad_() for x in (case.loc, size))
     p = build(loc, size)
     value = p.expect(case.basis(dtype))
-    each = torch.eye(len(value), dtype=dtype)
-    slopes = torch.autograd.grad(value, (loc, size), each, is_grads_batched=True)
-    return torch.stack([value.detach(), *slopes]), p.scale.detach()
+    # One by one, as users do: gradients of a batch would take another way.
+    slopes = [torch.autograd.grad(x, (loc, size), retain_graph=True) for x in value]
+    found = [value.detach(), *(torch.stack(x) for x in zip(*slopes, strict=True))]
+    return torch.stack(found), p.scale.detach()
 
 
 def ours(family: Family, case: Case) -> float:
