@@ -165,6 +165,16 @@ def test_principal_axes(size: int) -> None:
         np.testing.assert_allclose(axes * square @ axes.T, ball, atol=1e-14 * longest**2)
 
 
+@pytest.mark.parametrize("batch", [(), (3,), (3, 1)])
+def test_values_may_be_changed_in_place(batch: tuple[int, ...]) -> None:
+    loc = torch.zeros(*batch, 1, requires_grad=True)
+    inputs = torch.full((*batch, 1, 1), 0.3), torch.rand(20, 1), torch.tensor(0.1).expand(20)
+    whole = gaussians_under_ball(loc, *inputs, 1.0)
+    (expected,) = torch.autograd.grad(3 * whole.sum(), loc)
+    (found,) = torch.autograd.grad(gaussians_under_ball(loc, *inputs, 1.0).mul_(3).sum(), loc)
+    torch.testing.assert_close(found, expected)
+
+
 def test_second_derivatives_are_those_of_pairs() -> None:
     inputs = scene(3, 2, 1.0, 8.0)
 

@@ -55,10 +55,11 @@ def gaussians_on_shared_path(inputs: _Inputs, exponent: float, by_pairs: _ByPair
     tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
     arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.view(-1)[0].item()
     rows = integrate(*arrays, width, exponent, tracked, torch.get_num_threads())
-    values = torch.from_numpy(rows.values)
     if tracked:
         inputs = loc, scale_tril, centers, spread
-        values = _Attach.apply(*inputs, values, rows, width, exponent, by_pairs)
+        values = _Attach.apply(*inputs, rows, width, exponent, by_pairs)
+    else:
+        values = torch.from_numpy(rows.values)
     if not rows.good.all():
         others = torch.from_numpy(~rows.good).nonzero().squeeze(-1)
         found = by_pairs((loc[others], scale_tril[others], centers, spread), exponent)
@@ -76,7 +77,6 @@ class _Attach(torch.autograd.Function):
         scale_tril: Tensor,
         centers: Tensor,
         spread: Tensor,
-        values: Tensor,
         rows: Found,
         width: float,
         exponent: float,
@@ -84,7 +84,8 @@ class _Attach(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(loc, scale_tril, centers, spread)
         ctx.rows, ctx.width, ctx.exponent, ctx.by_pairs = rows, width, exponent, by_pairs
-        return values.view_as(values)
+        # No view of a tensor that is there: those cannot be changed in place.
+        return torch.from_numpy(rows.values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -100,7 +101,7 @@ class _Attach(torch.autograd.Function):
         else:
             found = pull_back(_array(grad), _array(inputs[1]), ctx.width, ctx.rows)
             slopes = [torch.from_numpy(x) for x in found]
-        return *slopes, None, None, None, None, None, None, None
+        return *slopes, None, None, None, None, None, None
 
 
 def _array(x: Tensor) -> NDArray[Any]:
