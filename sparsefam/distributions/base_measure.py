@@ -49,6 +49,11 @@ class BaseMeasure:
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
         self.factors = [_doubled(factor) for factor in _factors(base, dim)]
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether it adds nothing to what panels must resolve."""
+        return all(isinstance(factor, Uniform) for factor in self.factors)
+
     def log_density(self, t: Tensor) -> Tensor:
         """Log density of the product at t (..., D); -inf off its support."""
         return torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)

@@ -176,7 +176,7 @@ class KernelPanels:
 
         axis, worst = _refined(self.axes[0], excess)
         columns = partial(_columns, kernel, points.flatten(0, -2), 0)
-        thin = not peaked and 0 < worst <= 1
+        thin = self.base.is_flat and not peaked and 0 < worst <= 1
         return self._along(thinned(axis, columns, worst) if thin else axis)
 
     def _along(self, axis: Axis) -> "KernelPanels":
