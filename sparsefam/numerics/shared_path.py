@@ -55,10 +55,11 @@ def gaussians_on_shared_path(inputs: _Inputs, exponent: float, by_pairs: _ByPair
     tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
     arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.view(-1)[0].item()
     rows = integrate(*arrays, width, exponent, tracked, torch.get_num_threads())
-    values = torch.from_numpy(rows.values)
     if tracked:
         inputs = loc, scale_tril, centers, spread
-        values = _Attach.apply(*inputs, rows, width, exponent, by_pairs)
+        values: Tensor = _Attach.apply(*inputs, rows, width, exponent, by_pairs)
+    else:
+        values = torch.from_numpy(rows.values)
     if not rows.good.all():
         others = torch.from_numpy(~rows.good).nonzero().squeeze(-1)
         found = by_pairs((loc[others], scale_tril[others], centers, spread), exponent)
