@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+import sparsefam as sf
 from sparsefam.numerics import loops, shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
 
@@ -129,6 +130,27 @@ def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3])
+def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
+    """One support among others is 1000 widths long, and one is far from every center."""
+
+    def results(dtype: torch.dtype) -> list[Tensor]:
+        loc = torch.tensor([0.3, 0.5, 5.0, 0.4], dtype=dtype, requires_grad=True)
+        scale = torch.tensor([0.2, 20.0, 0.1, 1e-4], dtype=dtype, requires_grad=True)
+        centers = torch.linspace(0, 1, 50).to(dtype)
+        psi = sf.bases.GaussianRBF(centers, torch.tensor(0.02).to(dtype))
+        value = sf.BetaGaussian(loc, scale, alpha).expect(psi)
+        above = torch.sin(torch.arange(200.0)).reshape(4, 50).to(dtype)
+        slopes = torch.autograd.grad(value, (loc, scale), above, create_graph=True)
+        (curvature,) = torch.autograd.grad(slopes[0].sum(), scale)
+        return [value, *(x.unsqueeze(-1) for x in (*slopes, curvature))]
+
+    rows = [0, 1, 3]  # what is far is zero to float32
+    for x, y in zip(results(torch.float32), results(F64), strict=True):
+        assert relative(x[rows].double(), y[rows]) < 2e-5
+        assert not x[2].any()
+
+
 @pytest.fixture
 def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "sparsefam.numerics.shared_loops", None)
@@ -140,7 +162,9 @@ def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("no_numba")
 def test_without_numba() -> None:
     assert not shared_nodes.is_available()
-    test_no_row_with_digits()
+    inputs = scene(3, 2, 1.0, 8.0)
+    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
+        assert relative(x, y) < 2e-5
 
 
 def test_waves() -> None:

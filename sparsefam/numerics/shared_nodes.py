@@ -169,7 +169,7 @@ def integrate(
     def some(rows: slice) -> Rows:
         return Rows(*loops.integrate_rows(loc[rows], scale_tril[rows], *rest))
 
-    count = min(threads, len(loc) * len(centers) // _PAIRS)
+    count = min(threads, len(loc), len(loc) * len(centers) // _PAIRS)
     if count < 2:
         alone = some(slice(None))
         return Found(alone.values, alone.good, [alone])
