@@ -30,8 +30,8 @@ RATIOS = [10 ** (k / 4) for k in range(-16, 17)]
 PICTURE = "assets/accuracy.png"
 _COMMAND = "python -m benchmarks.accuracy --write"
 _CLOSED_TITLE = (
-    "Closed forms: the largest relative error (2-norm over the basis functions) and, in brackets, "
-    "the scale / width where it is. Limits of value and derivatives: "
+    "Exponents with a closed form: the largest relative error (2-norm over the basis functions) "
+    "and, in brackets, the scale / width where it is. Limits of value and derivatives: "
     + "; ".join(
         f"{a:g} and {b:g} in {str(x).removeprefix('torch.')}" for x, (a, b) in LIMITS.items()
     )

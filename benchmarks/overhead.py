@@ -1,14 +1,16 @@
-"""What a call costs beside its arithmetic: the time to import, and `log_prob` of few numbers.
+"""What a call costs beside its arithmetic: what a process waits for, and `log_prob` of few numbers.
 
-Prints two tables; `make bench` ends with them. The yardstick of `log_prob` is what a user would
+Prints three tables; `make bench` ends with them. The yardstick of `log_prob` is what a user would
 write without sparsefam: `torch.distributions.Normal.log_prob`, which stands for a distribution's
 own bookkeeping, and the density's formula as bare torch calls.
 """
 
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,22 +113,41 @@ def _row(
     return [density.name, str(shape), checked, *numbers, *(f"{r:.1f}" for r in ratios)], ratios
 
 
-def _import_seconds() -> float:
-    """Of the processor for sparsefam after torch and Pyro; the best of a few processes."""
-    code = (
-        "import time, torch, pyro, pyro.distributions; start = time.process_time(); "
-        "import sparsefam; print(time.process_time() - start)"
+def _of_process(before: str, code: str, **environment: str) -> float:
+    """Seconds of the processor for some code in a process of its own, after other code."""
+    start, end = "start = time.process_time()", "print(time.process_time() - start)"
+    command = [sys.executable, "-c", "\n".join(["import time", before, start, code, end])]
+    everything = {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=everything)
+    return float(done.stdout)
+
+
+def _waits() -> Table:
+    """Before a process has its first numbers; the best of a few, but for what compiles."""
+    torch_and_pyro = "import torch, pyro, pyro.distributions"
+    imported = min(_of_process(torch_and_pyro, "import sparsefam") for _ in range(_IMPORTS))
+    before = (
+        "import torch, sparsefam as sf\n"
+        "p, psi = sf.TruncatedParabola(torch.zeros(2), 1.0), sf.bases.GaussianRBF.grid(16, 0.1)"
     )
-    command = [sys.executable, "-c", code]
-    return min(
-        float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(_IMPORTS)
+    with tempfile.TemporaryDirectory() as cache:
+        compiling, *loading = (
+            _of_process(before, "p.expect(psi)", NUMBA_CACHE_DIR=cache) for _ in range(_IMPORTS + 1)
+        )
+    return Table(
+        "What a process waits for: time of the processor.",
+        ["what", "seconds", "allowed"],
+        [
+            ["import, after torch and Pyro", f"{imported:.2f}", f"{_IMPORT_LIMIT:g}"],
+            ["first expectation of an installation: compiles", f"{compiling:.1f}", ""],
+            ["first expectation of a later process: loads", f"{min(loading):.1f}", ""],
+        ],
     )
 
 
 def measure_overhead(write: bool, command: str) -> None:
     """Prints the tables, and how the worst compares with what is allowed."""
-    imported = _import_seconds()
+    waits = _waits()
     cases = product(SHAPES, DENSITIES, (True, False))
     found = [_row(density, shape, validate) for shape, density, validate in cases]
     rows, ratios = zip(*found, strict=True)
@@ -137,11 +158,7 @@ def measure_overhead(write: bool, command: str) -> None:
             [*header, "ratio", "ratio with construction"],
             rows,
         ),
-        Table(
-            "Import, after torch and Pyro: time of the processor.",
-            ["package", "seconds", "allowed"],
-            [["sparsefam", f"{imported:.2f}", f"{_IMPORT_LIMIT:g}"]],
-        ),
+        waits,
     ]
     for table in tables:
         table.show()
