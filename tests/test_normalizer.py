@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefam.numerics.edges import near_edge, panel_rule
+from sparsefam.numerics.edges import near_edge
 from sparsefam.numerics.effective import edge_pieces, power_weights
 from sparsefam.numerics.levels import nearby_level
-from sparsefam.numerics.moments import piece_weights, root_weights, short_weights
+from sparsefam.numerics.moments import piece_weights, short_weights
 from sparsefam.numerics.normalizer import normalized_weights
 from sparsefam.numerics.power_integrals import log_integrals, partial_masses
 from sparsefam.numerics.quadrature import gauss_legendre
-from sparsefam.numerics.sides import all_roots
 from sparsefam.numerics.truncated import Power
 
 PANELS, ORDER, ROWS = 16, 16, 3
@@ -224,27 +223,14 @@ def test_a_single_piece_is_weighted_as_any_is(power: int, rising: bool) -> None:
     lower, upper = (roots, ones) if rising else (-ones, roots)
     sign = torch.full_like(roots, -1 if rising else 1)
     u = -sign * (x.unsqueeze(-1) - roots)
-    shares = [
-        root_weights(6, power, roots, sign, torch.arange(4), (1 - sign) / 2),
-        piece_weights(6, power, lower.unsqueeze(0), upper.unsqueeze(0)),
-    ]
-    torch.testing.assert_close(*shares, rtol=0, atol=1e-14)
-    (found,) = short_weights(u, [power], shares[0])
+    shares = piece_weights(6, power, lower.unsqueeze(0), upper.unsqueeze(0))
+    (found,) = short_weights(u, [power], shares)
     for column, root in enumerate(roots.tolist()):
         base = np.polynomial.Polynomial([-root, 1]) * (1 if rising else -1)
         for degree in range(6):
             whole = (base**power * np.polynomial.Polynomial.basis(degree)).integ()
             due = whole(1) - whole(root) if rising else whole(root) - whole(-1)
             assert float((found[:, column] * x**degree).sum()) == pytest.approx(due, abs=1e-14)
-
-
-def test_what_has_no_root_is_finite() -> None:
-    """Where it would be looked for some constants are as high at one check point as at the next."""
-    u = torch.linspace(1, 2, 2000).expand(8, -1).contiguous()
-    found = all_roots(u, panel_rule(8, u))
-    assert all(part.isfinite().all() for part in found)
-    assert not found.sign.any()
-    assert found.ends.all()
 
 
 @pytest.mark.parametrize("order", [6, 12, 22])
@@ -256,32 +242,6 @@ def test_edges_between_the_outermost_nodes_and_the_ends_are_near(order: int, end
     assert u.amax() < 0
     assert near_edge(u, 0.0).tolist() == [0]
     assert near_edge(u, 1.0).tolist() == []
-
-
-def test_roots_are_all_found() -> None:
-    """Polynomials with up to five roots, near pairs and pairs between check points among them."""
-    draw = np.random.default_rng(0)
-    x, _ = gauss_legendre(9, torch.zeros((), dtype=torch.float64))
-    due, values = [], []
-    for count in range(6):
-        for gap in (0.01, 0.05, 0.2) if count < 3 else (0.25, 0.3, 0.35):
-            roots = draw.uniform(-1.2, 1.2) + gap * np.arange(count)
-            inner = np.polynomial.Polynomial([2.0, draw.uniform(-0.5, 0.5)]) * draw.choice([-1, 1])
-            for root in roots:
-                inner = inner * np.polynomial.Polynomial([-root, 1])
-            values.append(inner(x.numpy()) / np.abs(inner(x.numpy())).max())
-            inside = roots[np.abs(roots) < 1]
-            due.append(sorted(zip(inside, -np.sign(inner.deriv()(inside)), strict=True)))
-    u = torch.tensor(np.array(values).T, dtype=torch.float64)
-    found = all_roots(u, panel_rule(9, u))
-    assert torch.equal(found.values, u[:, found.column])
-    for column, roots in enumerate(due):
-        place = (found.column == column) & (found.sign != 0)
-        pairs = sorted(zip(found.root[place].tolist(), found.sign[place].tolist(), strict=True))
-        assert len(pairs) == len(roots)
-        pairs, roots = (np.reshape(part, (-1, 2)) for part in (pairs, roots))
-        np.testing.assert_allclose(pairs, roots, rtol=0, atol=1e-5)
-    assert torch.equal(found.ends, ((panel_rule(9, u).checks @ u)[-1] > 0).to(u))
 
 
 @pytest.mark.parametrize("eps", [1.0, 0.5])

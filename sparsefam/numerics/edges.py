@@ -25,13 +25,11 @@ __all__ = [
     "chebyshev_sum",
     "has_several",
     "near_edge",
-    "near_zero",
     "panel_rule",
     "positive_pieces",
     "several_pieces",
     "sign_changes",
     "signs",
-    "vertex",
 ]
 
 # How far from a check point the vertex of the parabola through it may lie, in half distances of
@@ -148,11 +146,11 @@ def has_several(found: Signs) -> Tensor:
     """Whether polynomials (n,) may have several roots, by a look at the data."""
     several = found.changes > 1
     place = ((found.dips > 0) & ~several).nonzero().squeeze(-1)
-    dips = near_zero(found.values.index_select(1, place)).any(0)
+    dips = _near_zero(found.values.index_select(1, place)).any(0)
     return several.index_copy_(0, place, dips)
 
 
-def near_zero(u: Tensor) -> Tensor:
+def _near_zero(u: Tensor) -> Tensor:
     """At which of the inner check points (C - 2, n) the values (C, n) may dip through zero."""
     left, mid, right = u[:-2], u[1:-1], u[2:]
     bend, tilt = left + right - 2 * mid, left - right
@@ -184,23 +182,21 @@ def _vertices(u: Tensor, series: Tensor, panel: Panel) -> tuple[Tensor, Tensor]:
     It is looked for from the vertex of the parabola through three points, by Newton's method.
     """
     points = panel.points[1:-1].unsqueeze(-1).repeat(1, u.shape[1])
-    near, mid = near_zero(u), u[1:-1].clone()
+    near, mid = _near_zero(u), u[1:-1].clone()
     if u.is_cuda:
         every = torch.arange(len(mid), device=u.device).unsqueeze(-1)
-        x, height, _, crosses = vertex(u, series, panel, every)
+        x, height, crosses = _vertex(u, series, panel, every)
         crosses &= near
         return torch.where(crosses, x, points), torch.where(crosses, height, mid)
     row, column = near.nonzero(as_tuple=True)
-    x, height, _, crosses = vertex(u[:, column], series[:, column], panel, row.unsqueeze(0))
+    x, height, crosses = _vertex(u[:, column], series[:, column], panel, row.unsqueeze(0))
     place = row[crosses[0]], column[crosses[0]]
     points[place], mid[place] = x[crosses], height[crosses]
     return points, mid
 
 
-def vertex(
-    u: Tensor, series: Tensor, panel: Panel, row: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Vertices after some check points (J, n), values and curvatures, and if they are across zero.
+def _vertex(u: Tensor, series: Tensor, panel: Panel, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Vertices after some check points (J, n), values there, and if they are across zero.
 
     Args:
         u: Values at check points (C, n).
@@ -217,7 +213,7 @@ def vertex(
         step = (x - (rate / curve).nan_to_num(0.0)).clamp(-1, 1) - x
         x, value = x + step, value + step * (rate + step * curve / 2)
     inside = (x > panel.points[row]) & (x < panel.points[row + 2])
-    return x, value, curve, inside & ((value > 0) != (mid > 0))
+    return x, value, inside & ((value > 0) != (mid > 0))
 
 
 def several_pieces(values: Tensor, panel: Panel) -> Pieces:

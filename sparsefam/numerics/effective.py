@@ -28,9 +28,9 @@ from .edges import (
     sign_changes,
     signs,
 )
-from .moments import chebyshev_polynomials, piece_weights, root_weights, short_weights
+from .moments import chebyshev_polynomials, piece_weights, short_weights
 from .quadrature import gauss_legendre, smooth_unit_rule
-from .sides import all_roots, single_piece
+from .sides import single_piece
 from .truncated import Power
 
 __all__ = ["edge_pieces", "power_weights"]
@@ -132,13 +132,6 @@ def _where_needed(task: _Task, found: list[Tensor], scale: Tensor) -> None:
 def _by_parts(task: _Task) -> Iterator[tuple[list[Tensor], Tensor | None]]:
     """Raw effective weights (m, k) of the functions in all columns, then in some, and which."""
     u = task.of.inside(task.x)
-    # In float64 a panel and its parts are treated alike, to the last digit: quantiles divide by
-    # densities that vanish towards an edge.
-    if _is_short(task) and task.upper is None and u.dtype == torch.float32:
-        found, powers = all_roots(u, task.panel), _powers(task)
-        where = found.root, found.sign, found.column, found.ends
-        yield short_weights(u, powers, root_weights(len(u), max(powers), *where)), None
-        return
     seen = signs(u, task.panel)
     yield _mended(task, single_piece(u, seen, task.panel), _polynomials(task)), None
     several = has_several(seen).nonzero().squeeze(-1)

@@ -2,30 +2,22 @@ r"""Where the mass of a truncated power of scores is nearly 1: starts for the no
 
 The norm $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex and decreasing in $A$ (Minkowski), so
 Newton's method on it rises to the root from any lower bound and never passes it. That is done on a
-few of the nodes first, then on all; last, at alpha = 2, with the edges of supports, of which the
-mass alone needs no more than a root and an antiderivative. What is found need not be right to the
-last digit, but the nearer it is, the more seldom are weights computed twice.
+few of the nodes first, then on all. What is found need not be right to the last digit, but the
+nearer it is, the more seldom are weights computed twice.
 """
 
-from functools import cache, partial
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.polynomial import chebyshev
 from torch import Tensor
 
-from .edges import chebyshev_sum, near_edge, panel_rule
-from .quadrature import constant
-from .sides import all_roots
 from .truncated import Power
 
 __all__ = ["level_step", "nearby_level"]
 
 # A step after which the error is that of the rule's own weights, so that effective ones come next;
-# the same among a few nodes; what a parabola makes of a step after which none more is due.
-_NEAR, _ROUGHLY, _SETTLED = 1e-3, 1e-2, 1e-4
-# Slopes at edges, at least.
-_FLAT = 1e-3
+# the same among a few nodes.
+_NEAR, _ROUGHLY = 1e-3, 1e-2
 _STEPS = {torch.float64: 8}
 _FEWER_STEPS = 6
 # One node stands for so many.
@@ -46,23 +38,7 @@ def nearby_level(f: Tensor, measure: Tensor, of: Power) -> Tensor:
     level = _risen(few, share, of, _lower_bound(few, share, of.eps), steps, _ROUGHLY)
     # The top need not be among the few, and steps from far below it are too many.
     level = torch.maximum(level, _jensen(0.0, measure[measure > 0].amin(), of.eps))
-    if isinstance(of.eps, Tensor) or of.eps != 1:
-        return _risen(f, measure, of, level, steps, _NEAR)
-    return _settled(f, measure, of, _risen(f, measure, of, level, 1, None), steps)
-
-
-def _settled(f: Tensor, measure: Tensor, of: Power, level: Tensor, steps: int) -> Tensor:
-    """A level at alpha = 2 after steps with edges, to the root of the parabola in it."""
-    x = f - level
-    mass, rate = _sums(x, measure, of)
-    more, faster, bend = _at_edges(1 + x, measure)
-    rate = rate + faster
-    first = (mass + more - 1) / rate
-    step = 2 * first / (1 + (1 - 2 * first * bend / rate).clamp_min_(0).sqrt_())
-    level, rows = level + step, ((step - first).abs() >= _SETTLED).nonzero().squeeze(-1)
-    if len(rows) and steps > 1:
-        level[rows] = _settled(f.index_select(-1, rows), measure, of, level[rows], steps - 1)
-    return level
+    return _risen(f, measure, of, level, steps, _NEAR)
 
 
 def level_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
@@ -118,36 +94,3 @@ def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
 def _jensen(mean: Tensor | float, share: Tensor, eps: Tensor | float) -> Tensor:
     log = -share.clamp_min(torch.finfo(share.dtype).tiny).log()
     return mean - torch.expm1(eps * log) / eps
-
-
-def _at_edges(u: Tensor, measure: Tensor) -> Tensor:
-    """What the rule's own weights miss of the integrals of u_+ and of its sign; sum of 1 / |u'|.
-
-    (3, R) for values u at nodes (m, G, R); the base is taken for constant on a panel with an edge.
-    """
-    order, rows, panel = len(u), u.shape[-1], panel_rule(len(u), u)
-    u = u.reshape(order, -1)
-    place = near_edge(u, 0.0)
-    u, missed = u.index_select(1, place), u.new_zeros(3, rows)
-    if not len(place):
-        return missed
-    # Up to each root, and over the panel, less what the rule has of both.
-    found, size = all_roots(u, panel), len(place)
-    area = chebyshev_sum(_antiderivative(order, u.dtype, u.device) @ found.values, found.root)
-    slope = found.slope.abs().clamp_min_(_FLAT)
-    parts = torch.stack(
-        [found.sign * area, found.sign * (1 + found.root), found.sign.abs() / slope]
-    )
-    parts[0, :size] += found.ends * (panel.weights @ u) - panel.weights @ u.clamp_min(0)
-    parts[1, :size] += 2 * found.ends - panel.weights @ u.sign().clamp_min_(0)
-    place = place[found.column]
-    parts *= (measure.flatten(1) / panel.weights.unsqueeze(-1)).mean(0)[place // rows]
-    return missed.index_add_(1, place % rows, parts)
-
-
-@cache
-def _antiderivative(order: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """From nodal values to Chebyshev coefficients of the integral from -1, (order + 1, order)."""
-    nodes = np.polynomial.legendre.leggauss(order)[0]
-    lagrange = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
-    return constant(chebyshev.chebint(lagrange, lbnd=-1), dtype, device)

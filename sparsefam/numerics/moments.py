@@ -20,7 +20,6 @@ __all__ = [
     "chebyshev_polynomials",
     "chebyshev_sum",
     "piece_weights",
-    "root_weights",
     "short_weights",
 ]
 
@@ -30,8 +29,7 @@ class _Grid(NamedTuple):
 
     Attributes:
         values: From values at the nodes of a panel to those at these, (N, m).
-        shares: From Chebyshev polynomials (N + 1) at y to the nodes' weights on [-1, y], and, from
-            one number more, those on [-1, 1], (N, N + 2).
+        shares: From Chebyshev polynomials (N + 1) at y to the nodes' weights on [-1, y].
     """
 
     values: Tensor
@@ -77,19 +75,9 @@ def piece_weights(order: int, power: int, lower: Tensor, upper: Tensor) -> Tenso
         lower: Lower ends (K, n).
         upper: Upper ends (K, n).
     """
-    shares = _grid(order, power, upper.dtype, upper.device).shares[:, :-1]
+    shares = _grid(order, power, upper.dtype, upper.device).shares
     ends = chebyshev_polynomials(torch.cat([upper, lower]), shares.shape[1])
     return shares @ (ends[:, : len(upper)].sum(1) - ends[:, len(upper) :].sum(1))
-
-
-def root_weights(
-    order: int, power: int, root: Tensor, sign: Tensor, column: Tensor, ends: Tensor
-) -> Tensor:
-    """The same (N, n) from roots (n + k,), as `Roots` has them."""
-    shares, size = _grid(order, power, root.dtype, root.device).shares, len(ends)
-    basis = chebyshev_polynomials(root, shares.shape[1] - 1).mul_(sign)
-    sums = basis[:, :size].index_add_(1, column[size:], basis[:, size:])
-    return (shares[:, :-1] @ sums).addr_(shares[:, -1], ends)
 
 
 def short_weights(u: Tensor, powers: list[int], weights: Tensor) -> list[Tensor]:
@@ -111,12 +99,11 @@ def short_weights(u: Tensor, powers: list[int], weights: Tensor) -> list[Tensor]
 def _grid(order: int, power: int, dtype: torch.dtype, device: torch.device) -> _Grid:
     nodes, _ = scipy.special.roots_legendre(order)
     count = (power + 1) * (order - 1) + 1
-    places, weights = scipy.special.roots_legendre(count)
+    places, _ = scipy.special.roots_legendre(count)
     coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
     values = chebyshev.chebvander(places, order - 1) @ coefficients
     lagrange = np.linalg.inv(chebyshev.chebvander(places, count - 1))
-    shares = np.zeros((count, count + 2))
+    shares = np.zeros((count, count + 1))
     for j, c in enumerate(lagrange.T):
-        shares[j, : count + 1] = chebyshev.chebint(c, lbnd=-1)
-    shares[:, -1] = weights
+        shares[j] = chebyshev.chebint(c, lbnd=-1)
     return _Grid(constant(values, dtype, device), constant(shares, dtype, device))

@@ -5,12 +5,13 @@ on a norm, as `levels` says. No derivative goes through the steps:
 $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .levels import level_step, nearby_level
+from .panel_rows import Weighed, is_for_loops, weigh
 from .power_integrals import (
     fold_rows,
     power_slopes,
@@ -27,9 +28,8 @@ __all__ = ["normalized_weights"]
 
 # An error of the mass that falls no more is rounding's if it is below this.
 _STALLED = 0.1
-# Units of rounding by which a mass may be wrong in float32, and by what where weights have two
-# derivatives to follow the level by.
-_CLOSE, _NEAR = 8, 5e-4
+# Units of rounding by which a mass may be wrong in float32.
+_CLOSE = 8
 # Steps after the first effective weights, at most.
 _MOST_STEPS = 30
 
@@ -45,31 +45,20 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
         measure: The rule's own weights, times a base density, (m, G, 1).
         eps: alpha - 1 in [0, 1], a number or (R,).
     """
+    found: tuple[Tensor, ...] = _Normalized.apply(f, measure, eps)
+    return found
+
+
+def _solve(f: Tensor, measure: Tensor, of: Power) -> Weighed:
+    if is_for_loops(f, measure, of):
+        return weigh(f, measure, of, normalized=True)
     # Next to its top, where a density is, a score less its top keeps all its digits.
-    top = f.detach().flatten(0, 1).amax(0)
-    level, w, lowered, mass = _Normalized.apply(f - top, measure, eps)
-    return level + top, w, lowered, mass
+    top = f.flatten(0, 1).amax(0)
+    found = _solved(f - top, measure, of)
+    return found._replace(level=found.level + top)
 
 
-class _Found(NamedTuple):
-    """What was found for each row.
-
-    Attributes:
-        level: The normaliser (R,).
-        weights: Of the power, (m, G, R).
-        lowered: Of the lowered power, (m, G, R).
-        mass: Of the former, (R,).
-        second: Of the power lowered twice, if they are of use.
-    """
-
-    level: Tensor
-    weights: Tensor
-    lowered: Tensor
-    mass: Tensor
-    second: Tensor | None
-
-
-def _solve(f: Tensor, measure: Tensor, of: Power) -> _Found:
+def _solved(f: Tensor, measure: Tensor, of: Power) -> Weighed:
     if of.is_exponential:
         level = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
         return _followed(_at(level, f, measure, of), of)
@@ -82,40 +71,25 @@ def _solve(f: Tensor, measure: Tensor, of: Power) -> _Found:
     return _followed(found, of)
 
 
-def _at(level: Tensor, f: Tensor, measure: Tensor, of: Power) -> _Found:
-    if f.dtype == torch.float32 and _is_whole(of) and not torch.compiler.is_compiling():
-        weights, lowered, second = find_weights(f - level, measure, of, "power lowered second")
-        return _Found(level, weights, lowered, sum_panels(weights), second)
+def _at(level: Tensor, f: Tensor, measure: Tensor, of: Power) -> Weighed:
     weights, lowered = find_weights(f - level, measure, of, "power lowered")
-    return _Found(level, weights, lowered, sum_panels(weights), None)
+    return Weighed(level, weights, lowered, sum_panels(weights))
 
 
-def _is_whole(of: Power) -> bool:
-    """Whether weights have two derivatives in the level; float64 takes a step more instead."""
-    return not isinstance(of.eps, Tensor) and of.exponent in (2, 3, 4)
-
-
-def _step(found: _Found, of: Power) -> Tensor:
+def _step(found: Weighed, of: Power) -> Tensor:
     return level_step(found.mass, sum_panels(found.lowered), of.eps)
 
 
-def _followed(found: _Found, of: Power) -> _Found:
-    """After a last step, so small that the weights follow it along their derivatives."""
-    step, lowered, mass = _step(found, of), found.lowered, found.mass
-    weights = torch.addcmul(found.weights, step, lowered, value=-1)
-    if found.second is not None:
-        rate = of.lowered().factor * step
-        weights = weights.addcmul_(step * rate, found.second, value=0.5)
-        lowered = torch.addcmul(lowered, rate, found.second, value=-1)
-        # Where steps were not followed the mass tells what rounding left.
-        near = (mass - 1).abs() <= _NEAR
-        mass = torch.where(near, sum_panels(weights), mass)
-    return _Found(found.level + step, weights, lowered, mass, None)
+def _followed(found: Weighed, of: Power) -> Weighed:
+    """After a last step, so small that the weights follow it along their derivative."""
+    step = _step(found, of)
+    weights = torch.addcmul(found.weights, step, found.lowered, value=-1)
+    return found._replace(level=found.level + step, weights=weights)
 
 
 def _settled(
     level: Tensor, f: Tensor, measure: Tensor, of: Power, before: Tensor | None, depth: int = 0
-) -> _Found:
+) -> Weighed:
     """Weights where the mass is 1 to rounding: rows that are not there yet take further steps.
 
     Args:
@@ -132,7 +106,7 @@ def _settled(
     close = eps * measure.numel() ** 0.5
     if f.dtype == torch.float32:
         close = _CLOSE * eps
-    open_ = error > (close if found.second is None else _NEAR)
+    open_ = error > close
     if before is not None:
         # Rounding leaves steps that no longer help.
         open_ &= (error < before) | (error >= _STALLED)
@@ -148,8 +122,7 @@ def _settled(
         return next_
     rows = rows[better]
     for old, new in zip(found, next_, strict=True):
-        if old is not None and new is not None:
-            old.index_copy_(-1, rows, new[..., better])
+        old.index_copy_(-1, rows, new[..., better])
     return found
 
 
@@ -158,7 +131,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        return tuple(_solve(f, measure, Power(eps))[:4])
+        return tuple(_solve(f, measure, Power(eps)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -182,16 +155,17 @@ class _Normalized(torch.autograd.Function):
             rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
             torch._assert_async(torch._is_all_true(above == 0), rule)
             above = None
-        # d/df at fixed A first, and then what A follows: the mass stays 1.
-        found = torch.zeros_like(f) if grad is None else escort * grad
+        # What A follows is what keeps the mass at 1. Sums come before products: less is rounded.
+        drift = 0.0 if grad is None else -sum_panels(escort * grad)
+        found, by_eps = None, None
         if above is not None:
-            found = found + second_weights(f - level, measure, of) * above
-        drift = -sum_panels(found)
+            found = second_weights(f - level, measure, of) * above
+            drift = drift - sum_panels(found)
         if by_level is not None:
             drift = drift + by_level
         drift = drift / sum_panels(escort)
-        found, by_eps = torch.addcmul(found, escort, drift), None
+        direct = drift if grad is None else grad + drift
+        found = escort * direct if found is None else torch.addcmul(found, escort, direct)
         if ctx.needs_input_grad[2]:
-            direct = drift if grad is None else grad + drift
             by_eps = power_slopes(f - level, measure, of, direct, above)
         return found, None, by_eps

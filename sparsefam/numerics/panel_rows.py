@@ -1,0 +1,108 @@
+r"""Effective weights of short powers and their normalisers, in float32 on the CPU.
+
+What `effective` and `normalizer` do for any tensors, here in loops compiled by numba: of hundreds
+of short operations on the few panels with an edge most costs more than its work, and passes over
+all nodes go through memory.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .arguments import in_eager, in_memory
+from .edges import panel_rule
+from .quadrature import gauss_legendre
+from .truncated import Power
+
+__all__ = ["Weighed", "is_for_loops", "weigh"]
+
+# Exponents that the loops know.
+_EXPONENTS = (1, 2, 3, 4)
+# Fewer numbers are not worth a thread, which takes a tenth of a millisecond to begin.
+_NUMBERS = 50_000
+
+_Array = NDArray[Any]
+
+
+class Weighed(NamedTuple):
+    """What is found for each row.
+
+    Attributes:
+        level: The normaliser, or 0, (R,).
+        weights: Of the power, (m, G, R).
+        lowered: Of the lowered power, (m, G, R).
+        mass: Of the former, (R,).
+    """
+
+    level: Tensor
+    weights: Tensor
+    lowered: Tensor
+    mass: Tensor
+
+
+def is_for_loops(x: Tensor, measure: Tensor, of: Power) -> bool:
+    """Whether `weigh` is for these inputs, whose values can be looked at for nothing."""
+    if isinstance(of.eps, Tensor) or of.exponent not in _EXPONENTS or x.dtype != torch.float32:
+        return False
+    shared = measure.shape == (*x.shape[:-1], 1) and x.numel() > 0
+    return shared and in_eager() and in_memory(x) and _loops() is not None
+
+
+def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
+    r"""Weights of $[1 + \epsilon(x - A)]_+^k$ and of $[1 + \epsilon(x - A)]_+^{k-1}$.
+
+    Args:
+        x: Values at the nodes of panels, (m, G, R).
+        measure: The rule's own weights, times a base density, (m, G, 1).
+        of: The power.
+        normalized: Whether A makes the mass 1, for k = 1 / eps; it is 0 otherwise.
+    """
+    exponent, rows = int(of.exponent), x.shape[-1]
+    arrays = (x, measure.squeeze(-1))
+    values, shares = (part.detach().contiguous().numpy() for part in arrays)
+    shapes = (rows,), x.shape, x.shape, (rows,)
+    found = Weighed(*(x.new_empty(shape) for shape in shapes))
+    out = tuple(part.numpy() for part in found)
+    given = values, shares, _rules(len(x), exponent), exponent, float(of.eps), normalized
+    count = max(1, min(torch.get_num_threads(), rows, x.numel() // _NUMBERS))
+    ends = pairwise(rows * i // count for i in range(count + 1))
+    if count == 1:
+        _loops().weigh_rows(*given, *ends, out)
+        return found
+    # Threads that end with the call: others would not outlive a fork.
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda pair: _loops().weigh_rows(*given, pair, out), ends))
+    return found
+
+
+@cache
+def _loops() -> Any:
+    """Looked for when first used, as numba takes long to import, and may not be there."""
+    try:
+        return import_module(".panel_loops", __package__)
+    except (ImportError, RuntimeError):
+        return None
+
+
+@cache
+def _rules(order: int, exponent: int) -> Any:
+    """The constants of panels; rules on [0, 1] for weights and for masses.
+
+    Exact for the power of a polynomial times another, and for the power alone.
+    """
+    like = torch.empty((), dtype=torch.float32)
+    rule, degree = panel_rule(order, like), order - 1
+    series = rule.coefficients
+    panel = rule.weights, series, rule.checks, rule.points, series.T
+    found: list[tuple[Tensor, ...]] = [panel]
+    for most in ((exponent + 1) * degree, exponent * degree):
+        nodes, weights = gauss_legendre(most // 2 + 1, like)
+        found.append(((nodes + 1) / 2, weights / 2))
+    return tuple(tuple(np.ascontiguousarray(part.numpy()) for part in parts) for parts in found)

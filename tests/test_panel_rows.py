@@ -1,0 +1,146 @@
+"""Effective weights and levels by compiled loops, against those of any tensors in float64."""
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sparsefam.numerics import panel_rows
+from sparsefam.numerics.edges import panel_rule
+from sparsefam.numerics.normalizer import normalized_weights
+from sparsefam.numerics.panel_rows import is_for_loops, weigh
+from sparsefam.numerics.power_integrals import effective_weights
+from sparsefam.numerics.quadrature import gauss_legendre
+from sparsefam.numerics.root_loops import find_pieces
+from sparsefam.numerics.truncated import Power
+
+F64 = torch.float64
+
+
+def scene(order: int, panels: int, rows: int, width: float = 0.1) -> tuple[Tensor, Tensor]:
+    """Scores (m, G, R) with a deviation of 3, and weights (m, G, 1) of a sloping base."""
+    x, w = gauss_legendre(order, torch.zeros((), dtype=F64))
+    nodes = (torch.arange(panels) + (x.unsqueeze(-1) + 1) / 2) / panels
+    measure = w.unsqueeze(-1) / (2 * panels) * (0.5 + nodes)
+    draw = torch.Generator().manual_seed(order)
+    centers = torch.linspace(-0.2, 1.2, 40, dtype=F64)
+    hills = torch.exp(-((nodes.unsqueeze(-1) - centers) / width).square() / 2)
+    f = hills @ torch.randn(40, rows, generator=draw, dtype=F64)
+    f = 3 * f / f.std()
+    # Of a density whose top is just above zero "outside" only the last bits of scores are left.
+    f -= (f.flatten(0, 1).amax(0) - 1).clamp_max(0)
+    return f.float(), measure.unsqueeze(-1).float()
+
+
+def worst(found: Tensor, truth: Tensor) -> float:
+    """The largest norm-wise error of a row."""
+    error, size = (x.flatten(0, 1).norm(dim=0) for x in (found.double() - truth, truth))
+    assert not error[size == 0].any()
+    return (error / size)[size > 0].max().item()
+
+
+@pytest.mark.parametrize("order", [5, 8, 12, 13])
+@pytest.mark.parametrize("exponent", [1, 2, 3, 4])
+def test_weights(order: int, exponent: int) -> None:
+    f, measure = scene(order, 120 // order, 300)
+    # Of an escort the exponent is not the inverse of eps.
+    for of in (Power(1 / exponent), Power(1 / (exponent + 1), 1.0, 1)):
+        assert is_for_loops(f, measure, of)
+        weights, lowered = effective_weights(f, measure, of)
+        truth = effective_weights(f.double(), measure.double(), of)
+        assert worst(weights, truth[0]) < 1.5e-6
+        assert worst(lowered, truth[1]) < (4e-5 if exponent == 1 else 1.5e-6)
+
+
+@pytest.mark.parametrize("order", [5, 8, 12, 13])
+@pytest.mark.parametrize("exponent", [1, 2, 3, 4])
+def test_levels(order: int, exponent: int) -> None:
+    f, measure = scene(order, 120 // order, 300)
+    level, weights, lowered, mass = normalized_weights(f, measure, 1 / exponent)
+    truth = normalized_weights(f.double(), measure.double(), 1 / exponent)
+    torch.testing.assert_close(level.double(), truth[0], rtol=2e-7, atol=2e-6)
+    assert worst(weights, truth[1]) < 1.5e-6
+    # Where an edge is nearly flat the jump of the lowered weights lies where rounding puts it.
+    error = (lowered - truth[2]).flatten(0, 1).norm(dim=0) / truth[2].flatten(0, 1).norm(dim=0)
+    assert error.quantile(0.98) < (1e-5 if exponent == 1 else 1.5e-6)
+    assert (weights.flatten(0, 1).double().sum(0) - 1).abs().max() < 1e-6
+    assert (mass - 1).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("eps", [1.0, 0.5])
+def test_scores_that_are_large_or_narrow(eps: float) -> None:
+    """Scores of thousands, whose differences still have digits, and needles."""
+    f, measure = scene(12, 40, 64, width=0.03)
+    f = f * torch.logspace(-4, 3, 64) + torch.linspace(-1e3, 1e3, 64)
+    _, weights, *_ = normalized_weights(f, measure, eps)
+    truth = normalized_weights(f.double(), measure.double(), eps)
+    assert worst(weights, truth[1]) < 2e-4
+    assert (weights.flatten(0, 1).double().sum(0) - 1).abs().max() < 1e-6
+
+
+def test_more_nodes_than_a_block_has() -> None:
+    """So many that fewer densities go at a time, as in many dimensions."""
+    f, measure = scene(8, 2**13, 40)
+    _, weights, *_ = normalized_weights(f, measure, 1.0)
+    assert worst(weights, normalized_weights(f.double(), measure.double(), 1.0)[1]) < 1.5e-6
+
+
+def test_threads_share_the_rows() -> None:
+    f, measure = scene(12, 10, 1001)
+    before = torch.get_num_threads()
+    found = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        found.append(weigh(f, measure, Power(0.5), normalized=True))
+    torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        assert one.isfinite().all()
+
+
+def test_pieces_are_all_found() -> None:
+    """Of polynomials with up to five roots: near pairs, and pairs between check points."""
+    draw = np.random.default_rng(0)
+    x, _ = gauss_legendre(9, torch.zeros((), dtype=F64))
+    due, values = [], []
+    for count in range(6):
+        for gap in (0.01, 0.05, 0.2) if count < 3 else (0.25, 0.3, 0.35):
+            roots = draw.uniform(-1.2, 1.2) + gap * np.arange(count)
+            u = np.polynomial.Polynomial([2.0, draw.uniform(-0.5, 0.5)]) * draw.choice([-1, 1])
+            for root in roots:
+                u = u * np.polynomial.Polynomial([-root, 1])
+            u = u / np.abs(u(x.numpy())).max()
+            values.append(u(x.numpy()))
+            inside = [-1, *roots[np.abs(roots) < 1], 1]
+            pieces = [pair for pair in pairwise(inside) if u(sum(pair) / 2) > 0]
+            due.append(pieces if len(inside) > 2 else [])
+    u, panel = torch.tensor(np.array(values).T).float(), panel_rule(9, torch.zeros(()))
+    checks, series = ((part @ u).numpy() for part in (panel.checks, panel.coefficients))
+    shift = np.zeros(u.shape[1], np.float32)
+    (column, ends), _ = find_pieces(checks, series, panel.points.numpy(), shift, False)
+    for k, pieces in enumerate(due):
+        found = ends.T[column == k]
+        assert len(found) == len(pieces)
+        np.testing.assert_allclose(found, np.reshape(pieces, (-1, 2)), rtol=0, atol=2e-4)
+
+
+@pytest.fixture
+def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "sparsefam.numerics.panel_loops", None)
+    panel_rows._loops.cache_clear()
+    yield
+    panel_rows._loops.cache_clear()
+
+
+@pytest.mark.usefixtures("no_numba")
+@pytest.mark.parametrize("eps", [1.0, 0.5, 1 / 3])
+def test_without_numba(eps: float) -> None:
+    f, measure = scene(12, 10, 50)
+    assert not is_for_loops(f, measure, Power(eps))
+    _, weights, *_ = normalized_weights(f, measure, eps)
+    truth = normalized_weights(f.double(), measure.double(), eps)
+    assert worst(weights, truth[1]) < 1.5e-6
