@@ -14,16 +14,21 @@ _F32 = np.float32
 
 
 @compiled
-def pull_back_rows(grad: _Array, scale_tril: _Array, width: float, rows: Any) -> Any:
-    """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
-    _, good, axes, near, places, slopes = rows
-    dim = scale_tril.shape[1]
-    by_loc, by_scale_tril = np.zeros((len(good), dim), _F32), np.zeros(scale_tril.shape, _F32)
-    above = np.empty(grad.shape[1], _F32)
+def pull_back_rows(
+    grad: _Array,
+    scale_tril: _Array,
+    width: float,
+    near: _Array,
+    axes: _Array,
+    places: _Array,
+    slopes: _Array,
+    by_loc: _Array,
+    by_scale_tril: _Array,
+) -> None:
+    """Fills gradients in loc and scale_tril, of zero, from that in the expectations (R, N)."""
+    dim, above = scale_tril.shape[1], np.empty(grad.shape[1], _F32)
     by_y, by_ball = np.zeros(3), np.zeros((3, 3))
     for r in range(len(grad)):
-        if not good[r]:
-            continue
         for i in range(near[r]):
             above[i] = grad[r, places[r, i]]
         n = 0
@@ -33,9 +38,9 @@ def pull_back_rows(grad: _Array, scale_tril: _Array, width: float, rows: Any) ->
             for e in range(d + 1):
                 by_ball[d, e] = by_ball[e, d] = _dot(above, slopes[r, n], near[r])
                 n += 1
-        scale = width ** -(dim + 1)
-        _turn_back(axes[r], by_y, by_ball, scale_tril[r], width, scale, by_loc[r], by_scale_tril[r])
-    return by_loc, by_scale_tril
+        if near[r] > 0:
+            arrays = scale_tril[r], by_loc[r], by_scale_tril[r]
+            _turn_back(axes[r], by_y, by_ball, width, *arrays)
 
 
 @compiled
@@ -51,14 +56,14 @@ def _turn_back(
     axes: _Array,
     by_y: _Array,
     by_ball: _Array,
-    factor: _Array,
     unit: float,
-    scale: float,
+    factor: _Array,
     by_loc: _Array,
     by_factor: _Array,
 ) -> None:
     """From gradients along axes to those in space: in y, and in A = L L', twice."""
     dim = len(factor)
+    scale = unit ** -(dim + 1)
     ball = np.zeros((3, 3))
     for i in range(dim):
         total = 0.0
