@@ -84,17 +84,41 @@ def test_exponents_below_one(
     test_values_and_gradients(1, low, high, exponent, monkeypatch)
 
 
-def test_rows_without_digits_take_their_own_paths() -> None:
-    """A support as long as hundreds of widths, and one far from every center, among others."""
-    inputs = scene(6, 2, 1.0, 8.0)
+def rows_apart() -> tuple[Tensor, ...]:
+    """A support as long as hundreds of widths, and some far from every center, among others."""
+    inputs = scene(9, 2, 1.0, 8.0)
     inputs[1][2] *= 400
-    inputs[0][4] += 4.0
+    for row, distance in ((4, 4.0), (5, 5.0), (6, 6.2), (7, 40.0)):
+        inputs[0][row] += distance
+    return inputs
+
+
+def test_rows_that_no_center_comes_near_take_a_path_for_each_pair() -> None:
+    """Other paths of pairs serve where all but a few numbers are below those of float32."""
+    inputs = rows_apart()
+    near = [x for x in range(9) if x != 7]
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
-        assert relative(x, y) < 2e-5
-    arrays = (x.detach().numpy() for x in inputs[:3])
+        assert relative(x[near], y[near]) < 2e-5
+        assert not x[7].any()
+    arrays = [x.detach().numpy() for x in inputs[:3]]
     rows, whole = shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=False)
-    assert (rows.near >= 0).tolist() == [True, True, False, True, False, True]
+    assert (rows.near < 0).nonzero()[0].tolist() == [6]
     assert not whole
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.5, 25.0])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 1.0), (1.0, 30.0), (50.0, 2000.0)])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_paths_of_pairs_in_loops(
+    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loc, tril, centers, above = scene(12, dim, low, high, reach=4.0)
+    inputs = loc + torch.linspace(-4, 4, 12).unsqueeze(-1), tril, centers[:40], above[:, :40]
+    truth = found(inputs, exponent, F64)
+    monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
+    monkeypatch.setattr(shared_nodes, "_SHARE", math.inf)
+    results = zip(found(inputs, exponent, torch.float32), truth, (2e-6, 2e-5, 2e-5), strict=True)
+    assert all(relative(x, y) < limit for x, y, limit in results)
 
 
 def test_no_row_with_digits() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .loops import compiled, principal_axes
+from .shared_pairs import find_pairs
 from .shared_terms import LANES, LONG, SUMS, find_terms, sum_up
 
 __all__ = ["integrate_rows"]
@@ -20,6 +21,8 @@ _Array = NDArray[Any]
 _F32, _HALF, _ONE = np.float32, np.float32(0.5), np.float32(1)
 # Where an integral is below exp of this it counts as zero, as the path would blow up.
 _NOTHING = -13.0
+# In widths: float64 keeps the digits of what the exponents of longer supports differ by.
+_LONGEST = 1e4
 
 
 @compiled
@@ -29,31 +32,66 @@ def integrate_rows(
     centers: _Array,
     width: float,
     paths: _Array,
+    exponent: float,
     share: float,
-    parabolic: bool,
     rows: Any,
 ) -> int:
     """Fills the arrays of `Rows`, zeros and no row with digits; how many have them is returned."""
     values, near, axes, places, slopes = rows
-    dim, size, square = loc.shape[1], len(centers), np.empty(3)
-    points, middles = _in_widths(centers, width), _in_widths(loc, width)
+    dim, size, square, good = loc.shape[1], len(centers), np.empty(3), 0
+    points, middles, exact = _in_widths(centers, width), _in_widths(loc, width), np.zeros((3, size))
     y, sums = np.zeros((3, size + LANES), _F32), np.empty((SUMS[dim], size + LANES), _F32)
+    some = sums[: SUMS[dim] if len(slopes) else 1]
     # The powers of the width come last: in the exponents they would cost digits.
-    scale, good, some = width**-dim, 0, SUMS[dim] if len(slopes) else 1
+    law = dim, exponent, share, width**-dim
     for r in range(len(loc)):
         longest = principal_axes(scale_tril[r], width, square, axes[r])
-        path = _first_reaching(paths, longest)
-        if path < 0:
-            continue
-        offsets = _turn(middles[:, r], points, dim, axes[r])
-        rest = offsets, places[r], y, sums[:some]
-        found, largest = _sum_row(dim, square, longest, parabolic, paths[path], *rest)
-        top = _write_values(sums[0], scale, places[r], found, values[r])
-        if share * largest * scale <= top < math.inf:
-            near[r], good = found, good + 1
-            if some > 1:
-                _write_slopes(sums, y, square, found, dim, slopes[r])
+        _turn(middles[:, r], points, dim, axes[r], exact)
+        row = exact, y, some, places[r], values[r]
+        near[r] = _by_path(law, paths, square, longest, row)
+        if near[r] < 0 and dim > 1 and exponent >= 1:
+            near[r] = _by_pairs(law, square, longest, row)
+        good += near[r] >= 0
+        if near[r] >= 0 and len(slopes):
+            _write_slopes(sums, y, square, near[r], dim, slopes[r])
     return good
+
+
+@compiled
+def _by_path(law: Any, paths: _Array, square: _Array, longest: float, row: Any) -> int:
+    """How many centers have a share, by one path; below zero where the row has no digits."""
+    dim, exponent, share, scale = law
+    exact, y, sums, places, values = row
+    path = _first_reaching(paths, longest)
+    if path < 0:
+        return -1
+    offsets, kinds = exact.astype(_F32), np.empty(len(values), np.int8)
+    _tell_apart(dim, square, longest, exponent == 1, offsets, kinds)
+    edge, found = _gather(kinds, dim, offsets, places, y)
+    nodes = int(paths[path, 0, 1])
+    factors, rates, largest = find_terms(dim, square, paths[path, 1:], nodes, len(sums))
+    sum_up(factors, rates, dim, y, edge, sums)
+    if edge < found:
+        _fill_inside(dim, square, y, edge, found, sums)
+    top = _write_values(sums[0], scale, places, found, values)
+    return found if share * largest * scale <= top < math.inf else -1
+
+
+@compiled
+def _by_pairs(law: Any, square: _Array, longest: float, row: Any) -> int:
+    """The same by a path for each center, all of which have a share."""
+    dim, exponent, _, scale = law
+    exact, y, sums, places, values = row
+    size = len(values)
+    if longest > _LONGEST or not find_pairs(dim, exponent, math.log(scale), square, exact, sums):
+        return -1
+    for j in range(size):
+        places[j] = j
+    for d in range(dim):
+        for j in range(size):
+            y[d, j] = exact[d, j]
+    top = _write_values(sums[0], scale, places, size, values)
+    return size if top < math.inf else -1
 
 
 @compiled
@@ -75,42 +113,17 @@ def _in_widths(points: _Array, width: float) -> _Array:
 
 
 @compiled
-def _sum_row(
-    dim: int,
-    square: _Array,
-    longest: float,
-    parabolic: bool,
-    path: _Array,
-    offsets: _Array,
-    places: _Array,
-    y: _Array,
-    sums: _Array,
-) -> Any:
-    """How many centers have a share, and the largest expectation there could be."""
-    kinds = np.empty(offsets.shape[1], np.int8)
-    _tell_apart(dim, square, longest, parabolic, offsets, kinds)
-    edge, found = _gather(kinds, dim, offsets, places, y)
-    factors, rates, largest = find_terms(dim, square, path[1:], int(path[0, 1]), len(sums))
-    sum_up(factors, rates, dim, y, edge, sums)
-    if edge < found:
-        _fill_inside(dim, square, y, edge, found, sums)
-    return found, largest
-
-
-@compiled
-def _turn(loc: _Array, centers: _Array, dim: int, axes: _Array) -> _Array:
+def _turn(loc: _Array, centers: _Array, dim: int, axes: _Array, offsets: _Array) -> None:
     """Offsets along the axes.
 
     In float64, as a float32 rotation would move what is far along a thin support.
     """
-    offsets = np.zeros((3, centers.shape[1]), _F32)
     a, b, c = loc[0], loc[1], loc[2]
     for d in range(dim):
         u, v, w = axes[0, d], axes[1, d], axes[2, d]
         for j in range(centers.shape[1]):
             offset = u * (centers[0, j] - a) + v * (centers[1, j] - b) + w * (centers[2, j] - c)
             offsets[d, j] = offset
-    return offsets
 
 
 @compiled

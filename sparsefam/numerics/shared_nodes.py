@@ -6,7 +6,8 @@ $\sigma_d$ the half-axes of a support and $y_d$ the offset of a center along the
 $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi w^2)^{D/2}}\, \frac{1}{2\pi i}
 \int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
 What a node knows of a pair is $y_d^2$. The error is a share of the largest expectation that a
-center anywhere could have; rows in which no center comes near that are not served.
+center anywhere could have. Rows in which no center comes near that, and longer supports, have paths
+of pairs in two and three dimensions, at exponents of 1 and more; others are not served.
 
 In loops compiled by numba: an operation of torch on small arrays costs more than its work, and on
 large ones most of the time goes into memory.
@@ -135,7 +136,7 @@ def integrate(
     """
     # No named tuples go in: numba would keep their classes in its cache, for versions with others.
     rows = _new_rows(len(loc), loc.shape[1], len(centers), sloped)
-    rest = centers, width, _paths(exponent, loc.shape[1]), _SHARE, exponent == 1
+    rest = centers, width, _paths(exponent, loc.shape[1]), float(exponent), _SHARE
     some = _loops()[0].integrate_rows
     count = min(threads, len(loc), len(loc) * len(centers) // _PAIRS)
     if count < 2:
