@@ -27,10 +27,11 @@ def pull_back_rows(
 ) -> None:
     """Fills gradients in loc and scale_tril, of zero, from that in the expectations (R, N)."""
     dim, above = scale_tril.shape[1], np.empty(grad.shape[1], _F32)
-    by_y, by_ball = np.zeros(3), np.zeros((3, 3))
+    by_y, by_ball, scale = np.zeros(3), np.zeros((3, 3)), width ** -(dim + 1)
     for r in range(len(grad)):
+        row, place = grad[r], places[r]
         for i in range(near[r]):
-            above[i] = grad[r, places[r, i]]
+            above[i] = row[place[i]]
         n = 0
         for d in range(dim):
             by_y[d] = _dot(above, slopes[r, n], near[r])
@@ -40,7 +41,7 @@ def pull_back_rows(
                 n += 1
         if near[r] > 0:
             arrays = scale_tril[r], by_loc[r], by_scale_tril[r]
-            _turn_back(axes[r], by_y, by_ball, width, *arrays)
+            _turn_back(axes[r], by_y, by_ball, width, scale, *arrays)
 
 
 @compiled
@@ -57,13 +58,13 @@ def _turn_back(
     by_y: _Array,
     by_ball: _Array,
     unit: float,
+    scale: float,
     factor: _Array,
     by_loc: _Array,
     by_factor: _Array,
 ) -> None:
     """From gradients along axes to those in space: in y, and in A = L L', twice."""
     dim = len(factor)
-    scale = unit ** -(dim + 1)
     ball = np.zeros((3, 3))
     for i in range(dim):
         total = 0.0

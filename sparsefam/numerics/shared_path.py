@@ -104,4 +104,5 @@ class _Attach(torch.autograd.Function):
 
 
 def _array(x: Tensor) -> NDArray[Any]:
-    return x.detach().contiguous().numpy()
+    # Half as long as to detach it first.
+    return (x if x.is_contiguous() else x.contiguous()).numpy(force=True)
