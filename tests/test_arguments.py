@@ -12,6 +12,7 @@ from sparsefam.numerics.arguments import (
     broadcast_arguments,
     broadcast_location_scale,
     cholesky_factor,
+    in_memory,
     require_scale_tril,
 )
 
@@ -29,6 +30,22 @@ def test_batches_broadcast_and_events_do_not() -> None:
     assert [x.shape for x in found] == [(3, 4, 2), (3, 4, 2, 2), (3, 4)]
     assert all(x.dtype == DOUBLE for x in found)
     assert found[0][2, 3].tolist() == [0.0, 1.0] and torch.equal(found[1][2, 3].float(), EYE)
+
+
+def test_what_is_alike_is_handed_on_as_it_is() -> None:
+    loc, factor = torch.zeros(3, 2), EYE.expand(3, 2, 2)
+    found = broadcast_location_scale(loc=loc, scale_tril=factor, alpha=2.0)
+    assert found[0] is loc and found[1] is factor
+    assert found[2].tolist() == [2.0] * 3 and found[2].dtype == loc.dtype
+    mixed = broadcast_location_scale(loc=loc, scale_tril=factor.double(), alpha=2)
+    assert {x.dtype for x in mixed} == {DOUBLE}
+    whole = broadcast_location_scale(loc=torch.zeros(3, 2, dtype=torch.int64), scale_tril=factor)
+    assert {x.dtype for x in whole} == {torch.float32}
+
+
+def test_numbers_whose_sign_torch_has_yet_to_turn_are_not_in_memory() -> None:
+    x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
+    assert in_memory(torch.ones(2)) and not in_memory(torch.ones(2), x)
 
 
 def test_integers_become_floats_and_precisions_the_widest() -> None:

@@ -3,6 +3,8 @@
 import math
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import sparsefam as sf
-from sparsefam.numerics import loops, shared_nodes, shared_path
+from sparsefam.numerics import loops, shared_loops, shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
 
 F64 = torch.float64
@@ -82,16 +84,41 @@ def test_exponents_below_one(
     test_values_and_gradients(1, low, high, exponent, monkeypatch)
 
 
-def test_rows_without_digits_take_their_own_paths() -> None:
-    """A support as long as hundreds of widths, and one far from every center, among others."""
-    inputs = scene(6, 2, 1.0, 8.0)
+def rows_apart() -> tuple[Tensor, ...]:
+    """A support as long as hundreds of widths, and some far from every center, among others."""
+    inputs = scene(9, 2, 1.0, 8.0)
     inputs[1][2] *= 400
-    inputs[0][4] += 4.0
+    for row, distance in ((4, 4.0), (5, 5.0), (6, 6.2), (7, 40.0)):
+        inputs[0][row] += distance
+    return inputs
+
+
+def test_rows_that_no_center_comes_near_take_a_path_for_each_pair() -> None:
+    """Other paths of pairs serve where all but a few numbers are below those of float32."""
+    inputs = rows_apart()
+    near = [x for x in range(9) if x != 7]
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
-        assert relative(x, y) < 2e-5
-    arrays = (x.detach().numpy() for x in inputs[:3])
-    good = shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=False).good
-    assert good.tolist() == [True, True, False, True, False, True]
+        assert relative(x[near], y[near]) < 2e-5
+        assert not x[7].any()
+    arrays = [x.detach().numpy() for x in inputs[:3]]
+    rows, whole = shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=False)
+    assert (rows.near < 0).nonzero()[0].tolist() == [6]
+    assert not whole
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.5, 25.0])
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 1.0), (1.0, 30.0), (50.0, 2000.0)])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_paths_of_pairs_in_loops(
+    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loc, tril, centers, above = scene(12, dim, low, high, reach=4.0)
+    inputs = loc + torch.linspace(-4, 4, 12).unsqueeze(-1), tril, centers[:40], above[:, :40]
+    truth = found(inputs, exponent, F64)
+    monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
+    monkeypatch.setattr(shared_nodes, "_SHARE", math.inf)
+    results = zip(found(inputs, exponent, torch.float32), truth, (2e-6, 2e-5, 2e-5), strict=True)
+    assert all(relative(x, y) < limit for x, y, limit in results)
 
 
 def test_no_row_with_digits() -> None:
@@ -125,7 +152,16 @@ def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found(inputs, 1.0, torch.float32)
     monkeypatch.setattr(shared_nodes, "_PAIRS", 1000)
     arrays = (x.detach().numpy() for x in inputs[:3])
-    assert len(shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4).parts) == 4
+    loops, parts = shared_nodes._loops()[0], []
+
+    def some(*arguments: Any) -> int:
+        parts.append(len(arguments[0]))
+        return loops.integrate_rows(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_nodes, "_loops", lambda: [SimpleNamespace(integrate_rows=some)])
+        shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4)
+    assert sorted(parts) == [5, 6, 6, 6]
     for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
         assert torch.equal(x, y)
 
@@ -187,6 +223,20 @@ def test_principal_axes(size: int) -> None:
         assert longest == pytest.approx(math.sqrt(np.linalg.eigvalsh(ball)[-1]), rel=1e-14)
         np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-14)
         np.testing.assert_allclose(axes * square @ axes.T, ball, atol=1e-14 * longest**2)
+
+
+def test_only_centers_near_the_edge_of_a_parabola_take_a_path() -> None:
+    """Half-axes of 30 and 20 widths, centers along the longer; no edge near, and far outside."""
+    offsets = np.zeros((3, 61), np.float32)
+    offsets[0] = np.arange(61)
+    kinds = np.empty(61, np.int8)
+    for parabolic in (True, False):
+        square = np.array([900.0, 400.0, 0.0])
+        shared_loops._tell_apart(2, square, 30.0, parabolic, offsets, kinds)
+        assert kinds.tolist() == sorted(kinds.tolist(), reverse=True)
+        first_far = int((kinds > 0).sum())
+        assert 34 < first_far < 40
+        assert 22 < (kinds == 2).sum() < 27 if parabolic else not (kinds == 2).any()
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (3, 1)])
@@ -254,7 +304,7 @@ def test_what_it_is_not_for() -> None:
 def test_the_path_is_the_one_that_was_fitted() -> None:
     """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
     for exponent in (0.5, 1.0, 2.0, 8.0, 20.0):
-        _, nodes, front = shared_nodes._paths(exponent, 1)
-        for z, factor in zip(nodes, front, strict=True):
-            total = (factor / np.sqrt(z)).real.sum()
+        for numbers, x, y, real, imag in shared_nodes._paths(exponent, 1):
+            count = int(numbers[1])
+            total = ((real + 1j * imag)[:count] / np.sqrt((x + 1j * y)[:count])).real.sum()
             assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)

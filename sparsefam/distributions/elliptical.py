@@ -60,7 +60,7 @@ class EllipticalDistribution(StandardizedDistribution):
             loc=loc, scale_tril=scale_tril, alpha=alpha
         )
         # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
-        event = Size(int(size) for size in self.loc.shape[-1:])
+        event = Size((int(self.loc.shape[-1]),))
         base = torch.distributions.Distribution
         seen = validate_args is not False and self._seen_valid()
         try:
@@ -77,15 +77,18 @@ class EllipticalDistribution(StandardizedDistribution):
 
     def _seen_valid(self) -> bool:
         """Whether numpy can see, in a fifth of the time of torch's checks, that all is well."""
-        tensors = (self.loc, self.scale_tril)
-        if not (in_eager() and all(in_memory(x) for x in tensors)):
+        if not (in_eager() and in_memory(self.loc, self.scale_tril)):
             return False
         if list(self.arg_constraints.values()) != [finite_vector, finite_scale_tril]:
             return False
-        loc, factor = (x.numpy(force=True) for x in tensors)
-        above = any(factor[..., i, i + 1 :].any() for i in range(factor.shape[-1] - 1))
-        positive = (np.diagonal(factor, axis1=-2, axis2=-1) > 0).all()
-        return bool(positive and not above and np.isfinite(loc).all() and np.isfinite(factor).all())
+        loc, factor = self.loc.numpy(force=True), self.scale_tril.numpy(force=True)
+        # Counted, which takes numpy a quarter of the time of `all` and `any`.
+        some = np.count_nonzero
+        if any(some(factor[..., i, i + 1 :]) for i in range(factor.shape[-1] - 1)):
+            return False
+        positive = factor.diagonal(0, -2, -1) > 0
+        finite = (np.isfinite(x) for x in (loc, factor))
+        return some(positive) == positive.size and all(some(x) == x.size for x in finite)
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:

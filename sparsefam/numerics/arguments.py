@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
@@ -22,6 +23,7 @@ __all__ = [
     "require_scale_tril",
 ]
 
+_PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 
 
@@ -32,15 +34,19 @@ def in_eager() -> bool:
     return not torch._C._functorch.get_interpreter_stack()
 
 
-def in_memory(x: Tensor) -> bool:
-    """Whether numpy can read the numbers of a tensor where they are.
+def in_memory(*tensors: Tensor) -> bool:
+    """Whether numpy can read the numbers of tensors where they are.
 
     No trace misses that, and no forward-mode derivative.
     """
-    plain = type(x) in (Tensor, nn.Parameter) and x.dtype in (torch.float32, torch.float64)
-    if not plain or not x.is_cpu or torch._C._get_tracing_state() is not None:
+    if torch._C._get_tracing_state() is not None:
         return False
-    return forward_ad.unpack_dual(x).tangent is None
+    for x in tensors:
+        if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
+            return False
+    # Asked once, as each question to torch takes half a microsecond.
+    dual = forward_ad._current_level >= 0
+    return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -66,6 +72,9 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
         ValueError: What `broadcast_arguments` refuses, a location that is no vector, a matrix that
             is not square or not of the location's dimension.
     """
+    alike = _seen_alike(*arguments.values())
+    if alike is not None:
+        return alike
     found = _as_tensors(arguments)
     (name, loc), (matrix_name, matrix), *_ = found.items()
     if loc.dim() < 1 or loc.shape[-1] < 1:
@@ -83,6 +92,21 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
         x if x.shape == full else x.expand(full)
         for x, full in zip(found.values(), whole, strict=True)
     )
+
+
+def _seen_alike(loc: Any, matrix: Any, *rest: Any) -> tuple[Tensor, ...] | None:
+    """What most often comes: two tensors of one batch and dtype, and Python's numbers."""
+    if not (isinstance(loc, Tensor) and isinstance(matrix, Tensor) and loc.dim()):
+        return None
+    shape, kind = loc.shape, loc.dtype
+    if not shape[-1] or matrix.shape != shape + shape[-1:] or matrix.dtype != kind:
+        return None
+    if not kind.is_floating_point or matrix.device != loc.device:
+        return None
+    if any(type(x) is not float for x in rest):
+        return None
+    numbers = (torch.scalar_tensor(x, dtype=kind, device=loc.device) for x in rest)
+    return loc, matrix, *(x.expand(shape[:-1]) for x in numbers)
 
 
 def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:

@@ -7,20 +7,23 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["compiled", "principal_axes", "quotient", "root", "wave"]
+__all__ = ["compiled", "principal_axes", "wave"]
 
 _Array = NDArray[Any]
 _F32 = np.float32
 _LEAST = _F32(-126)
-_ONE, _TWO = _F32(1), _F32(2)
 # Fitted at Chebyshev's nodes, on [-1/2, 1/2], highest powers first: 2^t; in squares of the argument
-# cos(pi t) and sin(pi t) / t.
+# cos(pi t) and sin(pi t) / t, times the root of 2.
 _POWER = tuple(
     _F32(x)
     for x in (1.5469732e-4, 1.3400432e-3, 9.6180256e-3, 5.5503272e-2, 0.24022651, 0.69314721, 1)
 )
-_COSINE = tuple(_F32(x) for x in (0.21968961, -1.33187657, 4.05841135, -4.93479283, 1))
-_SINE = tuple(_F32(x) for x in (0.07765766, -0.59829129, 2.55007752, -5.16771009, 3.14159264))
+_COSINE = tuple(
+    _F32(math.sqrt(2) * x) for x in (0.21968961, -1.33187657, 4.05841135, -4.93479283, 1)
+)
+_SINE = tuple(
+    _F32(math.sqrt(2) * x) for x in (0.07765766, -0.59829129, 2.55007752, -5.16771009, 3.14159264)
+)
 # Sweeps of Jacobi's rotations, which take 3 x 3 matrices to rounding.
 _SWEEPS = 6
 
@@ -48,7 +51,8 @@ def wave(log_size: Any, turns: Any) -> Any:
     for factor in _POWER[1:]:
         power = power * rest + factor
     power *= np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
-    # Half of the angle, whose cosine and sine give those of the whole, needs no quadrants.
+    # Half of the angle, whose cosine and sine give those of the whole, needs no quadrants: the root
+    # of 2 in both saves doubling them.
     rest = turns - np.rint(turns)
     square = rest * rest
     cosine, sine = _COSINE[0], _SINE[0]
@@ -57,24 +61,8 @@ def wave(log_size: Any, turns: Any) -> Any:
     for factor in _SINE[1:]:
         sine = sine * square + factor
     sine *= rest
-    return power * (_ONE - _TWO * sine * sine), power * (_TWO * sine * cosine)
-
-
-@compiled
-def quotient(x: complex, y: complex) -> complex:
-    """x / y, without the care that Python takes of numbers next to overflow."""
-    inverse = 1 / (y.real * y.real + y.imag * y.imag)
-    real = (x.real * y.real + x.imag * y.imag) * inverse
-    return complex(real, (x.imag * y.real - x.real * y.imag) * inverse)
-
-
-@compiled
-def root(z: complex) -> complex:
-    """The square root of a number of the upper half-plane."""
-    size = math.sqrt(z.real * z.real + z.imag * z.imag)
-    large = math.sqrt(0.5 * (size + abs(z.real)))
-    small = 0.5 * z.imag / large
-    return complex(large, small) if z.real >= 0 else complex(small, large)
+    large = power * sine
+    return power - large * sine, large * cosine
 
 
 @compiled

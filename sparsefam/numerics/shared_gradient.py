@@ -14,18 +14,24 @@ _F32 = np.float32
 
 
 @compiled
-def pull_back_rows(grad: _Array, scale_tril: _Array, width: float, rows: Any) -> Any:
-    """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
-    _, good, axes, near, places, slopes = rows
-    dim = scale_tril.shape[1]
-    by_loc, by_scale_tril = np.zeros((len(good), dim), _F32), np.zeros(scale_tril.shape, _F32)
-    above = np.empty(grad.shape[1], _F32)
-    by_y, by_ball = np.zeros(3), np.zeros((3, 3))
+def pull_back_rows(
+    grad: _Array,
+    scale_tril: _Array,
+    width: float,
+    near: _Array,
+    axes: _Array,
+    places: _Array,
+    slopes: _Array,
+    by_loc: _Array,
+    by_scale_tril: _Array,
+) -> None:
+    """Fills gradients in loc and scale_tril, of zero, from that in the expectations (R, N)."""
+    dim, above = scale_tril.shape[1], np.empty(grad.shape[1], _F32)
+    by_y, by_ball, scale = np.zeros(3), np.zeros((3, 3)), width ** -(dim + 1)
     for r in range(len(grad)):
-        if not good[r]:
-            continue
+        row, place = grad[r], places[r]
         for i in range(near[r]):
-            above[i] = grad[r, places[r, i]]
+            above[i] = row[place[i]]
         n = 0
         for d in range(dim):
             by_y[d] = _dot(above, slopes[r, n], near[r])
@@ -33,9 +39,9 @@ def pull_back_rows(grad: _Array, scale_tril: _Array, width: float, rows: Any) ->
             for e in range(d + 1):
                 by_ball[d, e] = by_ball[e, d] = _dot(above, slopes[r, n], near[r])
                 n += 1
-        scale = width ** -(dim + 1)
-        _turn_back(axes[r], by_y, by_ball, scale_tril[r], width, scale, by_loc[r], by_scale_tril[r])
-    return by_loc, by_scale_tril
+        if near[r] > 0:
+            arrays = scale_tril[r], by_loc[r], by_scale_tril[r]
+            _turn_back(axes[r], by_y, by_ball, width, scale, *arrays)
 
 
 @compiled
@@ -51,9 +57,9 @@ def _turn_back(
     axes: _Array,
     by_y: _Array,
     by_ball: _Array,
-    factor: _Array,
     unit: float,
     scale: float,
+    factor: _Array,
     by_loc: _Array,
     by_factor: _Array,
 ) -> None:

@@ -6,7 +6,8 @@ $\sigma_d$ the half-axes of a support and $y_d$ the offset of a center along the
 $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi w^2)^{D/2}}\, \frac{1}{2\pi i}
 \int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
 What a node knows of a pair is $y_d^2$. The error is a share of the largest expectation that a
-center anywhere could have; rows in which no center comes near that are not served.
+center anywhere could have. Rows in which no center comes near that, and longer supports, have paths
+of pairs in two and three dimensions, at exponents of 1 and more; others are not served.
 
 In loops compiled by numba: an operation of torch on small arrays costs more than its work, and on
 large ones most of the time goes into memory.
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Found", "integrate", "is_available", "is_fitted", "pull_back"]
+__all__ = ["Rows", "integrate", "is_available", "is_fitted", "pull_back"]
 
 # For exponents up to a number, how many nodes serve half-axes of up to so many widths, and the
 # hyperbola that they lie on (size, angle, step, stretch), fitted: truncation and float32's rounding
@@ -70,52 +71,23 @@ _PAIRS = 100_000
 _Array = NDArray[Any]
 
 
-class Paths(NamedTuple):
-    """The paths of one exponent, by the longest half-axis that they serve.
-
-    Attributes:
-        reach: That half-axis, in widths, rising.
-        nodes: z, complex (n) of each path.
-        front: What a term has of its own, whatever the half-axes, of the same shapes.
-    """
-
-    reach: tuple[float, ...]
-    nodes: tuple[_Array, ...]
-    front: tuple[_Array, ...]
-
-
 class Rows(NamedTuple):
     """Expectations under the densities of rows (R), and what their gradient needs.
 
     Attributes:
         values: (R, N).
-        good: Which rows have their digits; the others mean nothing, (R).
+        near: How many centers have a share in a support, (R); below zero where the row has not its
+            digits, and means nothing.
         axes: From offsets to space, (R, 3, 3).
-        near: How many centers have a share in a support, (R).
-        places: Which these are, (R, N).
+        places: Which these centers are, (R, N).
         slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
     """
 
     values: _Array
-    good: _Array
-    axes: _Array
     near: _Array
+    axes: _Array
     places: _Array
     slopes: _Array
-
-
-class Found(NamedTuple):
-    """All rows, and the parts of them that went through a thread each.
-
-    Attributes:
-        values: (R, N).
-        good: (R).
-        parts: Some rows each, in their order.
-    """
-
-    values: _Array
-    good: _Array
-    parts: list[Rows]
 
 
 @cache
@@ -150,8 +122,8 @@ def integrate(
     exponent: float,
     sloped: bool,
     threads: int = 1,
-) -> Found:
-    """Expectations, and which rows of them have their digits.
+) -> tuple[Rows, bool]:
+    """Expectations, and whether all rows of them have their digits.
 
     Args:
         loc: (R, D), contiguous float32 as all of these.
@@ -162,22 +134,28 @@ def integrate(
         sloped: Whether the gradient is asked for.
         threads: Among how many the rows are divided, at most.
     """
-    # No named tuples: numba would keep their classes in its cache, for versions that have others.
-    paths, loops = tuple(_paths(exponent, loc.shape[1])), _loops()[0]
-    rest = centers, width, paths, _SHARE, sloped
-
-    def some(rows: slice) -> Rows:
-        return Rows(*loops.integrate_rows(loc[rows], scale_tril[rows], *rest))
-
+    # No named tuples go in: numba would keep their classes in its cache, for versions with others.
+    rows = _new_rows(len(loc), loc.shape[1], len(centers), sloped)
+    rest = centers, width, _paths(exponent, loc.shape[1]), float(exponent), _SHARE
+    some = _loops()[0].integrate_rows
     count = min(threads, len(loc), len(loc) * len(centers) // _PAIRS)
     if count < 2:
-        alone = some(slice(None))
-        return Found(alone.values, alone.good, [alone])
+        return rows, some(loc, scale_tril, *rest, tuple(rows)) == len(loc)
+
+    def part(part: slice) -> int:
+        found: int = some(loc[part], scale_tril[part], *rest, tuple(x[part] for x in rows))
+        return found
+
     # Threads that end with the call: others would not outlive a fork.
     with ThreadPoolExecutor(count) as pool:
-        parts = list(pool.map(some, _slices(len(loc), count)))
-    values, good = (np.concatenate(x) for x in zip(*(part[:2] for part in parts), strict=True))
-    return Found(values, good, parts)
+        return rows, sum(pool.map(part, _slices(len(loc), count))) == len(loc)
+
+
+def _new_rows(count: int, dim: int, size: int, sloped: bool) -> Rows:
+    """Made here, as numba takes longer to hand arrays over."""
+    slopes = np.empty((count if sloped else 0, dim * (dim + 3) // 2, size), np.float32)
+    near, places = np.full(count, -1, np.int32), np.empty((count, size), np.int32)
+    return Rows(np.zeros((count, size), np.float32), near, np.empty((count, 3, 3)), places, slopes)
 
 
 def _slices(rows: int, count: int) -> list[slice]:
@@ -185,28 +163,28 @@ def _slices(rows: int, count: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def pull_back(
-    grad: _Array, scale_tril: _Array, width: float, found: Found
-) -> tuple[_Array, _Array]:
+def pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> tuple[_Array, _Array]:
     """Gradients in loc and scale_tril, from that in the expectations (R, N)."""
-    slopes, start = [], 0
-    for part in found.parts:
-        rows = slice(start, start := start + len(part.good))
-        arrays = grad[rows], scale_tril[rows]
-        slopes.append(_loops()[1].pull_back_rows(*arrays, width, tuple(part)))
-    if len(slopes) == 1:
-        return slopes[0][0], slopes[0][1]
-    by_loc, by_scale_tril = (np.concatenate(x) for x in zip(*slopes, strict=True))
-    return by_loc, by_scale_tril
+    found = np.zeros(scale_tril.shape[:2], np.float32), np.zeros(scale_tril.shape, np.float32)
+    _loops()[1].pull_back_rows(grad, scale_tril, width, *rows[1:], *found)
+    return found
 
 
 @cache
-def _paths(exponent: float, dim: int) -> Paths:
+def _paths(exponent: float, dim: int) -> _Array:
+    """The paths of one exponent, (P, 5, n), by the longest half-axis that they serve.
+
+    That half-axis, in widths, rising, and the number of nodes; real and imaginary parts of the
+    nodes z, and of what a term has of its own, whatever the half-axes.
+    """
     # At 1 itself the path of smoother densities is shorter.
     fitted = next(x for most, x in _PATHS.items() if exponent < most or exponent == most > 1)
-    found = [_hyperbola(count, shape, exponent, dim) for count, shape in fitted.values()]
-    nodes, front = zip(*found, strict=True)
-    return Paths(tuple(fitted), nodes, front)
+    found = np.zeros((len(fitted), 5, max(count for count, _ in fitted.values())))
+    for path, (reach, (count, shape)) in zip(found, fitted.items(), strict=True):
+        nodes, front = _hyperbola(count, shape, exponent, dim)
+        path[0, :2] = reach, count
+        path[1:, :count] = nodes.real, nodes.imag, front.real, front.imag
+    return found
 
 
 def _hyperbola(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .arguments import in_eager, in_memory
-from .shared_nodes import Found, integrate, is_available, is_fitted, pull_back
+from .shared_nodes import Rows, integrate, is_available, is_fitted, pull_back
 
 __all__ = ["gaussians_on_shared_path", "shares_path"]
 
@@ -30,11 +30,10 @@ def shares_path(inputs: _Inputs, exponent: Tensor | float) -> bool:
     loc, _, centers, spread = inputs
     if isinstance(exponent, Tensor) or not is_fitted(exponent, loc.shape[-1]):
         return False
-    if spread.dim() > 1 or not loc.numel() or not in_eager():
+    if spread.dim() > 1 or not loc.numel() or centers.requires_grad or spread.requires_grad:
         return False
-    if not all(x.dtype == torch.float32 and in_memory(x) for x in inputs):
-        return False
-    if centers.requires_grad or spread.requires_grad:
+    single = all(x.dtype == torch.float32 for x in inputs)
+    if not (single and in_eager() and in_memory(*inputs)):
         return False
     same = spread.stride() in ((), (0,)) or bool((spread == spread[0]).all())
     return same and is_available()
@@ -53,15 +52,15 @@ def gaussians_on_shared_path(inputs: _Inputs, exponent: float, by_pairs: _ByPair
     if len(batch) != 1:
         loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
     tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
-    arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.view(-1)[0].item()
-    rows = integrate(*arrays, width, exponent, tracked, torch.get_num_threads())
+    arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
+    rows, whole = integrate(*arrays, width, exponent, tracked, torch.get_num_threads())
     if tracked:
         inputs = loc, scale_tril, centers, spread
         values: Tensor = _Attach.apply(*inputs, rows, width, exponent, by_pairs)
     else:
         values = torch.from_numpy(rows.values)
-    if not rows.good.all():
-        others = torch.from_numpy(~rows.good).nonzero().squeeze(-1)
+    if not whole:
+        others = torch.from_numpy(rows.near < 0).nonzero().squeeze(-1)
         found = by_pairs((loc[others], scale_tril[others], centers, spread), exponent)
         values = values.index_copy(0, others, found)
     return values if len(batch) == 1 else values.reshape(*batch, len(centers))
@@ -77,7 +76,7 @@ class _Attach(torch.autograd.Function):
         scale_tril: Tensor,
         centers: Tensor,
         spread: Tensor,
-        rows: Found,
+        rows: Rows,
         width: float,
         exponent: float,
         by_pairs: _ByPairs,
@@ -105,4 +104,5 @@ class _Attach(torch.autograd.Function):
 
 
 def _array(x: Tensor) -> NDArray[Any]:
-    return x.detach().contiguous().numpy()
+    # Half as long as to detach it first.
+    return (x if x.is_contiguous() else x.contiguous()).numpy(force=True)
