@@ -56,7 +56,7 @@ def trapezoid_broadcast(
 
 @dataclass(frozen=True)
 class Products:
-    """The same rule as two products of matrices, with all that is fixed made beforehand.
+    """A rule as two products of matrices, with all that is fixed made beforehand.
 
     Attributes:
         kernel: Between inducing points and nodes, (I, count).
@@ -70,13 +70,20 @@ class Products:
     def of(
         points: Tensor, bandwidth: float, centers: Tensor, widths: Tensor, count: int = 100
     ) -> "Products":
-        """The rule with `count` nodes on [0, 1]."""
+        """The trapezoid rule with `count` nodes on [0, 1]."""
         t = torch.linspace(0, 1, count, dtype=points.dtype).unsqueeze(-1)
-        psi = _gaussian((t - centers) / widths) / (widths * math.sqrt(2 * math.pi))
         step = torch.full_like(t, 1 / (count - 1))
         step[0] = step[-1] = step[0] / 2
+        return Products.by_rule(t, step, points, bandwidth, centers, widths)
+
+    @staticmethod
+    def by_rule(
+        t: Tensor, share: Tensor, points: Tensor, bandwidth: float, centers: Tensor, widths: Tensor
+    ) -> "Products":
+        """Any rule with nodes and weights (count, 1)."""
+        psi = _gaussian((t - centers) / widths) / (widths * math.sqrt(2 * math.pi))
         kernel = _gaussian((t - points) / bandwidth).T.contiguous()
-        return Products(kernel, step * torch.cat([psi, torch.ones_like(t)], -1))
+        return Products(kernel, share * torch.cat([psi, torch.ones_like(t)], -1))
 
     def expect(self, weights: Tensor, alpha: float) -> Tensor:
         """E_p[psi] (batch, heads, N) for weights (batch, heads, I)."""

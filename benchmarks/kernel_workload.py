@@ -70,6 +70,7 @@ class KernelWorkload:
     psi: sf.bases.GaussianRBF
     upstream: Tensor
     _panels: dict["KernelDensity", KernelPanels] = field(default_factory=dict)
+    _products: dict["KernelDensity", Products] = field(default_factory=dict)
 
     def panels(self, density: "KernelDensity") -> KernelPanels:
         """The nodes that these densities need, found once and shared, as attention does."""
@@ -91,6 +92,15 @@ class KernelWorkload:
     def products(self) -> Products:
         """The matrices of the well-written rule."""
         return Products.of(self.points, self.bandwidth, self.psi.centers, self.psi.widths)
+
+    def products_at(self, density: "KernelDensity") -> Products:
+        """Those of a rule with the nodes that a density needs, without regard to its edges."""
+        if density not in self._products:
+            panels = self.panels(density).for_basis(self.psi)
+            rule = panels.nodes, panels.measure.reshape(-1, 1)
+            fixed = self.points, self.bandwidth, self.psi.centers, self.psi.widths
+            self._products[density] = Products.by_rule(*(x.to(self.weights) for x in rule), *fixed)
+        return self._products[density]
 
     def to(self, dtype: torch.dtype) -> "KernelWorkload":
         """All numbers in another dtype, rounded if it is shorter; the bandwidth stays."""
@@ -193,6 +203,15 @@ def by_products(density: KernelDensity, work: KernelWorkload) -> tuple[Tensor, T
     return _with_gradient(expect, work)
 
 
+def by_same_nodes(density: KernelDensity, work: KernelWorkload) -> tuple[Tensor, Tensor]:
+    """By products of matrices on the nodes of sparsefam, which knows "outside" only."""
+
+    def expect(weights: Tensor) -> Tensor:
+        return work.products_at(density).expect(weights, density.alpha)
+
+    return _with_gradient(expect, work)
+
+
 def _with_gradient(
     expect: Callable[[Tensor], Tensor], work: KernelWorkload
 ) -> tuple[Tensor, Tensor]:
@@ -206,4 +225,5 @@ METHODS: dict[str, KernelMethod] = {
     "sparsefam": by_expect,
     "trapezoid, broadcast": by_broadcast,
     "trapezoid, products": by_products,
+    "same nodes, products": by_same_nodes,
 }

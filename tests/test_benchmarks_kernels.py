@@ -251,12 +251,13 @@ def test_methods_compute_the_same() -> None:
     work = kernel_workload(batch=2, heads=10)
     found = kernel_runs(2.0, work, rounds=1)
     names = [(run.density.name, run.method) for run in found]
-    ours, broadcast, products = METHODS
+    ours, broadcast, products, same = METHODS
     assert names == [
         ("α = 2, outside", ours),
         ("α = 2, inside", ours),
         ("α = 2, outside", broadcast),
         ("α = 2, outside", products),
+        ("α = 2, outside", same),
     ]
     for run in found[:2]:
         assert max(*run.value_errors, *run.slope_errors) < 2e-6
@@ -264,26 +265,27 @@ def test_methods_compute_the_same() -> None:
         assert 1e-5 < max(run.value_errors) < 1e-2
         assert 1e-3 < max(run.slope_errors) < 0.5
     memory = {(run.density, run.method): 1.0 for run in found}
-    assert [len(row) for row in kernel_table(found, memory).rows] == [12] * 4
+    assert [len(row) for row in kernel_table(found, memory).rows] == [13] * 5
 
 
 def test_aims_compare_medians() -> None:
-    ours, broadcast, products = METHODS
+    ours, broadcast, products, same = METHODS
     density, none = KernelDensity(2.0, inside=False), (0.0, 0.0)
     found = [
         KernelRun(density, ours, [0.03, 0.1, 9.0], none, (1e-3, 1e-6)),
         KernelRun(density, broadcast, [3.0, 1.6, 0.1], none, (1.0, 2e-3)),
         KernelRun(density, products, [0.001, 0.05, 0.06], none, (1.0, 2e-3)),
+        KernelRun(density, same, [0.08], none, (1.0, 2e-3)),
         KernelRun(KernelDensity(1.5, inside=False), broadcast, [99.0], none, none),
     ]
-    assert ratios(found, found[0]) == pytest.approx((16, 2, 2000))
+    assert ratios(found, found[0]) == pytest.approx((16, 2, 1.25, 2000))
     assert kernel_shortfalls(found) == []
     memory = {(run.density, run.method): 1.0 for run in found}
-    assert [row[-1] for row in kernel_table(found[:3], memory).rows] == ["–", "", ""]
+    assert [row[-1] for row in kernel_table(found[:4], memory).rows] == ["–", "", "", ""]
     slow = replace(found[0], seconds=[0.2], slope_errors=(1e-3, 1e-5))
-    assert len(kernel_shortfalls([slow, *found[1:]])) == 3
-    first = kernel_table([slow, *found[1:3]], memory).rows[0]
-    assert first[-1] == "gain, times products, median ∂"
+    assert len(kernel_shortfalls([slow, *found[1:]])) == 4
+    first = kernel_table([slow, *found[1:4]], memory).rows[0]
+    assert first[-1] == "gain, times products, times same, median ∂"
 
 
 def test_basis_of_the_reference() -> None:

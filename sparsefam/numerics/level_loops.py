@@ -32,7 +32,7 @@ def level_step(mass: Any, rate: Any, exponent: int) -> Any:
     """Newton's step to a mass of 1 on the norm of the power."""
     if exponent == 1:
         return (mass - 1) / rate
-    root = mass ** (1 / exponent)
+    root = math.sqrt(mass) if exponent == 2 else mass ** (1 / exponent)
     return exponent * (root - 1) * mass / (root * rate)
 
 

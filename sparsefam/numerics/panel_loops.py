@@ -131,16 +131,19 @@ def _mend(edges: Any, shift: _Array, measure: _Array, rules: Any, exponent: int,
     moments = np.zeros((2, len(own), len(row)), _F32)
     piece_moments(series, shift, pieces, rules[1], exponent, moments)
     found, found_lowered = np.dot(from_series, moments[0]), np.dot(from_series, moments[1])
-    before = -1
+    count, columns = 0, np.empty(len(pieces[0]), np.int64)
     for k in pieces[0]:
-        if k == before:
-            continue
-        g, i, before = panels[k], row[k], k
-        for j in range(len(own)):
-            share = measure[j, g] / own[j]
-            mass[i] += share * found[j, k] - weights[j, g, i]
-            rate[i] += share * found_lowered[j, k] - lowered[j, g, i]
-            weights[j, g, i], lowered[j, g, i] = share * found[j, k], share * found_lowered[j, k]
+        if count == 0 or columns[count - 1] != k:
+            columns[count], count = k, count + 1
+    # Node by node, as they lie in memory.
+    for j in range(len(own)):
+        above, below, inverse = found[j], found_lowered[j], _ONE / own[j]
+        for k in columns[:count]:
+            g, i = panels[k], row[k]
+            high, low = measure[j, g] * inverse * above[k], measure[j, g] * inverse * below[k]
+            mass[i] += high - weights[j, g, i]
+            rate[i] += low - lowered[j, g, i]
+            weights[j, g, i], lowered[j, g, i] = high, low
 
 
 @compiled

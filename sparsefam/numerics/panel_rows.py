@@ -27,6 +27,8 @@ __all__ = ["Weighed", "is_for_loops", "weigh"]
 _EXPONENTS = (1, 2, 3, 4)
 # Fewer numbers are not worth a thread, which takes a tenth of a millisecond to begin.
 _NUMBERS = 50_000
+# Into how many parts a thread's share of the rows goes.
+_PARTS = 4
 
 _Array = NDArray[Any]
 
@@ -71,11 +73,13 @@ def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
     found = Weighed(*(x.new_empty(shape) for shape in shapes))
     out = tuple(part.numpy() for part in found)
     given = values, shares, _rules(len(x), exponent), exponent, float(of.eps), normalized
-    count = max(1, min(torch.get_num_threads(), rows, x.numel() // _NUMBERS))
-    ends = pairwise(rows * i // count for i in range(count + 1))
-    if count == 1:
-        _loops().weigh_rows(*given, *ends, out)
+    count = min(torch.get_num_threads(), x.numel() // _NUMBERS)
+    if count < 2:
+        _loops().weigh_rows(*given, (0, rows), out)
         return found
+    # More parts than threads: after an operation of torch its own threads spin for a while, and
+    # what shares a core with one gets less done.
+    ends = pairwise(rows * i // (_PARTS * count) for i in range(_PARTS * count + 1))
     # Threads that end with the call: others would not outlive a fork.
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(lambda pair: _loops().weigh_rows(*given, pair, out), ends))

@@ -66,14 +66,17 @@ def _brackets(
         if seen[2, k] > 0 or seen[1, k] > 1:
             for c in range(len(points)):
                 u[c] = checks[c, k] - shift[k]
-            count = _scan(u, points, coefficients[:, k], shift[k], sign[n:], x[n:], ends[:, n:])
+            at = sign[n:], x[n:], ends[:, n:], values[:, n:]
+            count = _scan(u, points, coefficients[:, k], shift[k], at)
             for i in range(n, n + count):
                 column[i], first[i] = k, i == n
             n += count
         elif seen[1, k] > 0:
-            after = _first_values(checks[:, k], shift[k], int(seen[0, k]), values[:, n])
-            sign[n] = _ONE if checks[0, k] > shift[k] else -_ONE
+            falls, positive = checks[0, k] > shift[k], int(seen[0, k])
+            after = positive - 1 if falls else len(points) - 1 - positive
+            sign[n] = _ONE if falls else -_ONE
             ends[0, n], ends[1, n] = points[after], points[after + 1]
+            _fill_values(checks[:, k], shift[k], after, values[:, n])
             column[n], n = k, n + 1
         elif rootless and seen[0, k] == len(points):
             sign[n] = x[n] = ends[0, n] = ends[1, n] = _ONE
@@ -83,18 +86,12 @@ def _brackets(
 
 
 @compiled
-def _first_values(u: _Array, shift: Any, positive: int, values: _Array) -> int:
-    """What `_from_cubics` needs of values of which so many are positive, whose sign changes once.
-
-    The check point before that is returned.
-    """
-    last = len(u) - 1
-    after = positive - 1 if u[0] > shift else last - positive
-    start = min(max(after - 1, 0), last - 3)
+def _fill_values(u: _Array, shift: Any, after: int, values: _Array) -> None:
+    """What `_from_cubics` needs of values whose sign changes after a check point."""
+    start = min(max(after - 1, 0), len(u) - 4)
     for c in range(4):
         values[c] = u[start + c] - shift
     values[4], values[5] = after - start, start
-    return after
 
 
 @compiled
@@ -158,55 +155,32 @@ def _parabola_step(value: Any, rate: Any, curve: Any, sign: Any) -> Any:
 
 
 @compiled
-def _scan(
-    u: _Array,
-    points: _Array,
-    coefficients: _Array,
-    shift: Any,
-    sign: _Array,
-    x: _Array,
-    ends: _Array,
-) -> int:
-    """All roots, nearly, of a polynomial with values u at the check points; their number."""
-    n = _starts(u, points, coefficients, shift, sign, x, ends)
-    for i in range(n):
-        for _ in range(_STEPS):
-            value, rate, curve = series_at(coefficients, x[i])
-            step = _parabola_step(value - shift, rate, curve, sign[i])
-            x[i] = min(max(x[i] + step, ends[0, i]), ends[1, i])
-    return n
+def _scan(u: _Array, points: _Array, coefficients: _Array, shift: Any, at: Any) -> int:
+    """All roots of a polynomial with values u at the check points; their number.
 
-
-@compiled
-def _starts(
-    u: _Array,
-    points: _Array,
-    coefficients: _Array,
-    shift: Any,
-    sign: _Array,
-    x: _Array,
-    ends: _Array,
-) -> int:
-    """Starts for all roots of a polynomial with values u at the check points; their number."""
+    Their signs, starts and ends are written, and what `_from_cubics` needs of those next to which
+    there is no other.
+    """
+    sign, x, ends, values = at
     n, last = 0, -_TWO
     for c in range(1, len(points)):
         if (u[c - 1] > 0) != (u[c] > 0):
             sign[n] = _ONE if u[c] <= 0 else -_ONE
             ends[0, n], ends[1, n] = points[c - 1], points[c]
-            x[n] = points[c - 1] + (points[c] - points[c - 1]) * (u[c - 1] / (u[c - 1] - u[c]))
+            _fill_values(u, _ZERO, c - 1, values[:, n])
             n += 1
         elif c + 1 < len(points) and _may_dip(u[c - 1], u[c], u[c + 1]):
-            at, height, curve = _vertex(u, c, coefficients, shift)
-            inside = points[c - 1] < at < points[c + 1] and (height > 0) != (u[c] > 0)
+            vertex, height, curve = _vertex(u, c, coefficients, shift)
+            inside = points[c - 1] < vertex < points[c + 1] and (height > 0) != (u[c] > 0)
             # Two check points may lead to one vertex.
-            if inside and at > last:
-                last = points[c + 1] if at > points[c] else points[c]
+            if inside and vertex > last:
+                last = points[c + 1] if vertex > points[c] else points[c]
                 away = math.sqrt(abs(_TWO * height / curve))
                 for side in range(2):
                     sign[n] = _ONE if (height > 0) == (side == 1) else -_ONE
-                    x[n] = at + (away if side else -away)
-                    ends[0, n] = at if side else points[c - 1]
-                    ends[1, n] = points[c + 1] if side else at
+                    ends[0, n] = vertex if side else points[c - 1]
+                    ends[1, n] = points[c + 1] if side else vertex
+                    x[n] = vertex + (away if side else -away)
                     n += 1
     return n
 
