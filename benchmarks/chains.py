@@ -26,11 +26,13 @@ class Verdict(NamedTuple):
         deviation: Of a mean or a variance from the exact one, in Monte Carlo standard errors.
         r_hat: Largest split R-hat.
         size: Smallest effective sample size, of the numbers and of their squared deviations.
+        count: How many means and variances there are.
     """
 
     deviation: float
     r_hat: float
     size: float
+    count: int
 
 
 def walked(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str, Tensor]:
@@ -52,13 +54,15 @@ def walked(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str
 
 def verdict(samples: Tensor, mean: Tensor | float, variance: Tensor | float) -> Verdict:
     """Of draws (chains, draws, ...) of numbers whose means and variances are known."""
-    deviations, sizes = [], []
+    deviations, sizes, count = [], [], 0
     for found, true in ((samples, mean), ((samples - mean).square(), variance)):
         size = effective_sample_size(found, 0, 1)
         error = (found.flatten(0, 1).var(0) / size).sqrt()
         deviations.append(((found.mean((0, 1)) - true).abs() / error).max().item())
         sizes.append(size.min().item())
-    return Verdict(max(deviations), split_gelman_rubin(samples, 0, 1).max().item(), min(sizes))
+        count += size.numel()
+    r_hat = split_gelman_rubin(samples, 0, 1).max().item()
+    return Verdict(max(deviations), r_hat, min(sizes), count)
 
 
 def judged(posterior: Posterior, draws: int) -> dict[str, Verdict]:

@@ -145,9 +145,9 @@ def _exact_hierarchy() -> dict[str, Moments]:
 
 
 POSTERIORS = {
-    "uniform on a moving interval, prior": Posterior(uniform, _exact_uniform, 1500),
-    "the same, posterior": Posterior(observed_uniform, _exact_observed_uniform, 1500),
-    "paraboloid in the plane, centre and size latent": Posterior(ellipse, _exact_ellipse, 1200),
-    "three groups, parabola of latent place and size": Posterior(hierarchy, _exact_hierarchy, 3000),
-    "mixture of parabolas that meet and part": Posterior(pair, _exact_pair, 300, jit=False),
+    "uniform on a moving interval, prior": Posterior(uniform, _exact_uniform, 2400),
+    "the same, posterior": Posterior(observed_uniform, _exact_observed_uniform, 2400),
+    "paraboloid in the plane, centre and size latent": Posterior(ellipse, _exact_ellipse, 1900),
+    "three groups, parabola of latent place and size": Posterior(hierarchy, _exact_hierarchy, 4700),
+    "mixture of parabolas that meet and part": Posterior(pair, _exact_pair, 480, jit=False),
 }

@@ -3,10 +3,11 @@
 import pyro
 import pytest
 import torch
+from scipy.stats import norm
 
 from benchmarks import inference
 from benchmarks.chains import Verdict, judged, verdict
-from benchmarks.inference import unmet, worst
+from benchmarks.inference import allowed, unmet, worst
 from benchmarks.posteriors import POSTERIORS, Posterior, uniform
 from sparsefam.inference import MovingSupportWarning, warn_moving_supports
 
@@ -52,7 +53,19 @@ def test_verdicts_of_independent_draws() -> None:
     assert off.deviation == pytest.approx(0.2 * 4000**0.5, rel=0.25)
     apart = verdict(draws + torch.tensor([0.0, 1.0])[:, None, None], 0.5, 1.25)
     assert unmet(apart) == ["r_hat", "size"]
-    assert worst([found, off, apart]) == Verdict(off.deviation, apart.r_hat, apart.size)
+    assert worst([found, off, apart]) == Verdict(off.deviation, apart.r_hat, apart.size, 18)
+
+
+def test_the_worst_of_many_may_deviate_further() -> None:
+    """So that right chains are called wrong in one table of a hundred, however long it is."""
+    for count in (4, 10, 100):
+        assert 1 - (1 - 2 * norm.sf(allowed(count))) ** (count * len(POSTERIORS)) == pytest.approx(
+            0.01, rel=0.01
+        )
+        near, far = (Verdict(allowed(count) + by, 1.0, 900.0, count) for by in (-0.01, 0.01))
+        assert (unmet(near), unmet(far)) == ([], ["deviation"])
+    draws = torch.zeros(2, 500, 3, dtype=DOUBLE).normal_(generator=torch.manual_seed(0))
+    assert verdict(draws, 0.0, 1.0).count == 6
 
 
 def test_the_table_says_which_limit_is_not_met(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 from torch.distributions import Uniform
@@ -18,18 +19,17 @@ from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel
 from .extent import Extent, gathered
 from .features import Features, Statistics
-from .newton import Objective
+from .newton import PEAKED, Objective
 
 if TYPE_CHECKING:  # not every build of torch has them
     from torch.distributed import ProcessGroup
 
-__all__ = ["Gaussian", "box", "density", "objective", "spread"]
+__all__ = ["Gaussian", "box", "density", "objective", "spread", "width"]
 
 # Of the range of the data, how far the box goes beyond it.
 _MARGIN = 0.25
-# The size of the score for which panels are made, and the alpha below which they are halved, as
-# densities are more peaked than their scores there.
-_SIZE, _PEAKED = 10.0, 1.2
+# The size of the score for which panels are made; where densities are more peaked they are halved.
+_SIZE = 10.0
 # Units of rounding that panels are not asked to resolve, and to what they resolve scores otherwise:
 # in the plane and in space only edges along the last axis are located, which leaves fewer digits.
 _ROUNDING, _RESOLVED = 256, {1: 1e-11, 2: 1e-6, 3: 1e-3}
@@ -53,6 +53,11 @@ class Gaussian:
         pairs = zip((x / self.bandwidth).unbind(-1), (y / self.bandwidth).unbind(-1), strict=True)
         squares = sum(((u.unsqueeze(-1) - v).square() for u, v in pairs), torch.zeros(()))
         return torch.exp(-0.5 * squares)
+
+
+def width(kernel: Kernel) -> NDArray[np.float64] | None:
+    """The bandwidth (D,) of a Gaussian; None of another kernel."""
+    return kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
 
 
 def box(extent: Extent) -> list[Uniform]:
@@ -106,7 +111,7 @@ def _panels(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> KernelP
     typical = torch.zeros(len(points), dtype=points.dtype)
     typical[0] = _SIZE
     found = density(kernel, points, typical, base, alpha).panels
-    if alpha < _PEAKED:
+    if alpha < PEAKED:
         found = found.with_order(2 * max(axis.size for axis in found.axes))
         found = found.with_matrix_of(kernel, points)
     return found

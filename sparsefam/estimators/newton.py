@@ -10,12 +10,17 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
+from ..kernels import kernel_matrix
 from ..numerics.levels import level_step, nearby_level
 from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated import Power
 from .features import Features, Statistics
 
-__all__ = ["Fit", "Objective"]
+__all__ = ["PEAKED", "Fit", "Objective"]
+
+# The alpha below which densities are so much more peaked than their scores that panels which
+# resolve these need not resolve them.
+PEAKED = 1.2
 
 # What part of the decrease that a step promises it must bring, and the shortest step.
 _ARMIJO, _SHORTEST = 1e-4, 1e-8
@@ -23,6 +28,8 @@ _ARMIJO, _SHORTEST = 1e-4, 1e-8
 _NEWTON, _LBFGS_STEPS = 2000, 200
 # Newton steps that take a mass that is nearly 1 to rounding.
 _LEVEL_STEPS = 2
+# To what panels resolve narrow densities.
+_TOLERANCE = 1e-6
 # Of numbers, the nodes at least where edges of supports are not located.
 _FINE = 512
 
@@ -32,6 +39,7 @@ class _Point(NamedTuple):
 
     Attributes:
         value: The loss.
+        level: The normaliser.
         slope: Its derivatives (R,).
         mean: Means of the features under the density (R,).
         lowered: Weights of p^(2 - alpha) at the nodes that have any (q,).
@@ -39,6 +47,7 @@ class _Point(NamedTuple):
     """
 
     value: Tensor
+    level: Tensor
     slope: Tensor
     mean: Tensor
     lowered: Tensor
@@ -61,6 +70,7 @@ class Fit(NamedTuple):
         coefficients: (R,).
         loss: The loss without its penalty.
         criterion: An estimate of that loss for data that were not seen.
+        level: The normaliser.
         steps: How many steps it took.
         decrease: What another step would have promised to take off.
         factor: Cholesky's factor of the curvature (R, R).
@@ -70,6 +80,7 @@ class Fit(NamedTuple):
     coefficients: Tensor
     loss: float
     criterion: float
+    level: float
     steps: int
     decrease: float
     factor: Tensor
@@ -108,6 +119,32 @@ class Objective:
             features = features.on(panels.with_matrix_of(features.kernel, features.points))
         return replace(self, features=features, panels=panels, is_rough=True)
 
+    def resolving(self, c: Tensor) -> "Objective":
+        """The same on panels that resolve the density of coefficients (R,); itself if its own do.
+
+        Beyond one dimension nothing is refined. No finer than losses are compared: large weights
+        that cancel leave scores fewer digits than a density's own panels ask for at first.
+        """
+        features = self.features
+        if self.alpha >= PEAKED or len(self.panels.axes) > 1:
+            return self
+        kernel, points = features.kernel, features.points
+        weights = features.mixing @ c
+
+        def scores(t: Tensor) -> Tensor:
+            return weights.unsqueeze(0) @ kernel_matrix(kernel, points, t.unsqueeze(-1))
+
+        own = replace(self.panels, tolerance=max(self.panels.tolerance, _TOLERANCE))
+        panels = own.for_scores(scores, True, kernel, points)
+        if panels is own:
+            return self
+        panels = panels.with_matrix_of(kernel, points)
+        return replace(self, features=features.on(panels), panels=panels)
+
+    def level(self, c: Tensor) -> float:
+        """The normaliser at coefficients (R,)."""
+        return float(self._at(c, 0.0).level)
+
     def _at(self, c: Tensor, penalty: float) -> _Point:
         phi, measure = self.features.on_nodes, self.panels.measure.unsqueeze(-1)
         eps = self.alpha - 1
@@ -123,7 +160,7 @@ class Objective:
         conjugate = (level.squeeze() + eps * (mean @ c)) / self.alpha
         value = conjugate - self.data.mean @ c + penalty / 2 * (c @ c)
         slope = mean - self.data.mean + penalty * c
-        return _Point(value, slope, mean, lowered, phi)
+        return _Point(value, level.squeeze(), slope, mean, lowered, phi)
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:
         """From a start (R,), until a step promises to take off less than `tol`."""
@@ -141,7 +178,8 @@ class Objective:
         spread = self.data.spread(at.mean)
         extra = torch.cholesky_solve(spread, factor).trace() / self.data.size
         center = at.lowered @ at.phi / at.lowered.sum()
-        return Fit(c, float(loss), float(loss + extra), steps, decrease, factor, center)
+        found = (float(loss), float(loss + extra), float(at.level))
+        return Fit(c, *found, steps, decrease, factor, center)
 
     def _approached(self, start: Tensor, penalty: float, tol: float) -> Tensor:
         """Coefficients near the minimum by L-BFGS, whose steps need no curvature."""

@@ -14,6 +14,10 @@ _PATIENCE = 2
 _ROUGH = 1e-5
 # Fits with small penalties start from those with larger ones.
 _PATH = (1e-2, 1e-4, 1e-6)
+# How often panels are refined for a density that is narrower than theirs.
+_MOST_REFINED = 12
+# What normalisers on finer panels may differ by.
+_SAME = 1e-6
 
 
 Candidate = TypeVar("Candidate")
@@ -46,6 +50,29 @@ def best_of(candidates: Sequence[Candidate], tried: Callable[[Candidate], Chosen
 
 
 def best_penalty(
+    objective: Objective, penalties: Sequence[float], tol: float, max_iter: int, told: Told
+) -> Chosen:
+    """The best of penalties, on panels that resolve its density.
+
+    Between nodes that are too far apart a score can rise around observations and no integral sees
+    it: a loss too small, which would be taken for the best. Panels are made for scores of a usual
+    size; where the density of the best is narrower they are refined, and the search is repeated.
+
+    Raises:
+        ValueError: Densities that get narrower as often as panels are refined.
+    """
+    for _ in range(_MOST_REFINED):
+        found = _best_on(objective, penalties, tol, max_iter, told)
+        finer = objective.resolving(found.fit.coefficients)
+        if abs(finer.level(found.fit.coefficients) - found.fit.level) <= _SAME:
+            return found
+        objective = finer
+    raise ValueError(
+        f"penalty must be larger, or alpha, for nodes to resolve the density: {objective}"
+    )
+
+
+def _best_on(
     objective: Objective, penalties: Sequence[float], tol: float, max_iter: int, told: Told
 ) -> Chosen:
     """The best of penalties, the largest first; each fit starts where the last one ended.

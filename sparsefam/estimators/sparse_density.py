@@ -22,13 +22,14 @@ from ..kernels import Kernel
 from ..losses.conjugates import conjugate
 from ..numerics.collective import process_group
 from .arguments import alpha_of, bandwidth_of, count, points_of, positive
-from .design import Gaussian, box, density, objective, spread
+from .design import Gaussian, box, density, objective, spread, width
 from .draws import Floats, drawn
 from .ends import Outermost, trimmed
 from .extent import Extent
 from .features import Features, Statistics
 from .newton import Objective
 from .progress import Told, progress
+from .resolved import warn_unseen
 from .scoring import held_out_loss
 from .selection import Chosen, best_of, best_penalty, polished
 
@@ -256,6 +257,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         self._whole = self._density(chosen)
+        warn_unseen(self._whole)
         self.density_ = trimmed(self._whole, self._outermost, chosen.objective.data.size)
         if not self.density_.event_shape:
             intervals = self.density_.support.intervals
@@ -265,10 +267,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             for name in ("support_", "support_mass_"):
                 self.__dict__.pop(name, None)
         self.alpha_, self.penalty_, self.n_iter_ = chosen.objective.alpha, chosen.penalty, fit.steps
-        kernel = chosen.objective.features.kernel
-        self.bandwidth_: Floats | None = (
-            kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
-        )
+        self.bandwidth_: Floats | None = width(chosen.objective.features.kernel)
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
 

@@ -1,0 +1,75 @@
+"""Estimates of data with ties, as narrow as their penalty lets them be, and their nodes."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+
+from sparsefam.estimators import SparseDensity, selection
+
+TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]
+
+
+def log_mass(model: SparseDensity) -> float:
+    """Of the exponential of the score under the uniform base, by a plain sum of a million terms."""
+    box: Any = model.base_[0]
+    low, high = float(box.low), float(box.high)
+    middle = low + (np.arange(1_000_000) + 0.5) * (high - low) / 1_000_000
+    scores = [model.density_.score(part) for part in torch.from_numpy(middle).split(50_000)]
+    return float(logsumexp(torch.cat(scores).numpy()) - np.log(1_000_000))
+
+
+@pytest.mark.parametrize("given", [{}, {"bandwidth": 0.03, "penalty": 1e-9}])
+def test_needles_have_the_mass_that_their_fit_counts(given: dict[str, Any]) -> None:
+    model = SparseDensity(1.0, **given).fit(TIES)
+    at_data = float(model.density_.score(torch.from_numpy(TIES[:, 0])).mean())
+    assert model.loss_ == pytest.approx(log_mass(model) - at_data, abs=1e-5)
+    assert float(model.density_.log_normalizer) == pytest.approx(log_mass(model), abs=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.1])
+def test_the_loss_of_a_fit_is_that_of_its_density(alpha: float) -> None:
+    counts = np.random.default_rng(0).poisson(3.0, 500).astype(float)[:, None]
+    for x in (TIES, counts):
+        model = SparseDensity(alpha).fit(x)
+        assert model.loss_ == pytest.approx(-model.score(x), abs=1e-5)
+
+
+def test_bandwidths_are_compared_by_what_their_densities_are() -> None:
+    """Nodes that needles fall between made one bandwidth the best by a loss that was no loss."""
+    model = SparseDensity(1.0).fit(TIES)
+    width = TIES.std()
+    for share in (0.25, 0.125, 0.0625):
+        other = SparseDensity(1.0, bandwidth=share * width).fit(TIES)
+        assert other.criterion_ >= model.criterion_ - 1e-5
+        assert other.loss_ == pytest.approx(-other.score(TIES), abs=1e-5)
+
+
+def test_later_data_may_be_narrower() -> None:
+    smooth = np.linspace(-0.2, 1.2, 40)[:, None]
+    model = SparseDensity(1.0, bandwidth=0.05, penalty=1e-8).fit(smooth)
+    model.partial_fit(TIES.repeat(1000, 0))
+    both = np.concatenate([smooth, TIES.repeat(1000, 0)])
+    assert model.loss_ == pytest.approx(-model.score(both), abs=1e-5)
+
+
+def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "_MOST_REFINED", 1)
+    with pytest.raises(ValueError, match=r"penalty must be larger, or alpha, .*bandwidth 0\.03"):
+        SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
+
+
+@pytest.mark.parametrize(("alpha", "bandwidth"), [(1.0, 0.25), (1.5, 0.15)])
+def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
+    rng = np.random.default_rng(0)
+    smooth, counts = rng.random((80, 2)), rng.integers(0, 6, (80, 2)).astype(float)
+    settings: dict[str, Any] = {"inducing_points": 36, "penalty": 1e-8, "random_state": 0}
+    narrow = SparseDensity(alpha, bandwidth=bandwidth, **settings)
+    with pytest.warns(RuntimeWarning, match="density_ has peaks too narrow for its nodes"):
+        narrow.fit(counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseDensity(alpha, bandwidth=0.4, inducing_points=36, penalty=1e-3).fit(smooth)
