@@ -61,13 +61,11 @@ def _brackets(
         size += 2 * len(points) if seen[2, k] > 0 or seen[1, k] > 1 else 1
     column, first = np.empty(size, np.int64), np.ones(size, np.bool_)
     sign, x, ends = np.empty(size, _F32), np.empty(size, _F32), np.empty((2, size), _F32)
-    values, u = np.zeros((6, size), _F32), np.empty(len(points), _F32)
+    values = np.zeros((6, size), _F32)
     for k in range(checks.shape[1]):
         if seen[2, k] > 0 or seen[1, k] > 1:
-            for c in range(len(points)):
-                u[c] = checks[c, k] - shift[k]
             at = sign[n:], x[n:], ends[:, n:], values[:, n:]
-            count = _scan(u, points, coefficients[:, k], shift[k], at)
+            count = _scan(checks[:, k], points, coefficients[:, k], shift[k], at)
             for i in range(n, n + count):
                 column[i], first[i] = k, i == n
             n += count
@@ -155,14 +153,16 @@ def _parabola_step(value: Any, rate: Any, curve: Any, sign: Any) -> Any:
 
 
 @compiled
-def _scan(u: _Array, points: _Array, coefficients: _Array, shift: Any, at: Any) -> int:
-    """All roots of a polynomial with values u at the check points; their number.
+def _scan(checks: _Array, points: _Array, coefficients: _Array, shift: Any, at: Any) -> int:
+    """All roots of a polynomial less a shift, with values at the check points; their number.
 
     Their signs, starts and ends are written, and what `_from_cubics` needs of those next to which
     there is no other.
     """
     sign, x, ends, values = at
-    n, last = 0, -_TWO
+    n, last, u = 0, -_TWO, np.empty(len(points), _F32)
+    for c in range(len(points)):
+        u[c] = checks[c] - shift
     for c in range(1, len(points)):
         if (u[c - 1] > 0) != (u[c] > 0):
             sign[n] = _ONE if u[c] <= 0 else -_ONE
