@@ -28,8 +28,8 @@ _TITLE = (
     "One thread, 6400 densities. Products: those of scores, expectations and their gradients. "
     "Passes: other operations on tensors with a number for every density and node. Rest: "
     "operations on less. Loops: time in those compiled by numba, which find levels, roots and "
-    "weights. Bound: products at the rate of a large one plus all bytes at that of a sum of two such "
-    "tensors, both measured in the same run; loops read one such tensor and write two."
+    "weights. Bound: products at the rate of a large one plus all bytes at that of a sum of two "
+    "such tensors, both measured in the same run; loops read one such tensor and write two."
 )
 _HEADER = ["density", "method", "nodes", "Gflop", "ms", "passes", "GB", "ms", "rest", "GB", "ms"]
 _ROUNDS = 7
