@@ -2,7 +2,10 @@
 
 import math
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import sparsefam as sf
-from sparsefam.numerics import loops, shared_loops, shared_nodes, shared_path
+from sparsefam.numerics import loops, patience, shared_loops, shared_nodes, shared_path
 from sparsefam.numerics.ball import gaussians_under_ball
 
 F64 = torch.float64
@@ -160,6 +163,7 @@ def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(shared_nodes, "_loops", lambda: [SimpleNamespace(integrate_rows=some)])
+        patch.setattr(shared_nodes, "while_compiling", lambda _: nullcontext())
         shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4)
     assert sorted(parts) == [5, 6, 6, 6]
     for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
@@ -308,3 +312,20 @@ def test_the_path_is_the_one_that_was_fitted() -> None:
             count = int(numbers[1])
             total = ((real + 1j * imag)[:count] / np.sqrt((x + 1j * y)[:count])).real.sum()
             assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_long_compilations_are_explained(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_SECONDS", 0.01)
+    for stream, due in ((_Terminal(), not known), (StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with patience.while_compiling(SimpleNamespace(overloads={1: 1} if known else {})):
+            time.sleep(0.1)
+        with patience.while_compiling(SimpleNamespace(overloads={})):
+            pass  # it was quick
+        assert stream.getvalue().count("compiles its loops") == due

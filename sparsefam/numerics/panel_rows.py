@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .arguments import in_eager, in_memory
 from .edges import panel_rule
+from .patience import while_compiling
 from .quadrature import gauss_legendre
 from .truncated import Power
 
@@ -73,16 +74,18 @@ def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
     found = Weighed(*(x.new_empty(shape) for shape in shapes))
     out = tuple(part.numpy() for part in found)
     given = values, shares, _rules(len(x), exponent), exponent, float(of.eps), normalized
-    count = min(torch.get_num_threads(), x.numel() // _NUMBERS)
-    if count < 2:
-        _loops().weigh_rows(*given, (0, rows), out)
-        return found
+    count, some = min(torch.get_num_threads(), x.numel() // _NUMBERS), _loops().weigh_rows
     # More parts than threads: after an operation of torch its own threads spin for a while, and
     # what shares a core with one gets less done.
-    ends = pairwise(rows * i // (_PARTS * count) for i in range(_PARTS * count + 1))
-    # Threads that end with the call: others would not outlive a fork.
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda pair: _loops().weigh_rows(*given, pair, out), ends))
+    parts = 1 if count < 2 else _PARTS * count
+    ends = list(pairwise(rows * i // parts for i in range(parts + 1)))
+    with while_compiling(some):
+        if parts == 1:
+            some(*given, *ends, out)
+            return found
+        # Threads that end with the call: others would not outlive a fork.
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda pair: some(*given, pair, out), ends))
     return found
 
 

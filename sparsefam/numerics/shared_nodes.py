@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .patience import while_compiling
+
 __all__ = ["Rows", "integrate", "is_available", "is_fitted", "pull_back"]
 
 # For exponents up to a number, how many nodes serve half-axes of up to so many widths, and the
@@ -139,16 +141,17 @@ def integrate(
     rest = centers, width, _paths(exponent, loc.shape[1]), float(exponent), _SHARE
     some = _loops()[0].integrate_rows
     count = min(threads, len(loc), len(loc) * len(centers) // _PAIRS)
-    if count < 2:
-        return rows, some(loc, scale_tril, *rest, tuple(rows)) == len(loc)
 
     def part(part: slice) -> int:
         found: int = some(loc[part], scale_tril[part], *rest, tuple(x[part] for x in rows))
         return found
 
-    # Threads that end with the call: others would not outlive a fork.
-    with ThreadPoolExecutor(count) as pool:
-        return rows, sum(pool.map(part, _slices(len(loc), count))) == len(loc)
+    with while_compiling(some):
+        if count < 2:
+            return rows, some(loc, scale_tril, *rest, tuple(rows)) == len(loc)
+        # Threads that end with the call: others would not outlive a fork.
+        with ThreadPoolExecutor(count) as pool:
+            return rows, sum(pool.map(part, _slices(len(loc), count))) == len(loc)
 
 
 def _new_rows(count: int, dim: int, size: int, sloped: bool) -> Rows:
