@@ -16,7 +16,8 @@ from .posteriors import Posterior
 
 __all__ = ["Verdict", "judged", "verdict", "walked"]
 
-_CHAINS, _WARMUP = 2, 150
+# After 150 steps of warm-up one chain of some has steps so long that it stands still for dozens.
+_CHAINS, _WARMUP = 2, 400
 
 
 class Verdict(NamedTuple):
