@@ -71,6 +71,16 @@ def test_levels(order: int, exponent: int) -> None:
     assert (mass - 1).abs().max() < 2e-6
 
 
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3, 1.25])
+def test_exponents_are_whole_whatever_rounding_makes_of_alpha(alpha: float) -> None:
+    f, measure = scene(5, 4, 3)
+    for order in range(3):
+        of = Power(alpha - 1, 1.0, order)
+        assert float(of.exponent).is_integer()
+        assert is_for_loops(f, measure, of) == (of.exponent >= 1)
+    assert Power(1e-300, 1e300).exponent == float("inf")
+
+
 @pytest.mark.parametrize("eps", [1.0, 0.5])
 def test_scores_that_are_large_or_narrow(eps: float) -> None:
     """Scores of thousands, whose differences still have digits, and needles."""

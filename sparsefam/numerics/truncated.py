@@ -12,6 +12,8 @@ __all__ = ["LOG_LARGE", "Power"]
 
 # Exponents whose power is a short product.
 _SHORT = range(5)
+# By how much exponents differ from whole ones for rounding alone, and which may.
+_ROUNDING, _SMALL = 1e-13, 20
 # In place of the logarithm of 0, so that times 0 it is a number; that of what is the largest power.
 _LOG_ZERO, LOG_LARGE = -1e6, 80.0
 
@@ -39,7 +41,12 @@ class Power(NamedTuple):
         """k, a number or a tensor as eps."""
         if self.is_exponential:
             return math.inf
-        return self.ratio / self.eps - self.order
+        found = self.ratio / self.eps - self.order
+        if isinstance(found, Tensor) or not abs(found) < _SMALL:
+            return found
+        # 1 / (4/3 - 1) is 3.000000000000001 in floating point, but 3 has a shorter rule.
+        whole = float(round(found))
+        return whole if abs(found - whole) < _ROUNDING else found
 
     @property
     def is_jump(self) -> Tensor | bool:
