@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .loops import compiled
 from .piece_loops import lowered_power, near_panels, piece_masses
 from .root_loops import find_pieces
+from .series_loops import gathered
 
 __all__ = ["level_step", "moved", "near_edges", "rough_levels", "step_with_edges"]
 
@@ -58,22 +59,21 @@ def step_with_edges(
 ) -> None:
     """Steps with what the rule's own weights miss of panels with an edge, `near_edges`."""
     panels, row, series, checks, _ = edges
-    masses, factor = np.empty((2, x.shape[1], len(level)), _F32), np.empty(x.shape[1], _F32)
-    for g in range(x.shape[1]):
-        factor[g] = measure[0, g] / rules[0][0][0]
+    masses = np.empty((2, x.shape[1], len(level)), _F32)
+    base = gathered(rules[3], np.zeros(x.shape[1], _F32), panels)
+    rule = rules[2] if len(base) == 1 else rules[1]
     for _ in range(_MORE_STEPS if len(row) else 0):
         shift, found = moved(edges, level, _ONE / _F32(exponent)), np.zeros((2, len(row)), _F32)
         pieces, roots = find_pieces(checks, series, rules[0][3], shift, exponent > 1)
-        piece_masses(series, shift, pieces, rules[2], exponent, found)
+        piece_masses(series, shift, pieces, base, rule, exponent, found)
         _rule_masses(x, measure, exponent, level, masses)
-        # The base is taken for constant on a panel with an edge.
         for k in pieces[0]:
             for n in range(2):
-                masses[n, panels[k], row[k]] = factor[panels[k]] * found[n, k]
+                masses[n, panels[k], row[k]] = found[n, k]
         bend = np.zeros(len(level), _F32)
         for n in range(len(roots[0]) if exponent == 1 else 0):
             k = roots[0][n]
-            bend[row[k]] += factor[panels[k]] / max(roots[1][n], _FLAT)
+            bend[row[k]] += base[0, k] / max(roots[1][n], _FLAT)
         if _curved(masses, bend, exponent, level) < _SETTLED:
             break
 

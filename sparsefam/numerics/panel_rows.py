@@ -26,6 +26,8 @@ __all__ = ["Weighed", "is_for_loops", "weigh"]
 
 # Exponents that the loops know.
 _EXPONENTS = (1, 2, 3, 4)
+# What is constant but for rounding.
+_FLAT = 1e-5
 # Fewer numbers are not worth a thread, which takes a tenth of a millisecond to begin.
 _NUMBERS = 50_000
 # Into how many parts a thread's share of the rows goes.
@@ -73,7 +75,9 @@ def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
     shapes = (rows,), x.shape, x.shape, (rows,)
     found = Weighed(*(x.new_empty(shape) for shape in shapes))
     out = tuple(part.numpy() for part in found)
-    given = values, shares, _rules(len(x), exponent), exponent, float(of.eps), normalized
+    rules = _rules(len(x), exponent)
+    rules = *rules, _base_series(shares, *rules[0][:2])
+    given = values, shares, rules, exponent, float(of.eps), normalized
     count, some = min(torch.get_num_threads(), x.numel() // _NUMBERS), _loops().weigh_rows
     # More parts than threads: after an operation of torch its own threads spin for a while, and
     # what shares a core with one gets less done.
@@ -89,6 +93,13 @@ def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
     return found
 
 
+def _base_series(shares: _Array, own: _Array, to_series: _Array) -> _Array:
+    """Coefficients (m, G) of a base known at nodes; the first alone where panels have constants."""
+    found = to_series @ (shares / own.reshape(-1, 1))
+    is_flat = (abs(found[1:]).sum(0) <= _FLAT * abs(found[0])).all()
+    return np.ascontiguousarray(found[:1] if is_flat else found)
+
+
 @cache
 def _loops() -> Any:
     """Looked for when first used, as numba takes long to import, and may not be there."""
@@ -100,9 +111,11 @@ def _loops() -> Any:
 
 @cache
 def _rules(order: int, exponent: int) -> Any:
-    """The constants of panels; rules on [0, 1] for weights and for masses.
+    """What the loops call rules, but for the base.
 
-    Exact for the power of a polynomial times another, and for the power alone.
+    Of panels the rule's weights, what leads from values to a series and to values at check points,
+    these points, and what leads back; then nodes and weights on [0, 1], exact for the power of a
+    polynomial times another, and for the power alone.
     """
     like = torch.empty((), dtype=torch.float32)
     rule, degree = panel_rule(order, like), order - 1

@@ -64,18 +64,27 @@ def piece_masses(
     coefficients: _Array,
     shift: _Array,
     pieces: Any,
+    base: _Array,
     rule: Any,
     exponent: int,
     masses: _Array,
 ) -> None:
-    """Adds integrals of a power and of the lowered power over pieces to those of columns (2, K)."""
+    """Adds integrals of a power and of the lowered power over pieces to those of columns (2, K).
+
+    Times a base whose series (m, K) belong to columns, too; of a constant one the first row serves.
+    """
     column, ends = pieces
     own, value = gathered(coefficients, shift, column), np.empty((3, len(column)), _F32)
+    share, other = gathered(base, np.zeros_like(shift), column), np.empty((3, len(column)), _F32)
     found = np.zeros((2, len(column)), _F32)
     for q in range(len(rule[0])):
         sum_values(own, ends, rule[0][q], value)
+        if len(base) > 1:
+            sum_values(share, ends, rule[0][q], other)
+        height = other[0] if len(base) > 1 else share[0]
         for i in range(len(column)):
             low = rule[1][q] * (ends[1, i] - ends[0, i]) * lowered_power(value[0, i], exponent)
+            low *= height[i]
             found[0, i] += low * value[0, i]
             found[1, i] += low
     for i in range(len(column)):
