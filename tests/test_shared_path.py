@@ -291,6 +291,18 @@ def test_gradients_of_many_outputs_at_once() -> None:
         torch.testing.assert_close(found, each, rtol=1e-5, atol=1e-5)
 
 
+def test_forward_mode_through_a_gradient() -> None:
+    loc, tril, centers, above = scene(3, 2, 1.0, 8.0)
+    loc.requires_grad_()
+    spread = torch.tensor(0.5).expand(len(centers))
+    value = gaussians_under_ball(loc, tril, centers, spread, 1.0)
+    (expected,) = torch.autograd.grad(value, loc, above, retain_graph=True)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.zeros_like(above), above)
+        tangent = forward_ad.unpack_dual(torch.autograd.grad(value, loc, dual)[0]).tangent
+    torch.testing.assert_close(tangent, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")
 def test_what_it_is_not_for() -> None:
     loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
