@@ -43,6 +43,12 @@ def test_what_is_alike_is_handed_on_as_it_is() -> None:
     assert {x.dtype for x in whole} == {torch.float32}
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_that_float32_does_not_hold_are_infinite(sign: int) -> None:
+    arguments = {"loc": torch.zeros(2), "scale_tril": EYE.float(), "alpha": sign * 1e300}
+    assert broadcast_location_scale(**arguments)[-1].item() == sign * math.inf
+
+
 def test_numbers_whose_sign_torch_has_yet_to_turn_are_not_in_memory() -> None:
     x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
     assert in_memory(torch.ones(2)) and not in_memory(torch.ones(2), x)

@@ -130,6 +130,17 @@ def test_no_row_with_digits() -> None:
         assert relative(x, y) < 2e-5
 
 
+@pytest.mark.parametrize("distance", [1e8, 1e12, 1e15, 1e18, 1e19, 1e20, 1e25, 1e30])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_supports_as_far_away_as_float32_holds(dim: int, distance: float) -> None:
+    """One by one, as one that is left to other paths leaves the others to them."""
+    tril = 40 * torch.eye(dim).unsqueeze(0)
+    inputs = torch.full((1, dim), distance), tril, torch.zeros(3, dim), torch.ones(1, 3)
+    assert all(not x.any() for x in found(inputs, 1.0, torch.float32))
+    arrays = [x.detach().numpy() for x in inputs[:3]]
+    assert shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=True)[1]
+
+
 @pytest.mark.parametrize("width", [1e-13, 1e15])
 def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
     loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
@@ -278,6 +289,18 @@ def test_gradients_of_many_outputs_at_once() -> None:
     each = torch.stack([torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total])
     for found in (batched, mapped(torch.eye(3))):
         torch.testing.assert_close(found, each, rtol=1e-5, atol=1e-5)
+
+
+def test_forward_mode_through_a_gradient() -> None:
+    loc, tril, centers, above = scene(3, 2, 1.0, 8.0)
+    loc.requires_grad_()
+    spread = torch.tensor(0.5).expand(len(centers))
+    value = gaussians_under_ball(loc, tril, centers, spread, 1.0)
+    (expected,) = torch.autograd.grad(value, loc, above, retain_graph=True)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.zeros_like(above), above)
+        tangent = forward_ad.unpack_dual(torch.autograd.grad(value, loc, dual)[0]).tangent
+    torch.testing.assert_close(tangent, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")

@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
+# What float32 holds, at least.
+_HELD = 3e38
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 
 
@@ -103,7 +105,8 @@ def _seen_alike(loc: Any, matrix: Any, *rest: Any) -> tuple[Tensor, ...] | None:
         return None
     if not kind.is_floating_point or matrix.device != loc.device:
         return None
-    if any(type(x) is not float for x in rest):
+    # `scalar_tensor` refuses what float32 does not hold, which is infinite elsewhere.
+    if any(type(x) is not float or abs(x) > _HELD for x in rest):
         return None
     numbers = (torch.scalar_tensor(x, dtype=kind, device=loc.device) for x in rest)
     return loc, matrix, *(x.expand(shape[:-1]) for x in numbers)

@@ -89,7 +89,8 @@ def _by_pairs(law: Any, square: _Array, longest: float, row: Any) -> int:
         places[j] = j
     for d in range(dim):
         for j in range(size):
-            y[d, j] = exact[d, j]
+            # Squares of the others could overflow, and zero times infinity is no zero.
+            y[d, j] = exact[d, j] if sums[0, j] > 0 else 0.0
     top = _write_values(sums[0], scale, places, size, values)
     return size if top < math.inf else -1
 

@@ -51,10 +51,14 @@ def find_pairs(
             half[d] = 0.5 * y[d, j] * y[d, j]
         z = _saddle(dim, exponent + 1, p, half)
         level = _exponent(dim, exponent + 1, p, half, complex(z, 0.0)).real
+        largest = max(largest, front + level)
+        if front + level < _ZERO:
+            # Zero as float32. Further out the exponent would have no digits left for its sums.
+            sums[:, j] = 0
+            continue
         size = _along_path(dim, exponent + 1, p, half, z, level, found)
         if not 0.5 < found[0].imag < 2:
             return False
-        largest = max(largest, front + level)
         factor = size * math.exp(front + level)
         for n in range(len(sums)):
             sums[n, j] = factor * found[n].imag

@@ -89,8 +89,9 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, again = ctx.saved_tensors, torch.is_grad_enabled()
-        # Numpy has no rules for `is_grads_batched`, nor for `vmap`.
-        if again or torch._C._functorch.is_legacy_batchedtensor(grad) or not in_eager():
+        # Numpy has no rules for `is_grads_batched`, nor for `vmap` and forward-mode derivatives.
+        batched = torch._C._functorch.is_legacy_batchedtensor(grad)
+        if again or batched or not (in_eager() and in_memory(grad)):
             needed = ctx.needs_input_grad
             with torch.enable_grad():
                 wanted = [x for x, need in zip(inputs[:2], needed, strict=False) if need]
