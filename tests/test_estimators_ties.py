@@ -75,3 +75,14 @@ def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SparseDensity(alpha, bandwidth=0.4, inducing_points=36, penalty=1e-3).fit(smooth)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_ties_by_rounding_are_an_error(alpha: float) -> None:
+    """A range of few roundings has no room for nodes: halving panels never ended."""
+    for size in (1e15, -1e15):
+        with pytest.raises(ValueError, match="X must have columns whose range is more than"):
+            SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + size)
+    far = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + 1e9)
+    near = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None])
+    assert far.loss_ == pytest.approx(near.loss_, abs=1e-4)
