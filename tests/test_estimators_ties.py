@@ -10,6 +10,8 @@ from scipy.special import logsumexp
 
 from sparsefam.estimators import SparseDensity, selection
 
+_NARROWER = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09, .*bandwidth 0\.03"
+
 TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]
 
 
@@ -58,7 +60,7 @@ def test_later_data_may_be_narrower() -> None:
 
 def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_MOST_REFINED", 1)
-    with pytest.raises(ValueError, match=r"penalty must be larger, or alpha, .*bandwidth 0\.03"):
+    with pytest.raises(ValueError, match=_NARROWER):
         SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
 
 
@@ -73,3 +75,14 @@ def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SparseDensity(alpha, bandwidth=0.4, inducing_points=36, penalty=1e-3).fit(smooth)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_ties_by_rounding_are_an_error(alpha: float) -> None:
+    """A range of few roundings has no room for nodes: halving panels never ended."""
+    for size in (1e15, -1e15):
+        with pytest.raises(ValueError, match="X must have columns whose range is more than"):
+            SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + size)
+    far = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + 1e9)
+    near = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None])
+    assert far.loss_ == pytest.approx(near.loss_, abs=1e-4)

@@ -13,6 +13,10 @@ if TYPE_CHECKING:  # not every build of torch has them
 
 __all__ = ["Extent", "gathered"]
 
+# The least range of data, as a share of their size: nodes that are made for less would be the same
+# number, and halving panels would never end.
+_DIGITS = 2.0**-40
+
 
 class Extent(NamedTuple):
     """Range, mean and standard deviation of each column (D,)."""
@@ -27,7 +31,7 @@ class Extent(NamedTuple):
         """Of data (n, D) with weights (n,), of all processes of a group if there is one.
 
         Raises:
-            ValueError: A column that is constant.
+            ValueError: A column that is constant, or nearly so for its size.
         """
         used = x[weight > 0]
         # The least of the negative is the largest.
@@ -37,6 +41,11 @@ class Extent(NamedTuple):
         low, high = ends[0], -ends[1]
         if (low == high).any():
             raise ValueError(f"X must have no constant column, got {low.tolist()} everywhere")
+        if (high - low <= _DIGITS * torch.maximum(low.abs(), high.abs())).any():
+            raise ValueError(
+                "X must have columns whose range is more than some roundings of their numbers; "
+                f"subtract a constant from each: got {low.tolist()} to {high.tolist()}"
+            )
         total = _sum(weight.sum(), group)
         mean = _sum(weight @ x, group) / total
         # In shares of the range, whose squares neither overflow nor vanish.

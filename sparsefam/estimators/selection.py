@@ -68,7 +68,8 @@ def best_penalty(
             return found
         objective = finer
     raise ValueError(
-        f"penalty must be larger, or alpha, for nodes to resolve the density: {objective}"
+        "penalty must be larger, or bandwidth or alpha, for nodes to resolve the density, got "
+        f"penalty {found.penalty:g}, {objective}"
     )
 
 
