@@ -1,8 +1,9 @@
 """Effective weights and levels by compiled loops, against those of any tensors in float64."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,13 @@ def worst(found: Tensor, truth: Tensor) -> float:
     return (error / size)[size > 0].max().item()
 
 
+def by_torch(function: Callable[..., Any], x: Tensor, measure: Tensor, of: Any) -> Any:
+    """The same in float64, without loops."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel_rows, "_LEAST", {})
+        return function(x.double(), measure.double(), of)
+
+
 @pytest.mark.parametrize("order", [5, 8, 12, 13])
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4])
 def test_weights(order: int, exponent: int) -> None:
@@ -51,7 +59,7 @@ def test_weights(order: int, exponent: int) -> None:
     for of in (Power(1 / exponent), Power(1 / (exponent + 1), 1.0, 1)):
         assert is_for_loops(f, measure, of)
         weights, lowered = effective_weights(f, measure, of)
-        truth = effective_weights(f.double(), measure.double(), of)
+        truth = by_torch(effective_weights, f, measure, of)
         assert worst(weights, truth[0]) < 1.5e-6
         assert worst(lowered, truth[1]) < (4e-5 if exponent == 1 else 1.5e-6)
 
@@ -61,7 +69,7 @@ def test_weights(order: int, exponent: int) -> None:
 def test_levels(order: int, exponent: int) -> None:
     f, measure = scene(order, 120 // order, 300)
     level, weights, lowered, mass = normalized_weights(f, measure, 1 / exponent)
-    truth = normalized_weights(f.double(), measure.double(), 1 / exponent)
+    truth = by_torch(normalized_weights, f, measure, 1 / exponent)
     torch.testing.assert_close(level.double(), truth[0], rtol=2e-7, atol=2e-6)
     assert worst(weights, truth[1]) < 1.5e-6
     # Where an edge is nearly flat the jump of the lowered weights lies where rounding puts it.
@@ -72,12 +80,29 @@ def test_levels(order: int, exponent: int) -> None:
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4])
+def test_float64(exponent: int) -> None:
+    """Of panels on which scores are polynomials to rounding; moments, as weights are not unique."""
+    f, measure = (x.double() for x in scene(24, 10, 300, width=0.2))
+    eps, t = 1 / exponent, torch.linspace(0, 1, 240, dtype=F64)
+    waves = torch.cos(torch.arange(8) * t.unsqueeze(-1))
+    assert is_for_loops(f, measure, Power(eps))
+    assert not is_for_loops(f[..., :10], measure, Power(eps))  # not worth compiling
+    for function, of in ((effective_weights, Power(eps)), (normalized_weights, eps)):
+        found, truth = function(f, measure, of), by_torch(function, f, measure, of)
+        for one, other in zip(found, truth, strict=True):
+            pair = one, other
+            if one.dim() == 3:
+                pair = tuple(w.transpose(0, 1).flatten(0, 1).T @ waves for w in pair)
+            torch.testing.assert_close(*pair, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3, 4])
 def test_levels_are_found_side_by_side(exponent: int) -> None:
     """With a base that is no constant, too: rows that are not done go on one by one, slowly."""
     f, measure = scene(12, 10, 128)
     f = f - f.flatten(0, 1).amax(0)
-    truth, *_ = normalized_weights(f.double(), measure.double(), 1 / exponent)
-    rules = panel_rows._rules(12, exponent)
+    truth, *_ = by_torch(normalized_weights, f, measure, 1 / exponent)
+    rules = panel_rows._rules(12, exponent, torch.float32)
     shares, scale = measure.squeeze(-1).numpy(), np.float32(1 / exponent)
     rules = *rules, panel_rows._base_series(shares, *rules[0][:2])
     level = np.zeros(128, np.float32)
@@ -105,7 +130,7 @@ def test_scores_that_are_large_or_narrow(eps: float) -> None:
     f, measure = scene(12, 40, 64, width=0.03)
     f = f * torch.logspace(-4, 3, 64) + torch.linspace(-1e3, 1e3, 64)
     _, weights, *_ = normalized_weights(f, measure, eps)
-    truth = normalized_weights(f.double(), measure.double(), eps)
+    truth = by_torch(normalized_weights, f, measure, eps)
     assert worst(weights, truth[1]) < 2e-4
     assert (weights.flatten(0, 1).double().sum(0) - 1).abs().max() < 1e-6
 
@@ -114,7 +139,7 @@ def test_more_nodes_than_a_block_has() -> None:
     """So many that fewer densities go at a time, as in many dimensions."""
     f, measure = scene(8, 2**13, 40)
     _, weights, *_ = normalized_weights(f, measure, 1.0)
-    assert worst(weights, normalized_weights(f.double(), measure.double(), 1.0)[1]) < 1.5e-6
+    assert worst(weights, by_torch(normalized_weights, f, measure, 1.0)[1]) < 1.5e-6
 
 
 def test_threads_share_the_rows() -> None:
@@ -170,5 +195,5 @@ def test_without_numba(eps: float) -> None:
     f, measure = scene(12, 10, 50)
     assert not is_for_loops(f, measure, Power(eps))
     _, weights, *_ = normalized_weights(f, measure, eps)
-    truth = normalized_weights(f.double(), measure.double(), eps)
+    truth = by_torch(normalized_weights, f, measure, eps)
     assert worst(weights, truth[1]) < 1.5e-6

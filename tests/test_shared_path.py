@@ -9,6 +9,7 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -174,7 +175,7 @@ def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(shared_nodes, "_loops", lambda: [SimpleNamespace(integrate_rows=some)])
-        patch.setattr(shared_nodes, "while_compiling", lambda _: nullcontext())
+        patch.setattr(shared_nodes, "while_compiling", lambda *_: nullcontext())
         shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4)
     assert sorted(parts) == [5, 6, 6, 6]
     for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
@@ -345,10 +346,12 @@ class _Terminal(StringIO):
 @pytest.mark.parametrize("known", [False, True])
 def test_long_compilations_are_explained(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_SECONDS", 0.01)
+    seen = numba.float64[:] if known else numba.float32[:]
+    function = SimpleNamespace(overloads={(seen,): None})
     for stream, due in ((_Terminal(), not known), (StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with patience.while_compiling(SimpleNamespace(overloads={1: 1} if known else {})):
+        with patience.while_compiling(function, np.dtype(np.float64)):
             time.sleep(0.1)
-        with patience.while_compiling(SimpleNamespace(overloads={})):
+        with patience.while_compiling(SimpleNamespace(overloads={}), np.dtype(np.float64)):
             pass  # it was quick
         assert stream.getvalue().count("compiles its loops") == due

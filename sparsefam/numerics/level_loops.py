@@ -21,9 +21,9 @@ _Array = NDArray[Any]
 _F32 = np.float32
 _ZERO, _ONE, _TWO = _F32(0), _F32(1), _F32(2)
 # Steps by the rule's own weights, and the last of them; with edges, and after what a parabola makes
-# of one, or a smooth power's step, none more is due.
+# of one, or a smooth power's step, none more is due, in float32 and float64.
 _STEPS, _NEAR = 8, _F32(1e-3)
-_MORE_STEPS, _SETTLED = 6, _F32(5e-4)
+_MORE_STEPS, _SETTLED = 6, (5e-4, 1e-6)
 # Slopes at edges, at least.
 _FLAT = _F32(1e-3)
 
@@ -41,7 +41,7 @@ def level_step(mass: Any, rate: Any, exponent: int) -> Any:
 def rough_levels(x: _Array, measure: _Array, exponent: int, level: _Array) -> None:
     """Levels (n) of scores (m, G, n) by the rule's own weights."""
     _lower_bound(x, measure, exponent, level)
-    masses = np.empty((2, x.shape[1], len(level)), _F32)
+    masses = np.empty((2, x.shape[1], len(level)), x.dtype)
     for _ in range(_STEPS):
         _rule_masses(x, measure, exponent, level, masses)
         largest = _ZERO
@@ -59,22 +59,23 @@ def step_with_edges(
 ) -> None:
     """Steps with what the rule's own weights miss of panels with an edge, `near_edges`."""
     panels, row, series, checks, _ = edges
-    masses = np.empty((2, x.shape[1], len(level)), _F32)
-    base = gathered(rules[3], np.zeros(x.shape[1], _F32), panels)
+    masses = np.empty((2, x.shape[1], len(level)), x.dtype)
+    base = gathered(rules[3], np.zeros(x.shape[1], x.dtype), panels)
     rule = rules[2] if len(base) == 1 else rules[1]
+    scale, settled = x.dtype.type(1 / exponent), _SETTLED[0] if x.itemsize == 4 else _SETTLED[1]
     for _ in range(_MORE_STEPS if len(row) else 0):
-        shift, found = moved(edges, level, _ONE / _F32(exponent)), np.zeros((2, len(row)), _F32)
+        shift, found = moved(edges, level, scale), np.zeros((2, len(row)), x.dtype)
         pieces, roots = find_pieces(checks, series, rules[0][3], shift, exponent > 1)
         piece_masses(series, shift, pieces, base, rule, exponent, found)
         _rule_masses(x, measure, exponent, level, masses)
         for k in pieces[0]:
             for n in range(2):
                 masses[n, panels[k], row[k]] = found[n, k]
-        bend = np.zeros(len(level), _F32)
+        bend = np.zeros(len(level), x.dtype)
         for n in range(len(roots[0]) if exponent == 1 else 0):
             k = roots[0][n]
             bend[row[k]] += base[0, k] / max(roots[1][n], _FLAT)
-        if _curved(masses, bend, exponent, level) < _SETTLED:
+        if _curved(masses, bend, exponent, level) < settled:
             break
 
 
@@ -92,7 +93,7 @@ def near_edges(x: _Array, level: _Array, rules: Any, scale: Any, margin: Any) ->
 def moved(edges: Any, level: _Array, scale: Any) -> _Array:
     """By how much values in panels are less than when these were found."""
     row = edges[1]
-    shift = np.empty(len(row), _F32)
+    shift = np.empty(len(row), level.dtype)
     for k in range(len(row)):
         shift[k] = scale * (level[row[k]] - edges[4][row[k]])
     return shift
@@ -105,7 +106,7 @@ def _newton(masses: _Array, exponent: int) -> Any:
     for g in range(masses.shape[1]):
         mass += masses[0, g]
         rate += masses[1, g]
-    return _F32(level_step(mass, rate, exponent)), rate
+    return masses.dtype.type(level_step(mass, rate, exponent)), rate
 
 
 @compiled
@@ -126,9 +127,9 @@ def _lower_bound(x: _Array, measure: _Array, exponent: int, level: _Array) -> No
     """The best of Jensen's bounds over all nodes, each panel, each node: the mass is at least 1."""
     for i in range(len(level)):
         level[i] = -np.inf
-    whole, total = np.zeros(len(level), _F32), _ZERO
+    whole, total = np.zeros(len(level), x.dtype), _ZERO
     for g in range(x.shape[1]):
-        mean, share = np.zeros(len(level), _F32), _ZERO
+        mean, share = np.zeros(len(level), x.dtype), _ZERO
         for j in range(x.shape[0]):
             loss = _loss(measure[j, g], exponent)
             share += measure[j, g]
@@ -154,7 +155,7 @@ def _loss(share: Any, exponent: int) -> Any:
 @compiled
 def _rule_masses(x: _Array, measure: _Array, exponent: int, level: _Array, masses: _Array) -> None:
     """Masses and their rates (2, G, n) by the rule's own weights."""
-    scale = _ONE / _F32(exponent)
+    scale = x.dtype.type(1 / exponent)
     for g in range(x.shape[1]):
         for i in range(len(level)):
             masses[0, g, i] = masses[1, g, i] = 0

@@ -24,7 +24,7 @@ _BLOCK, _NUMBERS, _LEAST = 128, 2**22, 16
 # By how much levels may move until panels near an edge are looked for again.
 _MARGIN = _F32(0.05)
 # Units of rounding by which a mass may be wrong, and how often its level is moved for that.
-_CLOSE, _AGAIN = _F32(8 * np.finfo(np.float32).eps), 12
+_CLOSE, _AGAIN = 8, 12
 
 
 @compiled
@@ -43,15 +43,16 @@ def weigh_rows(
     size = max(_LEAST, min(_BLOCK, _NUMBERS // (f.shape[0] * f.shape[1])))
     for start in range(rows[0], rows[1], size):
         some = slice(start, min(start + size, rows[1]))
-        x, top = f[:, :, some].copy(), np.zeros(some.stop - start, _F32)
+        x, top = f[:, :, some].copy(), np.zeros(some.stop - start, f.dtype)
         out = weights[:, :, some], lowered[:, :, some], np.empty((2, len(top)))
-        at = np.zeros(len(top), _F32)
+        at = np.zeros(len(top), f.dtype)
         if normalized:
             _lower(x, top)
             _normalize(x, measure, rules, exponent, at, out)
         else:
-            edges = near_edges(x, at, rules, _F32(scale), _ZERO)
-            _weigh(x, measure, rules, exponent, _F32(scale), edges, at, out)
+            unit = f.dtype.type(scale)
+            edges = near_edges(x, at, rules, unit, _ZERO)
+            _weigh(x, measure, rules, exponent, unit, edges, at, out)
         for i in range(len(top)):
             level[start + i], mass[start + i] = at[i] + top[i], out[2][0, i]
 
@@ -76,7 +77,7 @@ def _normalize(
     x: _Array, measure: _Array, rules: Any, exponent: int, level: _Array, out: Any
 ) -> None:
     """Levels, and weights whose sum is 1."""
-    scale = _ONE / _F32(exponent)
+    scale = x.dtype.type(1 / exponent)
     rough_levels(x, measure, exponent, level)
     edges = near_edges(x, level, rules, scale, _MARGIN)
     step_with_edges(x, measure, rules, exponent, edges, level)
@@ -104,7 +105,7 @@ def _weigh(
     for i in range(len(level)):
         mass[i] = rate[i] = 0
     for g in range(x.shape[1]):
-        some = np.zeros((2, len(level)), _F32)
+        some = np.zeros((2, len(level)), x.dtype)
         for j in range(x.shape[0]):
             share, values, low, high = measure[j, g], x[j, g], lowered[j, g], weights[j, g]
             for i in range(len(level)):
@@ -128,7 +129,7 @@ def _mend(edges: Any, shift: _Array, measure: _Array, rules: Any, exponent: int,
     panels, row, series, checks, _ = edges
     own, from_series = rules[0][0], rules[0][4]
     pieces, _ = find_pieces(checks, series, rules[0][3], shift, exponent > 1)
-    moments = np.zeros((2, len(own), len(row)), _F32)
+    moments = np.zeros((2, len(own), len(row)), own.dtype)
     piece_moments(series, shift, pieces, rules[1], exponent, moments)
     found, found_lowered = np.dot(from_series, moments[0]), np.dot(from_series, moments[1])
     count, columns = 0, np.empty(len(pieces[0]), np.int64)
@@ -152,15 +153,16 @@ def _settle(
 ) -> None:
     """Moves levels to where masses are 1 to rounding, and weights along with them."""
     weights, lowered, mass, rate = out[0], out[1], out[2][0], out[2][1]
-    step, to, other = np.empty(len(level), _F32), np.empty(1, _F32), np.empty((2, 1))
+    step, to, other = np.empty_like(level), np.empty(1, level.dtype), np.empty((2, 1))
+    close = _CLOSE * np.finfo(level.dtype).eps
     # Slices, as out has, so that all is compiled once.
-    room = np.empty((2 * len(weights), weights.shape[1], 2), _F32)[:, :, :1]
+    room = np.empty((2 * len(weights), weights.shape[1], 2), level.dtype)[:, :, :1]
     found = room[: len(weights)], room[len(weights) :], other
     for i in range(len(level)):
         here = slice(i, i + 1)
         for _ in range(_AGAIN):
             step[i] = level_step(mass[i], rate[i], exponent)
-            if abs(mass[i] - 1) <= _CLOSE:
+            if abs(mass[i] - 1) <= close:
                 break
             to[0], alone = level[i] + step[i], x[:, :, here].copy()
             edges = near_edges(alone, to, rules, scale, _ZERO)

@@ -1,11 +1,10 @@
-r"""Effective weights of short powers and their normalisers, in float32 on the CPU.
+r"""Effective weights of short powers and their normalisers, on the CPU.
 
 What `effective` and `normalizer` do for any tensors, here in loops compiled by numba: of hundreds
 of short operations on the few panels with an edge most costs more than its work, and passes over
 all nodes go through memory.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -20,14 +19,17 @@ from .arguments import in_eager, in_memory
 from .edges import panel_rule
 from .patience import while_compiling
 from .quadrature import gauss_legendre
+from .team import by_threads
 from .truncated import Power
 
 __all__ = ["Weighed", "is_for_loops", "weigh"]
 
 # Exponents that the loops know.
 _EXPONENTS = (1, 2, 3, 4)
-# What is constant but for rounding.
-_FLAT = 1e-5
+# For how many numbers loops are compiled: in float64, too, only where much is to be gained by it.
+_LEAST = {torch.float32: 1, torch.float64: 2**14}
+# Units of rounding by which what is constant may vary.
+_FLAT = 100
 # Fewer numbers are not worth a thread, which takes a tenth of a millisecond to begin.
 _NUMBERS = 50_000
 # Into how many parts a thread's share of the rows goes.
@@ -54,9 +56,9 @@ class Weighed(NamedTuple):
 
 def is_for_loops(x: Tensor, measure: Tensor, of: Power) -> bool:
     """Whether `weigh` is for these inputs, whose values can be looked at for nothing."""
-    if isinstance(of.eps, Tensor) or of.exponent not in _EXPONENTS or x.dtype != torch.float32:
+    if isinstance(of.eps, Tensor) or of.exponent not in _EXPONENTS or x.dtype not in _LEAST:
         return False
-    shared = measure.shape == (*x.shape[:-1], 1) and x.numel() > 0
+    shared = measure.shape == (*x.shape[:-1], 1) and x.numel() >= _LEAST[x.dtype]
     return shared and in_eager() and in_memory(x) and _loops() is not None
 
 
@@ -75,28 +77,26 @@ def weigh(x: Tensor, measure: Tensor, of: Power, normalized: bool) -> Weighed:
     shapes = (rows,), x.shape, x.shape, (rows,)
     found = Weighed(*(x.new_empty(shape) for shape in shapes))
     out = tuple(part.numpy() for part in found)
-    rules = _rules(len(x), exponent)
+    rules = _rules(len(x), exponent, x.dtype)
     rules = *rules, _base_series(shares, *rules[0][:2])
     given = values, shares, rules, exponent, float(of.eps), normalized
     count, some = min(torch.get_num_threads(), x.numel() // _NUMBERS), _loops().weigh_rows
-    # More parts than threads: after an operation of torch its own threads spin for a while, and
-    # what shares a core with one gets less done.
+    # More parts than threads: some rows take longer than others, and some threads begin late.
     parts = 1 if count < 2 else _PARTS * count
     ends = list(pairwise(rows * i // parts for i in range(parts + 1)))
-    with while_compiling(some):
+    with while_compiling(some, values.dtype):
         if parts == 1:
             some(*given, *ends, out)
-            return found
-        # Threads that end with the call: others would not outlive a fork.
-        with ThreadPoolExecutor(count) as pool:
-            list(pool.map(lambda pair: some(*given, pair, out), ends))
+        else:
+            by_threads(lambda pair: some(*given, pair, out), ends, count)
     return found
 
 
 def _base_series(shares: _Array, own: _Array, to_series: _Array) -> _Array:
     """Coefficients (m, G) of a base known at nodes; the first alone where panels have constants."""
     found = to_series @ (shares / own.reshape(-1, 1))
-    is_flat = (abs(found[1:]).sum(0) <= _FLAT * abs(found[0])).all()
+    rounding = _FLAT * np.finfo(found.dtype).eps
+    is_flat = (abs(found[1:]).sum(0) <= rounding * abs(found[0])).all()
     return np.ascontiguousarray(found[:1] if is_flat else found)
 
 
@@ -110,14 +110,14 @@ def _loops() -> Any:
 
 
 @cache
-def _rules(order: int, exponent: int) -> Any:
+def _rules(order: int, exponent: int, dtype: torch.dtype) -> Any:
     """What the loops call rules, but for the base.
 
     Of panels the rule's weights, what leads from values to a series and to values at check points,
     these points, and what leads back; then nodes and weights on [0, 1], exact for the power of a
     polynomial times another, and for the power alone.
     """
-    like = torch.empty((), dtype=torch.float32)
+    like = torch.empty((), dtype=dtype)
     rule, degree = panel_rule(order, like), order - 1
     series = rule.coefficients
     panel = rule.weights, series, rule.checks, rule.points, series.T

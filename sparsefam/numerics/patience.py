@@ -12,9 +12,13 @@ _SECONDS = 5.0
 _TEXT = "sparsefam compiles its loops, once for this installation: this may take half a minute"
 
 
-def while_compiling(function: Any) -> AbstractContextManager[None]:
-    """For calls of a function of numba's: says on a terminal why the first one takes so long."""
-    return nullcontext() if function.overloads or not sys.stderr.isatty() else _announced()
+def while_compiling(function: Any, dtype: Any) -> AbstractContextManager[None]:
+    """For calls of a function of numba's: says on a terminal why the first one takes so long.
+
+    Its first argument is an array of the dtype, for each of which it is compiled anew.
+    """
+    known = any(str(types[0].dtype) == str(dtype) for types in function.overloads)
+    return nullcontext() if known or not sys.stderr.isatty() else _announced()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ _Array = NDArray[Any]
 _F32 = np.float32
 _ZERO, _ONE, _TWO = _F32(0), _F32(1), _F32(2)
 # What is near an edge, as in `edges`.
-_BEYOND = _F32(16)
+_BEYOND = 16
 
 
 @compiled
@@ -38,9 +38,9 @@ def near_panels(x: _Array, level: _Array, scale: Any, margin: Any) -> Any:
     Of each its number, its row, and the values at its nodes (m, K).
     """
     order, count, size = x.shape
-    low, high = np.empty(size, _F32), np.empty(size, _F32)
+    low, high = np.empty(size, x.dtype), np.empty(size, x.dtype)
     panels, rows = np.empty(count * size, np.int64), np.empty(count * size, np.int64)
-    slack, n = _BEYOND / _F32(order * order), 0
+    slack, n = x.dtype.type(_BEYOND / (order * order)), 0
     for g in range(count):
         for i in range(size):
             low[i] = high[i] = x[0, g, i]
@@ -52,7 +52,7 @@ def near_panels(x: _Array, level: _Array, scale: Any, margin: Any) -> Any:
             edge, away = level[i] - _ONE / scale, (high[i] - low[i]) * slack + margin
             panels[n], rows[n] = g, i
             n += low[i] < edge + away and high[i] > edge - away
-    u = np.empty((order, n), _F32)
+    u = np.empty((order, n), x.dtype)
     for j in range(order):
         for k in range(n):
             u[j, k] = _ONE + scale * (x[j, panels[k], rows[k]] - level[rows[k]])
@@ -74,9 +74,9 @@ def piece_masses(
     Times a base whose series (m, K) belong to columns, too; of a constant one the first row serves.
     """
     column, ends = pieces
-    own, value = gathered(coefficients, shift, column), np.empty((3, len(column)), _F32)
-    share, other = gathered(base, np.zeros_like(shift), column), np.empty((3, len(column)), _F32)
-    found = np.zeros((2, len(column)), _F32)
+    own, share = gathered(coefficients, shift, column), gathered(base, np.zeros_like(shift), column)
+    value, other = np.empty((3, len(column)), own.dtype), np.empty((3, len(column)), own.dtype)
+    found = np.zeros((2, len(column)), own.dtype)
     for q in range(len(rule[0])):
         sum_values(own, ends, rule[0][q], value)
         if len(base) > 1:
@@ -98,9 +98,10 @@ def piece_moments(
 ) -> None:
     """Adds integrals of both powers times Chebyshev polynomials to those of columns (2, m, K)."""
     column, ends = pieces
-    own, value = gathered(coefficients, shift, column), np.empty((3, len(column)), _F32)
-    found = np.zeros((2, len(own), len(column)), _F32)
-    heights, basis = np.empty((2, len(column)), _F32), np.empty((2, len(column)), _F32)
+    own = gathered(coefficients, shift, column)
+    kind, value = own.dtype, np.empty((3, len(column)), own.dtype)
+    found = np.zeros((2, len(own), len(column)), kind)
+    heights, basis = np.empty((2, len(column)), kind), np.empty((2, len(column)), kind)
     for q in range(len(rule[0])):
         sum_values(own, ends, rule[0][q], value)
         for i in range(len(column)):

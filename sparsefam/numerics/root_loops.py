@@ -22,8 +22,8 @@ _TINY = _F32(np.finfo(np.float32).tiny)
 # How far from a check point the vertex of the parabola through it may lie, as in `edges`.
 _REACH = _F32(1.2)
 _BEND = _F32(1.2**2 / 8)
-# Steps to a vertex, and to one of several roots, before the last one.
-_STEPS = 2
+# Steps to a vertex, and from near a root to it, in float32 and float64.
+_STEPS, _LAST_STEPS = 2, (1, 3)
 
 
 @compiled
@@ -60,8 +60,9 @@ def _brackets(
     for k in range(len(shift)):
         size += 2 * len(points) if seen[2, k] > 0 or seen[1, k] > 1 else 1
     column, first = np.empty(size, np.int64), np.ones(size, np.bool_)
-    sign, x, ends = np.empty(size, _F32), np.empty(size, _F32), np.empty((2, size), _F32)
-    values = np.zeros((6, size), _F32)
+    kind = checks.dtype
+    sign, x, ends = np.empty(size, kind), np.empty(size, kind), np.empty((2, size), kind)
+    values = np.zeros((6, size), kind)
     for k in range(checks.shape[1]):
         if seen[2, k] > 0 or seen[1, k] > 1:
             at = sign[n:], x[n:], ends[:, n:], values[:, n:]
@@ -95,7 +96,7 @@ def _fill_values(u: _Array, shift: Any, after: int, values: _Array) -> None:
 @compiled
 def _signs(checks: _Array, shift: _Array) -> _Array:
     """How many values are positive, how often signs change, how many dips may be hidden (3, K)."""
-    found = np.zeros((3, len(shift)), _F32)
+    found = np.zeros((3, len(shift)), shift.dtype)
     for k in range(len(shift)):
         first, second = checks[0, k] > shift[k], checks[1, k] > shift[k]
         found[0, k] = (_ONE if first else _ZERO) + (_ONE if second else _ZERO)
@@ -160,7 +161,7 @@ def _scan(checks: _Array, points: _Array, coefficients: _Array, shift: Any, at: 
     there is no other.
     """
     sign, x, ends, values = at
-    n, last, u = 0, -_TWO, np.empty(len(points), _F32)
+    n, last, u = 0, -_TWO, np.empty(len(points), points.dtype)
     for c in range(len(points)):
         u[c] = checks[c] - shift
     for c in range(1, len(points)):
@@ -190,7 +191,7 @@ def _vertex(u: _Array, c: int, coefficients: _Array, shift: Any) -> Any:
     """Where the slope of a polynomial vanishes next to a check point; value and curvature."""
     left, mid, right = u[c - 1], u[c], u[c + 1]
     turn = c + (left - right) / (_TWO * (left + right - _TWO * mid))
-    x = _F32(-math.cos(math.pi / (len(u) - 1) * turn))
+    x = u.dtype.type(-math.cos(math.pi / (len(u) - 1) * turn))
     for _ in range(_STEPS):
         value, rate, curve = series_at(coefficients, x)
         step = min(max(x - rate / curve, -_ONE), _ONE) - x
@@ -200,21 +201,23 @@ def _vertex(u: _Array, c: int, coefficients: _Array, shift: Any) -> Any:
 
 @compiled
 def _refine(own: _Array, sign: _Array, x: _Array, ends: _Array) -> Any:
-    """Roots of polynomials (m, n) by a step from nearby, in place; how steep these are there."""
-    parts = np.zeros((6, len(x)), _F32)
-    sum_series(own, x, parts)
-    for i in range(len(x)):
-        value, rate, curve, before = parts[0, i], parts[1, i], parts[2, i], x[i]
-        step = _parabola_step(value, rate, curve, sign[i])
-        x[i] = min(max(before + step, ends[0, i]), ends[1, i])
-        parts[3, i] = abs(rate + curve * (x[i] - before))
+    """Roots of polynomials (m, n) by steps from nearby, in place; how steep these are there."""
+    parts = np.empty((6, len(x)), x.dtype)
+    for _ in range(_LAST_STEPS[0] if x.itemsize == 4 else _LAST_STEPS[1]):
+        parts[:] = 0
+        sum_series(own, x, parts)
+        for i in range(len(x)):
+            value, rate, curve, before = parts[0, i], parts[1, i], parts[2, i], x[i]
+            step = _parabola_step(value, rate, curve, sign[i])
+            x[i] = min(max(before + step, ends[0, i]), ends[1, i])
+            parts[3, i] = abs(rate + curve * (x[i] - before))
     return parts[3]
 
 
 @compiled
 def _between(column: _Array, sign: _Array, x: _Array, first: _Array) -> Any:
     """Pieces from roots that stand in rising order in each column."""
-    found, ends, n = np.empty(2 * len(x), np.int64), np.empty((2, 2 * len(x)), _F32), 0
+    found, ends, n = np.empty(2 * len(x), np.int64), np.empty((2, 2 * len(x)), x.dtype), 0
     for i in range(len(x)):
         if sign[i] > 0:
             ends[0, n] = -_ONE if first[i] else x[i - 1]

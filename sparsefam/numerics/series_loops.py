@@ -20,7 +20,7 @@ _ZERO, _TWO, _FOUR = _F32(0), _F32(2), _F32(4)
 @compiled
 def gathered(coefficients: _Array, shift: _Array, column: _Array) -> _Array:
     """The coefficients of some columns less their shifts, (m, n)."""
-    found = np.empty((len(coefficients), len(column)), _F32)
+    found = np.empty((len(coefficients), len(column)), coefficients.dtype)
     for j in range(len(coefficients)):
         for i in range(len(column)):
             found[j, i] = coefficients[j, column[i]]

@@ -14,7 +14,6 @@ large ones most of the time goes into memory.
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .patience import while_compiling
+from .team import by_threads
 
 __all__ = ["Rows", "integrate", "is_available", "is_fitted", "pull_back"]
 
@@ -146,12 +146,10 @@ def integrate(
         found: int = some(loc[part], scale_tril[part], *rest, tuple(x[part] for x in rows))
         return found
 
-    with while_compiling(some):
+    with while_compiling(some, loc.dtype):
         if count < 2:
             return rows, some(loc, scale_tril, *rest, tuple(rows)) == len(loc)
-        # Threads that end with the call: others would not outlive a fork.
-        with ThreadPoolExecutor(count) as pool:
-            return rows, sum(pool.map(part, _slices(len(loc), count))) == len(loc)
+        return rows, sum(by_threads(part, _slices(len(loc), count), count)) == len(loc)
 
 
 def _new_rows(count: int, dim: int, size: int, sloped: bool) -> Rows:
