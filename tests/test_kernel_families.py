@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
-from sparsefam.distributions.kernel_thinning import thinned
+from sparsefam.distributions.kernel_refinement import thinned
 from sparsefam.numerics.panels import Axis, errors
 
 WIDTH = 0.1

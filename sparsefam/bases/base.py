@@ -53,6 +53,13 @@ class Basis(nn.Module, ABC):
         """
         return None
 
+    def in_float64(self, t: Tensor) -> Tensor:
+        """The values (..., N) at locations in float64, to which all tensors are taken."""
+        tensors = chain(self.named_parameters(), self.named_buffers())
+        state = {name: x.double() for name, x in tensors if x.is_floating_point()}
+        values: Tensor = torch.func.functional_call(self, state, (t,))
+        return values
+
     def own(self, t: Tensor) -> Tensor:
         """Evaluates each function at locations of its own.
 

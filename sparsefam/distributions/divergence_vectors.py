@@ -144,7 +144,7 @@ def _kl_of_kernels(p: KernelDistribution, q: Any) -> Tensor:
     """With p's own weights where q is positive at all nodes, else with plain ones."""
     panels = _cut(p.panels, q)
     nodes, log_p, log_q = _logs_at(panels, p, q)
-    weights = p._weights_on(panels).reshape(nodes.shape[0], *p.batch_shape)
+    weights = p._weights_on(panels).to(p.weights).reshape(nodes.shape[0], *p.batch_shape)
     outside = log_q == -math.inf
     value = -(weights * torch.where(outside, 0.0, log_q)).sum(0) - p.entropy()
     missed = (outside & (log_p > -math.inf)).any(0)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Real
 from typing import ClassVar
 
@@ -19,21 +20,26 @@ from ..kernels import (
     kernel_matrix,
     require_kernel,
 )
-from ..numerics.arguments import require
+from ..numerics.arguments import in_eager, in_memory, require
 from ..supports import finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure
+from .kernel_mode import highest_location
 from .kernel_panels import KernelPanels
 from .kernel_tails import require_moment, require_resolved
+from .once import once
 
 __all__ = ["KernelDistribution"]
 
 # Errors of the polynomials on panels, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
+# In float32 of numbers where large weights cancel, which takes few nodes in any case.
+_OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that panels must resolve them, too.
 _PEAKED = 1.2
-_MODE_STEPS = 40
 _MARGIN = 4.0
+# From here on the last bit of a score in float32 is more than a millionth.
+_LARGE = 16.0
 
 
 class KernelDistribution(SparseDistribution):
@@ -90,7 +96,7 @@ class KernelDistribution(SparseDistribution):
 
     def _find_panels(self, tolerance: float | None) -> KernelPanels:
         rough, fine = _TOLERANCE.get(self._points.shape[-1], _TOLERANCE[3])
-        if tolerance is None:
+        if by_default := tolerance is None:
             tolerance = fine if self.weights.dtype == torch.float64 else rough
         if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
@@ -106,7 +112,10 @@ class KernelDistribution(SparseDistribution):
         def growth(deviation: Tensor) -> Tensor:
             return self._growth(_MARGIN * norm * deviation)
 
-        panels = KernelPanels.find(self.kernel, self._points, base, float(tolerance), growth)
+        find = partial(KernelPanels.find, self.kernel, self._points, base, growth=growth)
+        panels = find(tolerance=float(tolerance))
+        if by_default and panels.is_wide and not self.event_shape and tolerance > _OF_WIDE:
+            panels = find(tolerance=_OF_WIDE)
         if self.event_shape or not squares:
             return panels
         with torch.no_grad():
@@ -132,18 +141,41 @@ class KernelDistribution(SparseDistribution):
         located = t if self.event_shape else t.unsqueeze(-1)
         return expansion(self.kernel, self._points, self.weights, located, self.batch_shape)
 
+    @once
+    def _scores(self) -> Tensor:
+        """f at its own nodes, (m, G, R), in the dtype in which all sums over nodes are made.
+
+        For densities in float32 it is float64 where kernels are so wide that large weights cancel
+        in these sums, and where scores are so large that their last bits count, if that can be
+        looked at for nothing.
+        """
+        dtype = torch.float64 if self.panels.is_wide else self.weights.dtype
+        found = self._scores_in(dtype, self.panels)
+        if dtype == torch.float32 and in_eager() and in_memory(found) and found.numel():
+            low, high = found.detach().aminmax()
+            if max(-float(low), float(high)) > _LARGE:
+                return self._scores_in(torch.float64, self.panels)
+        return found
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """In which all sums over nodes are made."""
+        return self._scores.dtype
+
     def _scores_on(self, panels: KernelPanels) -> Tensor:
         """f at the nodes of panels, a column for each density, (m, G, R)."""
+        return self._scores if panels is self.panels else self._scores_in(self._dtype, panels)
+
+    def _scores_in(self, dtype: torch.dtype, panels: KernelPanels) -> Tensor:
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
-        weights = self.weights.double() if self.panels.is_wide else self.weights
-        matrix = matrix.to(weights)
+        weights, matrix = self.weights.to(dtype), matrix.to(dtype)
         if matrix.dim() == 2:
             scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
         else:
             scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
-        return scores.to(self.weights.dtype).reshape(*panels.measure.shape, -1)
+        return scores.reshape(*panels.measure.shape, -1)
 
     @property
     def _mass(self) -> Tensor:
@@ -205,7 +237,7 @@ class KernelDistribution(SparseDistribution):
         if order < 1:
             raise ValueError(f"order must be at least 1, got {order}")
         panels = self.panels.with_order(order)
-        weights = self._weights_on(panels)
+        weights = self._weights_on(panels).to(self.weights.dtype)
         count = len(panels.nodes)
         nodes = panels.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
         nodes = nodes.expand(count, *self.batch_shape, -1)
@@ -216,16 +248,19 @@ class KernelDistribution(SparseDistribution):
         """Expectations (*batch, N) of functions with values (Q, N) at nodes, centred gradients."""
         weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
         sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
-        return (sums[:, :-1] / sums[:, -1:]).reshape(*self.batch_shape, values.shape[1])
+        means = (sums[:, :-1] / sums[:, -1:]).to(self.weights.dtype)
+        return means.reshape(*self.batch_shape, values.shape[1])
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
-        nodes = panels.nodes.to(self.weights)
-        values: Tensor = psi(nodes if self.event_shape else nodes.squeeze(-1))
+        nodes = panels.nodes if self.event_shape else panels.nodes.squeeze(-1)
+        if self._dtype != self.weights.dtype:
+            return psi.in_float64(nodes)
+        values: Tensor = psi(nodes.to(self.weights))
         return values
 
     def _moment(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Expectation of a function from nodes (Q, D) to (Q, N)."""
-        return self._means(function(self.panels.nodes.to(self.weights)), self.panels)
+        return self._means(function(self.panels.nodes.to(self._dtype)), self.panels)
 
     @property
     def mean(self) -> Tensor:
@@ -245,56 +280,14 @@ class KernelDistribution(SparseDistribution):
         """Covariance (*batch, D, D), also of a single number; a ValueError where there is none."""
         require_moment(self, 2)
         mean = self._moment(lambda t: t)
-        nodes = self.panels.nodes.to(self.weights)
+        nodes = self.panels.nodes.to(self._dtype)
         offset = nodes - mean.unsqueeze(-2)
         weights = self._weights_on(self.panels).reshape(len(nodes), -1).T
         weights = weights.reshape(*self.batch_shape, len(nodes), 1)
-        return (weights * offset).mT @ offset
-
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
-
-        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
-
-        The expectations are under the $\beta$-escort; default $\beta = 2 - \alpha$.
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
-        """
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
-        panels = self.panels.for_basis(phi).for_basis(psi)
-        weights = self._power_weights_on(panels, beta).flatten(0, 1).T
-        left, right = self._values_of(phi, panels), self._values_of(psi, panels)
-        total = weights.sum(-1, keepdim=True)
-        # Both centred: a constant has no covariance to the last digit.
-        left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
-        found = (weights.unsqueeze(-1) * left).mT @ right
-        return found.reshape(*self.batch_shape, *found.shape[1:])
-
-    def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:
-        """Weights (m, G, R) of p^beta relative to the base."""
-        raise NotImplementedError
+        return ((weights * offset).mT @ offset).to(self.weights.dtype)
 
     @property
     @torch.no_grad()
     def mode(self) -> Tensor:
         """Where the density is largest (*batch, *event), by search from the best node."""
-        nodes, _ = self.quadrature(1)
-        log = self.log_prob(nodes)
-        best = log.argmax(0, keepdim=True)
-        dim = self._points.shape[-1]
-        lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
-        t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
-        width = torch.stack([axis.breaks.diff().amax() for axis in self.panels.axes]).to(t)
-        steps = torch.cartesian_prod(*[torch.linspace(-1, 1, 5).to(t)] * dim)
-        steps = steps.reshape(-1, *(1,) * len(self.batch_shape), dim)
-        for _ in range(_MODE_STEPS):
-            tried = t + width * steps
-            log = self.log_prob(tried if self.event_shape else tried.squeeze(-1))
-            best = log.argmax(0, keepdim=True).unsqueeze(-1).expand(1, *self.batch_shape, dim)
-            t, width = tried.gather(0, best), width * 0.6
-        t = t.squeeze(0)
-        return t if self.event_shape else t.squeeze(-1)
+        return highest_location(self)

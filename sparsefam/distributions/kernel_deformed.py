@@ -41,7 +41,8 @@ class KernelDeformedExp(KernelFamily):
         alpha: Entropic index in (1, 2], a number or (*batch).
         normalization: "inside" or "outside".
         tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
-            float32 and 1e-11 in float64 for numbers, less in more dimensions.
+            float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
+            float64 for numbers, less in more dimensions.
         panels: `panels` of another density with the same kernel, inducing points, base and dtype,
             whose nodes are then shared; default: found anew. Compiled graphs need it.
         validate_args: As in torch.distributions.
@@ -90,7 +91,7 @@ class KernelDeformedExp(KernelFamily):
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
 
     def _require_support(self) -> None:
-        alive = self._batched(self._parts.mass.detach() > 0)
+        alive = (self._parts.mass.detach() > 0).reshape(self.batch_shape)
         if not torch.compiler.is_compiling() and not torch._is_all_true(alive):
             raise ValueError(
                 "weights must be such that 1 + (alpha - 1) f is positive somewhere "
@@ -107,7 +108,7 @@ class KernelDeformedExp(KernelFamily):
     def _power(self) -> Power:
         if self._fixed_alpha is not None:
             return Power(self._fixed_alpha - 1)
-        return Power((self.alpha - 1).reshape(-1))
+        return Power((self.alpha - 1).reshape(-1).to(self._dtype))
 
     @once
     def _parts(self) -> Parts:

@@ -31,7 +31,8 @@ class KernelExp(KernelFamily):
         base: $q_0$: a univariate distribution, or for vectors an `Independent` or a sequence of
             them; default uniform on [0, 1] in each dimension. It is constant.
         tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
-            float32 and 1e-11 in float64 for numbers, less in more dimensions.
+            float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
+            float64 for numbers, less in more dimensions.
         panels: `panels` of another density with the same kernel, inducing points, base and dtype,
             whose nodes are then shared; default: found anew. Compiled graphs need it.
         validate_args: As in torch.distributions.

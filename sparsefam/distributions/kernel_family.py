@@ -22,7 +22,7 @@ class KernelFamily(KernelLine):
     """A kernel family with everything that a density here has."""
 
     _per_batch: ClassVar[tuple[str, ...]] = (
-        *("_parts", "_parts_detached"),
+        *("_scores", "_scores_detached", "_parts", "_parts_detached"),
         *("_intervals", "_intervals_detached"),
     )
 

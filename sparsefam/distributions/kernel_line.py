@@ -32,7 +32,7 @@ class KernelLine(KernelPower):
             return self.weights.new_empty(*self.batch_shape, 1, 2)
         with torch.no_grad():
             pieces = edge_pieces(self._offsets_on(self.panels), self._power)
-            breaks = self.panels.axes[0].breaks.to(self.weights)
+            breaks = self.panels.axes[0].breaks.to(pieces.lower)
             shape = (len(pieces.lower), len(breaks) - 1, -1)
             lower, upper = (end.reshape(shape).permute(2, 1, 0) for end in pieces)
             low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
@@ -43,7 +43,7 @@ class KernelLine(KernelPower):
                 for y in (lower, upper)
             ]
             alive = (upper > lower) & (self.panels.measure > 0).any(0).unsqueeze(-1)
-            ends = [torch.where(alive, end, math.nan) for end in ends]
+            ends = [torch.where(alive, end, math.nan).to(self.weights) for end in ends]
             found = IntervalUnion.merged(torch.stack(ends, -1).flatten(1, 2)).intervals
             most = int((~found[..., 0].isnan()).sum(-1).amax())
             found = self._polished(found[:, :most].reshape(*self.batch_shape, most, 2))
@@ -103,11 +103,11 @@ class KernelLine(KernelPower):
             return value.clone()
         first, last = self._range()
         t = value.clamp(first, last)
-        panel, y = self._place(t)
+        panel, y = self._place(t.to(torch.promote_types(t.dtype, self._dtype)))
         x, measure, power = self._panel_values(panel)
-        part = partial_masses(x, measure, power, y.reshape(-1))
-        part = part.reshape(value.shape) / self._batched(self._parts.mass)
-        found = self._mass_before(panel) + part
+        part = partial_masses(x, measure, power, y.reshape(-1).to(x))
+        part = part.reshape(value.shape) / self._parts.mass.reshape(self.batch_shape)
+        found = (self._mass_before(panel) + part).to(torch.result_type(value, self.weights))
         if value.requires_grad:
             found = attach_slope(found, value, self.prob(value))
         found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
@@ -128,7 +128,9 @@ class KernelLine(KernelPower):
         x = offsets[:, place, row.expand(panel.shape).reshape(-1)]
         power = self._power
         if isinstance(power.eps, Tensor):
-            power = power._replace(eps=self._batched(power.eps).expand(panel.shape).reshape(-1))
+            power = power._replace(
+                eps=power.eps.reshape(self.batch_shape).expand(panel.shape).reshape(-1)
+            )
         return x, self._measure(self.panels).squeeze(-1)[:, place], power
 
     def _mass_before(self, panel: Tensor) -> Tensor:
@@ -178,7 +180,9 @@ class KernelLine(KernelPower):
     def _quantiles(self, level: Tensor) -> Tensor:
         if not level.numel():
             return level.clone()
+        (end, beyond), kind = self._ends(level), level.dtype
         masses = self._panel_masses().clamp_min(0)
+        level = level.to(masses)
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
         panel = torch.searchsorted(above, level.unsqueeze(-1).contiguous()).squeeze(-1)
@@ -190,11 +194,10 @@ class KernelLine(KernelPower):
         density = measure / lengths.to(measure).T[:, panel.reshape(-1)]
         breaks = self.panels.axes[0].breaks.to(level)
         low, high = breaks[panel], breaks[panel + 1]
-        due = (own - (last - level)).clamp_min(0) * self._batched(self._parts.mass)
+        due = (own - (last - level)).clamp_min(0) * self._parts.mass.reshape(self.batch_shape)
         due = (due * 2 / (high - low)).reshape(-1)
         y = panel_quantiles(x, density, power, due).reshape(level.shape)
-        t = self._kept((low + high + (high - low) * y) / 2)
-        end, beyond = self._ends(level)
+        t = self._kept(((low + high + (high - low) * y) / 2).to(kind))
         return torch.where(beyond <= 0, end, t)
 
     def _kept(self, t: Tensor) -> Tensor:

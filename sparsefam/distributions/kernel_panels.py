@@ -15,17 +15,13 @@ from ..kernels import Kernel, kernel_matrix
 from ..numerics.arguments import require
 from ..numerics.panels import Axis, Columns, errors, find_panels, product_rule
 from .base_measure import Base, BaseMeasure
-from .kernel_thinning import thinned
+from .kernel_refinement import refined, thinned
 
 __all__ = ["KernelPanels"]
 
 _MOST_NODES = 2**18
-# How often panels are refined, and how often in vain before the rest is taken for rounding.
-_MOST_STEPS, _PATIENCE = 24, 4
-# Errors over their bounds that are no rounding.
-_ROUGH = 1e4
-# Of the tolerance, what the error of a score and the mass it moves may be.
-_SHARE = 0.2
+# Of the tolerance, what the error of a score may be, and the mass that a rule misses.
+_SHARE, _MISSED = 0.2, 0.05
 # Units of rounding by which a function may differ from a polynomial that it is.
 _ROUNDING = 100
 # Nodes along each axis at least: edges are not resolved along the first ones.
@@ -167,25 +163,31 @@ class KernelPanels:
             points: Inducing points (*B, I, 1), float64.
         """
 
-        def excess(axis: Axis) -> Tensor:
+        def rough(axis: Axis) -> Tensor:
             values = scores(axis.rule()[0].flatten())
             rounding = torch.finfo(values.dtype).eps * values.abs().amax()
             bound = _SHARE * self.tolerance + _ROUNDING * rounding
-            found = errors(scores, axis).amax(0) / bound
-            return torch.maximum(found, self._missed(scores, values, axis)) if peaked else found
+            return errors(scores, axis).amax(0) / bound
 
-        axis, worst = _refined(self.axes[0], excess)
-        columns = partial(_columns, kernel, points.flatten(0, -2), 0)
-        thin = self.base.is_flat and not peaked and 0 < worst <= 1
-        return self._along(thinned(axis, columns, worst) if thin else axis)
+        axis, worst = refined(self.axes[0], rough)
+        thinner = axis
+        if self.base.is_flat and 0 < worst <= 1:
+            columns = partial(_columns, kernel, points.flatten(0, -2), 0)
+            thinner = thinned(axis, columns, worst)
+        if peaked:
+            missed = partial(self._missed, scores)
+            thinner, axis = (refined(found, missed)[0] for found in (thinner, axis))
+        return self._along(axis if peaked and axis.size < thinner.size else thinner)
 
     def _along(self, axis: Axis) -> "KernelPanels":
-        same = axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks)
-        return self if same else KernelPanels.of_axes([axis], self.base, self.tolerance)
+        if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
+            return self
+        found = KernelPanels.of_axes([axis], self.base, self.tolerance)
+        return replace(found, is_wide=self.is_wide)
 
-    def _missed(self, scores: Callable[[Tensor], Tensor], values: Tensor, axis: Axis) -> Tensor:
+    def _missed(self, scores: Columns, axis: Axis) -> Tensor:
         """What the rule misses on panels (P,) of the mass of exponentials, over what it may."""
-        top = values.amax(-1, keepdim=True)
+        top = scores(axis.rule()[0].flatten()).amax(-1, keepdim=True)
 
         def masses(axis: Axis) -> Tensor:
             nodes, weights = axis.rule()
@@ -195,7 +197,7 @@ class KernelPanels:
 
         rough = masses(axis)
         missed = (masses(axis.halved()).unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
-        due = _SHARE * self.tolerance * rough.sum(-1, keepdim=True) / rough.shape[-1]
+        due = _MISSED * self.tolerance * rough.sum(-1, keepdim=True) / rough.shape[-1]
         found: Tensor = (missed / due).amax(0)
         return found
 
@@ -221,33 +223,17 @@ class KernelPanels:
             axis = axis.cut(breaks)
 
         def columns(t: Tensor) -> Tensor:
-            values: Tensor = psi(t.to(dtype))
+            values: Tensor = psi.in_float64(t) if self.is_wide else psi(t.to(dtype))
             return values.double().T
 
-        dtype = _dtype_of(psi)
+        dtype = torch.float64 if self.is_wide else _dtype_of(psi)
         tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
 
         def excess(axis: Axis) -> Tensor:
             largest = columns(axis.rule()[0].flatten()).abs().amax()
             return errors(columns, axis).amax(0) / (tolerance * largest)
 
-        return self._along(_refined(axis, excess)[0])
-
-
-def _refined(axis: Axis, excess: Callable[[Axis], Tensor]) -> tuple[Axis, float]:
-    """Panels for which nothing exceeds its bound, or the least that rounding lets it, and that."""
-    best, wasted, worst = _ROUGH, 0, _ROUGH
-    for _ in range(_MOST_STEPS):
-        found = excess(axis)
-        worst = float(found.amax())
-        if worst <= 1 or wasted == _PATIENCE:
-            break
-        if worst <= best / 2:
-            best, wasted = worst, 0
-        elif best < _ROUGH:
-            wasted += 1
-        axis = axis.refined(found > 1)
-    return axis, worst
+        return self._along(refined(axis, excess)[0])
 
 
 def _dtype_of(psi: Basis) -> torch.dtype:

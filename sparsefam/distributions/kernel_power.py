@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..bases import Basis
 from ..numerics.arguments import require
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
@@ -74,7 +75,7 @@ class KernelPower(KernelDistribution):
         return self._parts.mass
 
     def _measure(self, panels: KernelPanels) -> Tensor:
-        return panels.measure.unsqueeze(-1).to(self.weights)
+        return panels.measure.unsqueeze(-1).to(self._dtype)
 
     def _offsets_on(self, panels: KernelPanels) -> Tensor:
         """f - A at nodes, (m, G, R)."""
@@ -87,7 +88,7 @@ class KernelPower(KernelDistribution):
         return found
 
     def _batched(self, rows: Tensor) -> Tensor:
-        return rows.reshape(self.batch_shape)
+        return rows.reshape(self.batch_shape).to(self.weights.dtype)
 
     def _power_of(self, like: Tensor) -> Power:
         """The power with eps shaped for scores (*S, *batch)."""
@@ -101,7 +102,7 @@ class KernelPower(KernelDistribution):
         x = scores - self._batched(self._parts.level)
         inside = power.eps * x > -1
         log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
-        return torch.where(inside, log - self._batched(self._parts.mass).log(), -math.inf)
+        return torch.where(inside, log - self._batched(self._parts.mass.log()), -math.inf)
 
     # As a prediction map: p = [1 + e (g - A')]_+^(1/e) with e = 1/k, g = share f.
 
@@ -113,7 +114,7 @@ class KernelPower(KernelDistribution):
         require(
             torch.as_tensor(own != 0), "alpha", "finite for a score to be determined", self.alpha
         )
-        log_mass = self._batched(self._parts.mass).log()
+        log_mass = self._batched(self._parts.mass.log())
         return own * torch.exp(-(self.alpha - 1) * log_mass)
 
     @property
@@ -123,9 +124,9 @@ class KernelPower(KernelDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        log_mass = self._batched(self._parts.mass).log()
+        log_mass = self._parts.mass.log().reshape(self.batch_shape)
         rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
-        return rest + self._share * self._batched(self._parts.level)
+        return rest.to(self.weights.dtype) + self._share * self._batched(self._parts.level)
 
     @property
     def score(self) -> KernelExpansion:
@@ -155,7 +156,7 @@ class KernelPower(KernelDistribution):
         else:
             logs = log_integrals(offsets, self._measure(self.panels), power)
         relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
-        log_base = self.panels.base.log_density(self.panels.nodes).to(self.weights).unsqueeze(-1)
+        log_base = self.panels.base.log_density(self.panels.nodes).to(self._dtype).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
         return relative - self._means(log_base, self.panels).squeeze(-1)
 
@@ -178,6 +179,29 @@ class KernelPower(KernelDistribution):
         if power.order:
             raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
         return power._replace(ratio=power.ratio * float(beta))
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
+
+        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
+
+        The expectations are under the $\beta$-escort; default $\beta = 2 - \alpha$.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
+        """
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        panels = self.panels.for_basis(phi).for_basis(psi)
+        weights = self._power_weights_on(panels, beta).flatten(0, 1).T
+        left, right = self._values_of(phi, panels), self._values_of(psi, panels)
+        total = weights.sum(-1, keepdim=True)
+        # Both centred: a constant has no covariance to the last digit.
+        left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
+        found = ((weights.unsqueeze(-1) * left).mT @ right).to(self.weights.dtype)
+        return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def _power_weights_on(self, panels: KernelPanels, beta: Tensor | float | None) -> Tensor:
         if beta is not None and float(beta) == 1:

@@ -48,10 +48,10 @@ def _doubled(p: SparseDistribution) -> SparseDistribution:
     if p.alpha.dtype == torch.float64:
         return new
     for name, value in attributes(new).items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            setattr(new, name, value.double())
-        elif isinstance(getattr(type(p), name.removesuffix("_detached"), None), once):
+        if isinstance(getattr(type(p), name.removesuffix("_detached"), None), once):
             delattr(new, name)
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            setattr(new, name, value.double())
     if isinstance(new, KernelEscort):
         parent: Any = _doubled(new._parent)
         power = new._escorted
