@@ -9,16 +9,19 @@ from typing import Any
 __all__ = ["while_compiling"]
 
 _SECONDS = 5.0
+_called: set[tuple[Any, Any]] = set()
 _TEXT = "sparsefam compiles its loops, once for this installation: this may take half a minute"
 
 
 def while_compiling(function: Any, dtype: Any) -> AbstractContextManager[None]:
     """For calls of a function of numba's: says on a terminal why the first one takes so long.
 
-    Its first argument is an array of the dtype, for each of which it is compiled anew.
+    It is compiled anew for each dtype of its arrays.
     """
-    known = any(str(types[0].dtype) == str(dtype) for types in function.overloads)
-    return nullcontext() if known or not sys.stderr.isatty() else _announced()
+    if (function, dtype) in _called or not sys.stderr.isatty():
+        return nullcontext()
+    _called.add((function, dtype))
+    return _announced()
 
 
 @contextmanager
