@@ -86,3 +86,12 @@ def test_ties_by_rounding_are_an_error(alpha: float) -> None:
     far = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + 1e9)
     near = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None])
     assert far.loss_ == pytest.approx(near.loss_, abs=1e-4)
+
+
+def test_ties_far_from_zero_take_no_more_nodes() -> None:
+    """Panels were halved for digits that coordinates there do not have."""
+    counts = np.random.default_rng(0).poisson(6.0, 300).astype(float)[:, None]
+    given: dict[str, Any] = {"bandwidth": 0.15, "penalty": 1e-8}
+    near, far = (SparseDensity(1.0, **given).fit(counts + shift) for shift in (0.0, 1e5))
+    assert far.loss_ == pytest.approx(near.loss_, abs=1e-5)
+    assert len(far.density_.panels.nodes) < 3 * len(near.density_.panels.nodes)

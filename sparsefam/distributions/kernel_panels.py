@@ -187,7 +187,12 @@ class KernelPanels:
 
     def _missed(self, scores: Columns, axis: Axis) -> Tensor:
         """What the rule misses on panels (P,) of the mass of exponentials, over what it may."""
-        top = scores(axis.rule()[0].flatten()).amax(-1, keepdim=True)
+        nodes = axis.rule()[0].flatten()
+        values = scores(nodes)
+        top = values.amax(-1, keepdim=True)
+        # What rounding of a location, and of the score itself, does to a mass.
+        steep = (values.diff().abs() / nodes.diff()).amax()
+        rounding = torch.finfo(nodes.dtype).eps * (steep * nodes.abs().amax() + values.abs().amax())
 
         def masses(axis: Axis) -> Tensor:
             nodes, weights = axis.rule()
@@ -197,7 +202,7 @@ class KernelPanels:
 
         rough = masses(axis)
         missed = (masses(axis.halved()).unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
-        due = _MISSED * self.tolerance * rough.sum(-1, keepdim=True) / rough.shape[-1]
+        due = (_MISSED * self.tolerance / rough.shape[-1] + rounding) * rough.sum(-1, keepdim=True)
         found: Tensor = (missed / due).amax(0)
         return found
 
