@@ -145,13 +145,16 @@ class KernelDistribution(SparseDistribution):
     def _scores(self) -> Tensor:
         """f at its own nodes, (m, G, R), in the dtype in which all sums over nodes are made.
 
-        For densities in float32 it is float64 where kernels are so wide that large weights cancel
-        in these sums, and where scores are so large that their last bits count, if that can be
-        looked at for nothing.
+        For densities of numbers in float32 it is float64 where kernels are so wide that large
+        weights cancel in these sums, and where scores are so large that their last bits count, if
+        that can be looked at for nothing.
         """
-        dtype = torch.float64 if self.panels.is_wide else self.weights.dtype
+        dtype, on_line = self.weights.dtype, not self.event_shape
+        if on_line and self.panels.is_wide:
+            dtype = torch.float64
         found = self._scores_in(dtype, self.panels)
-        if dtype == torch.float32 and in_eager() and in_memory(found) and found.numel():
+        looked_at = dtype == torch.float32 and in_eager() and in_memory(found)
+        if on_line and looked_at and found.numel():
             low, high = found.detach().aminmax()
             if max(-float(low), float(high)) > _LARGE:
                 return self._scores_in(torch.float64, self.panels)
@@ -170,12 +173,14 @@ class KernelDistribution(SparseDistribution):
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
-        weights, matrix = self.weights.to(dtype), matrix.to(dtype)
+        # In vectors, too, which take too many nodes for all else to be in float64.
+        weights = self.weights.to(torch.float64 if self.panels.is_wide else dtype)
+        matrix = matrix.to(weights)
         if matrix.dim() == 2:
             scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
         else:
             scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
-        return scores.reshape(*panels.measure.shape, -1)
+        return scores.to(dtype).reshape(*panels.measure.shape, -1)
 
     @property
     def _mass(self) -> Tensor:

@@ -191,8 +191,8 @@ class KernelPanels:
         values = scores(nodes)
         top = values.amax(-1, keepdim=True)
         # What rounding of a location, and of the score itself, does to a mass.
-        steep = (values.diff().abs() / nodes.diff()).amax()
-        rounding = torch.finfo(nodes.dtype).eps * (steep * nodes.abs().amax() + values.abs().amax())
+        steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
+        rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
         def masses(axis: Axis) -> Tensor:
             nodes, weights = axis.rule()
