@@ -24,6 +24,8 @@ _ZERO, _ONE, _TWO = _F32(0), _F32(1), _F32(2)
 # of one, or a smooth power's step, none more is due, in float32 and float64.
 _STEPS, _NEAR = 8, _F32(1e-3)
 _MORE_STEPS, _SETTLED = 6, (5e-4, 1e-6)
+# Of so many rows one may be left, which goes on alone afterwards: another step of all takes longer.
+_REST = 64
 # Slopes at edges, at least.
 _FLAT = _F32(1e-3)
 
@@ -75,7 +77,7 @@ def step_with_edges(
         for n in range(len(roots[0]) if exponent == 1 else 0):
             k = roots[0][n]
             bend[row[k]] += base[0, k] / max(roots[1][n], _FLAT)
-        if _curved(masses, bend, exponent, level) < settled:
+        if _curved(masses, bend, exponent, level, settled) <= len(level) // _REST:
             break
 
 
@@ -110,16 +112,16 @@ def _newton(masses: _Array, exponent: int) -> Any:
 
 
 @compiled
-def _curved(masses: _Array, bend: _Array, exponent: int, level: _Array) -> Any:
-    """Takes steps to the root of a parabola; by how much the largest differs from Newton's."""
-    largest = _ZERO
+def _curved(masses: _Array, bend: _Array, exponent: int, level: _Array, settled: float) -> int:
+    """Takes steps to the root of a parabola; how many are not settled."""
+    left = 0
     for i in range(len(level)):
         first, rate = _newton(masses[:, :, i], exponent)
         rest = max(_ONE - _TWO * first * bend[i] / rate, _ZERO)
         step = _TWO * first / (_ONE + math.sqrt(rest))
         level[i] += step
-        largest = max(largest, abs(step - first) if exponent == 1 else abs(step))
-    return largest
+        left += (abs(step - first) if exponent == 1 else abs(step)) >= settled
+    return left
 
 
 @compiled
