@@ -73,8 +73,8 @@ def test_forks_do_not_wait_for_threads_that_are_gone() -> None:
     assert child.exitcode == 0
 
 
-def test_threads_of_torch_are_not_in_the_way() -> None:
-    """A product leaves torch's threads spinning: by them loops take no longer than after a rest."""
+def test_the_same_threads_serve_again() -> None:
+    """As torch's do; those of a pool would be others each time."""
     if team._in_openmp() is None:
         pytest.skip("torch has no GNU OpenMP here")
     before = {thread.ident for thread in threading.enumerate()}

@@ -170,6 +170,7 @@ class KernelDistribution(SparseDistribution):
         return self._scores if panels is self.panels else self._scores_in(self._dtype, panels)
 
     def _scores_in(self, dtype: torch.dtype, panels: KernelPanels) -> Tensor:
+        """The same in another dtype."""
         matrix = panels.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, panels.nodes)

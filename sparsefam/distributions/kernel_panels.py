@@ -170,14 +170,14 @@ class KernelPanels:
             return errors(scores, axis).amax(0) / bound
 
         axis, worst = refined(self.axes[0], rough)
-        thinner = axis
+        found = [axis]
         if self.base.is_flat and 0 < worst <= 1:
             columns = partial(_columns, kernel, points.flatten(0, -2), 0)
-            thinner = thinned(axis, columns, worst)
-        if peaked:
-            missed = partial(self._missed, scores)
-            thinner, axis = (refined(found, missed)[0] for found in (thinner, axis))
-        return self._along(axis if peaked and axis.size < thinner.size else thinner)
+            thin = thinned(axis, columns, worst)
+            found = [thin] if thin is axis or not peaked else [thin, axis]
+        if peaked:  # for which a thin axis may have to be halved where the other has not
+            found = [refined(axis, partial(self._missed, scores))[0] for axis in found]
+        return self._along(min(found, key=lambda axis: axis.size))
 
     def _along(self, axis: Axis) -> "KernelPanels":
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
@@ -187,21 +187,20 @@ class KernelPanels:
 
     def _missed(self, scores: Columns, axis: Axis) -> Tensor:
         """What the rule misses on panels (P,) of the mass of exponentials, over what it may."""
-        nodes = axis.rule()[0].flatten()
-        values = scores(nodes)
+        nodes, values = axis.rule()[0].flatten(), scores(axis.rule()[0].flatten())
         top = values.amax(-1, keepdim=True)
         # What rounding of a location, and of the score itself, does to a mass.
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
-        def masses(axis: Axis) -> Tensor:
-            nodes, weights = axis.rule()
-            heights = (scores(nodes.flatten()) - top).exp()
-            found: Tensor = (heights.unflatten(-1, nodes.shape) * weights).sum(-1)
+        def masses(axis: Axis, values: Tensor) -> Tensor:
+            weights = axis.rule()[1]
+            found: Tensor = ((values - top).exp().unflatten(-1, weights.shape) * weights).sum(-1)
             return found
 
-        rough = masses(axis)
-        missed = (masses(axis.halved()).unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
+        rough, finer = masses(axis, values), axis.halved()
+        fine = masses(finer, scores(finer.rule()[0].flatten()))
+        missed = (fine.unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
         due = (_MISSED * self.tolerance / rough.shape[-1] + rounding) * rough.sum(-1, keepdim=True)
         found: Tensor = (missed / due).amax(0)
         return found

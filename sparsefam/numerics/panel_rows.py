@@ -30,7 +30,7 @@ _EXPONENTS = (1, 2, 3, 4)
 _LEAST = {torch.float32: 1, torch.float64: 2**14}
 # Units of rounding by which what is constant may vary.
 _FLAT = 100
-# Fewer numbers are not worth a thread, which takes a tenth of a millisecond to begin.
+# Fewer numbers are not worth threads: those of a pool take a tenth of a millisecond to begin.
 _NUMBERS = 50_000
 # Into how many parts a thread's share of the rows goes.
 _PARTS = 4

@@ -67,7 +67,7 @@ _PATHS = {
 _DIMENSIONS = 3
 # Rows in which some center has this share of the largest expectation keep their digits.
 _SHARE = 0.25
-# Fewer pairs are not worth a thread, which takes a tenth of a millisecond to begin.
+# Fewer pairs are not worth threads: those of a pool take a tenth of a millisecond to begin.
 _PAIRS = 100_000
 
 _Array = NDArray[Any]
