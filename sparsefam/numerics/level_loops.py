@@ -46,9 +46,10 @@ def rough_levels(x: _Array, measure: _Array, exponent: int, level: _Array) -> No
     masses = np.empty((2, x.shape[1], len(level)), x.dtype)
     for _ in range(_STEPS):
         _rule_masses(x, measure, exponent, level, masses)
+        mass, rate = _summed(masses)
         largest = _ZERO
         for i in range(len(level)):
-            step, _ = _newton(masses[:, :, i], exponent)
+            step = x.dtype.type(level_step(mass[i], rate[i], exponent))
             level[i] += step
             largest = max(largest, abs(step))
         if largest < _NEAR:
@@ -102,22 +103,23 @@ def moved(edges: Any, level: _Array, scale: Any) -> _Array:
 
 
 @compiled
-def _newton(masses: _Array, exponent: int) -> Any:
-    """A step from masses and rates by panel (2, G), and the rate."""
-    mass, rate = _ZERO, _ZERO
-    for g in range(masses.shape[1]):
-        mass += masses[0, g]
-        rate += masses[1, g]
-    return masses.dtype.type(level_step(mass, rate, exponent)), rate
+def _summed(masses: _Array) -> Any:
+    """Masses and rates (n) from those by panel (2, G, n)."""
+    total = np.zeros((2, masses.shape[2]), masses.dtype)
+    for n in range(2):
+        for g in range(masses.shape[1]):
+            for i in range(masses.shape[2]):
+                total[n, i] += masses[n, g, i]
+    return total[0], total[1]
 
 
 @compiled
 def _curved(masses: _Array, bend: _Array, exponent: int, level: _Array, settled: float) -> int:
     """Takes steps to the root of a parabola; how many are not settled."""
-    left = 0
+    (mass, rate), left = _summed(masses), 0
     for i in range(len(level)):
-        first, rate = _newton(masses[:, :, i], exponent)
-        rest = max(_ONE - _TWO * first * bend[i] / rate, _ZERO)
+        first = level.dtype.type(level_step(mass[i], rate[i], exponent))
+        rest = max(_ONE - _TWO * first * bend[i] / rate[i], _ZERO)
         step = _TWO * first / (_ONE + math.sqrt(rest))
         level[i] += step
         left += (abs(step - first) if exponent == 1 else abs(step)) >= settled

@@ -44,17 +44,31 @@ def weigh_rows(
     for start in range(rows[0], rows[1], size):
         some = slice(start, min(start + size, rows[1]))
         x, top = f[:, :, some].copy(), np.zeros(some.stop - start, f.dtype)
-        out = weights[:, :, some], lowered[:, :, some], np.empty((2, len(top)))
-        at = np.zeros(len(top), f.dtype)
+        at, step = np.zeros(len(top), f.dtype), np.zeros(len(top), f.dtype)
+        # Of this block alone: side by side in memory, and in the cache.
+        out = np.empty((2, *x.shape), x.dtype), np.empty((2, len(top)))
         if normalized:
             _lower(x, top)
             _normalize(x, measure, rules, exponent, at, out)
+            _settle(x, measure, rules, exponent, at, out, step)
         else:
             unit = f.dtype.type(scale)
             edges = near_edges(x, at, rules, unit, _ZERO)
             _weigh(x, measure, rules, exponent, unit, edges, at, out)
         for i in range(len(top)):
-            level[start + i], mass[start + i] = at[i] + top[i], out[2][0, i]
+            level[start + i], mass[start + i] = at[i] + top[i], out[1][0, i]
+        _hand_over(out[0], step, start, weights, lowered)
+
+
+@compiled
+def _hand_over(both: _Array, step: _Array, start: int, weights: _Array, lowered: _Array) -> None:
+    """Writes weights from a row on: those of levels a step further, along their derivative."""
+    high, low, end = both[0], both[1], start + len(step)
+    for j in range(len(high)):
+        for g in range(high.shape[1]):
+            for i in range(len(step)):
+                high[j, g, i] -= step[i] * low[j, g, i]
+    weights[:, :, start:end], lowered[:, :, start:end] = high, low
 
 
 @compiled
@@ -76,7 +90,7 @@ def _lower(x: _Array, top: _Array) -> None:
 def _normalize(
     x: _Array, measure: _Array, rules: Any, exponent: int, level: _Array, out: Any
 ) -> None:
-    """Levels, and weights whose sum is 1."""
+    """Levels, and weights whose sum is nearly 1."""
     scale = x.dtype.type(1 / exponent)
     rough_levels(x, measure, exponent, level)
     edges = near_edges(x, level, rules, scale, _MARGIN)
@@ -86,7 +100,6 @@ def _normalize(
             edges = near_edges(x, level, rules, scale, _ZERO)
             break
     _weigh(x, measure, rules, exponent, scale, edges, level, out)
-    _settle(x, measure, rules, exponent, scale, level, out)
 
 
 @compiled
@@ -101,81 +114,91 @@ def _weigh(
     out: Any,
 ) -> None:
     """Weights and lowered weights at a level, and sums of both."""
-    weights, lowered, mass, rate = out[0], out[1], out[2][0], out[2][1]
-    for i in range(len(level)):
-        mass[i] = rate[i] = 0
-    for g in range(x.shape[1]):
-        some = np.zeros((2, len(level)), x.dtype)
-        for j in range(x.shape[0]):
-            share, values, low, high = measure[j, g], x[j, g], lowered[j, g], weights[j, g]
+    weights, lowered, sums = out[0][0], out[0][1], out[1]
+    masses = np.zeros((2, x.shape[1], len(level)), x.dtype)
+    for j in range(x.shape[0]):
+        for g in range(x.shape[1]):
+            share = measure[j, g]
             for i in range(len(level)):
-                u = _ONE + scale * (values[i] - level[i])
-                low[i] = share * lowered_power(u, exponent)
-                high[i] = low[i] * u
-                some[0, i] += high[i]
-                some[1, i] += low[i]
-        # In float64, as these sums decide by how much a level is moved last.
-        for i in range(len(level)):
-            mass[i] += some[0, i]
-            rate[i] += some[1, i]
+                u = _ONE + scale * (x[j, g, i] - level[i])
+                low = share * lowered_power(u, exponent)
+                weights[j, g, i], lowered[j, g, i] = low * u, low
+                masses[0, g, i] += low * u
+                masses[1, g, i] += low
     if len(edges[1]):
-        _mend(edges, moved(edges, level, scale), measure, rules, exponent, out)
+        _mend(edges, moved(edges, level, scale), measure, rules, exponent, out[0], masses)
+    # In float64, as these sums decide by how much a level is moved last.
+    sums[:] = 0
+    for g in range(x.shape[1]):
+        for i in range(len(level)):
+            sums[0, i] += masses[0, g, i]
+            sums[1, i] += masses[1, g, i]
 
 
 @compiled
-def _mend(edges: Any, shift: _Array, measure: _Array, rules: Any, exponent: int, out: Any) -> None:
-    """Effective weights where a sign changes, in place."""
-    weights, lowered, mass, rate = out[0], out[1], out[2][0], out[2][1]
+def _mend(
+    edges: Any,
+    shift: _Array,
+    measure: _Array,
+    rules: Any,
+    exponent: int,
+    both: _Array,
+    masses: _Array,
+) -> None:
+    """Effective weights where a sign changes, and their sums in a panel, in place."""
     panels, row, series, checks, _ = edges
     own, from_series = rules[0][0], rules[0][4]
     pieces, _ = find_pieces(checks, series, rules[0][3], shift, exponent > 1)
-    moments = np.zeros((2, len(own), len(row)), own.dtype)
-    piece_moments(series, shift, pieces, rules[1], exponent, moments)
-    found, found_lowered = np.dot(from_series, moments[0]), np.dot(from_series, moments[1])
-    count, columns = 0, np.empty(len(pieces[0]), np.int64)
-    for k in pieces[0]:
-        if count == 0 or columns[count - 1] != k:
-            columns[count], count = k, count + 1
-    # Node by node, as they lie in memory.
+    moments, column = piece_moments(series, shift, pieces, rules[1], exponent), pieces[0]
+    found = np.zeros((2, len(own) + 1, len(column)), own.dtype)
+    for n in range(2):
+        found[n, :-1] = np.dot(from_series, moments[n])
+    panel = panels[column]
     for j in range(len(own)):
-        above, below, inverse = found[j], found_lowered[j], _ONE / own[j]
-        for k in columns[:count]:
-            g, i = panels[k], row[k]
-            high, low = measure[j, g] * inverse * above[k], measure[j, g] * inverse * below[k]
-            mass[i] += high - weights[j, g, i]
-            rate[i] += low - lowered[j, g, i]
-            weights[j, g, i], lowered[j, g, i] = high, low
+        share, inverse = measure[j], _ONE / own[j]
+        high, low, mass, rate = found[0, j], found[1, j], found[0, -1], found[1, -1]
+        for c in range(len(column)):
+            factor = share[panel[c]] * inverse
+            high[c] *= factor
+            low[c] *= factor
+            mass[c] += high[c]
+            rate[c] += low[c]
+    place, again = panel * masses.shape[2] + row[column], np.zeros(len(column), np.bool_)
+    for c in range(1, len(column)):
+        again[c] = column[c] == column[c - 1]
+    for n in range(2):
+        to = both[n].reshape(len(own), -1)
+        for j in range(len(own)):
+            _put(found[n, j], place, again, to[j])
+        _put(found[n, -1], place, again, masses[n].reshape(-1))
+
+
+@compiled
+def _put(values: _Array, place: _Array, again: _Array, to: _Array) -> None:
+    """Writes values to places, or adds them to those that were there before."""
+    for c in range(len(place)):
+        to[place[c]] = values[c] + (to[place[c]] if again[c] else _ZERO)
 
 
 @compiled
 def _settle(
-    x: _Array, measure: _Array, rules: Any, exponent: int, scale: Any, level: _Array, out: Any
+    x: _Array, measure: _Array, rules: Any, exponent: int, level: _Array, out: Any, step: _Array
 ) -> None:
-    """Moves levels to where masses are 1 to rounding, and weights along with them."""
-    weights, lowered, mass, rate = out[0], out[1], out[2][0], out[2][1]
-    step, to, other = np.empty_like(level), np.empty(1, level.dtype), np.empty((2, 1))
-    close = _CLOSE * np.finfo(level.dtype).eps
-    # Slices, as out has, so that all is compiled once.
-    room = np.empty((2 * len(weights), weights.shape[1], 2), level.dtype)[:, :, :1]
-    found = room[: len(weights)], room[len(weights) :], other
+    """Moves levels to where masses are 1 to rounding; by the last step weights are to follow."""
+    both, sums = out
+    scale, close = x.dtype.type(1 / exponent), _CLOSE * np.finfo(level.dtype).eps
+    found = np.empty((*both.shape[:3], 1), level.dtype), np.empty((2, 1))
+    to = np.empty(1, level.dtype)
     for i in range(len(level)):
-        here = slice(i, i + 1)
         for _ in range(_AGAIN):
-            step[i] = level_step(mass[i], rate[i], exponent)
-            if abs(mass[i] - 1) <= close:
+            step[i] = level_step(sums[0, i], sums[1, i], exponent)
+            if abs(sums[0, i] - 1) <= close:
                 break
-            to[0], alone = level[i] + step[i], x[:, :, here].copy()
+            to[0], alone = level[i] + step[i], x[:, :, i : i + 1].copy()
             edges = near_edges(alone, to, rules, scale, _ZERO)
             _weigh(alone, measure, rules, exponent, scale, edges, to, found)
             # Rounding leaves steps that no longer help.
-            if not abs(other[0, 0] - 1) < abs(mass[i] - 1):
+            if not abs(found[1][0, 0] - 1) < abs(sums[0, i] - 1):
                 break
-            level[i], mass[i], rate[i] = to[0], other[0, 0], other[1, 0]
-            for j in range(len(weights)):
-                for g in range(weights.shape[1]):
-                    weights[j, g, i], lowered[j, g, i] = found[0][j, g, 0], found[1][j, g, 0]
+            level[i], sums[:, i], both[:, :, :, i] = to[0], found[1][:, 0], found[0][:, :, :, 0]
         level[i] += step[i]
-    for j in range(len(weights)):
-        for g in range(weights.shape[1]):
-            for i in range(len(level)):
-                weights[j, g, i] -= step[i] * lowered[j, g, i]

@@ -15,7 +15,7 @@ __all__ = ["lowered_power", "near_panels", "piece_masses", "piece_moments"]
 
 _Array = NDArray[Any]
 _F32 = np.float32
-_ZERO, _ONE, _TWO = _F32(0), _F32(1), _F32(2)
+_ZERO, _HALF, _ONE, _TWO = _F32(0), _F32(0.5), _F32(1), _F32(2)
 # What is near an edge, as in `edges`.
 _BEYOND = 16
 
@@ -52,10 +52,10 @@ def near_panels(x: _Array, level: _Array, scale: Any, margin: Any) -> Any:
             edge, away = level[i] - _ONE / scale, (high[i] - low[i]) * slack + margin
             panels[n], rows[n] = g, i
             n += low[i] < edge + away and high[i] > edge - away
-    u = np.empty((order, n), x.dtype)
+    u, values, own = np.empty((order, n), x.dtype), x.reshape(order, -1), level[rows[:n]]
     for j in range(order):
         for k in range(n):
-            u[j, k] = _ONE + scale * (x[j, panels[k], rows[k]] - level[rows[k]])
+            u[j, k] = _ONE + scale * (values[j, panels[k] * size + rows[k]] - own[k])
     return panels[:n], rows[:n], u
 
 
@@ -94,25 +94,62 @@ def piece_masses(
 
 @compiled
 def piece_moments(
-    coefficients: _Array, shift: _Array, pieces: Any, rule: Any, exponent: int, moments: _Array
-) -> None:
-    """Adds integrals of both powers times Chebyshev polynomials to those of columns (2, m, K)."""
-    column, ends = pieces
-    own = gathered(coefficients, shift, column)
-    kind, value = own.dtype, np.empty((3, len(column)), own.dtype)
-    found = np.zeros((2, len(own), len(column)), kind)
-    heights, basis = np.empty((2, len(column)), kind), np.empty((2, len(column)), kind)
+    coefficients: _Array, shift: _Array, pieces: Any, rule: Any, exponent: int
+) -> _Array:
+    """Integrals of both powers times Chebyshev polynomials over n pieces, (2, m, n)."""
+    own, ends = gathered(coefficients, shift, pieces[0]), pieces[1]
+    found = np.zeros((2, *own.shape), own.dtype)
+    if exponent == 1:
+        _linear_moments(own, ends, found)
+        return found
+    count, kind = own.shape[1], own.dtype
+    value, heights, basis = (
+        np.empty((3, count), kind),
+        np.empty((2, count), kind),
+        np.empty((2, count), kind),
+    )
     for q in range(len(rule[0])):
         sum_values(own, ends, rule[0][q], value)
-        for i in range(len(column)):
+        for i in range(count):
             low = rule[1][q] * (ends[1, i] - ends[0, i]) * lowered_power(value[0, i], exponent)
             heights[0, i], heights[1, i] = low * value[0, i], low
             basis[0, i], basis[1, i] = _ONE, value[2, i]
         _add_moments(heights, basis, value[2], found)
-    for j in range(len(own)):
-        for i in range(len(column)):
-            moments[0, j, column[i]] += found[0, j, i]
-            moments[1, j, column[i]] += found[1, j, i]
+    return found
+
+
+@compiled
+def _linear_moments(own: _Array, ends: _Array, found: _Array) -> None:
+    """Adds those of polynomials themselves and of 1: 2 T_j T_k is T_(j+k) and T_(j-k)."""
+    order = len(own)
+    whole = np.zeros((2 * order - 1, own.shape[1]), own.dtype)
+    _add_integrals(ends[1], _ONE, whole)
+    _add_integrals(ends[0], -_ONE, whole)
+    for j in range(order):
+        high, low, integral = found[0, j], found[1, j], whole[j]
+        for k in range(order):
+            own_k, above, below = own[k], whole[j + k], whole[abs(j - k)]
+            for i in range(len(high)):
+                high[i] += _HALF * own_k[i] * (above[i] + below[i])
+        for i in range(len(low)):
+            low[i] += integral[i]
+
+
+@compiled
+def _add_integrals(y: _Array, factor: Any, found: _Array) -> None:
+    """Adds a factor times integrals of Chebyshev polynomials up to y, (N, n)."""
+    room = np.empty((2, len(y)), y.dtype)
+    before, last, kind = room[0], room[1], y.dtype.type
+    for i in range(len(y)):
+        before[i], last[i] = _ONE, y[i]
+        found[0, i] += factor * y[i]
+        found[1, i] += factor * _HALF * y[i] * y[i]
+    for j in range(2, len(found)):
+        up, down, row = factor * kind(0.5 / (j + 1)), factor * kind(0.5 / (j - 1)), found[j]
+        for i in range(len(y)):
+            this = _TWO * y[i] * last[i] - before[i]
+            row[i] += up * (_TWO * y[i] * this - last[i]) - down * last[i]
+            before[i], last[i] = last[i], this
 
 
 @compiled

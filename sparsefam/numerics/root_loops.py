@@ -58,39 +58,42 @@ def _brackets(
     """
     seen, n, size = _signs(checks, shift), 0, 0
     for k in range(len(shift)):
-        size += 2 * len(points) if seen[2, k] > 0 or seen[1, k] > 1 else 1
-    column, first = np.empty(size, np.int64), np.ones(size, np.bool_)
-    kind = checks.dtype
+        # Each dip may have two roots, and who has none may be wanted.
+        size += max(int(seen[1, k] + _TWO * seen[2, k]), 1)
+    column, first, kind = np.empty(size, np.int64), np.ones(size, np.bool_), checks.dtype
     sign, x, ends = np.empty(size, kind), np.empty(size, kind), np.empty((2, size), kind)
-    values = np.zeros((6, size), kind)
-    for k in range(checks.shape[1]):
+    found = sign, x, ends, np.zeros((6, size), kind)
+    for k in range(len(shift)):
+        before = n
         if seen[2, k] > 0 or seen[1, k] > 1:
-            at = sign[n:], x[n:], ends[:, n:], values[:, n:]
-            count = _scan(checks[:, k], points, coefficients[:, k], shift[k], at)
-            for i in range(n, n + count):
-                column[i], first[i] = k, i == n
-            n += count
+            n = _scan(checks, k, points, coefficients, shift[k], found, n)
         elif seen[1, k] > 0:
             falls, positive = checks[0, k] > shift[k], int(seen[0, k])
             after = positive - 1 if falls else len(points) - 1 - positive
-            sign[n] = _ONE if falls else -_ONE
-            ends[0, n], ends[1, n] = points[after], points[after + 1]
-            _fill_values(checks[:, k], shift[k], after, values[:, n])
-            column[n], n = k, n + 1
+            _note(checks, k, shift[k], points, after, found, n)
+            n += 1
         elif rootless and seen[0, k] == len(points):
             sign[n] = x[n] = ends[0, n] = ends[1, n] = _ONE
-            column[n], n = k, n + 1
-    _from_cubics(values[:, :n], len(points) - 1, sign, x)
-    return column[:n], sign[:n], x[:n], ends[:, :n], first[:n]
+            n += 1
+        for i in range(before, n):
+            column[i], first[i] = k, i == before
+    _from_cubics(found[3], n, len(points) - 1, sign, x)
+    # Slices of ends would not lie side by side in memory.
+    return column[:n], sign[:n], x[:n], ends[:, :n].copy(), first[:n]
 
 
 @compiled
-def _fill_values(u: _Array, shift: Any, after: int, values: _Array) -> None:
-    """What `_from_cubics` needs of values whose sign changes after a check point."""
-    start = min(max(after - 1, 0), len(u) - 4)
+def _note(
+    checks: _Array, k: int, shift: Any, points: _Array, after: int, found: Any, n: int
+) -> None:
+    """What is known of a root in column k after a check point: it becomes the n-th."""
+    sign, _, ends, values = found
+    sign[n] = _ONE if checks[after, k] > shift else -_ONE
+    ends[0, n], ends[1, n] = points[after], points[after + 1]
+    start = min(max(after - 1, 0), len(points) - 4)
     for c in range(4):
-        values[c] = u[start + c] - shift
-    values[4], values[5] = after - start, start
+        values[c, n] = checks[start + c, k] - shift
+    values[4, n], values[5, n] = after - start, start
 
 
 @compiled
@@ -121,12 +124,12 @@ def _may_dip(left: Any, mid: Any, right: Any) -> Any:
 
 
 @compiled
-def _from_cubics(values: _Array, last: int, sign: _Array, x: _Array) -> None:
+def _from_cubics(values: _Array, count: int, last: int, sign: _Array, x: _Array) -> None:
     """Roots of cubics in the angle through four values around a change of sign, after `values[4]`.
 
     Where values are zero there is nothing to do.
     """
-    for i in range(values.shape[1]):
+    for i in range(count):
         a, b, c, d = values[0, i], values[1, i], values[2, i], values[3, i]
         left, third = values[4, i], _F32(1 / 3)
         first = third * d - _F32(1.5) * c + _F32(3) * b - _F32(11 / 6) * a
@@ -154,44 +157,39 @@ def _parabola_step(value: Any, rate: Any, curve: Any, sign: Any) -> Any:
 
 
 @compiled
-def _scan(checks: _Array, points: _Array, coefficients: _Array, shift: Any, at: Any) -> int:
-    """All roots of a polynomial less a shift, with values at the check points; their number.
-
-    Their signs, starts and ends are written, and what `_from_cubics` needs of those next to which
-    there is no other.
-    """
-    sign, x, ends, values = at
-    n, last, u = 0, -_TWO, np.empty(len(points), points.dtype)
-    for c in range(len(points)):
-        u[c] = checks[c] - shift
+def _scan(
+    checks: _Array, k: int, points: _Array, coefficients: _Array, shift: Any, found: Any, n: int
+) -> int:
+    """Notes all roots in column k from the n-th on, and says what comes after."""
+    sign, x, ends, _ = found
+    last, mid, right = -_TWO, checks[0, k] - shift, checks[1, k] - shift
     for c in range(1, len(points)):
-        if (u[c - 1] > 0) != (u[c] > 0):
-            sign[n] = _ONE if u[c] <= 0 else -_ONE
-            ends[0, n], ends[1, n] = points[c - 1], points[c]
-            _fill_values(u, _ZERO, c - 1, values[:, n])
+        left, mid = mid, right
+        right = checks[min(c + 1, len(points) - 1), k] - shift
+        if (left > 0) != (mid > 0):
+            _note(checks, k, shift, points, c - 1, found, n)
             n += 1
-        elif c + 1 < len(points) and _may_dip(u[c - 1], u[c], u[c + 1]):
-            vertex, height, curve = _vertex(u, c, coefficients, shift)
-            inside = points[c - 1] < vertex < points[c + 1] and (height > 0) != (u[c] > 0)
+        elif c + 1 < len(points) and _may_dip(left, mid, right):
+            turn = c + (left - right) / (_TWO * (left + right - _TWO * mid))
+            vertex, height, curve = _vertex(turn, len(points), coefficients[:, k], shift)
+            inside = points[c - 1] < vertex < points[c + 1] and (height > 0) != (mid > 0)
             # Two check points may lead to one vertex.
             if inside and vertex > last:
                 last = points[c + 1] if vertex > points[c] else points[c]
                 away = math.sqrt(abs(_TWO * height / curve))
                 for side in range(2):
                     sign[n] = _ONE if (height > 0) == (side == 1) else -_ONE
+                    x[n] = vertex + (away if side else -away)
                     ends[0, n] = vertex if side else points[c - 1]
                     ends[1, n] = points[c + 1] if side else vertex
-                    x[n] = vertex + (away if side else -away)
                     n += 1
     return n
 
 
 @compiled
-def _vertex(u: _Array, c: int, coefficients: _Array, shift: Any) -> Any:
-    """Where the slope of a polynomial vanishes next to a check point; value and curvature."""
-    left, mid, right = u[c - 1], u[c], u[c + 1]
-    turn = c + (left - right) / (_TWO * (left + right - _TWO * mid))
-    x = u.dtype.type(-math.cos(math.pi / (len(u) - 1) * turn))
+def _vertex(turn: Any, count: int, coefficients: _Array, shift: Any) -> Any:
+    """Where the slope of a polynomial vanishes near a check point; value and curvature."""
+    x = coefficients.dtype.type(-math.cos(math.pi / (count - 1) * turn))
     for _ in range(_STEPS):
         value, rate, curve = series_at(coefficients, x)
         step = min(max(x - rate / curve, -_ONE), _ONE) - x
