@@ -20,7 +20,7 @@ _Array = NDArray[Any]
 _F32 = np.float32
 _ZERO, _ONE = _F32(0), _F32(1)
 # So many densities at a time, or fewer that have so many numbers, but no fewer than the last.
-_BLOCK, _NUMBERS, _LEAST = 128, 2**22, 16
+_BLOCK, _NUMBERS, _LEAST = 256, 2**22, 16
 # By how much levels may move until panels near an edge are looked for again.
 _MARGIN = _F32(0.05)
 # Units of rounding by which a mass may be wrong, and how often its level is moved for that.
@@ -40,23 +40,23 @@ def weigh_rows(
 ) -> None:
     """Writes levels and masses (R), weights and lowered weights (m, G, R) of rows from and to."""
     level, weights, lowered, mass = found
-    size = max(_LEAST, min(_BLOCK, _NUMBERS // (f.shape[0] * f.shape[1])))
-    for start in range(rows[0], rows[1], size):
-        some = slice(start, min(start + size, rows[1]))
-        x, top = f[:, :, some].copy(), np.zeros(some.stop - start, f.dtype)
-        at, step = np.zeros(len(top), f.dtype), np.zeros(len(top), f.dtype)
+    size, count = max(_LEAST, min(_BLOCK, _NUMBERS // measure.size)), rows[1] - rows[0]
+    # Blocks of nearly one size: a small one takes almost as long as a large one.
+    blocks = -(-count // size)
+    for block in range(blocks):
+        start, end = rows[0] + count * block // blocks, rows[0] + count * (block + 1) // blocks
+        x, top = f[:, :, start:end].copy(), np.zeros(end - start, f.dtype)
+        at, step = np.zeros_like(top), np.zeros_like(top)
         # Of this block alone: side by side in memory, and in the cache.
         out = np.empty((2, *x.shape), x.dtype), np.empty((2, len(top)))
         if normalized:
             _lower(x, top)
-            _normalize(x, measure, rules, exponent, at, out)
-            _settle(x, measure, rules, exponent, at, out, step)
+            _normalize(x, measure, rules, exponent, at, out, step)
         else:
             unit = f.dtype.type(scale)
             edges = near_edges(x, at, rules, unit, _ZERO)
             _weigh(x, measure, rules, exponent, unit, edges, at, out)
-        for i in range(len(top)):
-            level[start + i], mass[start + i] = at[i] + top[i], out[1][0, i]
+        level[start:end], mass[start:end] = at + top, out[1][0]
         _hand_over(out[0], step, start, weights, lowered)
 
 
@@ -88,9 +88,9 @@ def _lower(x: _Array, top: _Array) -> None:
 
 @compiled
 def _normalize(
-    x: _Array, measure: _Array, rules: Any, exponent: int, level: _Array, out: Any
+    x: _Array, measure: _Array, rules: Any, exponent: int, level: _Array, out: Any, step: _Array
 ) -> None:
-    """Levels, and weights whose sum is nearly 1."""
+    """Levels, and weights whose sum is 1 after a step along their derivative."""
     scale = x.dtype.type(1 / exponent)
     rough_levels(x, measure, exponent, level)
     edges = near_edges(x, level, rules, scale, _MARGIN)
@@ -100,6 +100,7 @@ def _normalize(
             edges = near_edges(x, level, rules, scale, _ZERO)
             break
     _weigh(x, measure, rules, exponent, scale, edges, level, out)
+    _settle(x, measure, rules, exponent, level, out, step)
 
 
 @compiled
@@ -149,26 +150,37 @@ def _mend(
     panels, row, series, checks, _ = edges
     own, from_series = rules[0][0], rules[0][4]
     pieces, _ = find_pieces(checks, series, rules[0][3], shift, exponent > 1)
-    moments, column = piece_moments(series, shift, pieces, rules[1], exponent), pieces[0]
-    found = np.zeros((2, len(own) + 1, len(column)), own.dtype)
+    moments = piece_moments(series, shift, pieces, rules[1], exponent)
+    found = np.zeros((2, len(own) + 1, len(pieces[0])), own.dtype)
     for n in range(2):
         found[n, :-1] = np.dot(from_series, moments[n])
-    panel = panels[column]
+    _times_base(found, panels[pieces[0]], measure, own)
+    _replace(found, pieces[0], panels * masses.shape[2] + row, both, masses)
+
+
+@compiled
+def _times_base(found: _Array, panel: _Array, measure: _Array, own: _Array) -> None:
+    """Weights (2, m + 1, n) times the base at nodes of panels (n); last come their sums."""
     for j in range(len(own)):
         share, inverse = measure[j], _ONE / own[j]
         high, low, mass, rate = found[0, j], found[1, j], found[0, -1], found[1, -1]
-        for c in range(len(column)):
+        for c in range(len(panel)):
             factor = share[panel[c]] * inverse
             high[c] *= factor
             low[c] *= factor
             mass[c] += high[c]
             rate[c] += low[c]
-    place, again = panel * masses.shape[2] + row[column], np.zeros(len(column), np.bool_)
+
+
+@compiled
+def _replace(found: _Array, column: _Array, places: _Array, both: _Array, masses: _Array) -> None:
+    """Writes weights and their sums of pieces, one or more in a column, to places of columns."""
+    place, again = places[column], np.zeros(len(column), np.bool_)
     for c in range(1, len(column)):
         again[c] = column[c] == column[c - 1]
     for n in range(2):
-        to = both[n].reshape(len(own), -1)
-        for j in range(len(own)):
+        to = both[n].reshape(both.shape[1], -1)
+        for j in range(len(to)):
             _put(found[n, j], place, again, to[j])
         _put(found[n, -1], place, again, masses[n].reshape(-1))
 
