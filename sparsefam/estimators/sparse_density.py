@@ -31,7 +31,7 @@ from .newton import Objective
 from .progress import Told, progress
 from .resolved import warn_unseen
 from .scoring import held_out_loss
-from .selection import Chosen, best_of, best_penalty, polished
+from .selection import Chosen, best_kernel, best_penalty, polished
 
 __all__ = ["SparseDensity"]
 
@@ -159,7 +159,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 problem = objective(kernel, points, self.base_, alpha, data)
                 return self._best_penalty(problem, told)
 
-            found = [best_of(kernels, partial(tried, alpha)) for alpha in alphas]
+            found = [best_kernel(kernels, partial(tried, alpha)) for alpha in alphas]
         cut = self.base is None and dim == 1
         self._outermost = self._seen(x, weight) if cut else None
         return self._keep(self._best_alpha(found, x, weight))
