@@ -64,8 +64,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         base: Base density, or one for each column. Where bounds are known, uniform on these.
             Default: uniform on the box of the data and a quarter of its range more on either side.
             Of numbers, at alpha above 1, the support is then cut where beyond the outermost
-            observations of an interval there is more than $1 - 2^{-1/n}$ of the mass, the median
-            of what n observations of any density miss there.
+            observations of an interval there is more than $1/(2n)$ of the mass, half of the mean of
+            what n observations of any density miss there.
         tol: The fit ends when a step promises to take less than this off the loss.
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
