@@ -22,6 +22,7 @@ from sparsefam.estimators import (
     newton,
     progress,
     quadratic_score,
+    selection,
     sparse_density,
 )
 from sparsefam.estimators.scoring import held_out_loss
@@ -121,6 +122,33 @@ def test_settings_are_those_of_a_search_that_locates_edges(
     due = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
     assert (found.bandwidth_, found.penalty_) == (due.bandwidth_, due.penalty_)
     assert found.score(unseen) == pytest.approx(due.score(unseen), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "added", "chosen"),
+    [(-0.8, 0.5, "narrow"), (-0.8, 0.9, "wide"), (0.1, 0.12, "wide"), (0.1, 0.0, "narrow")],
+)
+def test_what_a_narrow_kernel_adds_more_counts_twice(
+    loss: float, added: float, chosen: str
+) -> None:
+    """The criterion is less for the narrow one but in the third case."""
+
+    def fitted(loss: float, added: float) -> selection.Chosen:
+        none: Any = torch.zeros(0)
+        fit = newton.Fit(none, loss, loss + added, 0.0, 0, 0.0, none, none)
+        return selection.Chosen(none, fit, 1.0)
+
+    kernels: dict[Any, selection.Chosen] = {"wide": fitted(0, 0.2), "narrow": fitted(loss, added)}
+    found = selection.best_kernel(list(kernels), kernels.__getitem__)
+    assert found is kernels[chosen]
+
+
+def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(5).random((300, 1))
+    found = SparseDensity(inducing_points=40).fit(x)
+    monkeypatch.setattr(selection, "_DOUBT", 1)
+    narrow = SparseDensity(inducing_points=40).fit(x)
+    assert found.bandwidth_ > narrow.bandwidth_ and found.criterion_ > narrow.criterion_
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])

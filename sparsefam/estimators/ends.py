@@ -1,6 +1,5 @@
 """Where the support of an estimate ends: no further from data than those allow."""
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,8 +16,8 @@ __all__ = ["Outermost", "trimmed"]
 
 # Stretches of the box whose outermost observations are kept: groups may be as close together.
 _STRETCHES = 2**14
-# Minus the logarithm of the probability with which an estimate has more mass beyond them.
-_HALF = math.log(2)
+# Of the mean of the mass that observations miss beyond the outermost, what an estimate may have.
+_SHARE = 0.5
 
 
 class Outermost(NamedTuple):
@@ -70,10 +69,10 @@ def trimmed(
 ) -> KernelExp | KernelDeformedExp:
     """A density of numbers under a uniform base, on the intervals of its support with observations.
 
-    The mass m beyond the outermost of n observations (`size`) is more than t with a probability of
-    (1 - t)^n, whatever the density. Where the estimate has more than the median 1 - 2^(-1/n) beyond
-    them an interval ends, so that of true ends as many are further out as are not. Nothing is cut
-    of densities that are positive everywhere, or if observations are not given.
+    The mass beyond the outermost of n observations (`size`) is more than t with a probability of
+    (1 - t)^n, whatever the density, 1/n in the mean. Where the estimate has more than half of that
+    beyond them an interval ends: three of five true ends are further out. Nothing is cut of
+    densities that are positive everywhere, or if observations are not given.
     """
     if seen is None or isinstance(p, KernelExp):
         return p
@@ -81,7 +80,7 @@ def trimmed(
     outermost = seen.within(*support.intervals.unbind(-1))
     some = outermost[:, 0] <= outermost[:, 1]
     ends, outermost = support.intervals[some], outermost[some]
-    due = torch.tensor([1.0, -1.0], dtype=outermost.dtype) * torch.expm1(-_HALF / size)
+    due = torch.tensor([-1.0, 1.0], dtype=outermost.dtype) * _SHARE / size
     cut = p.icdf((p.cdf(outermost) + due).clamp(0, 1))
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return _restricted(p, torch.stack([lower, upper], -1))

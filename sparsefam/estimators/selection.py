@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from ..kernels import Kernel
 from .newton import Fit, Objective
 from .progress import Told
 
-__all__ = ["Chosen", "best_of", "best_penalty", "polished"]
+__all__ = ["Chosen", "best_kernel", "best_penalty", "polished"]
 
 # How often in a row a candidate may be worse than the best before the rest is not tried.
 _PATIENCE = 2
+# How often between kernels what the criterion of one adds more to the loss of the data counts.
+_DOUBT = 2
 # To what the losses that are compared are minimised.
 _ROUGH = 1e-5
 # Fits with small penalties start from those with larger ones.
@@ -31,7 +34,22 @@ class Chosen(NamedTuple):
     penalty: float
 
 
-def best_of(candidates: Sequence[Candidate], tried: Callable[[Candidate], Chosen]) -> Chosen:
+def best_kernel(kernels: Sequence[Kernel], tried: Callable[[Kernel], Chosen]) -> Chosen:
+    """The fit of the best kernel; kernels begin with the widest.
+
+    The criterion is an estimate, and its errors cost more where they favour a narrow kernel: for
+    one that is too wide a smaller penalty makes up. So what a narrow one adds more counts twice.
+
+    References:
+        Gu and Wang (2003), Penalized likelihood density estimation: direct cross-validation and
+        scalable approximation. Statistica Sinica 13. There what is added counts 1.4 times.
+    """
+    return _best_of(kernels, tried, _DOUBT)
+
+
+def _best_of(
+    candidates: Sequence[Candidate], tried: Callable[[Candidate], Chosen], doubt: float
+) -> Chosen:
     """The fit with the least criterion; candidates begin with the smoothest."""
     first, *others = candidates
     best, worse = tried(first), 0
@@ -42,11 +60,18 @@ def best_of(candidates: Sequence[Candidate], tried: Callable[[Candidate], Chosen
             # In space kernels may be too narrow for as many nodes as there can be; what else is
             # wrong was so for the first candidate.
             break
-        worse = 0 if found.fit.criterion < best.fit.criterion else worse + 1
+        worse = 0 if _better(found.fit, best.fit, doubt) else worse + 1
         best = best if worse else found
         if worse == _PATIENCE:
             break
     return best
+
+
+def _better(found: Fit, best: Fit, doubt: float) -> bool:
+    """Whether the criterion is less, if what it adds more to the loss counts `doubt` times."""
+    less = found.criterion - best.criterion
+    more = less - (found.loss - best.loss)
+    return less + (doubt - 1) * max(more, 0.0) < 0
 
 
 def best_penalty(
@@ -94,7 +119,7 @@ def _best_on(
     for larger in _PATH:
         if larger > penalties[0]:
             start = quick.minimum(start, larger, enough, max_iter).coefficients
-    return polished(best_of(penalties, tried), enough, max_iter)
+    return polished(_best_of(penalties, tried, 1), enough, max_iter)
 
 
 def polished(rough: Chosen, tol: float, max_iter: int) -> Chosen:

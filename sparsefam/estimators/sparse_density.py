@@ -31,7 +31,7 @@ from .newton import Objective
 from .progress import Told, progress
 from .resolved import warn_unseen
 from .scoring import held_out_loss
-from .selection import Chosen, best_of, best_penalty, polished
+from .selection import Chosen, best_kernel, best_penalty, polished
 
 __all__ = ["SparseDensity"]
 
@@ -64,8 +64,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         base: Base density, or one for each column. Where bounds are known, uniform on these.
             Default: uniform on the box of the data and a quarter of its range more on either side.
             Of numbers, at alpha above 1, the support is then cut where beyond the outermost
-            observations of an interval there is more than $1 - 2^{-1/n}$ of the mass, the median
-            of what n observations of any density miss there.
+            observations of an interval there is more than $1/(2n)$ of the mass, half of the mean of
+            what n observations of any density miss there.
         tol: The fit ends when a step promises to take less than this off the loss.
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
@@ -159,7 +159,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 problem = objective(kernel, points, self.base_, alpha, data)
                 return self._best_penalty(problem, told)
 
-            found = [best_of(kernels, partial(tried, alpha)) for alpha in alphas]
+            found = [best_kernel(kernels, partial(tried, alpha)) for alpha in alphas]
         cut = self.base is None and dim == 1
         self._outermost = self._seen(x, weight) if cut else None
         return self._keep(self._best_alpha(found, x, weight))
