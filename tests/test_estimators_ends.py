@@ -73,12 +73,32 @@ def test_parts_of_the_data_have_the_outermost_of_all() -> None:
     base = [Uniform(-0.25, 1.25)]
     parts = Outermost.of(x[:90], ones[:90], base) | Outermost.of(x[90:], ones[90:], base)
     lower, upper = torch.tensor([0.0, 0.31, 0.6]), torch.tensor([0.2, 0.59, 2.0])
-    found = parts.within(lower, upper)
+    found, weight = parts.within(lower, upper)
+    assert weight.tolist() == [1, 0, 1]
     for (first, last), low, high in zip(found, lower, upper, strict=True):
         due = x[(x >= low) & (x <= high)]
         assert (first, last) == ((due.min(), due.max()) if len(due) else (torch.inf, -torch.inf))
-    unseen = Outermost.of(x, (x[:, 0] < 0.5).double(), base).within(lower, upper)
-    assert unseen[2].tolist() == [torch.inf, -torch.inf]
+    unseen, weight = Outermost.of(x, (x[:, 0] < 0.5).double(), base).within(lower, upper)
+    assert unseen[2].tolist() == [torch.inf, -torch.inf] and weight[2] == 0
+
+
+def test_ties_of_parts_are_those_of_all() -> None:
+    x = torch.tensor([0.2, 0.5, 0.2, 0.2, 0.5, 0.3], dtype=torch.float64).unsqueeze(-1)
+    weight, base = torch.tensor([1.0, 2.0, 3.0, 0.0, 5.0, 7.0]).double(), [Uniform(0.0, 1.0)]
+    parts = [Outermost.of(x[some], weight[some], base) for some in (slice(0, 2), slice(2, 6))]
+    for both in (parts[0] | parts[1], Outermost.of(x, weight, base)):
+        at, largest = both.within(torch.tensor([0.0, 0.1]), torch.tensor([1.0, 0.25]))
+        assert at.tolist() == [[0.2, 0.5], [0.2, 0.2]]
+        assert largest.tolist() == [7, 4]
+
+
+@pytest.mark.parametrize("share", [0.95, 0.5])
+def test_a_value_of_many_observations_keeps_its_mass(share: float) -> None:
+    many, rest = int(200 * share), np.random.default_rng(0).normal(size=200 - int(200 * share))
+    x = np.concatenate([np.zeros(many), rest])
+    p = SparseDensity(bandwidth=0.04, penalty=1e-5).fit(x[:, None]).density_
+    near = torch.tensor([-0.05, 0.05], dtype=torch.float64)
+    assert float(p.cdf(near).diff()) == pytest.approx((np.abs(x) < 0.05).mean(), abs=0.04)
 
 
 def test_more_data_move_the_ends() -> None:

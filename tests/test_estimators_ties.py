@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from sparsefam.estimators import SparseDensity, selection
+from sparsefam.estimators import SparseDensity, newton, selection
 
 _NARROWER = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09, .*bandwidth 0\.03"
 
@@ -95,3 +95,19 @@ def test_ties_far_from_zero_take_no_more_nodes() -> None:
     near, far = (SparseDensity(1.0, **given).fit(counts + shift) for shift in (0.0, 1e5))
     assert far.loss_ == pytest.approx(near.loss_, abs=1e-5)
     assert len(far.density_.panels.nodes) < 3 * len(near.density_.panels.nodes)
+
+
+def test_a_heavy_tie_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rounding hides what steps would bring no more follow; it took 2700 looks before."""
+    x = np.concatenate([np.zeros(190), np.random.default_rng(0).normal(size=10)])[:, None]
+    calls, exact = [], newton.normalized_weights
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return exact(*arguments)
+
+    monkeypatch.setattr(newton, "normalized_weights", counted)
+    model = SparseDensity().fit(x)
+    assert len(calls) < 500
+    near = torch.tensor([-0.1, 0.1], dtype=torch.float64)
+    assert float(model.density_.cdf(near).diff()) == pytest.approx(0.955, abs=0.02)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsefam.numerics import normalizer
 from sparsefam.numerics.edges import near_edge
 from sparsefam.numerics.effective import edge_pieces, power_weights
 from sparsefam.numerics.levels import nearby_level
@@ -252,3 +253,15 @@ def test_the_search_begins_near_the_level(eps: float) -> None:
     f = -size * (NODES - 0.37).square().unsqueeze(-1)
     level = nearby_level(f, MEASURE, Power(eps))
     assert level.item() == pytest.approx(due, abs=1e-3 if eps == 1.0 else 1e-2)
+
+
+def test_a_step_may_go_beyond_the_level() -> None:
+    """From a hill of mass below 1 down to a plain, which then has more mass than was missing."""
+    nodes, measure = grid()
+    heights = torch.linspace(3, 12, 400, dtype=torch.float64)
+    f = heights * torch.exp(-0.5 * ((nodes.unsqueeze(-1) - 0.5) / 0.05).square())
+    start = torch.full_like(heights, 1.02)
+    found = normalizer._settled(start, f, measure, Power(1.0), None)
+    first = normalizer._at(start, f, measure, Power(1.0)).mass
+    assert ((first > 0.9) & (first < 1)).sum() > 10
+    torch.testing.assert_close(found.mass, torch.ones_like(heights), rtol=0, atol=1e-12)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.uniform_on import UniformOn
+from ..numerics.collective import sum_over_ranks
+from .features import Statistics
 
 if TYPE_CHECKING:  # not every build of torch has them
     from torch.distributed import ProcessGroup
@@ -24,63 +26,74 @@ class Outermost(NamedTuple):
     """The least and the greatest observation on each stretch of a box; those of parts add up.
 
     Attributes:
-        low: (G,), inf where there is none.
-        high: (G,), -inf where there is none.
+        at: The least, and minus the greatest, (2, G), inf where there is none.
+        weight: The weight of all observations there, (2, G).
     """
 
-    low: Tensor
-    high: Tensor
+    at: Tensor
+    weight: Tensor
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, base: Any) -> "Outermost":
         """Of observations (n, 1) with weights (n,), under a uniform base."""
-        x, box = x[weight > 0, 0], base[0]
+        x, weight, box = x[weight > 0, 0], weight[weight > 0], base[0]
         share = (x - box.low) / (box.high - box.low)
-        stretch = (share * _STRETCHES).long().clamp(0, _STRETCHES - 1)
-        empty = x.new_full((_STRETCHES,), torch.inf)
-        return cls(
-            empty.scatter_reduce(0, stretch, x, "amin"),
-            (-empty).scatter_reduce(0, stretch, x, "amax"),
-        )
+        stretch = (share * _STRETCHES).long().clamp(0, _STRETCHES - 1).expand(2, -1)
+        both, empty = torch.stack([x, -x]), x.new_zeros(2, _STRETCHES)
+        at = (empty + torch.inf).scatter_reduce(1, stretch, both, "amin")
+        there = torch.where(both == at.gather(1, stretch), weight, 0.0)
+        return cls(at, empty.scatter_add(1, stretch, there.to(x)))
+
+    def _of_those_at(self, at: Tensor) -> Tensor:
+        """The weight of what is no further in than others, (2, G)."""
+        return torch.where(self.at == at, self.weight, 0.0)
 
     def __or__(self, other: "Outermost") -> "Outermost":
         """Of both together."""
-        return Outermost(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
+        at = torch.minimum(self.at, other.at)
+        return Outermost(at, self._of_those_at(at) + other._of_those_at(at))
 
     def over_ranks(self, group: "ProcessGroup | None") -> "Outermost":
         """Of the observations of all processes of a group; itself without one."""
         if group is None:
             return self
-        # The least of the negative is the largest.
-        found = torch.stack([self.low, -self.high])
-        dist.all_reduce(found, dist.ReduceOp.MIN, group)
-        return Outermost(found[0], -found[1])
+        at = self.at.clone()
+        dist.all_reduce(at, dist.ReduceOp.MIN, group)
+        return Outermost(at, sum_over_ranks(self._of_those_at(at), group))
 
-    def within(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """The outermost in intervals from (K,) to (K,): (K, 2), inf and -inf if there is none."""
-        both = torch.cat([self.low, self.high])
+    def within(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """The outermost in intervals from (K,) to (K,), inf and -inf if there is none.
+
+        Returns:
+            Where they are (K, 2), and the largest weight at one place in each interval (K,).
+        """
+        both = torch.cat([self.at[0], -self.at[1]])
         inside = (lower.unsqueeze(-1) <= both) & (both <= upper.unsqueeze(-1))
         first = torch.where(inside, both, torch.inf).amin(-1)
-        return torch.stack([first, torch.where(inside, both, -torch.inf).amax(-1)], -1)
+        last = torch.where(inside, both, -torch.inf).amax(-1)
+        largest = torch.where(inside, self.weight.flatten(), 0.0).amax(-1)
+        return torch.stack([first, last], -1), largest
 
 
 def trimmed(
-    p: KernelExp | KernelDeformedExp, seen: Outermost | None, size: Tensor
+    p: KernelExp | KernelDeformedExp, seen: Outermost | None, data: Statistics
 ) -> KernelExp | KernelDeformedExp:
     """A density of numbers under a uniform base, on the intervals of its support with observations.
 
-    The mass beyond the outermost of n observations (`size`) is more than t with a probability of
-    (1 - t)^n, whatever the density, 1/n in the mean. Where the estimate has more than half of that
-    beyond them an interval ends: three of five true ends are further out. Nothing is cut of
-    densities that are positive everywhere, or if observations are not given.
+    The mass beyond the outermost of n observations is more than t with a probability of (1 - t)^n,
+    whatever the density, 1/n in the mean. Where the estimate has more than half of that beyond them
+    an interval ends: three of five true ends are further out. Where there are ties, half of the
+    largest may be beyond, too, as the hill around it may be. Nothing is cut of densities that are
+    positive everywhere, or if observations are not given.
     """
     if seen is None or isinstance(p, KernelExp):
         return p
     support: Any = p.support
-    outermost = seen.within(*support.intervals.unbind(-1))
+    outermost, largest = seen.within(*support.intervals.unbind(-1))
     some = outermost[:, 0] <= outermost[:, 1]
-    ends, outermost = support.intervals[some], outermost[some]
-    due = torch.tensor([-1.0, 1.0], dtype=outermost.dtype) * _SHARE / size
+    ends, outermost, tie = support.intervals[some], outermost[some], largest[some] / data.weight
+    beyond = _SHARE / data.size + (tie - 1 / data.size).clamp_min(0) / 2
+    due = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + due).clamp(0, 1))
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return _restricted(p, torch.stack([lower, upper], -1))

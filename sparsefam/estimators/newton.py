@@ -172,7 +172,10 @@ class Objective:
             decrease = -float(at.slope @ step) / 2
             if decrease < tol or steps == max_iter:
                 break
-            c, at = self._moved(c, at, step, penalty)
+            moved = self._moved(c, at, step, penalty)
+            if moved is None:
+                break
+            c, at = moved
         loss = at.value - penalty / 2 * (c @ c)
         # Takeuchi's criterion: what leaving out each observation in turn adds, to first order.
         spread = self.data.spread(at.mean)
@@ -194,14 +197,17 @@ class Objective:
         found = minimize(loss, start.numpy(), method="L-BFGS-B", jac=True, options=options)
         return torch.from_numpy(found.x)
 
-    def _moved(self, c: Tensor, at: _Point, step: Tensor, penalty: float) -> tuple[Tensor, _Point]:
-        """Along a step, halved until it brings what it promises."""
+    def _moved(
+        self, c: Tensor, at: _Point, step: Tensor, penalty: float
+    ) -> tuple[Tensor, _Point] | None:
+        """Along a step, halved until it brings what it promises; None where rounding hides that."""
         promised, size = float(at.slope @ step), 1.0
-        while True:
+        while size >= _SHORTEST:
             found = self._at(c + size * step, penalty)
-            if found.value <= at.value + _ARMIJO * size * promised or size < _SHORTEST:
+            if found.value <= at.value + _ARMIJO * size * promised:
                 return c + size * step, found
             size /= 2
+        return None
 
 
 def _at_nodes(scores: Tensor, measure: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

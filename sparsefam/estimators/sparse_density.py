@@ -65,7 +65,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             Default: uniform on the box of the data and a quarter of its range more on either side.
             Of numbers, at alpha above 1, the support is then cut where beyond the outermost
             observations of an interval there is more than $1/(2n)$ of the mass, half of the mean of
-            what n observations of any density miss there.
+            what n observations of any density miss there, and half of the largest tie in it.
         tol: The fit ends when a step promises to take less than this off the loss.
         max_iter: Newton steps at most, for each penalty that is tried.
         verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
@@ -251,14 +251,14 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self._objective, fit = chosen.objective, chosen.fit
         if fit.decrease >= self.tol:
             warnings.warn(
-                f"max_iter={self.max_iter} steps ended before tol={self.tol}: the next step "
-                f"promises {fit.decrease:.2g}",
+                f"the fit ended before tol={self.tol}: after {fit.steps} steps (max_iter="
+                f"{self.max_iter}) the next promises {fit.decrease:.2g}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
         self._whole = self._density(chosen)
         warn_unseen(self._whole)
-        self.density_ = trimmed(self._whole, self._outermost, chosen.objective.data.size)
+        self.density_ = trimmed(self._whole, self._outermost, chosen.objective.data)
         if not self.density_.event_shape:
             intervals = self.density_.support.intervals
             self.support_: Floats = intervals.numpy()

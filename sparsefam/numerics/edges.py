@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 # How far from a check point the vertex of the parabola through it may lie, in half distances of
-# check points: a bit more than 1, since they are not equidistant.
-_REACH = 1.2
+# check points. At 1.2 one needle in a hundred is missed where the polynomial is no parabola.
+_REACH = 2.0
 # The outermost of m nodes are 3 / m^2 from the ends, and a polynomial that they resolve rises by
 # several of its ranges a panel.
 _BEYOND = 16
@@ -208,7 +208,7 @@ def _vertex(u: Tensor, series: Tensor, panel: Panel, row: Tensor) -> tuple[Tenso
     spacing = math.pi / (len(u) - 1)
     x = -torch.cos(spacing * (1 + row + ((left - right) / (2 * (left + right - 2 * mid)))))
     parts = series.unflatten(0, (3, 1, -1)).movedim(2, 0)
-    for _ in range(2):
+    for _ in range(3):
         value, rate, curve = chebyshev_sum(parts, x.expand(3, *x.shape))
         step = (x - (rate / curve).nan_to_num(0.0)).clamp(-1, 1) - x
         x, value = x + step, value + step * (rate + step * curve / 2)

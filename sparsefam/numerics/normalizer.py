@@ -97,7 +97,7 @@ def _settled(
         f: Scores (m, G, R).
         measure: Weights of the rule (m, G, 1).
         of: The power.
-        before: The errors of the mass (R,) a step before.
+        before: The mass (R,) a step before.
         depth: How many steps there have been.
     """
     found = _at(level, f, measure, of)
@@ -108,15 +108,17 @@ def _settled(
         close = _CLOSE * eps
     open_ = error > close
     if before is not None:
-        # Rounding leaves steps that no longer help.
-        open_ &= (error < before) | (error >= _STALLED)
+        # Rounding leaves steps that no longer help; but from masses below 1, which are convex in
+        # the level, a step may go far beyond.
+        beyond = (before < 1) & (found.mass > 1)
+        open_ &= (error < (before - 1).abs()) | (error >= _STALLED) | beyond
     rows = open_.nonzero().squeeze(-1)
     if not len(rows) or depth == _MOST_STEPS:
         return found
     at = (level + _step(found, of))[rows]
     part = of._replace(eps=of.eps[rows]) if isinstance(of.eps, Tensor) else of
     some = f if len(rows) == len(level) else f.index_select(-1, rows)
-    next_ = _settled(at, some, measure, part, error[rows], depth + 1)
+    next_ = _settled(at, some, measure, part, found.mass[rows], depth + 1)
     better = (next_.mass - 1).abs() <= error[rows]
     if len(rows) == len(level) and bool(better.all()):
         return next_

@@ -209,8 +209,10 @@ def _settle(
             to[0], alone = level[i] + step[i], x[:, :, i : i + 1].copy()
             edges = near_edges(alone, to, rules, scale, _ZERO)
             _weigh(alone, measure, rules, exponent, scale, edges, to, found)
-            # Rounding leaves steps that no longer help.
-            if not abs(found[1][0, 0] - 1) < abs(sums[0, i] - 1):
+            # Rounding leaves steps that no longer help; but from masses below 1, which are convex
+            # in the level, a step may go far beyond.
+            before, after = sums[0, i], found[1][0, 0]
+            if not (abs(after - 1) < abs(before - 1) or before < 1 < after):
                 break
             level[i], sums[:, i], both[:, :, :, i] = to[0], found[1][:, 0], found[0][:, :, :, 0]
         level[i] += step[i]

@@ -20,10 +20,10 @@ _F32 = np.float32
 _ZERO, _HALF, _ONE, _TWO = _F32(0), _F32(0.5), _F32(1), _F32(2)
 _TINY = _F32(np.finfo(np.float32).tiny)
 # How far from a check point the vertex of the parabola through it may lie, as in `edges`.
-_REACH = _F32(1.2)
-_BEND = _F32(1.2**2 / 8)
+_REACH = _F32(2)
+_BEND = _F32(2**2 / 8)
 # Steps to a vertex, and from near a root to it, in float32 and float64.
-_STEPS, _LAST_STEPS = 2, (1, 3)
+_STEPS, _LAST_STEPS = 3, (1, 3)
 
 
 @compiled
