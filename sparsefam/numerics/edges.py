@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # How far from a check point the vertex of the parabola through it may lie, in half distances of
-# check points. At 1.2 one needle in a hundred is missed where the polynomial is no parabola.
+# check points: more than 1, as polynomials are no parabolas. At 1.2 a needle in forty is missed.
 _REACH = 2.0
 # The outermost of m nodes are 3 / m^2 from the ends, and a polynomial that they resolve rises by
 # several of its ranges a panel.

@@ -58,8 +58,8 @@ def _brackets(
     """
     seen, n, size = _signs(checks, shift), 0, 0
     for k in range(len(shift)):
-        # Each dip may have two roots, and who has none may be wanted.
-        size += max(int(seen[1, k] + _TWO * seen[2, k]), 1)
+        # Not by what was counted: compiled elsewhere the same sums may be rounded otherwise.
+        size += 2 * len(points) if seen[2, k] > 0 or seen[1, k] > 1 else 1
     column, first, kind = np.empty(size, np.int64), np.ones(size, np.bool_), checks.dtype
     sign, x, ends = np.empty(size, kind), np.empty(size, kind), np.empty((2, size), kind)
     found = sign, x, ends, np.zeros((6, size), kind)
