@@ -42,7 +42,7 @@ def best_kernel(kernels: Sequence[Kernel], tried: Callable[[Kernel], Chosen]) ->
 
     References:
         Gu and Wang (2003), Penalized likelihood density estimation: direct cross-validation and
-        scalable approximation. Statistica Sinica 13. There what is added counts 1.4 times.
+        scalable approximation. Statistica Sinica 13. In R's gss what is added counts 1.4 times.
     """
     return _best_of(kernels, tried, _DOUBT)
 
