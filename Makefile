@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs dist bench accuracy inference gallery triton clean
+.PHONY: help demo test test-slow lint docs dist bench accuracy inference gallery clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,10 +20,6 @@ test: $(STAMP) ## the test suite, doctests included
 
 test-slow: $(STAMP) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
-
-triton: $(STAMP) ## the GPU kernels' tests in Triton's interpreter: installs 200 MB
-	$(BIN)/pip install -c constraints.txt -e '.[triton]'
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_fused.py
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check

@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-
 from .report import Table, console
 
 __all__ = ["PARTS", "Part", "main"]
@@ -73,7 +71,6 @@ PARTS = {
         flags=("--jobs", "2"),
     ),
     "inference": Part(3, "Hamiltonian chains against quadrature"),
-    "gpu": Part(3, "attention on a CUDA device", "gpu.md", ("gpu",)),
 }
 
 
@@ -96,8 +93,6 @@ def _parser() -> argparse.ArgumentParser:
 def _run(name: str, write: bool) -> str:
     """What became of a part."""
     part = PARTS[name]
-    if name == "gpu" and not torch.cuda.is_available():
-        return "left out: no CUDA device"
     written = ["--write"] if write and part.sections else []
     command = [sys.executable, "-m", f"benchmarks.{name}", *part.flags, *written]
     code = subprocess.run(command, check=False).returncode

@@ -12,7 +12,6 @@ from ..distributions.standardized import StandardizedDistribution
 from ..numerics.arguments import in_eager
 from ..numerics.normal_equations import blocks
 from .antiderivatives import Cells, cells_of
-from .fused import fused_contexts
 from .regression import tensors_of
 from .tabled import is_parabola, tabled_contexts, tabled_slopes
 
@@ -40,9 +39,6 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
         basis: The N functions $\psi$.
         coefficients: Those of the value functions, shape (B, N, heads, E).
     """
-    fused = fused_contexts(density, basis, coefficients)
-    if fused is not None:
-        return fused
     by_head = coefficients.transpose(1, 2)
     if not in_eager() or density.batch_shape.numel() * len(basis) < 4 * _PAIRS:
         return _contract(density, basis, by_head)
