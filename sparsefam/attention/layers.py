@@ -10,7 +10,7 @@ from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.collective import Group
 from .arguments import Domain, box_of, check_flags, check_group, check_score, event_of
-from .contraction import contexts
+from .context import contexts
 from .discrete import DiscreteScore, reset
 from .inputs import check_alpha
 from .learned_alpha import LearnedAlpha

@@ -1,0 +1,320 @@
+r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+import torch
+from numpy.typing import NDArray
+from torch import Size, Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..bases import Basis, GaussianRBF
+from ..distributions import BetaGaussian, Mixture, SparseDistribution
+from ..distributions.standardized import StandardizedDistribution
+from ..numerics.arguments import in_eager, in_memory
+from ..numerics.compiled import announce_compiling, enough_work, map_threads
+from .precision import full_precision
+from .regression import tensors_of
+
+__all__ = ["contexts"]
+
+# Pairs of a query and a basis function in a block: large enough for threads, small enough for
+# the cache. Fewer than four blocks are not worth their while.
+_PAIRS = 2**18
+# Value functions are polynomials of degree 5 on cells a third as long as the narrowest Gaussian is
+# wide: errors of 2e-8 in values and 1e-6 in slopes. Gaussians end after so many widths.
+_CELLS, _NODES, _REACH = 4, 6, 6.0
+# Numbers of nodes of the Gauss-Jacobi rules, and the longest half-width in widths that they serve.
+_ORDERS = (*range(4, 34, 2), *range(36, 66, 4), *range(72, 129, 8), *range(144, 371, 16))
+_LONGEST = 128.0
+# The largest exponent m for which the number of nodes was measured.
+_LARGEST_EXPONENT = 25.0
+
+_Array = NDArray[Any]
+
+
+def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
+    r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E).
+
+    The expectations of N functions for each query and head are more numbers than all others of an
+    attention layer. Where they are many, they are computed in blocks of queries, and again in the
+    backward pass. Beta-Gaussians on the line with Gaussian functions in float32 on a CPU need no
+    expectations of single functions: see `_tabulate`. Compiled graphs, transforms of `torch.func`
+    and kernel densities take all queries at once.
+
+    Args:
+        density: Of batch shape (B, heads, Lq).
+        basis: The N functions $\psi$.
+        coefficients: Those of the value functions, shape (B, N, heads, E).
+    """
+    by_head = coefficients.transpose(1, 2)
+    found = _by_quadrature(density, basis, by_head)
+    return _by_expectations(density, basis, by_head) if found is None else found
+
+
+def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
+    """Contexts from the expectations of single functions, in blocks of queries."""
+    pairs = density.batch_shape.numel() * len(basis)
+    parameters = _parameters(density) if in_eager() and pairs >= 4 * _PAIRS else None
+    if parameters is None:
+        return _contract(density.expect(basis), by_head)
+    state = tensors_of(basis)
+    expect = _Expect(basis)
+
+    def block(by_head: Tensor, *tensors: Tensor) -> Tensor:
+        own, rest = tensors[: len(parameters.tensors)], tensors[len(parameters.tensors) :]
+        # The basis of a functional call has other tensors when the backward pass comes.
+        given = {f"basis.{name}": x for name, x in zip(state, rest, strict=True)}
+        features = torch.func.functional_call(expect, given, (parameters.build(*own),))
+        return _contract(features, by_head)
+
+    rows = max(1, _PAIRS * density.batch_shape[2] // pairs)
+    parts = zip(*(x.split(rows, 2) for x in parameters.tensors), strict=True)
+    rest = tuple(state.values())
+    return torch.cat(
+        [
+            checkpoint(block, by_head, *part, *rest, use_reentrant=False, preserve_rng_state=False)
+            for part in parts
+        ],
+        1,
+    )
+
+
+def _contract(features: Tensor, by_head: Tensor) -> Tensor:
+    return (features.to(by_head.dtype) @ by_head).transpose(1, 2)
+
+
+class _Expect(nn.Module):
+    """The expectation of a basis as a module, for `torch.func.functional_call`."""
+
+    def __init__(self, basis: Basis) -> None:
+        super().__init__()
+        self.basis = basis
+
+    def forward(self, density: SparseDistribution) -> Tensor:
+        return density.expect(self.basis)
+
+
+class _Parameters(NamedTuple):
+    """Tensors (B, heads, Lq, ...) that determine a density, and how to build it from them."""
+
+    tensors: tuple[Tensor, ...]
+    build: Callable[..., SparseDistribution]
+
+
+def _parameters(density: SparseDistribution) -> _Parameters | None:
+    """Return the parameters of a density, or None if they do not determine it."""
+    if isinstance(density, Mixture):
+        inner = density.components
+        parts = _parameters(inner) if isinstance(inner, SparseDistribution) else None
+        if parts is None:
+            return None
+
+        def mix(logits: Tensor, *rest: Tensor) -> SparseDistribution:
+            return Mixture(logits, parts.build(*rest), validate_args=False)
+
+        return _Parameters((density.logits, *parts.tensors), mix)
+    if not isinstance(density, StandardizedDistribution):
+        return None
+    names = ["alpha", *(name for name in density.arg_constraints if name != "alpha")]
+    rank = len(density.batch_shape)
+
+    def build(*tensors: Tensor) -> SparseDistribution:
+        new = density.expand(density.batch_shape)
+        new.__dict__.update(zip(names, tensors, strict=True))
+        new._batch_shape = Size(tensors[0].shape[:rank])
+        return new
+
+    return _Parameters(tuple(getattr(density, name) for name in names), build)
+
+
+# Gauss-Jacobi quadrature of tabulated value functions, compiled.
+
+
+def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor | None:
+    """Contexts by quadrature of tabulated value functions, or None where that is not for these."""
+    if isinstance(density, Mixture):
+        return _of_mixture(density, basis, by_head)
+    if not (isinstance(density, BetaGaussian) and isinstance(basis, GaussianRBF) and in_eager()):
+        return None
+    exponent, loc, scale = density._fixed_exponent, density.loc, density.scale
+    tensors = (loc, scale, by_head, basis.centers, basis.widths)
+    if exponent is None or exponent > _LARGEST_EXPONENT or basis.centers.dim() > 1:
+        return None
+    if any(x.dtype != torch.float32 for x in tensors) or not in_memory(*tensors):
+        return None
+    if basis.centers.requires_grad or basis.widths.requires_grad or not loc.numel():
+        return None
+    start, length, count = _cells(basis)
+    if _NODES * count > loc.shape[2] or not bool(scale.detach().amax() <= _LONGEST * _CELLS * length):
+        return None
+    if not enough_work(loc.numel() * len(basis)):
+        return None
+    table = _tabulate(basis, start, length, count)
+    found: Tensor = _Quadrature.apply(
+        loc, scale, by_head, table, (start, length, _CELLS * length), exponent, (density, basis)
+    )
+    return found
+
+
+def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | None:
+    inner = density.components
+    if not isinstance(inner, BetaGaussian):
+        return None
+    flat = type(inner).expand(inner, inner.batch_shape)
+    flat.__dict__.update({name: getattr(inner, name).flatten(2) for name in ("loc", "scale", "alpha")})
+    flat._batch_shape = Size(flat.loc.shape)
+    parts = _by_quadrature(flat, basis, by_head)
+    if parts is None:
+        return None
+    weights = density.logits.softmax(-1).transpose(1, 2)  # (B, Lq, heads, K)
+    parts = parts.unflatten(1, (-1, weights.shape[-1])).movedim(2, 3)  # (B, Lq, heads, K, E)
+    return (weights.unsqueeze(-2) @ parts).squeeze(-2)
+
+
+def _cells(basis: GaussianRBF) -> tuple[float, float, int]:
+    """Return start, length and number of the cells that cover the functions of a basis."""
+    centers, widths = basis.centers.double(), basis.widths.double()
+    length = float(widths.amin()) / _CELLS
+    start = float((centers - _REACH * widths).amin())
+    end = float((centers + _REACH * widths).amax())
+    return start, length, max(1, int(np.ceil((end - start) / length)))
+
+
+def _tabulate(basis: GaussianRBF, start: float, length: float, count: int) -> Tensor:
+    """Return the functions' coefficients in powers of a cell's coordinate in [-1, 1], (G, 6, N)."""
+    nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+    to_powers = torch.from_numpy(np.linalg.inv(np.vander(nodes, increasing=True)))
+    cells = torch.arange(count, dtype=torch.float64).unsqueeze(-1)
+    points = start + length * (cells + (torch.from_numpy(nodes) + 1) / 2)
+    # In float64, as rounding a point by the precision of float32 moves it by many 1e-7 widths.
+    with torch.no_grad():
+        return (to_powers @ basis(points)).float()
+
+
+class _Quadrature(torch.autograd.Function):
+    """Contexts (B, Lq, heads, E), differentiable in loc, scale (B, heads, Lq) and by_head."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        loc: Tensor,
+        scale: Tensor,
+        by_head: Tensor,
+        table: Tensor,
+        cells: tuple[float, float, float],
+        exponent: float,
+        what: tuple[SparseDistribution, GaussianRBF],
+    ) -> Tensor:
+        ctx.save_for_backward(loc, scale, by_head, table)
+        ctx.cells, ctx.exponent, ctx.what = cells, exponent, what
+        out = np.empty((loc.shape[0], loc.shape[2], loc.shape[1], by_head.shape[-1]), np.float32)
+        loops, rule = _loops(), _rules(exponent, float(scale.amax()) / cells[2])
+        arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
+
+        def part(place: _Place) -> None:
+            b, h, rows, _ = place
+            loc, scale, values = (x[b, h] for x in arrays)
+            loops.expect(values, cells, loc[rows], scale[rows], *rule, out[b, rows, h])
+
+        with announce_compiling(loops.expect):
+            map_threads(part, _places(loc))
+        return torch.from_numpy(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        loc, scale, by_head, table = ctx.saved_tensors
+        nothing = (None, None, None, None)
+        if torch.is_grad_enabled() or not (in_eager() and in_memory(grad)):
+            return *_through_expectations(ctx, grad), *nothing
+        places = _places(loc)
+        loops, rule = _loops(), _rules(ctx.exponent, float(scale.amax()) / ctx.cells[2])
+        arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
+        upstream, by_loc, by_scale = _numpy(grad), np.empty_like(arrays[0]), np.empty_like(arrays[0])
+        shares = 1 + max(place.share for place in places)
+        by_values = np.zeros((shares, *arrays[2].shape), np.float32)
+
+        def part(place: _Place) -> None:
+            b, h, rows, share = place
+            loc, scale, values = (x[b, h] for x in arrays)
+            found = by_loc[b, h, rows], by_scale[b, h, rows], by_values[share, b, h]
+            up = upstream[b, rows, h]
+            loops.pull_back(values, ctx.cells, loc[rows], scale[rows], *rule, up, *found)
+
+        with announce_compiling(loops.pull_back):
+            map_threads(part, places)
+        slopes = torch.from_numpy(by_values.sum(0) if shares > 1 else by_values[0])
+        with full_precision(slopes):
+            by_coefficients = table.flatten(0, 1).mT @ slopes.flatten(2, 3)
+        return torch.from_numpy(by_loc), torch.from_numpy(by_scale), by_coefficients, *nothing
+
+
+def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """Gradients through the expectations of single functions: for derivatives of gradients."""
+    inputs = ctx.saved_tensors[:3]
+    density, basis = ctx.what
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        loc, scale, by_head = (x.view_as(x) if again else x.detach().requires_grad_() for x in inputs)
+        new = density.expand(density.batch_shape)
+        new.__dict__.update(loc=loc, scale=scale)
+        value = _by_expectations(new, basis, by_head)
+        needed = [x for x, need in zip((loc, scale, by_head), ctx.needs_input_grad) if need]
+        slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
+    return [next(slopes) if need else None for need in ctx.needs_input_grad[:3]]
+
+
+def _values(table: Tensor, by_head: Tensor) -> Tensor:
+    """Coefficients of the value functions by cell, (B, heads, G, 6, E)."""
+    with full_precision(by_head):
+        return (table.flatten(0, 1) @ by_head).unflatten(2, (-1, _NODES))
+
+
+class _Place(NamedTuple):
+    """Queries of one example and head; a share of them where threads have several."""
+
+    example: int
+    head: int
+    rows: slice
+    share: int
+
+
+def _places(loc: Tensor) -> list[_Place]:
+    examples, heads, queries = loc.shape
+    shares = min(queries, -(-2 * torch.get_num_threads() // (examples * heads)))
+    ends = [queries * i // shares for i in range(shares + 1)]
+    return [
+        _Place(b, h, slice(ends[i], ends[i + 1]), i)
+        for b in range(examples)
+        for h in range(heads)
+        for i in range(shares)
+    ]
+
+
+@cache
+def _loops() -> Any:
+    from ..numerics import gauss_jacobi_numba
+
+    return gauss_jacobi_numba
+
+
+def _rules(exponent: float, longest: float) -> tuple[_Array, _Array]:
+    """Return orders (K) and rules (K, 2, order) that serve half-widths up to `longest` widths."""
+    count = int(np.searchsorted(_ORDERS, 2.85 * longest + 3)) + 1
+    rules = np.zeros((count, 2, _ORDERS[count - 1]))
+    for rule, order in zip(rules, _ORDERS, strict=False):
+        rule[:, :order] = _rule(exponent, order)
+    return np.array(_ORDERS[:count]), rules
+
+
+@cache
+def _rule(exponent: float, order: int) -> _Array:
+    nodes, weights = scipy.special.roots_jacobi(order, exponent, exponent)
+    return np.stack([nodes, weights / weights.sum()])
+
+
+def _numpy(x: Tensor) -> _Array:
+    return x.contiguous().numpy(force=True)

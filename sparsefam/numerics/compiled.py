@@ -1,0 +1,87 @@
+"""Loops compiled by numba: when they take over from torch operations, and on which threads.
+
+Compiling takes seconds, once per installation: numba keeps the result in a cache on disk. A process
+therefore starts with torch operations, and the loops take over when it has done so much work that
+compiling pays. Work is counted in pairs of a density and a basis function, not in seconds, so that
+a program gives the same numbers wherever it runs.
+
+The environment variable SPARSEFAM_COMPILE changes that: "0" never uses the loops, "1" uses them
+from the first call on.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from threading import Timer
+from typing import Any, TypeVar
+
+import torch
+
+__all__ = ["announce_compiling", "enough_work", "map_threads"]
+
+# Torch operations take about 50 ns for a pair, so this is about a second of work.
+_PAIRS = 2**24
+_NOTICE_SECONDS = 2.0
+_NOTICE = (
+    "sparsefam: numba compiles loops, once per installation; this takes some seconds "
+    "(`python -m sparsefam.compile` does it ahead, SPARSEFAM_COMPILE=0 switches it off)"
+)
+_setting = os.environ.get("SPARSEFAM_COMPILE", "")
+_pairs_done = 0
+_announced: set[Any] = set()
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def enough_work(pairs: int) -> bool:
+    """Add pairs to the work of this process, and return whether compiled loops shall do them."""
+    global _pairs_done
+    if _setting == "0":
+        return False
+    _pairs_done += pairs
+    return (_setting == "1" or _pairs_done > _PAIRS) and _is_available()
+
+
+@cache
+def _is_available() -> bool:
+    try:
+        import numba  # noqa: F401
+    except (ImportError, RuntimeError):  # not installed, or not for this version of numpy
+        return False
+    return True
+
+
+@contextmanager
+def announce_compiling(function: Any) -> Iterator[None]:
+    """Print a notice on a terminal if the first call of a function takes long."""
+    if function in _announced or not sys.stderr.isatty():
+        yield
+        return
+    _announced.add(function)
+    timer = Timer(_NOTICE_SECONDS, print, [_NOTICE], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def map_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """Return `[work(item) for item in items]`, with as many threads as torch uses.
+
+    Only work that releases the interpreter's lock, as compiled loops do, runs at the same time.
+    """
+    items, threads = list(items), torch.get_num_threads()
+    if threads < 2 or len(items) < 2:
+        return [work(item) for item in items]
+    return list(_pool(os.getpid(), threads).map(work, items))
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Keep one pool per process, as threads do not survive a fork."""
+    return ThreadPoolExecutor(threads, "sparsefam")
