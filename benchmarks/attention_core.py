@@ -9,7 +9,7 @@ from torch import Tensor
 
 import sparsefam as sf
 from sparsefam.attention import RidgeRegression
-from sparsefam.attention.contraction import contexts
+from sparsefam.attention.context import contexts
 from sparsefam.bases import GaussianRBF
 
 from .memory import allocated_megabytes

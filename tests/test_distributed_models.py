@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, contraction
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, context
 from sparsefam.bases import GaussianRBF
 
 STEPS, RATE = 2, 0.5
@@ -111,7 +111,7 @@ def on_rank(cases: list[Case], rank: int) -> list[tuple[list[float], dict[str, T
     # It says so of every linear layer on three dimensions.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     # Even few queries in blocks, whose backward has to know what a wrapper did to parameters.
-    contraction._PAIRS = 100
+    context._PAIRS = 100
     return [distributed(case, rank) for case in cases]
 
 

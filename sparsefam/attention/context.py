@@ -30,6 +30,8 @@ _CELLS, _NODES, _REACH = 4, 6, 6.0
 # Numbers of nodes of the Gauss-Jacobi rules, and the longest half-width in widths that they serve.
 _ORDERS = (*range(4, 34, 2), *range(36, 66, 4), *range(72, 129, 8), *range(144, 371, 16))
 _LONGEST = 128.0
+# Tables pay where a head has as many queries as a table has points.
+_LEAST_QUERIES = 1.0
 # The largest exponent m for which the number of nodes was measured.
 _LARGEST_EXPONENT = 25.0
 
@@ -149,13 +151,17 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
     if basis.centers.requires_grad or basis.widths.requires_grad or not loc.numel():
         return None
     start, length, count = _cells(basis)
-    if _NODES * count > loc.shape[2] or not bool(scale.detach().amax() <= _LONGEST * _CELLS * length):
+    if _LEAST_QUERIES * _NODES * count > loc.shape[2]:
+        return None
+    width = _CELLS * length
+    # Beyond the longest half-width, and for infinite ones, functions are expected one by one.
+    if bool((scale.detach() > _LONGEST * width).any()):
         return None
     if not enough_work(loc.numel() * len(basis)):
         return None
     table = _tabulate(basis, start, length, count)
     found: Tensor = _Quadrature.apply(
-        loc, scale, by_head, table, (start, length, _CELLS * length), exponent, (density, basis)
+        loc, scale, by_head, table, (start, length, width), exponent, (density, basis)
     )
     return found
 
@@ -165,7 +171,9 @@ def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | Non
     if not isinstance(inner, BetaGaussian):
         return None
     flat = type(inner).expand(inner, inner.batch_shape)
-    flat.__dict__.update({name: getattr(inner, name).flatten(2) for name in ("loc", "scale", "alpha")})
+    flat.__dict__.update(
+        {name: getattr(inner, name).flatten(2) for name in ("loc", "scale", "alpha")}
+    )
     flat._batch_shape = Size(flat.loc.shape)
     parts = _by_quadrature(flat, basis, by_head)
     if parts is None:
@@ -212,7 +220,7 @@ class _Quadrature(torch.autograd.Function):
         ctx.save_for_backward(loc, scale, by_head, table)
         ctx.cells, ctx.exponent, ctx.what = cells, exponent, what
         out = np.empty((loc.shape[0], loc.shape[2], loc.shape[1], by_head.shape[-1]), np.float32)
-        loops, rule = _loops(), _rules(exponent, float(scale.amax()) / cells[2])
+        loops, rule = _loops(), _rules(exponent, float(scale.nan_to_num().amax()) / cells[2])
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
 
         def part(place: _Place) -> None:
@@ -228,12 +236,20 @@ class _Quadrature(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         loc, scale, by_head, table = ctx.saved_tensors
         nothing = (None, None, None, None)
-        if torch.is_grad_enabled() or not (in_eager() and in_memory(grad)):
+        batched = torch._C._functorch.is_legacy_batchedtensor(grad)
+        if torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad)):
             return *_through_expectations(ctx, grad), *nothing
         places = _places(loc)
-        loops, rule = _loops(), _rules(ctx.exponent, float(scale.amax()) / ctx.cells[2])
+        loops, rule = (
+            _loops(),
+            _rules(ctx.exponent, float(scale.nan_to_num().amax()) / ctx.cells[2]),
+        )
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
-        upstream, by_loc, by_scale = _numpy(grad), np.empty_like(arrays[0]), np.empty_like(arrays[0])
+        upstream, by_loc, by_scale = (
+            _numpy(grad),
+            np.empty_like(arrays[0]),
+            np.empty_like(arrays[0]),
+        )
         shares = 1 + max(place.share for place in places)
         by_values = np.zeros((shares, *arrays[2].shape), np.float32)
 
@@ -258,11 +274,14 @@ def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     density, basis = ctx.what
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        loc, scale, by_head = (x.view_as(x) if again else x.detach().requires_grad_() for x in inputs)
+        loc, scale, by_head = (
+            x.view_as(x) if again else x.detach().requires_grad_() for x in inputs
+        )
         new = density.expand(density.batch_shape)
         new.__dict__.update(loc=loc, scale=scale)
         value = _by_expectations(new, basis, by_head)
-        needed = [x for x, need in zip((loc, scale, by_head), ctx.needs_input_grad) if need]
+        leaves = zip((loc, scale, by_head), ctx.needs_input_grad[:3], strict=True)
+        needed = [x for x, need in leaves if need]
         slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
     return [next(slopes) if need else None for need in ctx.needs_input_grad[:3]]
 
