@@ -7,6 +7,8 @@ import torch
 from hypothesis import settings
 from torch.distributions import Distribution
 
+from sparsefam.numerics import compiled
+
 os.environ.setdefault("MPLBACKEND", "Agg")  # read when matplotlib is first imported
 torch.set_num_threads(1)
 
@@ -23,3 +25,9 @@ def seed() -> None:
 def validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first use of torch.compile switches validation off for the whole process."""
     monkeypatch.setattr(Distribution, "_validate_args", True)
+
+
+@pytest.fixture(autouse=True)
+def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use compiled loops from the first call on, so that no test depends on the ones before it."""
+    monkeypatch.setattr(compiled, "_setting", "1")

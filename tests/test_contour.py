@@ -10,8 +10,8 @@ from scipy.special import roots_jacobi
 from torch import Tensor
 
 from sparsefam import BetaGaussian, MultivariateBetaGaussian
-from sparsefam.numerics.ball import gaussians_under_ball
 from sparsefam.numerics.contour import contour
+from sparsefam.numerics.gaussian_ball import gaussians_under_ball
 from sparsefam.numerics.interval import gaussian_expectation
 from sparsefam.numerics.special import stirling_excess
 

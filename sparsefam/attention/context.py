@@ -2,7 +2,7 @@ r"""Contexts: expectations of value functions under the densities of queries, $E
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy
@@ -143,12 +143,13 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
     if not (isinstance(density, BetaGaussian) and isinstance(basis, GaussianRBF) and in_eager()):
         return None
     exponent, loc, scale = density._fixed_exponent, density.loc, density.scale
-    tensors = (loc, scale, by_head, basis.centers, basis.widths)
-    if exponent is None or exponent > _LARGEST_EXPONENT or basis.centers.dim() > 1:
+    centers, widths = basis.centers, cast(Tensor, basis.widths)
+    tensors = (loc, scale, by_head, centers, widths)
+    if exponent is None or exponent > _LARGEST_EXPONENT or centers.dim() > 1:
         return None
     if any(x.dtype != torch.float32 for x in tensors) or not in_memory(*tensors):
         return None
-    if basis.centers.requires_grad or basis.widths.requires_grad or not loc.numel():
+    if centers.requires_grad or widths.requires_grad or not loc.numel():
         return None
     start, length, count = _cells(basis)
     if _LEAST_QUERIES * _NODES * count > loc.shape[2]:
@@ -180,12 +181,13 @@ def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | Non
         return None
     weights = density.logits.softmax(-1).transpose(1, 2)  # (B, Lq, heads, K)
     parts = parts.unflatten(1, (-1, weights.shape[-1])).movedim(2, 3)  # (B, Lq, heads, K, E)
-    return (weights.unsqueeze(-2) @ parts).squeeze(-2)
+    mean: Tensor = (weights.unsqueeze(-2) @ parts).squeeze(-2)
+    return mean
 
 
 def _cells(basis: GaussianRBF) -> tuple[float, float, int]:
     """Return start, length and number of the cells that cover the functions of a basis."""
-    centers, widths = basis.centers.double(), basis.widths.double()
+    centers, widths = basis.centers.double(), cast(Tensor, basis.widths).double()
     length = float(widths.amin()) / _CELLS
     start = float((centers - _REACH * widths).amin())
     end = float((centers + _REACH * widths).amax())
@@ -200,7 +202,8 @@ def _tabulate(basis: GaussianRBF, start: float, length: float, count: int) -> Te
     points = start + length * (cells + (torch.from_numpy(nodes) + 1) / 2)
     # In float64, as rounding a point by the precision of float32 moves it by many 1e-7 widths.
     with torch.no_grad():
-        return (to_powers @ basis(points)).float()
+        found: Tensor = to_powers @ basis(points)
+    return found.float()
 
 
 class _Quadrature(torch.autograd.Function):
@@ -289,7 +292,8 @@ def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 def _values(table: Tensor, by_head: Tensor) -> Tensor:
     """Coefficients of the value functions by cell, (B, heads, G, 6, E)."""
     with full_precision(by_head):
-        return (table.flatten(0, 1) @ by_head).unflatten(2, (-1, _NODES))
+        found: Tensor = table.flatten(0, 1) @ by_head
+    return found.unflatten(2, (-1, _NODES))
 
 
 class _Place(NamedTuple):

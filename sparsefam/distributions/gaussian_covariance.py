@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..bases import Basis, Fourier, GaussianRBF, Product
 from ..numerics.arguments import require
-from ..numerics.ball import gaussians_under_ball, gaussians_under_normal
+from ..numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
 from ..numerics.wide import mixture, tilted, wide_gaussians
 from .exponents import PowerLaw
 

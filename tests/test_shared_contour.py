@@ -1,13 +1,6 @@
-"""One path for all pairs, against the paths of pairs in float64."""
+"""One contour for all pairs, against the contours of the pairs in float64."""
 
 import math
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import nullcontext
-from io import StringIO
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +9,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import sparsefam as sf
-from sparsefam.numerics import loops, patience, shared_loops, shared_nodes, shared_path
-from sparsefam.numerics.ball import gaussians_under_ball
+from sparsefam.numerics import compiled, shared_contour
+from sparsefam.numerics import shared_contour_numba as loops
+from sparsefam.numerics.gaussian_ball import gaussians_under_ball
+from sparsefam.numerics.shared_contour import has_shared_contour
 
 F64 = torch.float64
 
@@ -63,8 +58,10 @@ def test_values_and_gradients(
 ) -> None:
     inputs = scene(40, dim, low, high, reach=max(2.0, 0.3 * high))
     truth = found(inputs, exponent, F64)
-    monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
-    monkeypatch.setattr(shared_nodes, "_SHARE", 1e-3)
+    monkeypatch.setattr(
+        "sparsefam.numerics.gaussian_ball._integrate", None
+    )  # there is no other way
+    monkeypatch.setattr(shared_contour, "_LEAST_SHARE", 1e-3)
     value, by_loc, by_tril = found(inputs, exponent, torch.float32)
     assert relative(value, truth[0]) < 2e-6
     for x, y in ((by_loc, truth[1]), (by_tril, truth[2])):
@@ -96,49 +93,45 @@ def rows_apart() -> tuple[Tensor, ...]:
     return inputs
 
 
-def test_rows_that_no_center_comes_near_take_a_path_for_each_pair() -> None:
-    """Other paths of pairs serve where all but a few numbers are below those of float32."""
+def test_rows_without_a_near_center_take_their_own_contours() -> None:
     inputs = rows_apart()
     near = [x for x in range(9) if x != 7]
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x[near], y[near]) < 2e-5
         assert not x[7].any()
     arrays = [x.detach().numpy() for x in inputs[:3]]
-    rows, whole = shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=False)
-    assert (rows.near < 0).nonzero()[0].tolist() == [6]
-    assert not whole
+    rows, converged = shared_contour._integrate(*arrays, 0.5, 1.0, False)
+    assert (rows.active < 0).any()
+    assert not converged
 
 
-@pytest.mark.parametrize("exponent", [1.0, 2.5, 25.0])
-@pytest.mark.parametrize(("low", "high"), [(1e-3, 1.0), (1.0, 30.0), (50.0, 2000.0)])
-@pytest.mark.parametrize("dim", [2, 3])
-def test_paths_of_pairs_in_loops(
-    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loc, tril, centers, above = scene(12, dim, low, high, reach=4.0)
-    inputs = loc + torch.linspace(-4, 4, 12).unsqueeze(-1), tril, centers[:40], above[:, :40]
-    truth = found(inputs, exponent, F64)
-    monkeypatch.setattr("sparsefam.numerics.ball._integrate", None)  # there is no other way
-    monkeypatch.setattr(shared_nodes, "_SHARE", math.inf)
-    results = zip(found(inputs, exponent, torch.float32), truth, (2e-6, 2e-5, 2e-5), strict=True)
-    assert all(relative(x, y) < limit for x, y, limit in results)
+def test_threads_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = scene(23, 2, 1.0, 8.0)
+    inputs[1][5] *= 400  # a row that the shared contour does not serve
+    whole = found(inputs, 1.0, torch.float32)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(shared_contour, "_PAIRS_PER_THREAD", 1000)
+    assert [x.stop - x.start for x in shared_contour._parts(23, 401)] == [5, 6, 6, 6]
+    for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("setting", ["0", "numba is missing"])
+def test_without_compiled_loops(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if setting == "0":
+        monkeypatch.setattr(compiled, "_setting", "0")
+    else:
+        monkeypatch.setattr(compiled, "_is_available", lambda: False)
+    monkeypatch.setattr(shared_contour, "_loops", None)
+    inputs = scene(3, 2, 1.0, 8.0)
+    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
+        assert relative(x, y) < 2e-5
 
 
 def test_no_row_with_digits() -> None:
     inputs = scene(2, 2, 200.0, 300.0)
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x, y) < 2e-5
-
-
-@pytest.mark.parametrize("distance", [1e8, 1e12, 1e15, 1e18, 1e19, 1e20, 1e25, 1e30])
-@pytest.mark.parametrize("dim", [2, 3])
-def test_supports_as_far_away_as_float32_holds(dim: int, distance: float) -> None:
-    """One by one, as one that is left to other paths leaves the others to them."""
-    tril = 40 * torch.eye(dim).unsqueeze(0)
-    inputs = torch.full((1, dim), distance), tril, torch.zeros(3, dim), torch.ones(1, 3)
-    assert all(not x.any() for x in found(inputs, 1.0, torch.float32))
-    arrays = [x.detach().numpy() for x in inputs[:3]]
-    assert shared_nodes.integrate(*arrays, 0.5, 1.0, sloped=True)[1]
 
 
 @pytest.mark.parametrize("width", [1e-13, 1e15])
@@ -157,28 +150,6 @@ def test_blocks_of_centers_have_no_seam() -> None:
     for j in (0, 255, 256, 257, 399):
         one = (*inputs[:2], inputs[2][j : j + 1].clone(), inputs[3][:, j : j + 1])
         assert relative(found(one, 1.0, torch.float32)[0], whole[:, j : j + 1]) < 1e-6
-
-
-def test_parts_in_threads_have_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = scene(23, 2, 1.0, 8.0)
-    inputs[1][5] *= 400  # a row that goes by paths of its own
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    whole = found(inputs, 1.0, torch.float32)
-    monkeypatch.setattr(shared_nodes, "_PAIRS", 1000)
-    arrays = (x.detach().numpy() for x in inputs[:3])
-    loops, parts = shared_nodes._loops()[0], []
-
-    def some(*arguments: Any) -> int:
-        parts.append(len(arguments[0]))
-        return loops.integrate_rows(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shared_nodes, "_loops", lambda: [SimpleNamespace(integrate_rows=some)])
-        patch.setattr(shared_nodes, "while_compiling", lambda *_: nullcontext())
-        shared_nodes.integrate(*arrays, 0.5, 1.0, False, threads=4)
-    assert sorted(parts) == [5, 6, 6, 6]
-    for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
-        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3])
@@ -200,22 +171,6 @@ def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
     for x, y in zip(results(torch.float32), results(F64), strict=True):
         assert relative(x[rows].double(), y[rows]) < 2e-5
         assert not x[2].any()
-
-
-@pytest.fixture
-def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "sparsefam.numerics.shared_loops", None)
-    shared_nodes._loops.cache_clear()
-    yield
-    shared_nodes._loops.cache_clear()
-
-
-@pytest.mark.usefixtures("no_numba")
-def test_without_numba() -> None:
-    assert not shared_nodes.is_available()
-    inputs = scene(3, 2, 1.0, 8.0)
-    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
-        assert relative(x, y) < 2e-5
 
 
 def test_waves() -> None:
@@ -247,7 +202,7 @@ def test_only_centers_near_the_edge_of_a_parabola_take_a_path() -> None:
     kinds = np.empty(61, np.int8)
     for parabolic in (True, False):
         square = np.array([900.0, 400.0, 0.0])
-        shared_loops._tell_apart(2, square, 30.0, parabolic, offsets, kinds)
+        loops._classify(2, square, 30.0, parabolic, offsets, kinds)
         assert kinds.tolist() == sorted(kinds.tolist(), reverse=True)
         first_far = int((kinds > 0).sum())
         assert 34 < first_far < 40
@@ -308,17 +263,17 @@ def test_what_it_is_not_for() -> None:
     loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
     one = torch.full((len(centers),), 0.5)
     inputs = (loc, tril, centers, one)
-    assert shared_path.shares_path(inputs, 1.0)
-    assert not shared_path.shares_path(inputs, torch.tensor(1.0))
-    assert not shared_path.shares_path(inputs, 0.9)
-    assert not shared_path.shares_path(inputs, 25.1)
-    assert not shared_path.shares_path((loc, tril, centers, one + torch.rand(len(centers))), 1.0)
-    assert not shared_path.shares_path((loc, tril, centers, one.clone().requires_grad_()), 1.0)
-    assert not shared_path.shares_path(tuple(x.double() for x in inputs), 1.0)
+    assert has_shared_contour(inputs, 1.0)
+    assert not has_shared_contour(inputs, torch.tensor(1.0))
+    assert not has_shared_contour(inputs, 0.9)
+    assert not has_shared_contour(inputs, 25.1)
+    assert not has_shared_contour((loc, tril, centers, one + torch.rand(len(centers))), 1.0)
+    assert not has_shared_contour((loc, tril, centers, one.clone().requires_grad_()), 1.0)
+    assert not has_shared_contour(tuple(x.double() for x in inputs), 1.0)
     asked = []
 
     def ask(x: Tensor) -> Tensor:
-        asked.append(shared_path.shares_path((x, *inputs[1:]), 1.0))
+        asked.append(has_shared_contour((x, *inputs[1:]), 1.0))
         return 2 * x
 
     torch.func.vmap(ask)(loc.unsqueeze(0))
@@ -331,25 +286,7 @@ def test_what_it_is_not_for() -> None:
 def test_the_path_is_the_one_that_was_fitted() -> None:
     """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
     for exponent in (0.5, 1.0, 2.0, 8.0, 20.0):
-        for numbers, x, y, real, imag in shared_nodes._paths(exponent, 1):
+        for numbers, x, y, real, imag in shared_contour._contours(exponent, 1):
             count = int(numbers[1])
             total = ((real + 1j * imag)[:count] / np.sqrt((x + 1j * y)[:count])).real.sum()
             assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
-
-
-class _Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_long_compilations_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_SECONDS", 0.01)
-    for stream, due in ((_Terminal(), 2), (StringIO(), 0)):
-        function = object()
-        monkeypatch.setattr(sys, "stderr", stream)
-        for dtype in (np.float32, np.float64, np.float32):  # the last is known by then
-            with patience.while_compiling(function, np.dtype(dtype)):
-                time.sleep(0.1)
-        with patience.while_compiling(object(), np.dtype(np.float64)):
-            pass  # it was quick
-        assert stream.getvalue().count("compiles its loops") == due

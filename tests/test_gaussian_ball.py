@@ -10,8 +10,8 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam.numerics import ball
-from sparsefam.numerics.ball import gaussians_under_ball, gaussians_under_normal
+from sparsefam.numerics import gaussian_ball as ball
+from sparsefam.numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
 
 F32, F64 = torch.float32, torch.float64
 KINDS = ["ball", "lowered", "normal"]

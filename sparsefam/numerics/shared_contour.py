@@ -1,0 +1,271 @@
+r"""Gaussians of one width under many ellipsoids by one contour for all pairs: float32, CPU.
+
+The contour integral of `gaussian_ball` has a contour for each pair, accurate for every ratio of
+widths. Where the support is at most 72 widths long, one contour serves all centers of a density,
+and its nodes depend on a pair through its squared offsets only. The error is about 1e-6 of the
+largest expectation that a center anywhere could have; densities for which no center comes near
+that, and longer supports, are left to the contour of each pair.
+
+The sums are compiled by numba: an operation of torch on small arrays costs more than its work, and
+on large arrays most of the time goes into memory.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .arguments import in_eager, in_memory
+from .compiled import announce_compiling, enough_work, map_threads
+
+__all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
+
+# By the largest exponent, then by the longest half-axis in widths: the number of nodes, and the
+# hyperbola on which they lie (size, angle, step, stretch). They were fitted: truncation and float32
+# rounding stay below about 1e-6 of the largest expectation.
+_CONTOURS = {
+    1.0: {
+        8.0: (11, (9.048, 0.5484, 0.1774, 0.002111)),
+        16.0: (14, (7.656, 0.4408, 0.2152, -0.02317)),
+        24.0: (18, (6.433, 0.3943, 0.1964, -0.01282)),
+        32.0: (22, (6.994, 0.4136, 0.1769, -0.01092)),
+        48.0: (27, (7.567, 0.4008, 0.1542, -0.008176)),
+        72.0: (31, (6.682, 0.3866, 0.1483, -0.00531)),
+    },
+    3.0: {
+        8.0: (8, (11.25, 0.6065, 0.1908, 0.01781)),
+        16.0: (11, (7.967, 0.4011, 0.2384, -0.0224)),
+        24.0: (15, (6.467, 0.3386, 0.2077, -0.01324)),
+        32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
+        48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
+        72.0: (32, (5.648, 0.3, 0.1313, -0.001275)),
+    },
+    12.5: {
+        8.0: (9, (35.18, 0.7869, 0.09768, 0.1742)),
+        16.0: (11, (48.56, 0.9335, 0.07248, 0.00397)),
+        24.0: (13, (17.59, 0.5149, 0.1169, 0.001098)),
+        32.0: (16, (12.78, 0.3536, 0.1254, 0.002378)),
+        48.0: (20, (11.81, 0.3555, 0.1304, 8.843e-05)),
+        72.0: (25, (10.78, 0.3096, 0.1114, 0.007764)),
+    },
+    25.0: {
+        8.0: (8, (63.8, 0.7194, 0.07707, 0.01075)),
+        16.0: (9, (65.46, 0.7606, 0.07066, 0.002999)),
+        24.0: (11, (43.78, 0.6043, 0.07511, 0.001899)),
+        32.0: (13, (39.78, 0.553, 0.07111, 0.00147)),
+        48.0: (16, (32.78, 0.4385, 0.06754, 0.0009351)),
+        72.0: (20, (28.01, 0.3332, 0.06205, 0.002449)),
+    },
+}
+# Dimensions with compiled sums.
+_DIMENSIONS = 3
+# A density's expectations are accurate if some center has this share of the largest possible one.
+_LEAST_SHARE = 0.25
+# Pairs that are worth a thread, and how often torch operations take as long for a pair without a
+# closed form as for one with it.
+_PAIRS_PER_THREAD = 2**16
+_CONTOUR_COST = 8
+
+_Array = NDArray[Any]
+_Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+_PerPair = Callable[[_Inputs, float], Tensor]
+
+
+class Rows(NamedTuple):
+    """Expectations under the densities of rows (R), and what their gradient needs.
+
+    Attributes:
+        values: (R, N).
+        active: Number of centers with influence, (R); -1 where the row did not converge.
+        axes: From offsets along the axes of the support to space, (R, 3, 3).
+        indices: Which centers these are, (R, N).
+        slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
+    """
+
+    values: _Array
+    active: _Array
+    axes: _Array
+    indices: _Array
+    slopes: _Array
+
+
+def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
+    """Return whether `gaussians_by_shared_contour` is for these inputs.
+
+    They are float32 on the CPU, outside of compiled graphs and transforms; the Gaussians have one
+    width and no gradient; a contour was fitted for the exponent and the dimension; and this process
+    has done enough work for compiling to pay.
+    """
+    loc, _, centers, spread = inputs
+    if isinstance(exponent, Tensor) or loc.shape[-1] > _DIMENSIONS:
+        return False
+    least = 0.5 if loc.shape[-1] == 1 else 1.0
+    if not least <= exponent <= max(_CONTOURS):
+        return False
+    if spread.dim() > 1 or not loc.numel() or centers.requires_grad or spread.requires_grad:
+        return False
+    single = all(x.dtype == torch.float32 for x in inputs)
+    if not (single and in_eager() and in_memory(*inputs)):
+        return False
+    if spread.stride() not in ((), (0,)) and not bool((spread == spread[0]).all()):
+        return False
+    closed = loc.shape[-1] == 1 and exponent in (1.0, 2.0, 3.0)
+    pairs = loc.shape[:-1].numel() * len(centers)
+    return enough_work(pairs if closed else _CONTOUR_COST * pairs)
+
+
+def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _PerPair) -> Tensor:
+    """Compute expectations (*batch, N), differentiable in loc and scale_tril.
+
+    Args:
+        inputs: loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
+        exponent: m.
+        per_pair: Computes the same for rows that do not converge, and for second derivatives.
+    """
+    loc, scale_tril, centers, spread = inputs
+    batch, dim = loc.shape[:-1], loc.shape[-1]
+    if len(batch) != 1:
+        loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
+    tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
+    arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
+    rows, converged = _integrate(*arrays, width, exponent, tracked)
+    if tracked:
+        inputs = loc, scale_tril, centers, spread
+        values: Tensor = _WithGradient.apply(*inputs, rows, width, exponent, per_pair)
+    else:
+        values = torch.from_numpy(rows.values)
+    if not converged:
+        others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+        found = per_pair((loc[others], scale_tril[others], centers, spread), exponent)
+        values = values.index_copy(0, others, found)
+    return values if len(batch) == 1 else values.reshape(*batch, len(centers))
+
+
+def _integrate(
+    loc: _Array,
+    scale_tril: _Array,
+    centers: _Array,
+    width: float,
+    exponent: float,
+    needs_slopes: bool,
+) -> tuple[Rows, bool]:
+    """Return expectations, and whether all rows converged."""
+    count, dim, size = len(loc), loc.shape[1], len(centers)
+    rows = Rows(
+        values=np.zeros((count, size), np.float32),
+        active=np.full(count, -1, np.int32),
+        axes=np.empty((count, 3, 3)),
+        indices=np.empty((count, size), np.int32),
+        slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
+    )
+    integrate_rows = _loops().integrate_rows
+    rest = centers, width, _contours(exponent, dim), float(exponent), _LEAST_SHARE
+
+    def part(part: slice) -> int:
+        found: int = integrate_rows(loc[part], scale_tril[part], *rest, *(x[part] for x in rows))
+        return found
+
+    with announce_compiling(integrate_rows):
+        return rows, sum(map_threads(part, _parts(count, size))) == count
+
+
+class _WithGradient(torch.autograd.Function):
+    """The values (R, N) with their gradient, which is zero for rows that did not converge."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        loc: Tensor,
+        scale_tril: Tensor,
+        centers: Tensor,
+        spread: Tensor,
+        rows: Rows,
+        width: float,
+        exponent: float,
+        per_pair: _PerPair,
+    ) -> Tensor:
+        ctx.save_for_backward(loc, scale_tril, centers, spread)
+        ctx.rows, ctx.width, ctx.exponent, ctx.per_pair = rows, width, exponent, per_pair
+        # A tensor of its own, which may be changed in place.
+        return torch.from_numpy(rows.values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, again = ctx.saved_tensors, torch.is_grad_enabled()
+        batched = torch._C._functorch.is_legacy_batchedtensor(grad)
+        if again or batched or not (in_eager() and in_memory(grad)):
+            needed = ctx.needs_input_grad
+            with torch.enable_grad():
+                wanted = [x for x, need in zip(inputs[:2], needed, strict=False) if need]
+                values = ctx.per_pair(inputs, ctx.exponent)
+            found = iter(torch.autograd.grad(values, wanted, grad, create_graph=again))
+            gradients = [next(found) if need else None for need in needed[:2]]
+        else:
+            gradients = _pull_back(_array(grad), _array(inputs[1]), ctx.width, ctx.rows)
+        return *gradients, None, None, None, None, None, None
+
+
+def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> list[Tensor | None]:
+    by_loc, by_scale_tril = np.zeros(scale_tril.shape[:2], np.float32), np.zeros_like(scale_tril)
+    pull_back_rows = _loops().pull_back_rows
+
+    def part(part: slice) -> None:
+        own = (x[part] for x in (*rows[1:], by_loc, by_scale_tril))
+        pull_back_rows(grad[part], scale_tril[part], width, *own)
+
+    with announce_compiling(pull_back_rows):
+        map_threads(part, _parts(*grad.shape))
+    return [torch.from_numpy(by_loc), torch.from_numpy(by_scale_tril)]
+
+
+def _parts(rows: int, size: int) -> list[slice]:
+    """Divide rows among threads that have enough to do."""
+    count = max(1, min(torch.get_num_threads(), rows, rows * size // _PAIRS_PER_THREAD))
+    ends = [rows * i // count for i in range(count + 1)]
+    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+
+
+@cache
+def _loops() -> Any:
+    from . import shared_contour_numba
+
+    return shared_contour_numba
+
+
+@cache
+def _contours(exponent: float, dim: int) -> _Array:
+    """Return the contours of an exponent, (P, 5, n), by the longest half-axis that they serve.
+
+    That half-axis, in widths, and the number of nodes; then real and imaginary parts of the nodes z
+    and of the factors of a term that do not depend on the half-axes.
+    """
+    # At 1 itself the contour of smoother densities is shorter.
+    fitted = next(x for most, x in _CONTOURS.items() if exponent < most or exponent == most > 1)
+    contours = np.zeros((len(fitted), 5, max(count for count, _ in fitted.values())))
+    for contour, (reach, (count, shape)) in zip(contours, fitted.items(), strict=True):
+        nodes, front = _hyperbola(count, shape, exponent, dim)
+        contour[0, :2] = reach, count
+        contour[1:, :count] = nodes.real, nodes.imag, front.real, front.imag
+    return contours
+
+
+def _hyperbola(
+    count: int, shape: tuple[float, ...], exponent: float, dim: int
+) -> tuple[_Array, _Array]:
+    size, angle, step, stretch = shape
+    t = (np.arange(count) + 0.5) * step
+    turned = -angle + 1j * t * (1 + stretch * t * t)
+    nodes = size * (1 + np.sin(turned))
+    moves = np.cos(turned) * (1 + 3 * stretch * t * t)
+    front = math.lgamma(exponent + 1 + dim / 2) - 0.5 * dim * math.log(2 * math.pi)
+    front += math.log(size * step / math.pi)
+    return nodes, np.exp(np.log(moves) + nodes - (exponent + 1) * np.log(nodes) + front)
+
+
+def _array(x: Tensor) -> _Array:
+    return (x if x.is_contiguous() else x.contiguous()).numpy(force=True)

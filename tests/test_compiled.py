@@ -1,0 +1,84 @@
+"""When compiled loops take over, what is said while they compile, and their threads."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from io import StringIO
+
+import pytest
+import torch
+
+from sparsefam.numerics import compiled
+
+
+def test_loops_take_over_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_setting", "")
+    monkeypatch.setattr(compiled, "_pairs_done", 0)
+    monkeypatch.setattr(compiled, "_PAIRS", 100)
+    assert [compiled.enough_work(n) for n in (60, 40, 1, 1)] == [False, False, True, True]
+    monkeypatch.setattr(compiled, "_is_available", lambda: False)
+    assert not compiled.enough_work(1000)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("0", False), ("1", True)])
+def test_the_environment_decides(setting: str, expected: bool) -> None:
+    code = "from sparsefam.numerics import compiled; print(compiled.enough_work(1))"
+    environment = {**os.environ, "SPARSEFAM_COMPILE": setting}
+    run = [sys.executable, "-c", code]
+    result = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(expected)
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_long_compilations_are_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_NOTICE_SECONDS", 0.01)
+    for stream, count in ((_Terminal(), 1), (StringIO(), 0)):
+        function = object()
+        monkeypatch.setattr(sys, "stderr", stream)
+        for _ in range(2):
+            with compiled.announce_compiling(function):
+                time.sleep(0.1)
+        assert stream.getvalue().count("numba compiles loops") == count
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_work_at_once_and_in_order() -> None:
+    barrier = threading.Barrier(2, timeout=10)  # broken if one waits for the other
+    assert compiled.map_threads(lambda x: (barrier.wait() >= 0, x), range(4)) == [
+        (True, x) for x in range(4)
+    ]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_errors_reach_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        compiled.map_threads(lambda x: 1 // x, [1, 0, 2])
+
+
+def _in_child() -> None:
+    assert compiled.map_threads(abs, [-1, -2]) == [1, 2]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    _in_child()
+    child = multiprocessing.get_context("fork").Process(target=_in_child)
+    child.start()
+    child.join(30)
+    alive = child.is_alive()
+    child.kill()
+    assert not alive
+    assert child.exitcode == 0
