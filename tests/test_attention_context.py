@@ -114,14 +114,19 @@ def kept(function: Callable[[], Tensor]) -> tuple[Tensor, int]:
         return function(), max(sizes)
 
 
-def test_nothing_of_the_size_of_all_expectations_is_kept() -> None:
+@pytest.mark.parametrize(("setting", "more"), [("0", 0), ("1", 100_000)])
+def test_nothing_of_the_size_of_all_expectations_is_kept(
+    setting: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks only what the queries have; by quadrature a table of the functions, too."""
+    monkeypatch.setattr(compiled, "_setting", setting)
     queries, basis = 10_000, GaussianRBF.grid(64, 1.5 / 64)
     loc = torch.rand(1, HEADS, queries, requires_grad=True)
     coefficients = torch.randn(1, 64, HEADS, CHANNELS, requires_grad=True)
     density = sf.TruncatedParabola.from_sigma(loc, 0.1)
     pairs = HEADS * queries * len(basis)
     value, ours = kept(lambda: contexts(density, basis, coefficients))
-    assert ours <= loc.numel()
+    assert ours <= loc.numel() + more
     _, all_of_them = kept(lambda: at_once(density, basis, coefficients))
     assert all_of_them >= pairs
     exact = sf.TruncatedParabola(density.loc.double(), density.scale.double())

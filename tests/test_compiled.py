@@ -17,7 +17,7 @@ from sparsefam.numerics import compiled
 def test_loops_take_over_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_setting", "")
     monkeypatch.setattr(compiled, "_pairs_done", 0)
-    monkeypatch.setattr(compiled, "_PAIRS", 100)
+    monkeypatch.setattr(compiled, "LEAST_PAIRS", 100)
     assert [compiled.enough_work(n) for n in (60, 40, 1, 1)] == [False, False, True, True]
     monkeypatch.setattr(compiled, "_is_available", lambda: False)
     assert not compiled.enough_work(1000)

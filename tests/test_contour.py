@@ -166,7 +166,9 @@ def test_a_few_steps_find_the_saddle_of_hard_pairs(
     assert ((found >= 0) & (found <= peak)).all()
     with_steps(monkeypatch, 40)
     exact = gaussians_under_ball(*inputs, m)
-    torch.testing.assert_close(found, exact, rtol=limit, atol=1e-30 * peak.item())
+    # Float32 rounds exponents near -50, by an amount that depends on the processor.
+    least = 1e-24 if dtype == F32 else 1e-30
+    torch.testing.assert_close(found, exact, rtol=limit, atol=least * peak.item())
 
 
 def test_a_saddle_that_is_not_found_leaves_a_bound_without_derivatives(

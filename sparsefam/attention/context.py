@@ -30,8 +30,8 @@ _CELLS, _NODES, _REACH = 4, 6, 6.0
 # Numbers of nodes of the Gauss-Jacobi rules, and the longest half-width in widths that they serve.
 _ORDERS = (*range(4, 34, 2), *range(36, 66, 4), *range(72, 129, 8), *range(144, 371, 16))
 _LONGEST = 128.0
-# Tables pay where a head has as many queries as a table has points.
-_LEAST_QUERIES = 1.0
+# Tables pay where a head has half as many queries as a table has points.
+_LEAST_QUERIES = 0.5
 # The largest exponent m for which the number of nodes was measured.
 _LARGEST_EXPONENT = 25.0
 
@@ -266,8 +266,7 @@ class _Quadrature(torch.autograd.Function):
         with announce_compiling(loops.pull_back):
             map_threads(part, places)
         slopes = torch.from_numpy(by_values.sum(0) if shares > 1 else by_values[0])
-        with full_precision(slopes):
-            by_coefficients = table.flatten(0, 1).mT @ slopes.flatten(2, 3)
+        by_coefficients = _by_one_product(table.flatten(0, 1).mT, slopes.flatten(2, 3))
         return torch.from_numpy(by_loc), torch.from_numpy(by_scale), by_coefficients, *nothing
 
 
@@ -290,10 +289,17 @@ def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 
 
 def _values(table: Tensor, by_head: Tensor) -> Tensor:
-    """Coefficients of the value functions by cell, (B, heads, G, 6, E)."""
-    with full_precision(by_head):
-        found: Tensor = table.flatten(0, 1) @ by_head
-    return found.unflatten(2, (-1, _NODES))
+    """Return the value functions' coefficients by cell, (B, heads, G, 6, E)."""
+    values: Tensor = _by_one_product(table.flatten(0, 1), by_head).unflatten(2, (-1, _NODES))
+    return values
+
+
+def _by_one_product(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return matrix (M, N) times x (B, heads, N, E), which `@` would compute head by head."""
+    with full_precision(x):
+        columns: Tensor = matrix @ x.movedim(2, 0).flatten(1)
+    by_head: Tensor = columns.unflatten(1, (*x.shape[:2], -1)).movedim(0, 2).contiguous()
+    return by_head
 
 
 class _Place(NamedTuple):

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["announce_compiling", "enough_work", "map_threads"]
+__all__ = ["LEAST_PAIRS", "announce_compiling", "enough_work", "map_threads"]
 
 # Torch operations take about 50 ns for a pair, so this is about a second of work.
-_PAIRS = 2**24
+LEAST_PAIRS = 2**24
 _NOTICE_SECONDS = 2.0
 _NOTICE = (
     "sparsefam: numba compiles loops, once per installation; this takes some seconds "
@@ -42,7 +42,7 @@ def enough_work(pairs: int) -> bool:
     if _setting == "0":
         return False
     _pairs_done += pairs
-    return (_setting == "1" or _pairs_done > _PAIRS) and _is_available()
+    return (_setting == "1" or _pairs_done > LEAST_PAIRS) and _is_available()
 
 
 @cache
