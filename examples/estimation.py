@@ -68,12 +68,12 @@ def sparse(case: Case, data: Floats) -> SparseDensity:
     return model.fit(data)
 
 
-def fit(case: Case, method: str, data: Floats, width: float) -> Density:
+def fit(case: Case, method: str, data: Floats, width: float | None) -> Density:
     """Fit a method and return the density as a function of locations (n, D)."""
     if method == "SparseDensity":
         model = sparse(case, data)
         return lambda t: np.exp(model.score_samples(t))
-    smooth = gaussian_kde(data.T, width if method.endswith("tuned") else None)
+    smooth = gaussian_kde(data.T, width)
     return lambda t: smooth(t.T)
 
 
@@ -96,7 +96,8 @@ def check(case: Case, method: str, folds: int) -> tuple[float, float, float]:
         the squared density less twice its mean at held-out data, which is the integrated squared
         error up to a constant.
     """
-    width, which = tuned_width(case.data), np.arange(len(case.data)) % folds
+    width = tuned_width(case.data) if method.endswith("tuned") else None
+    which = np.arange(len(case.data)) % folds
     ticks = 2001 if len(case.view) == 1 else 161
     grid = np.meshgrid(*(np.linspace(*side, ticks) for side in case.view))
     t = np.stack(grid, -1).reshape(-1, len(case.view))

@@ -96,19 +96,14 @@ class Exact:
     noise: Tensor
     prior: Tensor  # log prior weights (G)
     own: Tensor  # log likelihoods of a person's durations and own duration (10, Q, G)
+    people: Tensor  # the same with the own duration integrated out (10, G)
     places: Tensor  # own durations to integrate over (Q, G)
     shares: Tensor  # their weights in the population (Q, G)
 
-    @property
-    def people(self) -> Tensor:
-        """Return log likelihoods of each person's durations (10, G)."""
-        return torch.logsumexp(self.own, 1)
-
     def weights(self, without: int | None = None) -> Tensor:
         """Return posterior weights (G), with all people or without one."""
-        people = self.people
-        total = self.prior + people.sum(0)
-        return (total if without is None else total - people[without]).softmax(0)
+        total = self.prior + self.people.sum(0)
+        return (total if without is None else total - self.people[without]).softmax(0)
 
     def of_new(self, weights: Tensor) -> Tensor:
         """Return joint weights (Q, G) of the grid and the own duration of a new person."""
@@ -140,7 +135,8 @@ def solve(name: str, seen: Tensor, size: int = 16, nodes: int = 64) -> Exact:
     shares = population(name, mean, spread).log_prob(places).softmax(0)
     likelihood = dist.Normal(places, noise)
     own = [likelihood.log_prob(one.reshape(-1, 1, 1)).sum(0) + shares.log() for one in seen]
-    return Exact(mean, spread, noise, prior, torch.stack(own), places, shares)
+    people = torch.stack([torch.logsumexp(one, 0) for one in own])
+    return Exact(mean, spread, noise, prior, torch.stack(own), people, places, shares)
 
 
 def moments(exact: Exact, site: str) -> tuple[float, float]:

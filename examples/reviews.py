@@ -1,7 +1,7 @@
 """Classify film reviews by attention over their words, discrete, continuous or both.
 
-`python -m examples.reviews` downloads 10,605 sentences of reviews (2.5 MB, once), prints the table
-of docs/tutorials/reviews.md and writes its picture to demo/reviews.png.
+`python -m examples.reviews` downloads 10,605 sentences of reviews (2.5 MB, once), and prints
+the table of docs/tutorials/reviews.md.
 
 References:
     Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Table 1. arXiv:2006.07214
@@ -22,9 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -34,7 +31,6 @@ from torch.nn.utils.rnn import pad_sequence
 import sparsefam as sf
 
 from .data import Batch
-from .look import Look
 from .training import Reporter, Run, Step, accuracy, parameters, rows, silent, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
@@ -47,11 +43,6 @@ FILE = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
 TESTED, RATE = 2072, 4e-3
 EMBEDDING, STATES = 64, 96
 TFIDF, MEAN = "TF-IDF, logistic", "mean pooling"
-# Written for the picture: the evidence is at the end of the first, on both sides of the second.
-SHOWN = (
-    "It starts slowly and the jokes are tired, but the last half hour is a quiet triumph.",
-    "Brilliant actors, a beautiful score, and nothing to say: a tedious, empty film.",
-)
 
 
 def fetch(folder: Path) -> Path:
@@ -191,37 +182,6 @@ class Attentive(Reader):
             context = self.layer.out_proj(weights @ self.layer.v_proj(states)).squeeze(1)
         return context
 
-    def shares(self, reviews: Reviews) -> Tensor:
-        """Return the factor of each word's value in the context (B, L).
-
-        The fitted function is linear in the values, so it suffices to fit the words' indicators.
-        Smoothing makes some factors negative.
-        """
-        states, found = self.states(reviews), torch.zeros(reviews.tokens.shape)
-        if self.discrete:
-            found = found + self.weights(states, reviews)
-        if self.continuous:
-            indicators = torch.eye(reviews.tokens.shape[1]).expand(len(reviews), -1, -1)
-            value = self.layer.regression.fit(reviews.positions, indicators, reviews.mask)
-            found = found + value.expect(self.attend(states, reviews)[1]).squeeze((1, 2))
-        return found / found.sum(-1, keepdim=True)
-
-    def read_share(self, reviews: Reviews) -> float:
-        """Return the percentage of words with any weight or density."""
-        count = 0
-        for k in torch.arange(len(reviews)).split(256):
-            part = reviews[k]
-            states, found = self.states(part), torch.zeros_like(part.mask)
-            if self.discrete:
-                found |= self.weights(states, part) > 0
-            if self.continuous:
-                inside = self.attend(states, part)[1].support.check(
-                    part.positions.T[..., None, None]
-                )
-                found |= inside.squeeze((2, 3)).T & part.mask
-            count += int(found.sum())
-        return 100 * count / int(reviews.mask.sum())
-
 
 READERS: dict[str, Callable[[int], Reader]] = {MEAN: Reader}
 for kind, discrete, continuous in (
@@ -236,14 +196,9 @@ for kind, discrete, continuous in (
 
 def compare(
     texts: Sequence[str], labels: Sequence[int], seeds: int, epochs: int, step: Step = silent
-) -> tuple[dict[str, list[Run]], dict[str, Attentive], Reviews]:
-    """Train all methods in each seed, which draws the test sentences.
-
-    Returns:
-        Runs by method; the attentions of the first seed, and the sentences of the picture.
-    """
+) -> dict[str, list[Run]]:
+    """Train and test all methods in each seed, which draws the test sentences."""
     runs: dict[str, list[Run]] = {name: [] for name in (TFIDF, *READERS)}
-    models, shown = {}, []
     for seed in range(seeds):
         order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
         cut = min(TESTED, len(texts) // 4)
@@ -254,7 +209,6 @@ def compare(
         size = linear[-1].coef_.size + 1
         runs[TFIDF].append({"accuracy": 100 * linear.score(*test), "parameters": size})
         words, encode = encoder(fit[0])
-        shown.append(encode(SHOWN, (1, 0)))
         data = encode(*test)
         for name, build in READERS.items():
             torch.manual_seed(seed)
@@ -263,39 +217,9 @@ def compare(
             run["parameters"] = parameters(model)
             with torch.no_grad():
                 run["accuracy"] = accuracy(model(data), data.labels)
-                if isinstance(model, Attentive):
-                    run["read"] = model.read_share(data)
-                    models.setdefault(name, model)
             runs[name].append(run)
             step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
-    return runs, models, shown[0]
-
-
-def draw(look: Look, models: dict[str, Attentive], shown: Reviews) -> Figure:
-    """Draw each sentence of the picture once for each attention, words coloured by their share."""
-    colors = LinearSegmentedColormap.from_list("ramp", (look.background, *look.ramp[1:3]))
-    figure, axes = look.panels(len(SHOWN), 1, 0.25 * len(models) + 0.5)
-    for k, (ax, text) in enumerate(zip(axes, SHOWN, strict=True)):
-        words, review = words_of(text), shown[torch.tensor([k])]
-        for row, model in enumerate(models.values()):
-            with torch.no_grad():
-                shares = model.shares(review)[0].tolist()
-                favour = model(review).softmax(-1)[0, 1].item()
-            left = 0
-            for word, share in zip(words, shares, strict=True):
-                color = look.palette[1] if share < -1e-4 else colors(min(1.0, max(share, 0) ** 0.5))
-                box = Rectangle((left, row), len(word) + 1, 0.9, facecolor=color, lw=0)
-                ax.add_patch(box)
-                middle = left + (len(word) + 1) / 2
-                style = {"family": "monospace", "ha": "center", "va": "center", "fontsize": 7.5}
-                ax.text(middle, row + 0.45, word, **style)
-                left += len(word) + 1
-            ax.text(left + 1, row + 0.45, f"{100 * favour:.0f} % in favour", va="center")
-        ax.set(title=text, xlim=(0, left + 18), ylim=(len(models), 0), xticks=[])
-        ax.set_yticks([row + 0.45 for row in range(len(models))], list(models))
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    return figure
+    return runs
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -303,20 +227,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Attention over the words of film reviews.")
     parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
     parser.add_argument("--epochs", type=int, default=3, help="of each training (3)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="keeps the data (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     reporter = Reporter()
     texts, labels = load(fetch(options.out / "data"))
     reporter.stage(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
     with reporter.steps(len(READERS) * options.seeds * options.epochs) as step:
-        runs, models, shown = compare(texts, labels, options.seeds, options.epochs, step)
-    formats = {"accuracy": "±.1f", "parameters": ",.0f", "seconds": ".1f", "read": ".0f"}
-    reporter.table(
-        ["method", "accuracy, %", "parameters", "seconds", "read, %"], rows(runs, formats)
-    )
-    with Look().applied():
-        draw(Look(), models, shown).savefig(options.out / "reviews.png")
+        runs = compare(texts, labels, options.seeds, options.epochs, step)
+    formats = {"accuracy": "±.1f", "parameters": ",.0f", "seconds": ".1f"}
+    reporter.table(["method", "accuracy, %", "parameters", "seconds"], rows(runs, formats))
 
 
 if __name__ == "__main__":

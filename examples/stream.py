@@ -291,7 +291,10 @@ def verdict(runs: Mapping[str, Sequence[Run]]) -> str:
         errors = {name: fmean(run[sampling] for run in some) for name, some in runs.items()}
         least = min(errors, key=errors.__getitem__)
         best.append(f"{sampling}: {least} ({errors[least]:.3f})")
-    return f"Continuous sparsemax has a smaller error than softmax in {wins} of {len(dense)} seeds. The smallest mean error by sampling is, {'; '.join(best)}."
+    return (
+        f"Continuous sparsemax has a smaller error than softmax in {wins} of {len(dense)} seeds. "
+        f"Smallest mean errors: {'; '.join(best)}."
+    )
 
 
 def draw(look: Look, found: Found, shown: int = 3) -> Figure:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import OneCycleLR
@@ -122,12 +121,11 @@ class Reporter:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table; its first column names the row."""
-        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
-        for column, name in enumerate(header):
-            table.add_column(name, justify="right" if column else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        self.console.print(table)
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        for first, *rest in (header, *rows):
+            cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+            line = "  ".join([first.ljust(widths[0]), *cells])
+            self.console.print(f"  {line}", soft_wrap=True, markup=False)
 
     @contextmanager
     def steps(self, count: int) -> Iterator[Step]:
