@@ -18,7 +18,7 @@ import torch
 from pyro import poutine
 from rich.console import Console
 from scipy import integrate, stats
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import sparsefam as sf
