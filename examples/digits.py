@@ -6,10 +6,9 @@ References:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import Look
 from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "draw_aims", "verdict"]
+__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "draw_aims"]
 
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
@@ -209,29 +208,6 @@ def blind_limit(labels: Tensor) -> float:
     """Return the accuracy of always answering the commonest digit of the canvas, in percent."""
     same = labels.unsqueeze(-1) == labels.unsqueeze(-2)
     return 100 * same.float().mean(-1).amax(-1).mean().item()
-
-
-def verdict(runs: Mapping[str, Sequence[Run]], labels: Tensor, close: float = 2.0) -> str:
-    """Compare the mechanisms with mean pooling, in HTML; closer than `close` is not ranked."""
-    means = {name: fmean(run["accuracy"] for run in some) for name, some in runs.items()}
-    mean = means.pop(MEAN)
-    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    scores = (
-        f"mean pooling {mean:.1f}\u00a0%, the mechanisms {means[least]:.1f}\u00a0% ({least}) to "
-        f"{means[most]:.1f}\u00a0% ({most})"
-    )
-    blind = (
-        "A method that knew all four digits, but not the question, could be right at most "
-        f"{blind_limit(labels):.0f}\u00a0% of the time."
-    )
-    if means[least] < mean + close:
-        return f"<b>Not every mechanism learned where to look</b> ({scores}). {blind}"
-    between = (
-        "The mechanisms are less than two points apart, too little to rank them."
-        if means[most] - means[least] < close
-        else f"The best mechanism in this run: {most}."
-    )
-    return f"<b>This task needs attention</b> ({scores}). {blind} {between}"
 
 
 def draw_aims(look: Look, found: Answers, count: int = 4) -> Figure:

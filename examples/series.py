@@ -11,7 +11,7 @@ References:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,18 +43,10 @@ __all__ = [
     "compare",
     "draw_attention",
     "intervals",
-    "order",
     "share_read",
-    "verdict",
 ]
 
 LOGISTIC, NONE = "logistic regression", "no attention"
-ONE, SEVERAL, MANY = (
-    ("Gaussian", "truncated parabola"),
-    ("Gaussian mixture",),
-    ("kernel softmax", "kernel sparsemax"),
-)
-
 GRID = 128  # points at which the encoder sees a series, interpolated
 FEATURES, KEYS, COMPONENTS = 256, 16, 8
 SIGMA, LEAST_SIGMA = 0.1, 1e-3  # a head's width before training, and its least width
@@ -362,50 +354,6 @@ def intervals(attention: sf.SparseDistribution) -> Tensor:
     """Count the intervals of each support (B, heads)."""
     support: Any = attention.support
     return (~support.intervals[..., 0].isnan()).sum(-1)
-
-
-def verdict(runs: Mapping[str, Sequence[Run]]) -> str:
-    """Compare the best attention mechanism with the best method without attention, in HTML."""
-    means = _means(runs)
-    plain = {name: means.pop(name) for name in (LOGISTIC, NONE)}
-    best, top = max(means, key=means.__getitem__), max(plain, key=plain.__getitem__)
-    scores = f"{top} {plain[top]:.1f}\u00a0%, {best} {means[best]:.1f}\u00a0%"
-    if plain[top] >= means[best]:
-        return (
-            "<b>Attention does not win here.</b> A classifier without attention beats every "
-            f"mechanism on average ({scores}). One number for each head is a bottleneck, so the "
-            "mechanisms can only be compared with each other."
-        )
-    wins = sum(a["accuracy"] > b["accuracy"] for a, b in zip(runs[best], runs[top], strict=True))
-    return (
-        "<b>These runs do not show that attention helps.</b> The best mechanism, picked after the "
-        f"fact, is ahead of the better classifier without attention on average ({scores}), and in "
-        f"{wins} of {len(runs[best])} seeds."
-    )
-
-
-def order(runs: Mapping[str, Sequence[Run]]) -> str:
-    """Count the seeds in which the order of the densities in the paper's table holds."""
-    seeds = range(len(runs[SEVERAL[0]]))
-
-    def behind(low: Sequence[str], high: Sequence[str]) -> int:
-        return sum(
-            max(runs[name][seed]["accuracy"] for name in low)
-            < min(runs[name][seed]["accuracy"] for name in high)
-            for seed in seeds
-        )
-
-    return (
-        "In Moreno et al. (2022, table 2) unimodal densities do worst, mixtures better, kernel "
-        f"densities best. Here both unimodal densities are behind the mixture in "
-        f"{behind(ONE, SEVERAL)} of {len(seeds)} seeds, the mixture is behind both kernel densities"
-        f" in {behind(SEVERAL, MANY)}, and both unimodal densities are behind both kernel densities"
-        f" in {behind(ONE, MANY)}."
-    )
-
-
-def _means(runs: Mapping[str, Sequence[Run]]) -> dict[str, float]:
-    return {name: sum(run["accuracy"] for run in some) / len(some) for name, some in runs.items()}
 
 
 def draw_attention(

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -281,22 +280,6 @@ def table(runs: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]
     return ["method", *formats], rows(runs, formats)
 
 
-def verdict(runs: Mapping[str, Sequence[Run]]) -> str:
-    """Say which method errs least with each sampling, and whether sparse beats dense."""
-    dense, sparse = runs["softmax"], runs["sparsemax"]
-    same = SAMPLINGS[0]
-    wins = sum(a[same] < b[same] for a, b in zip(sparse, dense, strict=True))
-    best = []
-    for sampling in SAMPLINGS:
-        errors = {name: fmean(run[sampling] for run in some) for name, some in runs.items()}
-        least = min(errors, key=errors.__getitem__)
-        best.append(f"{sampling}: {least} ({errors[least]:.3f})")
-    return (
-        f"Continuous sparsemax has a smaller error than softmax in {wins} of {len(dense)} seeds. "
-        f"Smallest mean errors: {'; '.join(best)}."
-    )
-
-
 def draw(look: Look, found: Found, shown: int = 3) -> Figure:
     """Draw the streams whose saturated block is nearest to the interval, and where heads look."""
     streams = found.test[torch.arange(min(50, len(found.test)))]
@@ -346,7 +329,6 @@ def main(arguments: list[str] | None = None) -> None:
     with reporter.steps(2 * len(METHODS) * options.seeds * options.epochs) as step:
         found = compare(options.seeds, options.epochs, count=options.streams, step=step)
     reporter.table(*table(found.runs))
-    reporter.note(verdict(found.runs))
     reporter.note(f"standard deviation of the answers: {found.test.labels.std().item():.2f}")
     options.out.mkdir(parents=True, exist_ok=True)
     with Look().applied():

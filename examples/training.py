@@ -16,7 +16,17 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from .data import Batch
 
-__all__ = ["Reporter", "Run", "Step", "accuracy", "parameters", "rows", "silent", "train"]
+__all__ = [
+    "Reporter",
+    "Run",
+    "Step",
+    "accuracy",
+    "contest",
+    "parameters",
+    "rows",
+    "silent",
+    "train",
+]
 
 # What one run measured: numbers by name. A quantity that a method does not have is absent.
 Run = dict[str, float]
@@ -99,6 +109,29 @@ def rows(runs: Mapping[str, Sequence[Run]], formats: Mapping[str, str]) -> list[
             row.append(cell)
         found.append(row)
     return found
+
+
+def contest(
+    runs: Mapping[str, Sequence[Run]], key: str, ours: Sequence[str], form: str, sign: int = 1
+) -> str:
+    """Compare the best of some methods, by their mean, with the best of the others.
+
+    Args:
+        runs: The runs of each method, one for each seed.
+        key: The quantity that is compared.
+        ours: Names of the first group.
+        form: Format of the quantity.
+        sign: 1 if more is better, -1 if less is.
+    """
+    means = {name: sign * fmean(run[key] for run in some) for name, some in runs.items()}
+    first = max((name for name in runs if name in ours), key=means.__getitem__)
+    other = max((name for name in runs if name not in ours), key=means.__getitem__)
+    pairs = zip(runs[first], runs[other], strict=True)
+    wins = sum(sign * a[key] > sign * b[key] for a, b in pairs)
+    mean, rival = (format(sign * means[name], form) for name in (first, other))
+    return (
+        f"{first} ({mean}) against {other} ({rival}), ahead in {wins} of {len(runs[first])} seeds"
+    )
 
 
 class Reporter:

@@ -36,7 +36,7 @@ from examples import (
     stream,
     tour,
 )
-from examples.training import Reporter, rows, train
+from examples.training import Reporter, contest, rows, train
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -239,17 +239,13 @@ def test_the_penalty_is_chosen_by_left_out_points() -> None:
     assert min(errors, key=errors.__getitem__) == 100.0
 
 
-def test_verdicts_follow_the_numbers() -> None:
-    runs = {name: [{"accuracy": 50.0 + i}] * 2 for i, name in enumerate(MODELS)}
-    runs[series.LOGISTIC] = [{"accuracy": 92.0}] * 2
-    assert "beats every mechanism on average (logistic regression 92.0" in series.verdict(runs)
-    assert "in 2 of 2 seeds" in series.order(runs)
-    runs["Gaussian"] = [{"accuracy": 91.9}, {"accuracy": 95.0}]
-    assert "Gaussian 93.5\u00a0%), and in 1 of 2 seeds" in series.verdict(runs)
+def test_contests_compare_the_best_of_two_groups() -> None:
+    runs = {"a": [{"x": 1.0}, {"x": 4.0}], "b": [{"x": 2.0}, {"x": 2.0}], "c": [{"x": 3.0}] * 2}
+    assert contest(runs, "x", "ab", ".1f") == "a (2.5) against c (3.0), ahead in 1 of 2 seeds"
+    found = contest(runs, "x", "ab", ".1f", sign=-1)
+    assert found == "b (2.0) against c (3.0), ahead in 2 of 2 seeds"
     labels = torch.tensor([[1, 1, 2, 3], [4, 5, 6, 7]])
     assert digits.blind_limit(labels) == pytest.approx(37.5)
-    aims = {name: [{"accuracy": 40.0 + 5 * i}] for i, name in enumerate(digits.READERS)}
-    assert "This task needs attention" in digits.verdict(aims, labels)
 
 
 # Digits
