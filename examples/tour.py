@@ -59,7 +59,7 @@ def families_section(_: Settings, reporter: Reporter) -> Section:
         found[name] = (support, numbers)
     header = ["family", "support", "variance", "entropy", "Tsallis entropy"]
     cells = [
-        [name, support, *(f"{x:.3f}" for x in numbers.values())]
+        [name, support, *(f"{round(x, 3) + 0.0:.3f}" for x in numbers.values())]
         for name, (support, numbers) in found.items()
     ]
     reporter.table(header, cells)

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import tarfile
-from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -46,26 +45,13 @@ DOUBLE = torch.float64
 # The tour
 
 
-class Links(HTMLParser):
-    """Collect what a page refers to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.files |= {given[name] or "" for name in ("src", "srcset", "href") if name in given}
-        assert tag != "img" or given["alt"]
-
-
 def test_the_tour_writes_a_page_with_its_pictures_and_numbers(tmp_path: Path) -> None:
     tour.main(["--quick", "--out", str(tmp_path / "new" / "demo")])
     folder = tmp_path / "new" / "demo"
     html = (folder / "index.html").read_text(encoding="utf-8")
-    links = Links()
-    links.feed(html)
-    files = {link for link in links.files if not link.startswith("#")}
+    links = re.findall(r"(?:src|srcset|href)=[\"']([^\"']*)[\"']", html)
+    files = {link for link in links if not link.startswith("#")}
+    assert html.count("<img") == html.count('alt="') == len(files) // 2
     assert files == {path.name for path in folder.iterdir()} - {"index.html"}
     assert "<!--" not in html and "nan" not in html
     names = ("families", "estimation", "vowels-attention", "leaves-attention", "stream", "digits")
