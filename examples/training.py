@@ -150,7 +150,7 @@ class Reporter:
 
     def note(self, line: str) -> None:
         """Print a line."""
-        self.console.print(f"  {line}")
+        self.console.print(f"  {line}", soft_wrap=True)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table; its first column names the row."""
