@@ -1,4 +1,4 @@
-"""MkDocs hook: the gallery's scripts draw their pictures for every build."""
+"""MkDocs hook: draw the gallery's pictures for every build."""
 
 import subprocess
 import sys
@@ -11,12 +11,12 @@ _commands: list[str] = []
 
 
 def on_startup(*, command: str, dirty: bool) -> None:
-    """Remember whether this is `mkdocs build` or `serve`, which would draw at every change."""
+    """Remember whether this is `mkdocs build`; `serve` would draw at every change."""
     _commands[:] = [command]
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Over the copies in docs/assets, which are there for readers of the repository."""
+    """Replace the copies of docs/assets, which serve readers of the repository."""
     if _commands == ["build"]:
         assets = Path(config.site_dir).resolve() / "assets"
         draw = [sys.executable, "-m", "examples.gallery", "--out", str(assets)]

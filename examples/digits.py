@@ -1,25 +1,143 @@
-"""Third stage: a question about an image, answered by attention in two dimensions."""
+"""Compare attention over an image when asked a question: which digit is top left, top right, ...?
 
+References:
+    Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 5: attention weights
+    over a grid of features, and the density with their mean and covariance. arXiv:2006.07214
+"""
+
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from torch import Tensor, nn
 
 import sparsefam as sf
+from sparsefam.plotting import plot_attention_map
 
-from .canvases import Canvases, load_canvases
-from .digit_pictures import draw_aims
-from .page import Picture, Prose, Section, Table
-from .progress import Reporter, RunBars
-from .readers import Aim, Continuous, Discrete, MeanPooling, Reader, aim_of
-from .settings import Settings
-from .training import Run, accuracy_cell, summary, train
+from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
+from .look import Look
+from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "digits", "verdict"]
+__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "draw_aims"]
+
+CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
+PEAK = 1e-2  # the highest learning rate
+COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the questions, on black canvases
+
+
+def cell_centers(count: int) -> Tensor:
+    """Return the centres (x, y) of count² cells, row by row, in [0, 1]: (count², 2)."""
+    ticks = (torch.arange(count) + 0.5) / count
+    y, x = torch.meshgrid(ticks, ticks, indexing="ij")
+    return torch.stack([x, y], -1).reshape(-1, 2)
+
+
+def convolution(inputs: int, outputs: int, *between: nn.Module) -> list[nn.Module]:
+    """Return the layers of a convolution block."""
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1)
+    layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)  # faster on a CPU
+    return [layer, *between, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+class Reader(nn.Module):
+    """Turn an image into 14 x 14 features, read them for each question, and classify."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = [convolution(inputs, CHANNELS) for inputs in (16, CHANNELS, CHANNELS)]
+        self.encoder = nn.Sequential(
+            nn.Unflatten(1, (1, CANVAS)),
+            *convolution(1, 16, nn.MaxPool2d(2)),
+            *(layer for layers in inner for layer in layers),
+            nn.Flatten(2),
+        )
+        self.questions = nn.Parameter(0.5 * torch.randn(len(QUESTIONS), CHANNELS))
+        self.classifier = nn.Sequential(nn.Linear(2 * CHANNELS, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def features(self, canvases: Canvases) -> Tensor:
+        """Return features (B, 196, 32)."""
+        features: Tensor = self.encoder(canvases.images)
+        return features.mT
+
+    def read(self, features: Tensor) -> Tensor:
+        """Return what is read for each question (B, 4, 32)."""
+        raise NotImplementedError
+
+    def forward(self, canvases: Canvases) -> Tensor:
+        """Return logits (B, 10, 4)."""
+        context = self.read(self.features(canvases))
+        logits: Tensor = self.classifier(
+            torch.cat([context, self.questions.expand_as(context)], -1)
+        )
+        return logits.mT
+
+
+class MeanPooling(Reader):
+    """Read the mean of all features, whatever the question: the baseline."""
+
+    def read(self, features: Tensor) -> Tensor:
+        """Return the same for all questions."""
+        return features.mean(1, keepdim=True).expand(-1, len(QUESTIONS), -1)
+
+
+class Discrete(Reader):
+    """Read the features by softmax weights: the question against each feature and its place."""
+
+    cells: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(CHANNELS, CHANNELS)
+        self.key = nn.Linear(CHANNELS, CHANNELS)
+        self.places = nn.Parameter(0.5 * torch.randn(CELLS**2, CHANNELS))
+        self.register_buffer("cells", cell_centers(CELLS))
+
+    def weigh(self, features: Tensor) -> Any:
+        """Return weights on the cells, batch shape (B, 4)."""
+        keys = self.key(features + self.places)
+        scores = self.query(self.questions) @ keys.mT / math.sqrt(CHANNELS)
+        return sf.rpm(sf.scores.Finite(scores), 1.0)
+
+    def attend(self, features: Tensor) -> sf.SparseDistribution:
+        """Return where each question looks, batch shape (B, 4)."""
+        weights: sf.SparseDistribution = self.weigh(features)
+        return weights
+
+    def read(self, features: Tensor) -> Tensor:
+        """Return weighted means."""
+        means: Tensor = self.weigh(features).probs @ features
+        return means
+
+
+class Continuous(Discrete):
+    """Read the function fitted to the features through the density with the weights' moments."""
+
+    def __init__(self, family: type[sf.MultivariateNormal] | type[sf.TruncatedParaboloid]) -> None:
+        super().__init__()
+        self.family = family
+        basis = sf.bases.GaussianRBF.grid(49, 0.1, ndim=2)
+        self.regression = sf.attention.RidgeRegression(basis, 0.01)
+
+    def attend(self, features: Tensor) -> sf.SparseDistribution:
+        """Return densities over the image."""
+        weights = self.weigh(features).probs
+        mean = weights @ self.cells
+        offsets = self.cells - mean.unsqueeze(-2)
+        covariance = (weights.unsqueeze(-1) * offsets).mT @ offsets
+        # A weight belongs to a cell, not to a point: add the variance of a uniform cell.
+        cell = torch.eye(2) / (12 * CELLS**2)
+        return self.family.from_moments(mean, covariance + cell)
+
+    def read(self, features: Tensor) -> Tensor:
+        """Return expectations of the fitted functions."""
+        return self.regression.fit(self.cells, features).expect(self.attend(features))
+
 
 MEAN = "mean pooling"
 READERS: dict[str, Callable[[], Reader]] = {
@@ -28,206 +146,92 @@ READERS: dict[str, Callable[[], Reader]] = {
     "Gaussian (α = 1)": partial(Continuous, sf.MultivariateNormal),
     "truncated paraboloid (α = 2)": partial(Continuous, sf.TruncatedParaboloid),
 }
-_PEAK = 1e-2
-# Accuracies closer than this are not ranked: seeds alone change them by about half as much.
-_CLOSE = 0.02
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the stage finds.
-
-    Attributes:
-        runs: One run for each seed, by method.
-        aims: Where attention lay, one for each seed; empty without attention.
-        models: Mechanisms trained with the first seed.
-        test: Test canvases of the first seed.
-    """
+    """Runs by method, one for each seed; the attention and the test canvases of the first seed."""
 
     runs: dict[str, list[Run]]
-    aims: dict[str, list[Aim]]
     models: dict[str, Discrete]
     test: Canvases
 
 
-def digits(settings: Settings, reporter: Reporter) -> Section:
-    """Trains, tabulates and draws."""
-    found = answer(settings, reporter)
-    parts = [*_task(settings), *_outcome(found, settings), *_pictures(found), *_caveats()]
-    results = {"methods": [{"name": name, **_numbers(found, name)} for name in found.runs]}
-    return Section("digits", "Attention over an image", parts, results)
+def answer(canvases: int, epochs: int, seeds: int, step: Step = silent) -> Answers:
+    """Train and test all methods; seeds change digits, canvases, initial weights and order."""
+    runs: dict[str, list[Run]] = {name: [] for name in READERS}
+    models, tests = {}, []
+    for seed in range(seeds):
+        fit, test = load_canvases(canvases, seed)
+        tests.append(test)
+        for name, build in READERS.items():
+            torch.manual_seed(seed)
+            model = build()
+            run = {"seconds": train(model, fit, epochs, seed, step, peak=PEAK)}
+            run["parameters"] = parameters(model)
+            with torch.no_grad():
+                run["accuracy"] = accuracy(model(test), test.labels)
+                if isinstance(model, Discrete):
+                    run |= aim(model.attend(model.features(test)), test)
+                    models.setdefault(name, model)
+            runs[name].append(run)
+            step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
+    return Answers(runs, models, tests[0])
 
 
-def answer(settings: Settings, reporter: Reporter) -> Answers:
-    """Trains and tests all methods; seeds change digits, canvases, initialisation and order.
-
-    Args:
-        settings: Seeds, epochs, canvases.
-        reporter: Told of every epoch.
+def aim(attention: sf.SparseDistribution, canvases: Canvases, samples: int = 200) -> Run:
+    """Measure attention of batch shape (B, 4), in percent, on average over canvases and questions.
 
     Returns:
-        The runs, and what pictures need.
+        quadrant: Mass in the quadrant asked about. Weights lie at the centre of their cell; the
+            mass of a density is a share of samples.
+        digit: Mass in the 8 x 8 pixels of the digit there.
+        read: Share of the cells with any weight or, at their centre, any density.
     """
-    runs: dict[str, list[Run]] = {name: [] for name in READERS}
-    aims: dict[str, list[Aim]] = {name: [] for name in READERS}
-    models, tests = {}, []
-    with reporter.runs(settings.digit_seeds * len(READERS), settings.digit_epochs) as bars:
-        for seed in range(settings.digit_seeds):
-            data = load_canvases(settings.canvases, seed)
-            tests.append(data[1])
-            for name, build in READERS.items():
-                torch.manual_seed(seed)
-                model = build()
-                title = f"seed {seed + 1}, {name}"
-                run, aim = _train_one(model, title, data, settings.digit_epochs, seed, bars)
-                runs[name].append(run)
-                aims[name] += aim
-                if seed == 0 and isinstance(model, Discrete):
-                    models[name] = model
-    return Answers(runs, aims, models, tests[0])
-
-
-def _train_one(
-    model: Reader,
-    title: str,
-    data: tuple[Canvases, Canvases],
-    epochs: int,
-    seed: int,
-    bars: RunBars,
-) -> tuple[Run, list[Aim]]:
-    """A run, reported epoch by epoch, and where its attention lay if it has any."""
-    bars.begin(title)
-    generator = torch.Generator().manual_seed(seed)
-    run = train(model, data, epochs, generator, bars.epoch, _PEAK)
-    aims = []
-    if isinstance(model, Discrete):
-        with torch.no_grad():
-            aims = [aim_of(model.attend(model.features(data[1])), data[1])]
-    bars.end(title, f"{100 * run.accuracy:.1f} % in {run.seconds:.1f} s")
-    return run, aims
-
-
-def _task(settings: Settings) -> list[Prose | Table | Picture]:
-    return [
-        Prose(
-            "<i>Which digit is top left?</i> A canvas of 28 × 28 pixels has one of scikit-learn's "
-            "handwritten digits (8 × 8) in each quadrant, at a random place in it. A network sees "
-            "the canvas and one of four questions, each of which names a quadrant, and answers "
-            "with the class of the digit there. "
-            f"{settings.canvases} canvases of 1200 digits to train, "
-            f"{3 * settings.canvases // 8} of the other 597 digits to test, four questions each."
-        ),
-        Prose(
-            "All methods share one network of convolutions, which ends in 32 features on a grid of "
-            "14 × 14 cells, and differ in what they hand to the classifier, next to the question. "
-            "<b>Mean pooling</b> hands it the mean of the features. <b>Discrete softmax</b> gives "
-            "each cell a weight, from the question, the cell's features and its place. The "
-            "<b>continuous</b> ones take the same weights' mean and covariance, and read a "
-            "function of the image, fitted to the features by ridge regression on 7 × 7 Gaussians, "
-            "through the density that has them: normal, or a paraboloid clipped at zero, which "
-            "lives on an ellipse."
-        ),
-    ]
-
-
-def _outcome(found: Answers, settings: Settings) -> list[Prose | Table | Picture]:
-    header = [
-        "method",
-        "accuracy, %",
-        "in the quadrant, %",
-        "on the digit, %",
-        "read, %",
-        "seconds",
-    ]
-    rows = [[name, *_cells(_numbers(found, name))] for name in found.runs]
-    return [
-        Prose(verdict(found.runs, found.test.labels)),
-        Table(
-            f"Test accuracy after {settings.digit_epochs} epochs: mean and sample standard "
-            f"deviation over the seeds ({settings.digit_seeds}), which change the digits, the "
-            "canvases, the initialisation and the order of training. In the quadrant: mass of the "
-            "attention in the quadrant that was asked about (evenly spread attention has 25 % "
-            "there). On the digit: mass in the 8 × 8 pixels of the digit there (evenly spread: "
-            "8 %). Discrete weights count where the centre of their cell lies; the mass of a "
-            "density is its own, not that of the weights it was matched to, as the share of 200 "
-            "samples; what falls outside the image is lost. Read: share of the cells that have any "
-            "weight or, at their centre, density. All three are means over the test questions. "
-            "Seconds: processor time of training a run.",
-            header,
-            rows,
-        ),
-    ]
-
-
-def _pictures(found: Answers) -> list[Prose | Table | Picture]:
-    shown = found.test[torch.arange(_SHOWN)]
-    return [
-        Picture(
-            "digits",
-            lambda look: draw_aims(look, found.models, shown),
-            "Three mechanisms in rows, canvases of four digits in columns. Coloured weights or "
-            "densities, one colour for each question, and a dotted frame around each digit.",
-            "Where each question looks, one colour each: the first test canvases, first seed. "
-            "Dotted: the digit that was asked about. Cells: discrete weights. Dashed: the ellipse "
-            "that holds all but a thousandth of a normal density, whose support is the whole "
-            "plane. Solid: the support of a truncated paraboloid; outside it the fitted function "
-            "is not read. A feature sees 16 × 16 pixels, so an ellipse beside its digit may do. "
-            "Above: the answers in the order of the questions, the right one in brackets where the "
-            "answer is wrong.",
-        )
-    ]
-
-
-def _caveats() -> list[Prose | Table | Picture]:
-    return [
-        Prose(
-            "<b>How to read the numbers.</b> There is no validation split: learning rate, epochs, "
-            "layers and the width of the Gaussians were chosen with test accuracies in view. The "
-            "same writers wrote the digits for training and for testing. The task is built so that "
-            "one must look in the right place; it says nothing on which attention is better at "
-            "harder ones."
-        )
-    ]
-
-
-def verdict(runs: dict[str, list[Run]], labels: Tensor) -> str:
-    """What the accuracies say, given the digits of the test canvases (B, 4)."""
-    means = {name: fmean(run.accuracy for run in one) for name, one in runs.items()}
-    mean = means.pop(MEAN)
-    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    # no line break before a percent sign
-    scores = (
-        f"mean pooling {100 * mean:.1f}\u00a0%, the mechanisms {100 * means[least]:.1f}\u00a0% "
-        f"({least}) to {100 * means[most]:.1f}\u00a0% ({most})"
-    )
-    blind = (
-        "Whoever knows all four digits, but not which of them is asked for, is right at most "
-        f"{100 * blind_limit(labels):.0f}\u00a0% of the time."
-    )
-    if means[least] < mean + _CLOSE:
-        return f"<b>Not every mechanism learned where to look</b> ({scores}). {blind}"
-    between = (
-        "The mechanisms are less than two points apart, too little to rank them."
-        if means[most] - means[least] < _CLOSE
-        else f"The best of the mechanisms in this run: {most}."
-    )
-    return f"<b>Here attention is needed</b> ({scores}). {blind} {between}"
+    cells = cell_centers(CELLS)[:, None, None]
+    if isinstance(attention, sf.SparseCategorical):
+        points, mass = cells, attention.probs.movedim(-1, 0)  # (196, B, 4)
+        read = mass > 0
+    else:
+        points = attention.sample((samples,))
+        mass = torch.full(points.shape[:-1], 1 / samples)
+        support: Any = attention.support
+        read = support.check(cells)
+    found = {"read": 100 * read.float().mean().item()}
+    for name, (low, high) in {"quadrant": canvases.quadrants(), "digit": canvases.boxes()}.items():
+        inside = ((low <= points) & (points < high)).all(-1)
+        found[name] = 100 * (mass * inside).sum(0).mean().item()
+    return found
 
 
 def blind_limit(labels: Tensor) -> float:
-    """Share of questions right for one who always answers the commonest digit of the canvas."""
+    """Return the accuracy of always answering the commonest digit of the canvas, in percent."""
     same = labels.unsqueeze(-1) == labels.unsqueeze(-2)
-    return same.float().mean(-1).amax(-1).mean().item()
+    return 100 * same.float().mean(-1).amax(-1).mean().item()
 
 
-def _numbers(found: Answers, name: str) -> dict[str, Any]:
-    aims = [asdict(aim) for aim in found.aims[name]]
-    means = {key: fmean(aim[key] for aim in aims) for key in aims[0]} if aims else {}
-    return summary(found.runs[name]) | {"attention": means or None}
-
-
-def _cells(numbers: dict[str, Any]) -> list[str]:
-    aim = numbers["attention"]
-    shares = [f"{100 * share:.1f}" for share in aim.values()] if aim else ["–"] * 3
-    return [accuracy_cell(numbers), *shares, f"{numbers['mean_seconds']:.1f}"]
+def draw_aims(look: Look, found: Answers, count: int = 4) -> Figure:
+    """Draw the attention of each mechanism (rows) to the first test canvases (columns)."""
+    figure, axes = look.panels(len(found.models), count, 2.3)
+    for row, (name, model) in enumerate(found.models.items()):
+        for column in range(count):
+            ax, one = axes[row * count + column], found.test[torch.tensor([column])]
+            with torch.no_grad():
+                attention: Any = model.attend(model.features(one))
+                answers = model(one).argmax(1)[0].tolist()
+            if isinstance(attention, sf.SparseCategorical):
+                attention = attention.probs.unflatten(-1, (CELLS, CELLS))
+            ax.set_prop_cycle(color=COLORS)
+            plot_attention_map(attention, one.images[0], ax=ax)
+            side = DIGIT / CANVAS
+            for corner, color in zip(one.boxes()[0][0].tolist(), COLORS, strict=True):
+                frame = {"fill": False, "linestyle": ":", "linewidth": 1.2, "edgecolor": color}
+                ax.add_patch(Rectangle(corner, side, side, **frame))
+            pairs = zip(answers, one.labels[0].tolist(), strict=True)
+            title = "  ".join(f"{a}" if a == right else f"{a} ({right})" for a, right in pairs)
+            ax.set(title=title, xticks=[], yticks=[])
+            if column == 0:
+                ax.set_ylabel(name.replace(" (", "\n("))
+    lines = [Line2D([], [], color=color) for color in COLORS]
+    figure.legend(lines, QUESTIONS, loc="outside lower center", ncols=4)
+    return figure

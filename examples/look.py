@@ -1,4 +1,4 @@
-"""How pictures look: light or dark, wide or narrow, in colours that colour-blind people tell apart.
+"""Colours and settings of the pictures, for light and dark pages.
 
 References:
     Okabe and Ito (2008), Color Universal Design.
@@ -20,53 +20,46 @@ __all__ = ["LOOKS", "Look"]
 
 @dataclass(frozen=True)
 class Look:
-    """One of the four versions of a picture; a page shows the one that fits the screen."""
+    """One of the versions of a picture; a page shows the one that fits its background."""
 
     dark: bool = False
-    narrow: bool = False
+    transparent: bool = False
 
     @property
     def name(self) -> str:
-        """For file names."""
-        return f"{'dark' if self.dark else 'light'}-{'narrow' if self.narrow else 'wide'}"
+        """Return dark or light, for file names."""
+        return "dark" if self.dark else "light"
 
     @property
     def background(self) -> str:
-        """The page's own background."""
+        """Return the colour of the page."""
+        if self.transparent:
+            return "none"
         return "#14181d" if self.dark else "#ffffff"
 
     @property
     def ink(self) -> str:
-        """Text and axes."""
+        """Return the colour of text and axes."""
         return "#d8dee6" if self.dark else "#222a33"
 
     @property
     def palette(self) -> tuple[str, ...]:
-        """Eight colours, ordered so that neighbours differ in lightness too."""
+        """Return eight colours that colour-blind readers can tell apart."""
         blue, sky = "#0072B2", "#56B4E9"
         first, fifth = (sky, blue) if self.dark else (blue, sky)
         yellow = "#F0E442" if self.dark else "#A89B00"
-        return (
-            first,
-            "#E69F00",
-            "#009E73",
-            "#D55E00",
-            fifth,
-            "#CC79A7",
-            yellow,
-            self.ink,
-        )
+        return (first, "#E69F00", "#009E73", "#D55E00", fifth, "#CC79A7", yellow, self.ink)
 
     @property
     def ramp(self) -> tuple[str, ...]:
-        """From little to much: one hue, away from the background, and never the background."""
+        """Return colours from little to much, none of which is the background."""
         if self.dark:
             return ("#1f3d52", "#3381b3", "#7cc4f0", "#f2faff")
         return ("#d3e6f3", "#56a3d9", "#005f94", "#001e33")
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Matplotlib's settings for this look, restored afterwards."""
+        """Apply the settings to matplotlib inside a with block."""
         settings: dict[Any, Any] = {
             "figure.facecolor": self.background,
             "axes.facecolor": self.background,
@@ -92,17 +85,16 @@ class Look:
     def panels(
         self, rows: int, columns: int, height: float, *, sharex: bool = False
     ) -> tuple[Figure, list[Axes]]:
-        """A figure as wide as the page, with panels of a height in inches, row by row."""
-        width = 3.9 if self.narrow else 9.4
+        """Make a figure as wide as the page, with panels of a height in inches, row by row."""
         figure, axes = plt.subplots(
             rows,
             columns,
             squeeze=False,
             sharex=sharex,
             layout="constrained",
-            figsize=(width, rows * height),
+            figsize=(9.4, rows * height),
         )
         return figure, list(axes.flat)
 
 
-LOOKS = tuple(Look(dark, narrow) for dark in (False, True) for narrow in (False, True))
+LOOKS = (Look(), Look(dark=True))

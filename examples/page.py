@@ -1,4 +1,4 @@
-"""The page: prose, tables and pictures in sections, written as one HTML file and its PNGs."""
+"""Write a page of prose, tables and pictures: one HTML file and its PNGs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,32 +11,19 @@ from matplotlib.figure import Figure
 
 from .look import LOOKS, Look
 
-__all__ = ["Picture", "Prose", "Section", "Table", "write_page"]
-
-_SHELL = Path(__file__).with_name("page.html")
-
-
-@dataclass(frozen=True)
-class Prose:
-    """A paragraph, in HTML."""
-
-    html: str
-
-    def write(self, folder: Path) -> str:
-        """The paragraph."""
-        return f"<p>{self.html}</p>"
+__all__ = ["Picture", "Section", "Table", "write_page"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header; the first column names the row. A cell may be long or empty."""
+    """Rows under a header; the first column names the row."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def write(self, folder: Path) -> str:
-        """The table under its caption, in a box of its own that scrolls on a narrow screen."""
+    def html(self) -> str:
+        """Return the table under its caption, in a box that scrolls on a narrow screen."""
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
         body = "".join(
             f'<tr><th scope="row">{escape(first)}</th>'
@@ -52,98 +39,78 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, drawn once for each look.
+    """A picture, drawn once for light pages and once for dark ones.
 
     Attributes:
         name: File name without its ending.
         draw: Draws it in a look.
-        text: What it shows, for those who cannot see it.
-        caption: What to see in it, in HTML.
+        text: What it shows, for readers who cannot see it.
+        caption: What to notice, in HTML.
     """
 
     name: str
     draw: Callable[[Look], Figure]
     text: str
-    caption: str
+    caption: str = ""
 
     def save(self, path: Path, look: Look) -> None:
-        """Draws one version into a PNG file."""
+        """Draw one version into a PNG file."""
         with look.applied():
             figure = self.draw(look)
             figure.savefig(path)
             plt.close(figure)
 
     def write(self, folder: Path) -> str:
-        """The files, and the element that chooses between them."""
+        """Write the files and return the HTML that chooses between them."""
         for look in LOOKS:
-            self.save(folder / self._file(look), look)
-        sources = "".join(
-            f'<source media="{_media(look)}" srcset="{self._file(look)}">' for look in LOOKS
-        )
-        wide = self._file(Look())
+            self.save(folder / f"{self.name}-{look.name}.png", look)
         return (
-            f'<figure><picture>{sources}<img src="{wide}" alt="{escape(self.text)}"></picture>'
+            '<figure><div class="scroll"><picture>'
+            f'<source media="(prefers-color-scheme: dark)" srcset="{self.name}-dark.png">'
+            f'<img src="{self.name}-light.png" alt="{escape(self.text)}"></picture></div>'
             f"<figcaption>{self.caption}</figcaption></figure>"
         )
-
-    def _file(self, look: Look) -> str:
-        return f"{self.name}-{look.name}.png"
-
-
-def _media(look: Look) -> str:
-    width = "(max-width: 640px)" if look.narrow else "(min-width: 640.02px)"
-    return f"{width} and (prefers-color-scheme: {'dark' if look.dark else 'light'})"
 
 
 @dataclass(frozen=True)
 class Section:
-    """What a stage of the tour hands back: a part of the page, and its numbers for a program."""
+    """A section of the page, and its numbers for a program; a string is a paragraph in HTML."""
 
     key: str
     title: str
-    parts: Sequence[Prose | Table | Picture]
+    parts: Sequence[str | Table | Picture]
     results: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def pictures(self) -> int:
-        """How many pictures there are."""
-        return sum(isinstance(part, Picture) for part in self.parts)
-
-    def write(self, folder: Path, on_picture: Callable[[str], None]) -> str:
-        """The section and the files of its pictures."""
+    def write(self, folder: Path) -> str:
+        """Write the pictures and return the HTML."""
         written = []
         for part in self.parts:
-            written.append(part.write(folder))
-            if isinstance(part, Picture):
-                on_picture(part.name)
+            if isinstance(part, str):
+                written.append(f"<p>{part}</p>")
+            else:
+                written.append(part.html() if isinstance(part, Table) else part.write(folder))
         title, parts = escape(self.title), "\n".join(written)
-        return f'<section id="{escape(self.key)}"><h2>{title}</h2>\n{parts}\n</section>'
+        return f'<section id="{self.key}"><h2>{title}</h2>\n{parts}\n</section>'
 
 
-def write_page(
-    folder: Path,
-    title: str,
-    lead: str,
-    sections: Sequence[Section],
-    on_picture: Callable[[str], None],
-) -> Path:
-    """Writes `index.html` and all pictures into a folder, which is made if missing.
+def write_page(folder: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+    """Write `index.html` and all pictures into a folder and return the page.
 
     Args:
-        folder: Where to write.
+        folder: Where to write; made if missing.
         title: Title of the page.
         lead: First paragraph, in HTML.
-        sections: What follows.
-        on_picture: Called with the name of each picture that is drawn.
-
-    Returns:
-        The page.
+        sections: The sections.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    links = "".join(f'<a href="#{escape(s.key)}">{escape(s.title)}</a>' for s in sections)
-    body = "\n".join(section.write(folder, on_picture) for section in sections)
-    html = _SHELL.read_text(encoding="utf-8")
-    for name, text in {"title": escape(title), "lead": lead, "links": links, "body": body}.items():
+    parts = {
+        "title": escape(title),
+        "lead": lead,
+        "links": "".join(f'<a href="#{s.key}">{escape(s.title)}</a>' for s in sections),
+        "body": "\n".join(section.write(folder) for section in sections),
+    }
+    html = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    for name, text in parts.items():
         html = html.replace(f"<!--{name}-->", text)
     page = folder / "index.html"
     page.write_text(html, encoding="utf-8")

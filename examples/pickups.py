@@ -1,181 +1,223 @@
-"""Second tutorial: how long people take for a gesture, a hierarchy whose support moves.
+"""Infer how long ten people take for a gesture: a hierarchy whose support moves.
 
-`python -m examples.pickups` prints the numbers of docs/tutorials/pickups.md and writes its picture
-to `demo/pickups.png`.
+`python -m examples.pickups` prints the tables of docs/tutorials/pickups.md and writes its picture
+to demo/pickups.png.
+
+References:
+    Guna, Humar and Pogacnik (2012), Intuitive gesture based user identification system: ten
+    recordings of each of ten people, as aeon has them.
 """
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pyro
+import pyro.distributions as dist
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
+import sparsefam as sf
 from sparsefam.inference import AutoSupportReparam
 
-from .gestures import MODELS, Table, load, model_of, population, tabulated
-from .look import Look
-from .progress import Reporter, RunBars
+from .data import aeon_file
 
-__all__ = ["central", "main"]
-
-_SITES = ("mean", "spread", "noise")
-_CHAINS = 2
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Durations of a gesture.")
-    parser.add_argument("--draws", type=int, default=250, help="of each chain (250)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    start, reporter = time.perf_counter(), Reporter()
-    seen, unseen = load()
-    model = model_of("parabola", seen)
-    models = {"SupportReparam": AutoSupportReparam()(model), "plain": model}
-    reporter.stage("Chains of the hierarchy with a parabola, and what is exact")
-    # The plain chains, which freeze, take most of the time: a quarter of them shows it.
-    with reporter.runs(_CHAINS * len(models), 2 * options.draws) as bars:
-        chains = {
-            name: _walk(name, x, options.draws // (4 if x is model else 1), bars)
-            for name, x in models.items()
-        }
-    tables = {name: tabulated(name, seen) for name in MODELS}
-    reporter.table(["NUTS", *_SITES, "R-hat", "size"], _chain_rows(chains, tables["parabola"]))
-    reporter.stage("Durations not seen")
-    header = ["people's density", "same in 90 %", "new in 90 %", "new, 99 % of", "log p of new"]
-    reporter.table(header, [_row(name, x, seen, unseen) for name, x in tables.items()])
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "pickups.png"
-    look = Look()
-    with look.applied():
-        _draw(look, chains, tables, seen).savefig(path)
-    reporter.note(f"{path}  ({time.perf_counter() - start:.0f} s in all)")
+SITES = ("mean", "spread", "noise")
+MODELS = ("parabola", "normal")
+DOUBLE = torch.float64
+ONE = torch.ones((), dtype=DOUBLE)
+PRIORS = {
+    "mean": dist.Normal(4.8 * ONE, 0.7),
+    "spread": dist.LogNormal(-0.5 * ONE, 0.5),
+    "noise": dist.LogNormal(-1.6 * ONE, 0.5),
+}
 
 
-def _walk(name: str, model: Callable[[], None], draws: int, bars: RunBars) -> dict[str, Tensor]:
-    """Draws (chains, draws) of the numbers of the population."""
+def load(part: str) -> Tensor:
+    """Load log durations in frames, (10 people, 5), of part TRAIN or TEST."""
+    path = aeon_file(f"PickupGestureWiimoteZ/PickupGestureWiimoteZ_{part}.ts")
+    found: dict[int, list[float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip() and line[0] not in "#@":
+            series, person = line.rsplit(":", 1)
+            found.setdefault(int(person), []).append(series.count(",") + 1.0)
+    return torch.tensor([found[person] for person in sorted(found)], dtype=DOUBLE).log()
+
+
+def population(name: str, mean: Tensor, spread: Tensor) -> dist.TorchDistribution:
+    """Return the density of people's own log durations, by its mean and standard deviation."""
+    if name == "parabola":
+        return sf.TruncatedParabola(mean, spread * 5**0.5)
+    return dist.Normal(mean, spread)
+
+
+def model_of(name: str, seen: Tensor) -> Callable[[], None]:
+    """Return a Pyro model in which the support of `person` moves with `mean` and `spread`."""
+
+    def model() -> None:
+        mean, spread, noise = (pyro.sample(site, PRIORS[site]) for site in SITES)
+        with pyro.plate("people", len(seen)):
+            person = pyro.sample("person", population(name, mean, spread))
+            with pyro.plate("times", seen.shape[1]):
+                pyro.sample("duration", dist.Normal(person, noise), obs=seen.T)
+
+    return model
+
+
+def sample(model: Callable[[], None], draws: int, chains: int = 2) -> dict[str, Tensor]:
+    """Run NUTS and return draws (chains, draws) of each site."""
     found = []
-    for seed in range(_CHAINS):
+    for seed in range(chains):
         pyro.set_rng_seed(seed)
-        title = f"{name}, chain {seed + 1}"
-        bars.begin(title)
-        # Standard coordinates bend where a person is near the edge: smaller steps pay.
         options: dict[str, Any] = {"full_mass": True, "target_accept_prob": 0.9}
         options |= {"max_tree_depth": 5, "jit_compile": True, "ignore_jit_warnings": True}
-        kernel = NUTS(model, **options)
-        mcmc = MCMC(
-            kernel,
-            draws,
-            warmup_steps=draws,
-            disable_progbar=True,
-            hook_fn=_hook(bars),
-        )
+        mcmc = MCMC(NUTS(model, **options), draws, warmup_steps=draws, disable_progbar=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
             mcmc.run()
         found.append(mcmc.get_samples())
-        bars.end(title, f"{draws} draws")
-    return {site: torch.stack([chain[site] for chain in found]) for site in _SITES}
+    return {site: torch.stack([chain[site] for chain in found]) for site in SITES}
 
 
-def _hook(bars: RunBars) -> Callable[..., None]:
-    """Tells the bars of each draw, and of minus its log density."""
-    numbers = count(1)
-    return lambda kernel, *_: bars.epoch(next(numbers), float(kernel._potential_energy_last))
+@dataclass(frozen=True)
+class Exact:
+    """The posterior by quadrature, on a grid over mean, spread and noise (G)."""
+
+    mean: Tensor
+    spread: Tensor
+    noise: Tensor
+    prior: Tensor  # log prior weights (G)
+    own: Tensor  # log likelihoods of a person's durations and own duration (10, Q, G)
+    people: Tensor  # the same with the own duration integrated out (10, G)
+    places: Tensor  # own durations to integrate over (Q, G)
+    shares: Tensor  # their weights in the population (Q, G)
+
+    def weights(self, without: int | None = None) -> Tensor:
+        """Return posterior weights (G), with all people or without one."""
+        total = self.prior + self.people.sum(0)
+        return (total if without is None else total - self.people[without]).softmax(0)
+
+    def of_new(self, weights: Tensor) -> Tensor:
+        """Return joint weights (Q, G) of the grid and the own duration of a new person."""
+        return self.shares * weights
+
+    def of_person(self, k: int) -> Tensor:
+        """Return joint weights (Q, G) of the grid and the own duration of person k."""
+        total = self.prior + self.people.sum(0) - self.people[k] + self.own[k]
+        return total.flatten().softmax(0).reshape(total.shape)
+
+    def cdf(self, joint: Tensor, value: Tensor) -> Tensor:
+        """Return the distribution function of one more duration at values (M,)."""
+        further = dist.Normal(self.places, self.noise)
+        return torch.stack([(joint * further.cdf(x)).sum() for x in value])
 
 
-def _chain_rows(chains: dict[str, dict[str, Tensor]], table: Table) -> list[list[str]]:
-    rows = []
-    for name, draws in chains.items():
-        moments = [f"{x.mean():.3f} ± {x.std():.3f}" for x in draws.values()]
-        r_hat = max(split_gelman_rubin(x, 0, 1).item() for x in draws.values())
-        size = min(effective_sample_size(x, 0, 1).item() for x in draws.values())
-        rows.append([name, *moments, f"{r_hat:.3f}", f"{size:.0f}"])
-    weights = table.weights()
-    exact = []
-    for site in _SITES:
-        x: Tensor = getattr(table, site)
-        mean = (weights * x).sum()
-        exact.append(f"{mean:.3f} ± {(weights * (x - mean).square()).sum().sqrt():.3f}")
-    return [*rows, ["exact", *exact, "", ""]]
+def solve(name: str, seen: Tensor, size: int = 16, nodes: int = 64) -> Exact:
+    """Tabulate the posterior: given the grid, each person is a one-dimensional integral."""
+    ticks = (torch.linspace(-4, 4, size, dtype=DOUBLE),) * 3
+    u, v, w = (x.reshape(-1) for x in torch.meshgrid(*ticks, indexing="ij"))
+    # A grid over the posterior, which is narrower than the priors; even in log spread and noise.
+    mean, spread, noise = 4.85 + 0.25 * u, torch.exp(-0.6 + 0.24 * v), torch.exp(-1.65 + 0.13 * w)
+    values = {"mean": mean, "spread": spread, "noise": noise}
+    prior = sum(PRIORS[site].log_prob(x) for site, x in values.items())
+    prior = prior + spread.log() + noise.log()
+    reach = 5**0.5 if name == "parabola" else 4.0
+    x = reach * (2 * (torch.arange(nodes, dtype=DOUBLE) + 0.5) / nodes - 1).unsqueeze(-1)
+    places = mean + spread * x
+    shares = population(name, mean, spread).log_prob(places).softmax(0)
+    likelihood = dist.Normal(places, noise)
+    own = [likelihood.log_prob(one.reshape(-1, 1, 1)).sum(0) + shares.log() for one in seen]
+    people = torch.stack([torch.logsumexp(one, 0) for one in own])
+    return Exact(mean, spread, noise, prior, torch.stack(own), people, places, shares)
 
 
-def central(table: Table, joint: Tensor, value: Tensor, share: float = 0.9) -> Tensor:
-    """Which of the durations (M) are in the central interval of that share."""
-    return (table.below(joint, value) - 0.5).abs() <= share / 2
+def moments(exact: Exact, site: str) -> tuple[float, float]:
+    """Return the posterior mean and standard deviation of a site."""
+    weights, x = exact.weights(), getattr(exact, site)
+    mean = (weights * x).sum()
+    return mean.item(), (weights * (x - mean).square()).sum().sqrt().item()
 
 
-def _row(name: str, table: Table, seen: Tensor, unseen: Tensor) -> list[str]:
+def chain_row(name: str, draws: dict[str, Tensor]) -> list[str]:
+    """Return moments, R-hat and effective size of chains."""
+    r_hat = max(split_gelman_rubin(x, 0, 1).item() for x in draws.values())
+    size = min(effective_sample_size(x, 0, 1).item() for x in draws.values())
+    found = [f"{x.mean():.3f} ± {x.std():.3f}" for x in draws.values()]
+    return [name, *found, f"{r_hat:.3f}", f"{size:.0f}"]
+
+
+def prediction_row(name: str, exact: Exact, seen: Tensor, unseen: Tensor) -> list[str]:
+    """Return coverage for the same people and new ones, and where durations of new people lie."""
     same, new, log = [], [], 0.0
-    for person in range(len(seen)):
-        same.append(central(table, table.known(person), unseen[person]))
-        rest = table.weights(person)
-        all_ten = torch.cat([seen[person], unseen[person]])
-        new.append(central(table, table.stranger(rest), all_ten))
-        log += torch.logsumexp(rest.log() + table.people[person], 0).item()
-    # In frames, interpolated between steps of the logarithm.
-    values = torch.arange(200, 800, 2, dtype=seen.dtype) / 100
-    levels = table.below(table.stranger(table.weights()), values)
+    for k in range(len(seen)):
+        rest, durations = exact.weights(without=k), torch.cat([seen[k], unseen[k]])
+        same.append((exact.cdf(exact.of_person(k), unseen[k]) - 0.5).abs() <= 0.45)
+        new.append((exact.cdf(exact.of_new(rest), durations) - 0.5).abs() <= 0.45)
+        log += torch.logsumexp(rest.log() + exact.people[k], 0).item()
+    values = torch.arange(2, 8, 0.02, dtype=DOUBLE)
+    levels = exact.cdf(exact.of_new(exact.weights()), values)
     low, high = np.exp(np.interp((0.005, 0.995), levels, values))
     shares = [f"{100 * torch.cat(x).double().mean():.0f} %" for x in (same, new)]
     return [name, *shares, f"{low:.0f} to {high:.0f}", f"{log:.1f}"]
 
 
-def _draw(
-    look: Look, chains: dict[str, dict[str, Tensor]], tables: dict[str, Table], seen: Tensor
-) -> Figure:
-    figure, (left, right) = look.panels(1, 2, 2.9)
-    _draw_people(look, left, tables, seen)
-    _draw_chains(look, right, chains, tables["parabola"])
+def draw(chains: dict[str, dict[str, Tensor]], exact: dict[str, Exact], seen: Tensor) -> Figure:
+    """Draw the predicted densities of people, and the chains next to the exact posterior."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 2.9), layout="constrained")
+    t = torch.linspace(2.5, 7.0, 451, dtype=DOUBLE)
+    for name, one in exact.items():
+        p = population(name, one.mean.unsqueeze(-1), one.spread.unsqueeze(-1))
+        left.plot(t, one.weights() @ p.log_prob(t).exp(), label=name)
+    left.plot(seen.mean(1), torch.zeros(len(seen)), "k|", ms=14, label="people's means")
+    left.set(title="people not seen", xlabel="log duration of a person, in frames")
+    left.set(ylabel="density of people", ylim=(0, None))
+    parabola, bins = exact["parabola"], torch.linspace(3.9, 5.7, 37)
+    for (name, draws), color in zip(chains.items(), ("C2", "C4"), strict=True):
+        style = {"density": True, "histtype": "stepfilled", "alpha": 0.45, "color": color}
+        right.hist(draws["mean"].flatten(), bins, label=f"NUTS, {name}", **style)
+    ticks, weights = parabola.mean.unique(), parabola.weights()
+    mass = torch.stack([weights[parabola.mean == x].sum() for x in ticks])
+    right.plot(ticks, mass / (ticks[1] - ticks[0]), "k", label="exact")
+    right.set(title="the chains", xlabel="mean log duration of people", xlim=(3.9, 5.7))
+    right.set(ylabel="posterior density", ylim=(0, None))
     for ax in (left, right):
-        ax.set_ylim(bottom=0)
+        ax.legend(fontsize="small")
     return figure
 
 
-def _draw_people(look: Look, ax: Axes, tables: dict[str, Table], seen: Tensor) -> None:
-    places = torch.linspace(2.5, 7.0, 451, dtype=seen.dtype)
-    for name, table, color in zip(tables, tables.values(), look.palette[:2], strict=True):
-        weights = table.weights()
-        kept = weights > 1e-4 * weights.max()
-        law = population(name, table.mean[kept].unsqueeze(-1), table.spread[kept].unsqueeze(-1))
-        prob = law.log_prob(places).exp()
-        ax.plot(places, (weights[kept].unsqueeze(-1) * prob).sum(0), color=color, label=name)
-    ink = look.palette[3]
-    ax.plot(seen.mean(1), torch.zeros(len(seen)), "|", ms=14, color=ink, label="people's means")
-    ax.set_xlabel("log duration of a person, in frames")
-    ax.set_ylabel("density of people")
-    ax.set_title("people not seen")
-    ax.legend(loc="upper left")
-
-
-def _draw_chains(look: Look, ax: Axes, chains: dict[str, dict[str, Tensor]], table: Table) -> None:
-    x, weights = table.mean, table.weights()
-    kept = x.unique()
-    heights = torch.stack([weights[x == value].sum() for value in kept]) / (kept[1] - kept[0])
-    bins = torch.linspace(3.9, 5.7, 37)
-    filled = {"density": True, "histtype": "stepfilled", "alpha": 0.45}
-    for (name, draws), color in zip(
-        chains.items(), (look.palette[2], look.palette[5]), strict=True
-    ):
-        ax.hist(draws["mean"].flatten(), bins, color=color, label=f"NUTS, {name}", **filled)
-    ax.plot(kept, heights, color=look.ink, label="exact")
-    ax.set_xlabel("mean log duration of people")
-    ax.set_ylabel("posterior density")
-    ax.set_title("the chains")
-    ax.set_xlim(3.9, 5.7)
-    ax.legend(loc="upper right")
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Durations of a gesture.")
+    parser.add_argument("--draws", type=int, default=250, help="of each chain (250)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    seen, unseen = load("TRAIN"), load("TEST")
+    model = model_of("parabola", seen)
+    # The plain chains take most of the time: a quarter as many draws shows that they are wrong.
+    chains = {
+        "SupportReparam": sample(AutoSupportReparam()(model), options.draws),
+        "plain": sample(model, options.draws // 4),
+    }
+    exact = {name: solve(name, seen) for name in MODELS}
+    print("| NUTS | mean | spread | noise | R-hat | effective size |")
+    for name, draws in chains.items():
+        print("| " + " | ".join(chain_row(name, draws)) + " |")
+    found = [moments(exact["parabola"], site) for site in SITES]
+    print("| exact | " + " | ".join(f"{mean:.3f} ± {sd:.3f}" for mean, sd in found) + " | | |")
+    print("| people's density | same in 90 % | new in 90 % | new, 99 % of | log p of new |")
+    for name, one in exact.items():
+        print("| " + " | ".join(prediction_row(name, one, seen, unseen)) + " |")
+    options.out.mkdir(parents=True, exist_ok=True)
+    draw(chains, exact, seen).savefig(options.out / "pickups.png", dpi=160)
 
 
 if __name__ == "__main__":

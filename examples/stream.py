@@ -1,165 +1,338 @@
-"""A stage, and a command: questions to a stream of readings, some of them saturated.
+"""Answer questions about a stream: what was the mean blood pressure from a to b?
 
-`python -m examples.stream` trains all methods, prints the table of docs/tutorials/stream.md and
-writes its picture to `demo/stream.png`.
+`python -m examples.stream` trains the methods, prints the table of docs/tutorials/stream.md and
+writes its picture to demo/stream.png.
+
+A stream is 512 consecutive samples, 2.8 heartbeats, of which 96 noisy readings at random times are
+left. In a block outside the interval asked for, all readings are saturated.
+
+References:
+    Wu and Keogh (2021), Current Time Series Anomaly Detection Benchmarks are Flawed and are
+    Creating the Illusion of Progress. The recording is number 135 of their archive.
 """
 
 import argparse
-import time
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
+import sparsefam as sf
+
+from .data import Batch, Series, aeon_file, interpolate
 from .look import Look
-from .page import Picture, Prose, Section, Table
-from .progress import Reporter
-from .settings import Settings
-from .stream_data import SAMPLINGS, Streams
-from .stream_pictures import draw_stream
-from .stream_training import Answers, Found, Plan, cells, compare, summary
+from .training import Reporter, Run, Step, parameters, rows, silent, train
 
-__all__ = ["main", "stream", "verdict"]
-
-_HEADER = ("method", "parameters", "seconds", *SAMPLINGS)
-# Of the terminal, where lines are short.
-_SHORT = ("method", "size", "as trained", "half", "gap", "low", "bursts")
-_DENSE, _SPARSE, _BOX = "one head, softmax", "one head, sparsemax", "one head, α = ∞"
-_RIVALS = ("discrete", "CNN", "larger CNN", "GRU")
-# Of so many test streams, as many are drawn.
-_FIRST, _SHOWN = 50, 3
+SAMPLES, READINGS, NOISE = 512, 96, 0.1
+SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
+BLOCK, SATURATED = 0.15, 4.0  # length of the saturated block, and what readings say there
+SAMPLINGS = ("as trained", "half", "gap", "bursts")  # how readings are placed
+BASIS = sf.bases.GaussianRBF.grid(64, 1.5 / 64)
+WIDEST = 0.3  # standard deviation of a head, at most
+FILE = "KDD-TSAD_135/135_UCR_Anomaly_InternalBleeding16_TEST.csv"
 
 
-def stream(settings: Settings, reporter: Reporter) -> Section:
-    """Trains, tabulates and draws."""
-    plan = Plan(settings.stream_seeds, settings.stream_epochs, True, streams=settings.streams)
-    found = compare(plan, reporter)
-    reporter.table(_SHORT, _short_rows(found))
-    table, picture = _table(settings, found), _picture(found)
-    parts: list[Prose | Table | Picture] = [*_task(), table, picture, *_caveats(found)]
-    return Section("stream", "Questions to a stream", parts, summary(found))
+def load_pressure() -> tuple[Tensor, Tensor, Tensor]:
+    """Load the recording, standardised: 60 % to train, 15 % to validate, the rest to test."""
+    lines = aeon_file(FILE).read_text(encoding="utf-8").splitlines()[1:]
+    pressure = torch.tensor([float(line.split(",")[1]) for line in lines])
+    first, second = round(0.6 * len(pressure)), round(0.75 * len(pressure))
+    pressure = (pressure - pressure[:first].mean()) / pressure[:first].std()
+    return pressure[:first], pressure[first:second], pressure[second:]
 
 
-def _short_rows(found: Found) -> list[list[str]]:
-    """The spread over seeds is that of the first error."""
-    rows = [[name, *cells(runs)] for name, runs in found.runs.items()]
-    return [
-        [name, size, first, *(x.split(" ")[0] for x in errors)]
-        for name, size, _, first, *errors in rows
-    ]
+@dataclass(frozen=True)
+class Streams(Batch):
+    """Streams with a question each."""
+
+    positions: Tensor  # (B, L), increasing, in [0, 1]
+    values: Tensor  # (B, L)
+    question: Tensor  # (B, 2), midpoint and width of the interval
+    labels: Tensor  # (B,), the mean over the interval
+    block: Tensor  # (B, 2), ends of the saturated block
+    whole: Tensor  # (B, samples), without noise and saturation
+    grid: Tensor  # (B, 128), readings interpolated
+    coefficients: Tensor  # (B, N, 1), the value function
+
+    def fitted(self, penalty: float) -> "Streams":
+        """Fit value functions to the readings."""
+        regression = sf.attention.RidgeRegression(BASIS, penalty)
+        value = regression.fit(self.positions, self.values.unsqueeze(-1))
+        return replace(self, coefficients=value.coefficients)
 
 
-def _task() -> list[Prose]:
-    return [
-        Prose(
-            "What was the mean from <i>a</i> to <i>b</i>? The stream is arterial blood pressure, "
-            "2.8 heartbeats of a real recording (KDD-TSAD 135, from aeon), of which 96 noisy "
-            "readings at random times are left; in a block outside the interval all of them are "
-            "saturated, as when the line is flushed. The question is a midpoint and a width, and a "
-            "small network makes heads of them. Continuous attention reads a value function "
-            "fitted to the readings, 64 Gaussians by ridge regression; discrete attention weighs "
-            "the readings, by how far they are from the midpoint and by what they say. The first "
-            "60 % of the recording are for training, the last quarter for the test, where the "
-            "readings may also be placed otherwise than in training."
-        )
-    ]
+def read_streams(
+    part: Tensor, count: int, generator: torch.Generator, sampling: str = SAMPLINGS[0]
+) -> Streams:
+    """Draw streams from a part of the recording, with questions and readings."""
+    rand = partial(torch.rand, generator=generator)
+    start = torch.randint(0, len(part) - SAMPLES + 1, (count, 1), generator=generator)
+    whole = part[start + torch.arange(SAMPLES)]
+    times = (torch.arange(SAMPLES) + 0.5) / SAMPLES
+    width = SHORTEST + (LONGEST - SHORTEST) * rand(count, 1)
+    middle = width / 2 + (1 - width) * rand(count, 1)
+    asked = (times - middle).abs() <= width / 2
+    answer = (whole * asked).sum(-1) / asked.sum(-1)
+    # A saturated block that does not overlap the interval.
+    begin = torch.arange(SAMPLES) / SAMPLES
+    apart = (begin + BLOCK <= middle - width / 2) | (begin >= middle + width / 2)
+    possible = (apart & (begin + BLOCK <= 1)).float()
+    begin = begin[torch.multinomial(possible, 1, generator=generator)]
+    block = torch.cat([begin, begin + BLOCK], -1)
+    odds = torch.ones_like(whole)
+    if sampling == "gap":
+        gap = 0.85 * rand(count, 1)
+        odds = ((times < gap) | (times > gap + 0.15)).float()
+    if sampling == "bursts":
+        distance = (times.unsqueeze(-1) - rand(count, 1, 12)) / 0.01
+        odds = (-0.5 * distance.square()).exp().sum(-1) + 1e-9
+    readings = READINGS // 2 if sampling == "half" else READINGS
+    index = torch.multinomial(odds, readings, generator=generator).sort(-1).values
+    positions = times[index]
+    values = whole.gather(1, index) + NOISE * torch.randn(index.shape, generator=generator)
+    values = torch.where((positions - block.mean(-1, True)).abs() < BLOCK / 2, SATURATED, values)
+    seen = Series(positions, values, torch.ones_like(index, dtype=torch.bool), answer)
+    question, none = torch.cat([middle, width], -1), values.new_zeros(count, 0, 1)
+    grid = interpolate(seen, 128)
+    return Streams(positions, values, question, answer, block, whole, grid, none)
 
 
-def _table(settings: Settings, found: Found) -> Table:
-    return Table(
-        f"Root mean squared error of the answers, whose standard deviation is {found.spread:.2f}, "
-        f"after {settings.stream_epochs} epochs: mean and sample standard deviation over the seeds "
-        f"({settings.stream_seeds}); parameters that are trained, processor seconds of a run.",
-        _HEADER,
-        [[name, *cells(runs)] for name, runs in found.runs.items()],
-    )
+def relative(place: Tensor, streams: Streams, *more: Tensor) -> Tensor:
+    """Describe places (B, L) by distance from the midpoint, the width, and more: (B, L, C)."""
+    middle, width = streams.question.unsqueeze(-1).unbind(1)
+    return torch.stack([10 * (place - middle), (10 * width - 2).expand_as(place), *more], -1)
 
 
-def _picture(found: Found) -> Picture:
-    readers = {name: found.readers[name] for name in (_DENSE, _SPARSE, _BOX)}
-    streams = _nearest(found.tests[SAMPLINGS[0]][torch.arange(_FIRST)])
-    return Picture(
-        "stream",
-        lambda look: draw_stream(look, readers, streams, found.penalty),
-        "Three streams with a block of saturated readings; below them densities over the interval "
-        "that is asked for, the dense one with tails into the block.",
-        f"Of the first {_FIRST} test streams of the first seed, the {_SHOWN} whose saturated block "
-        "(grey) is nearest to the interval asked for (between the dotted lines): readings, the "
-        "value function, and the recording behind it (thin). Below, where the one head looks, "
-        "shaded over the support: a softmax has tails into the block, a sparsemax ends sooner, and "
-        "at α = ∞ the density is uniform on an interval.",
-    )
+def network(inputs: int, outputs: int) -> nn.Sequential:
+    """Build the small network that turns a question into attention."""
+    hidden = [nn.Linear(inputs, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh()]
+    return nn.Sequential(*hidden, nn.Linear(16, outputs))
 
 
-def _nearest(streams: Streams) -> Streams:
-    """Those whose block is nearest to the interval, in units of its width."""
+class Continuous(nn.Module):
+    """Read the value function through a unimodal density; alpha = inf is uniform on an interval."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha, self.network = alpha, network(2, 2)
+        self.network[-1].bias.data = torch.tensor(
+            [0.5, 0.1 / WIDEST]
+        ).logit()  # at the midpoint, 0.1 wide
+
+    def attend(self, streams: Streams) -> sf.SparseDistribution:
+        """Return where to look, batch shape (B, 1)."""
+        middle, width = streams.question.split(1, -1)
+        asked = torch.cat([2 * middle - 1, 10 * width - 2], -1)
+        offset, sigma = self.network(asked).split(1, -1)
+        mean, sigma = middle + WIDEST * offset.tanh(), WIDEST * sigma.sigmoid() + 1e-3
+        if self.alpha == 1:
+            return sf.Normal(mean, sigma)
+        return sf.BetaGaussian.from_moments(mean, sigma.square(), self.alpha)
+
+    def forward(self, streams: Streams) -> Tensor:
+        """Return answers (B,)."""
+        value = sf.attention.ValueFunction(BASIS, streams.coefficients)
+        return value.expect(self.attend(streams)).flatten()
+
+
+class Discrete(nn.Module):
+    """Weigh the readings by a network of their distance from the midpoint and their value.
+
+    With `gaps`, the log of the time nearest to each reading is added to the scores, so that the
+    weights can become those of a Riemann sum.
+    """
+
+    def __init__(self, gaps: bool = False) -> None:
+        super().__init__()
+        self.gaps, self.network = gaps, network(3, 1)
+
+    def attend(self, streams: Streams) -> Any:
+        """Return weights, batch shape (B,)."""
+        t = streams.positions
+        scores = self.network(relative(t, streams, streams.values)).squeeze(-1)
+        if self.gaps:
+            ends = nn.functional.pad((t[:, 1:] + t[:, :-1]) / 2, (1, 1))
+            ends[:, -1] = 1
+            scores = scores + ends.diff().log()
+        return sf.rpm(sf.scores.Finite(scores), 1.0)
+
+    def forward(self, streams: Streams) -> Tensor:
+        """Return answers (B,)."""
+        mean: Tensor = (self.attend(streams).probs * streams.values).sum(-1)
+        return mean
+
+
+class Convolutions(nn.Module):
+    """Convolve the interpolated stream and the distance from the midpoint."""
+
+    def __init__(self, channels: int = 10) -> None:
+        super().__init__()
+        sizes = [3, channels, channels, channels]
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+            layers += [nn.Conv1d(inputs, outputs, 7, padding="same"), nn.ReLU()]
+        end = (nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.layers = nn.Sequential(*layers, *end, nn.Linear(channels, 1))
+
+    def forward(self, streams: Streams) -> Tensor:
+        """Return answers (B,)."""
+        size = streams.grid.shape[1]
+        place = ((torch.arange(size) + 0.5) / size).expand(len(streams), -1)
+        answer: Tensor = self.layers(relative(place, streams, streams.grid).mT)
+        return answer.squeeze(-1)
+
+
+METHODS: dict[str, Callable[[], nn.Module]] = {
+    "softmax": partial(Continuous, 1.0),
+    "sparsemax": partial(Continuous, 2.0),
+    "α = ∞": partial(Continuous, math.inf),
+    "discrete softmax": Discrete,
+    "discrete softmax, gaps": partial(Discrete, gaps=True),
+    "CNN": Convolutions,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Runs by method; models and test streams of the first seed; the penalty that was chosen."""
+
+    runs: dict[str, list[Run]]
+    models: dict[str, Any]
+    test: Streams
+    penalty: float
+
+
+def compare(
+    seeds: int,
+    epochs: int,
+    peaks: Sequence[float] = (1e-2, 3e-2),
+    count: int = 4000,
+    step: Step = silent,
+) -> Found:
+    """Train every method, at the learning rate that validates best, and test it on all samplings.
+
+    Args:
+        seeds: Repetitions, which change readings, questions and initial weights.
+        epochs: Passes over the training streams.
+        peaks: Highest learning rates to try.
+        count: Training streams; an eighth as many to validate, a quarter to test.
+        step: Called after each epoch.
+    """
+    parts, penalty = load_pressure(), 0.0
+    runs: dict[str, list[Run]] = {name: [] for name in METHODS}
+    models, tests = {}, []
+    for seed in range(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        validation = read_streams(parts[1], count // 8, generator)
+        penalty = penalty or choose_penalty(validation)
+        validation = validation.fitted(penalty)
+        fit = read_streams(parts[0], count, generator).fitted(penalty)
+        test = {
+            name: read_streams(parts[2], count // 4, generator, name).fitted(penalty)
+            for name in SAMPLINGS
+        }
+        tests.append(test[SAMPLINGS[0]])
+        for name, build in METHODS.items():
+            tried = []
+            for peak in peaks:
+                torch.manual_seed(seed)
+                model = build()
+                options = {"loss": mse_loss, "peak": peak, "batch": 128}
+                seconds = train(model, fit, epochs, seed, step, **options)
+                tried.append((error(model, validation), seconds, model))
+            _, seconds, model = min(tried, key=lambda one: one[0])
+            run = {"seconds": seconds, "parameters": parameters(model)}
+            run |= {sampling: error(model, streams) for sampling, streams in test.items()}
+            runs[name].append(run)
+            models.setdefault(name, model)
+            step(f"seed {seed + 1}, {name}: error {run[SAMPLINGS[0]]:.3f}")
+    return Found(runs, models, tests[0], penalty)
+
+
+def choose_penalty(streams: Streams) -> float:
+    """Choose the ridge penalty whose value functions have the right means over the intervals."""
+    middle, width = streams.question.split(1, -1)
+    inside = middle + width * ((torch.arange(64) + 0.5) / 64 - 0.5)
+    errors = {}
+    for penalty in (1.0, 3.0, 10.0, 30.0, 100.0):
+        value = sf.attention.ValueFunction(BASIS, streams.fitted(penalty).coefficients)
+        errors[penalty] = (value(inside).mean((1, 2)) - streams.labels).square().mean().item()
+    return min(errors, key=errors.__getitem__)
+
+
+def error(model: nn.Module, streams: Streams) -> float:
+    """Return the root mean squared error of the answers."""
+    with torch.no_grad():
+        return mse_loss(model(streams), streams.labels).sqrt().item()
+
+
+def table(runs: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the table."""
+    formats = {"parameters": ".0f", "seconds": ".1f", SAMPLINGS[0]: "±.3f"}
+    formats |= dict.fromkeys(SAMPLINGS[1:], ".3f")
+    return ["method", *formats], rows(runs, formats)
+
+
+def draw(look: Look, found: Found, shown: int = 3) -> Figure:
+    """Draw the streams whose saturated block is nearest to the interval, and where heads look."""
+    streams = found.test[torch.arange(min(50, len(found.test)))]
     middle, width = streams.question.unbind(-1)
     distance = (streams.block - middle.unsqueeze(-1)).abs().amin(-1) / width
-    return streams[distance.argsort()[:_SHOWN]]
-
-
-def _caveats(found: Found) -> list[Prose]:
-    return [
-        Prose(verdict(found.runs)),
-        Prose(
-            "The answer is an expectation under a density over an interval, which is what "
-            "continuous attention computes: a task made for it. Whoever knows at which value "
-            "readings saturate would leave them out before any attention. All methods have the "
-            "same highest learning rate here; <code>python -m examples.stream</code> trains "
-            "more of them, for longer, at the best of two rates."
-        ),
-    ]
-
-
-def verdict(runs: Mapping[str, Sequence[Answers]]) -> str:
-    """What the numbers say, as they are."""
-    same = SAMPLINGS[0]
-    means = _means(runs, same)
-    rest = []
-    for sampling in SAMPLINGS[1:]:
-        errors = _means(runs, sampling)
-        least = min(errors, key=errors.__getitem__)
-        rest.append(f"{least} ({sampling}, {errors[least]:.3f})")
-    wins = sum(
-        one.errors[same] < other.errors[same]
-        for one, other in zip(runs[_SPARSE], runs[_DENSE], strict=True)
-    )
-    rivals = {name: x for name, x in means.items() if name.startswith(_RIVALS)}
-    rival = min(rivals, key=rivals.__getitem__)
-    best = min(means.keys() - rivals.keys(), key=means.__getitem__)
-    return (
-        f"With one head, sparsemax errs less than softmax in {wins} of {len(runs[_SPARSE])} seeds "
-        f"({means[_SPARSE]:.3f} and {means[_DENSE]:.3f} on average): a dense tail reads the "
-        f"saturated block. At α = ∞, where the density is uniform on an interval, the error is "
-        f"{means[_BOX]:.3f}. The best continuous attention, picked after the fact, is {best} "
-        f"({means[best]:.3f}), the best rival {rival} ({rivals[rival]:.3f}). With other samplings "
-        f"than in training the least errors are those of {', '.join(rest)}."
-    )
-
-
-def _means(runs: Mapping[str, Sequence[Answers]], sampling: str) -> dict[str, float]:
-    return {name: fmean(run.errors[sampling] for run in some) for name, some in runs.items()}
+    figure, axes = look.panels(2, shown, 2.0, sharex=True)
+    grid = torch.linspace(0, 1, 800)
+    colors = {"softmax": look.palette[1], "sparsemax": look.palette[0], "α = ∞": look.palette[5]}
+    for column, k in enumerate(distance.argsort()[:shown]):
+        one, above, below = streams[k[None]], axes[column], axes[shown + column]
+        value = sf.attention.ValueFunction(BASIS, one.coefficients)(grid[None])[0, :, 0]
+        samples = (torch.arange(SAMPLES) + 0.5) / SAMPLES
+        above.plot(samples, one.whole[0], color=look.ink, lw=0.8, label="recording")
+        style = {"color": look.palette[3], "markersize": 2.5, "label": "readings"}
+        above.plot(one.positions[0], one.values[0], "o", **style)
+        above.plot(grid, value, color=look.palette[2], label="value function")
+        for name, color in colors.items():
+            with torch.no_grad():
+                density = found.models[name].attend(one).prob(grid[:, None, None])
+            height = density.flatten()
+            curve = torch.where(height > 0, height, torch.nan)
+            below.plot(grid, curve, color=color, label=name)
+            below.fill_between(grid, height, color=color, alpha=0.2, lw=0)
+        for ax in (above, below):
+            ax.axvspan(*one.block[0].tolist(), color=look.ink, alpha=0.12, lw=0)
+            for side in (-0.5, 0.5):
+                ax.axvline((middle[k] + side * width[k]).item(), color=look.ink, ls=":", lw=1)
+        below.set(xlabel="position", ylim=(0, None))
+    axes[0].set_ylabel("blood pressure")
+    axes[shown].set_ylabel("density")
+    lines = [*axes[0].get_lines()[:3], *axes[shown].get_lines()[:3]]
+    figure.legend(handles=lines, loc="outside lower center", ncols=3)
+    return figure
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions to a stream of readings.")
-    parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
+    parser.add_argument("--seeds", type=int, default=2, help="repetitions (2)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of a run (20)")
-    parser.add_argument("--few", action="store_true", help="the methods of the tour only")
+    parser.add_argument("--streams", type=int, default=4000, help="training streams (4000)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    start, reporter = time.perf_counter(), Reporter()
-    reporter.stage("Questions to a stream")
-    found = compare(Plan(options.seeds, options.epochs, options.few, (1e-2, 3e-2)), reporter)
-    reporter.table(_SHORT, _short_rows(found))
-    reporter.note(f"{verdict(found.runs)} Standard deviation of the answers: {found.spread:.3f}.")
+    reporter = Reporter()
+    reporter.stage(f"{len(METHODS)} methods, 2 learning rates, {options.seeds} seeds")
+    with reporter.steps(2 * len(METHODS) * options.seeds * options.epochs) as step:
+        found = compare(options.seeds, options.epochs, count=options.streams, step=step)
+    reporter.table(*table(found.runs))
+    reporter.note(f"standard deviation of the answers: {found.test.labels.std().item():.2f}")
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "stream.png"
-    _picture(found).save(path, Look())
-    reporter.note(f"{path}  ({time.perf_counter() - start:.0f} s in all)")
+    with Look().applied():
+        draw(Look(), found).savefig(options.out / "stream.png")
 
 
 if __name__ == "__main__":

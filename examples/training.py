@@ -1,142 +1,186 @@
-"""Training and testing of a classifier, and the logistic regression it is compared with."""
+"""Train the networks of the examples, tabulate their runs, and report progress."""
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import ConstantLR, OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR
 
-from .batches import Batch
-from .mechanisms import Examples
+from .data import Batch
 
-__all__ = ["Run", "accuracy_cell", "logistic_regression", "summary", "train"]
+__all__ = [
+    "Reporter",
+    "Run",
+    "Step",
+    "accuracy",
+    "contest",
+    "parameters",
+    "rows",
+    "silent",
+    "train",
+]
 
-AnyBatch = TypeVar("AnyBatch", bound=Batch)
+# What one run measured: numbers by name. A quantity that a method does not have is absent.
+Run = dict[str, float]
+# Called without an argument after each epoch, with a line to print after each run.
+Step = Callable[..., None]
 
-_BATCH = 32
 
-
-@dataclass(frozen=True)
-class Run:
-    """One training: its outcome, what it cost, and what attention reads.
-
-    Attributes:
-        accuracy: Share of the test examples that are right.
-        seconds: Processor time of training, in seconds.
-        parameters: How many numbers are trained.
-        read: Share of the observed points that a head attends to; None without attention.
-        intervals: Number of intervals in the support of a head; None without a density.
-    """
-
-    accuracy: float
-    seconds: float
-    parameters: int
-    read: float | None = None
-    intervals: float | None = None
+def silent(*_: str) -> None:
+    """Report nothing."""
 
 
 def train(
     model: nn.Module,
-    data: tuple[AnyBatch, AnyBatch],
+    data: Batch,
     epochs: int,
-    generator: torch.Generator,
-    on_epoch: Callable[[int, float], None],
-    peak: float | None = None,
+    seed: int,
+    step: Step = silent,
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     rate: float = 1e-3,
-) -> Run:
-    """Trains by Adam and tests after the last epoch.
+    peak: float | None = None,
+    batch: int = 32,
+) -> float:
+    """Train a model by Adam and return the processor time in seconds.
 
     Args:
-        model: Maps examples to logits, classes along the first dimension after the batch.
-        data: Training and test examples.
+        model: Maps a batch to predictions.
+        data: Training examples.
         epochs: Passes over the training examples.
-        generator: Shuffles them.
-        on_epoch: Called with the number of the epoch that ended and its mean loss.
-        peak: The learning rate rises to this and falls again; None: it stays.
-        rate: The learning rate that stays.
-
-    Returns:
-        Test accuracy, seconds, parameters.
+        seed: Shuffles them.
+        step: Called after each epoch.
+        loss: Loss of predictions and labels.
+        rate: Learning rate, constant unless `peak` is given.
+        peak: Highest learning rate of a one-cycle schedule, which rises and falls.
+        batch: Number of examples in a batch.
     """
-    fit, test = data
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    steps = epochs * math.ceil(len(fit) / _BATCH)
-    schedule = OneCycleLR(optimizer, peak, steps) if peak else ConstantLR(optimizer, 1.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=peak or rate)
+    schedule = OneCycleLR(optimizer, peak, epochs * math.ceil(len(data) / batch)) if peak else None
+    generator = torch.Generator().manual_seed(seed)
     model.train()
     start = time.process_time()
-    for epoch in range(epochs):
-        total = 0.0
-        for index in torch.randperm(len(fit), generator=generator).split(_BATCH):
-            batch = fit[index]
-            loss = cross_entropy(model(batch), batch.labels)
+    for _ in range(epochs):
+        for index in torch.randperm(len(data), generator=generator).split(batch):
+            some = data[index]
             optimizer.zero_grad()
-            loss.backward()
+            loss(model(some), some.labels).backward()
             optimizer.step()
-            schedule.step()
-            total += loss.item() * len(batch)
-        on_epoch(epoch + 1, total / len(fit))
-    seconds = time.process_time() - start
+            if schedule:
+                schedule.step()
+        step()
     model.eval()
-    with torch.no_grad():
-        return Run(_share_right(model(test), test), seconds, _parameters(model))
+    return time.process_time() - start
 
 
-def logistic_regression(data: tuple[Examples, Examples]) -> Run:
-    """Multinomial logistic regression on the standardised interpolated series.
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Return the percentage of correct answers; the classes are the second dimension."""
+    return 100 * (logits.argmax(1) == labels).float().mean().item()
 
-    Half the squared norm of the weights is added to the summed loss: the usual default strength.
+
+def parameters(model: nn.Module) -> int:
+    """Count the numbers that are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def rows(runs: Mapping[str, Sequence[Run]], formats: Mapping[str, str]) -> list[list[str]]:
+    """Return a row of mean values for each method, with ± the sample standard deviation.
+
+    Args:
+        runs: The runs of each method.
+        formats: Quantities and their format; a format that begins with ± asks for the deviation.
     """
-    fit, test = data
-    start = time.process_time()
-    center, spread = fit.grid.mean(0), fit.grid.std(0)
-    model = nn.Linear(fit.grid.shape[-1], int(fit.labels.max()) + 1)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    x = (fit.grid - center) / spread
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=500, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        penalty = model.weight.square().sum() / 2
-        loss: Tensor = cross_entropy(model(x), fit.labels, reduction="sum") + penalty
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    seconds = time.process_time() - start
-    with torch.no_grad():
-        right = _share_right(model((test.grid - center) / spread), test)
-    return Run(right, seconds, _parameters(model))
+    found = []
+    for name, some in runs.items():
+        row = [name]
+        for key, form in formats.items():
+            values = [run[key] for run in some if key in run]
+            cell = format(fmean(values), form.lstrip("±")) if values else "–"
+            if form.startswith("±") and len(values) > 1:
+                cell += f" ± {stdev(values):{form[1:]}}"
+            row.append(cell)
+        found.append(row)
+    return found
 
 
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+def contest(
+    runs: Mapping[str, Sequence[Run]], key: str, ours: Sequence[str], form: str, sign: int = 1
+) -> str:
+    """Compare the best of some methods, by their mean, with the best of the others.
+
+    Args:
+        runs: The runs of each method, one for each seed.
+        key: The quantity that is compared.
+        ours: Names of the first group.
+        form: Format of the quantity.
+        sign: 1 if more is better, -1 if less is.
+    """
+    means = {name: sign * fmean(run[key] for run in some) for name, some in runs.items()}
+    first = max((name for name in runs if name in ours), key=means.__getitem__)
+    other = max((name for name in runs if name not in ours), key=means.__getitem__)
+    pairs = zip(runs[first], runs[other], strict=True)
+    wins = sum(sign * a[key] > sign * b[key] for a, b in pairs)
+    mean, rival = (format(sign * means[name], form) for name in (first, other))
+    return (
+        f"{first} ({mean}) against {other} ({rival}), ahead in {wins} of {len(runs[first])} seeds"
+    )
 
 
-def _share_right(logits: Tensor, examples: Batch) -> float:
-    return (logits.argmax(1) == examples.labels).float().mean().item()
+class Reporter:
+    """Print stages, notes and tables, and show a bar with the time left while a stage runs.
 
+    Args:
+        console: Where to write; default the terminal. Without a screen there is no bar.
+    """
 
-def summary(runs: list[Run]) -> dict[str, Any]:
-    """The runs of a method, one for each seed, as numbers for a program."""
-    accuracy = [run.accuracy for run in runs]
-    return {
-        "accuracy": accuracy,
-        "mean": fmean(accuracy),
-        "sd": stdev(accuracy) if len(accuracy) > 1 else None,
-        "parameters": runs[0].parameters,
-        "seconds": [run.seconds for run in runs],
-        "mean_seconds": fmean(run.seconds for run in runs),
-    }
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
 
+    def stage(self, title: str) -> None:
+        """Print the title of a stage."""
+        self.console.print(title, style="bold")
 
-def accuracy_cell(found: dict[str, Any]) -> str:
-    """Mean and sample standard deviation of a summary, in percent."""
-    sd = "" if found["sd"] is None else f" ± {100 * found['sd']:.1f}"
-    return f"{100 * found['mean']:.1f}{sd}"
+    def note(self, line: str) -> None:
+        """Print a line."""
+        self.console.print(f"  {line}", soft_wrap=True)
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table; its first column names the row."""
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        for first, *rest in (header, *rows):
+            cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+            line = "  ".join([first.ljust(widths[0]), *cells])
+            self.console.print(f"  {line}", soft_wrap=True, markup=False)
+
+    @contextmanager
+    def steps(self, count: int) -> Iterator[Step]:
+        """Show a bar of `count` steps; yield the function that advances it.
+
+        Called without an argument, the function advances the bar. Called with a line, it prints
+        the line and the time since the last one.
+        """
+        columns: list[Any] = ["{task.completed}/{task.total}", BarColumn(bar_width=20)]
+        columns += [TextColumn("time left"), TimeRemainingColumn()]
+        live = self.console.is_terminal
+        bar = Progress("  steps", *columns, console=self.console, transient=True, disable=not live)
+        task, last = bar.add_task("", total=count), time.perf_counter()
+
+        def step(line: str | None = None) -> None:
+            nonlocal last
+            if line is None:
+                bar.advance(task)
+            else:
+                now = time.perf_counter()
+                self.note(f"{line} ({now - last:.1f} s)")
+                last = now
+
+        with bar if live else nullcontext():
+            yield step
