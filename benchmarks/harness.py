@@ -1,8 +1,8 @@
 """Timing, memory and tables for all benchmarks.
 
-`alternate` times calls in this process. `Worker` runs one case in a process of its own, with its own
-number of threads and its own checkout of the package, and `alternate_workers` times several of them
-in turn, so that whatever else runs on the machine affects all of them alike.
+`alternate` times calls in this process. `Worker` runs one case in a process of its own, with its
+own number of threads and its own checkout of the package, and `alternate_workers` times several of
+them in turn, so that whatever else runs on the machine affects all of them alike.
 """
 
 import argparse
@@ -94,12 +94,12 @@ class Worker:
     ) -> None:
         # The package comes from the checkout, `benchmarks` from here, whichever the checkout has.
         code = (
-            f"import sys; sys.path.insert(0, {str(checkout or ROOT)!r}); import sparsefam; "
+            f"import sys; sys.path[0] = {str(checkout or ROOT)!r}; import sparsefam; "
             f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve()"
         )
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
+            [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -140,7 +140,8 @@ class Worker:
         self.close()
 
     def _ask(self, **request: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the process has no pipes")
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
