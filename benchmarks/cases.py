@@ -4,14 +4,17 @@ They use public names only, so that the same case runs on any checkout of the pa
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import sparsefam as sf
 
-__all__ = ["CASES", "Call"]
+__all__ = ["CASES", "Call", "KernelCase", "kernel_case", "nodes_of"]
 
 Call = Callable[[], tuple[Tensor, ...]]
 
@@ -133,9 +136,120 @@ def mlp(length: int = 1024) -> Call:
     return _trained(block, block, length)
 
 
+def kernel_weights(shape: tuple[int, ...], bandwidth: float, spread: float) -> Tensor:
+    """Return weights (*shape, 256) in float64 of scores with standard deviation `spread`.
+
+    A score that is negative everywhere is negated: normalised outside, its support would be empty.
+    """
+    weights = torch.randn(*shape, 256, generator=_generator()).double()
+    grid = torch.linspace(0, 1, 20 * math.ceil(1 / bandwidth), dtype=torch.float64)
+    f = weights @ torch.exp(-((grid - _points().unsqueeze(-1)) / bandwidth).square() / 2)
+    scale = torch.where(f.amax(-1) > 0, spread, -spread) / f.std(-1)
+    return weights * scale.unsqueeze(-1)
+
+
+def _points() -> Tensor:
+    return torch.linspace(0, 1, 256, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """Scores on [0, 1] with one Gaussian kernel, basis functions, and the gradient from above.
+
+    Attributes:
+        weights: Shape (*batch, I).
+        points: Inducing points (I,).
+        bandwidth: Of the kernel.
+        centers: Of the basis functions, (N,).
+        widths: Of the basis functions, (N,).
+        upstream: d loss / d E_p[psi], (*batch, N).
+    """
+
+    weights: Tensor
+    points: Tensor
+    bandwidth: float
+    centers: Tensor
+    widths: Tensor
+    upstream: Tensor
+
+    def to(self, dtype: torch.dtype) -> "KernelCase":
+        """Return the case with all tensors in another dtype."""
+        tensors = {k: x.to(dtype) for k, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+    @property
+    def basis(self) -> sf.bases.GaussianRBF:
+        """The basis functions."""
+        return sf.bases.GaussianRBF(self.centers, self.widths)
+
+    def builder(self, alpha: float, inside: bool) -> Callable[..., Any]:
+        """Return a function of weights that builds the densities."""
+        bandwidth = self.bandwidth
+
+        def gaussian(x: Tensor, y: Tensor) -> Tensor:
+            return torch.exp(-((x - y.mT) / bandwidth).square() / 2)
+
+        fixed = self.points, gaussian
+        if alpha == 1:
+            return lambda weights, **nodes: sf.KernelExp(weights, *fixed, **nodes)
+        mode: Literal["inside", "outside"] = "inside" if inside else "outside"
+        return lambda weights, **nodes: sf.KernelDeformedExp(
+            weights, *fixed, alpha=alpha, normalization=mode, **nodes
+        )
+
+
+def kernel_case(
+    shape: tuple[int, ...], bandwidth: float, spread: float, widths: Sequence[float]
+) -> KernelCase:
+    """Draw a case in float64 with 64 basis functions of these widths in turn."""
+    upstream = torch.randn(*shape, 64, generator=_generator(1), dtype=torch.float64)
+    centers = torch.linspace(0, 1, 64, dtype=torch.float64)
+    turns = torch.tensor(widths, dtype=torch.float64)[torch.arange(64) % len(widths)]
+    weights = kernel_weights(shape, bandwidth, spread)
+    return KernelCase(weights, _points(), bandwidth, centers, turns, upstream)
+
+
+def nodes_of(p: Any) -> dict[str, Any]:
+    """Return the quadrature nodes of a kernel density, as the argument that shares them."""
+    name = "mesh" if hasattr(p, "mesh") else "panels"
+    return {name: getattr(p, name)}
+
+
+def kernel(alpha: float = 2.0, inside: bool = True, batch: int = 64, heads: int = 100) -> Call:
+    """Expectations of kernel families whose nodes have been found once, as attention does."""
+    case = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
+    build, basis = case.builder(alpha, inside), case.basis
+    shared = nodes_of(build(case.weights[0, 0]))
+
+    def expect(weights: Tensor) -> Tensor:
+        value: Tensor = build(weights, **shared).expect(basis)
+        return value
+
+    return _with_gradients(expect, (case.weights,), case.upstream, True)
+
+
+def density_fit(count: int = 10_000) -> Call:
+    """`SparseDensity` with nothing given, on two separated parabolas."""
+    draw = np.random.default_rng(0)
+    numbers = np.concatenate(
+        [
+            0.15 + 0.26 * draw.beta(2, 2, 3 * count // 5),
+            0.67 + 0.16 * draw.beta(2, 2, count * 2 // 5),
+        ]
+    )
+
+    def call() -> tuple[Tensor, ...]:
+        sf.estimators.SparseDensity(random_state=0).fit(numbers[:, None])
+        return ()
+
+    return call
+
+
 CASES: dict[str, Callable[..., Call]] = {
     "line": line,
     "ball": ball,
+    "kernel": kernel,
+    "density_fit": density_fit,
     "layer": layer,
     "multihead": multihead,
     "mlp": mlp,

@@ -7,6 +7,8 @@ them in turn, so that whatever else runs on the machine affects all of them alik
 
 import argparse
 import contextlib
+import ctypes
+import gc
 import json
 import math
 import os
@@ -24,12 +26,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import profile
 
 __all__ = [
     "DOCS",
     "ROOT",
     "Table",
     "Worker",
+    "allocated_megabytes",
     "alternate",
     "alternate_workers",
     "busy",
@@ -231,10 +235,13 @@ def fresh_megabytes(
 def _peak_megabytes(call: Callable[[], object]) -> float:
     """Return how far the resident memory rises above what it was before the call.
 
-    Linux resets the peak on request. Elsewhere the peak of the process's life is read, which the
-    warm-up call has already raised: the result is then 0 or more.
+    On Linux, free memory is given back first and the peak is reset. Elsewhere the peak of the
+    process's life is read, which the warm-up call has already raised: the result is then a lower
+    bound.
     """
-    with contextlib.suppress(OSError):
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     kept = call()
@@ -298,6 +305,24 @@ def write_section(name: str, command: str, parts: Iterable[str], page: str) -> N
     if count != 1:
         raise ValueError(f"{page} must have one section {begin} ... {end}, got {count}")
     path.write_text(text, encoding="utf-8")
+
+
+def allocated_megabytes(call: Callable[[], object]) -> float:
+    """Return the most that torch allocates at once during a call, besides what the call returns.
+
+    This is the account of torch's allocator, exact where the resident memory of a process shows
+    nothing; it does not see what numpy and numba allocate.
+    """
+    with profile(profile_memory=True) as record:
+        kept = call()
+    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    del kept
+    return (peak - live) / 1e6
 
 
 def parser(text: str | None, write: bool = False) -> argparse.ArgumentParser:
