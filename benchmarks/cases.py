@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 import sparsefam as sf
 
-__all__ = ["CASES", "Call", "KernelCase", "kernel_case", "nodes_of"]
+__all__ = [
+    "CASES",
+    "Call",
+    "KernelCase",
+    "ball_inputs",
+    "differentiated",
+    "kernel_case",
+    "line_inputs",
+    "nodes_of",
+]
 
 Call = Callable[[], tuple[Tensor, ...]]
 
@@ -23,53 +32,61 @@ def _generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _with_gradients(
-    expect: Callable[..., Tensor], inputs: tuple[Tensor, ...], upstream: Tensor, backward: bool
+def differentiated(
+    expect: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor
 ) -> Call:
-    """Return a call for the value and, if asked for, its gradients in the inputs."""
-    leaves = tuple(x.requires_grad_(backward) for x in inputs)
+    """Return a call for the value and its gradients in the inputs."""
 
     def call() -> tuple[Tensor, ...]:
+        leaves = [x.detach().requires_grad_() for x in inputs]
         value = expect(*leaves)
-        slopes = torch.autograd.grad(value, leaves, upstream) if backward else ()
-        return value.detach(), *slopes
+        return value.detach(), *torch.autograd.grad(value, leaves, upstream)
 
     return call
 
 
-def line(
-    alpha: float = 2.0,
-    densities: int = 4096,
-    functions: int = 128,
-    width: float = 0.02,
-    half_widths: tuple[float, float] = (0.002, 0.5),
-    backward: bool = True,
-) -> Call:
-    """Expectations in 1-D; the half-widths of the supports are log-uniform, all within [0, 1]."""
+Inputs = tuple[tuple[Tensor, Tensor], Tensor, sf.bases.GaussianRBF]
+
+
+def line_inputs(
+    densities: int, functions: int, width: float, half_widths: tuple[float, float]
+) -> Inputs:
+    """Return loc and scale, a gradient from above and a basis on [0, 1].
+
+    Half-widths are log-uniform; all supports lie in [0, 1], so that a grid on it misses nothing.
+    """
     draw = _generator()
     low, high = (math.log(x) for x in half_widths)
     scale = torch.exp(low + (high - low) * torch.rand(densities, generator=draw))
     loc = scale + (1 - 2 * scale) * torch.rand(densities, generator=draw)
     upstream = torch.randn(densities, functions, generator=draw)
-    basis = sf.bases.GaussianRBF.grid(functions, width)
+    return (loc, scale), upstream, sf.bases.GaussianRBF.grid(functions, width)
+
+
+def line(alpha: float = 2.0, densities: int = 4096, functions: int = 128) -> Call:
+    """Expectations in 1-D under truncated parabolas or beta-Gaussians."""
+    inputs, upstream, basis = line_inputs(densities, functions, 0.02, (0.002, 0.5))
 
     def expect(loc: Tensor, scale: Tensor) -> Tensor:
         p = sf.TruncatedParabola(loc, scale) if alpha == 2 else sf.BetaGaussian(loc, scale, alpha)
         value: Tensor = p.expect(basis)
         return value
 
-    return _with_gradients(expect, (loc, scale), upstream, backward)
+    return differentiated(expect, inputs, upstream)
 
 
-def ball(
-    densities: int = 64,
-    functions: int = 100,
-    ndim: int = 2,
-    width: float = math.sqrt(1e-3),
-    half_axes: tuple[float, float] = (0.1, 0.5),
-    backward: bool = True,
-) -> Call:
-    """Expectations under truncated paraboloids turned in any direction, in the unit cube."""
+def ball_inputs(
+    densities: int,
+    functions: int,
+    ndim: int,
+    width: float,
+    half_axes: tuple[float, float],
+    random: bool = False,
+) -> Inputs:
+    """Return loc and scale_tril turned in any direction, a gradient from above and a basis.
+
+    Its centers form a grid on the unit cube, or are random in it.
+    """
     draw = _generator()
     low, high = half_axes
     axes = low * (high / low) ** torch.rand(densities, ndim, generator=draw)
@@ -78,14 +95,28 @@ def ball(
     scale_tril = upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     loc = torch.rand(densities, ndim, generator=draw)
     upstream = torch.randn(densities, functions, generator=draw)
-    centers = sf.bases.GaussianRBF.grid(functions, width, ndim=ndim).centers
-    basis = sf.bases.GaussianRBF(centers, width)
+    if random:
+        centers = torch.rand(functions, ndim, generator=_generator(1))
+    else:
+        centers = sf.bases.GaussianRBF.grid(functions, width, ndim=ndim).centers
+    return (loc, scale_tril), upstream, sf.bases.GaussianRBF(centers, width)
+
+
+def ball(
+    densities: int = 64,
+    functions: int = 100,
+    ndim: int = 2,
+    width: float = math.sqrt(1e-3),
+    random: bool = False,
+) -> Call:
+    """Expectations under truncated paraboloids."""
+    inputs, upstream, basis = ball_inputs(densities, functions, ndim, width, (0.1, 0.5), random)
 
     def expect(loc: Tensor, scale_tril: Tensor) -> Tensor:
         value: Tensor = sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
         return value
 
-    return _with_gradients(expect, (loc, scale_tril), upstream, backward)
+    return differentiated(expect, inputs, upstream)
 
 
 CHANNELS, HEADS = 256, 8
@@ -225,7 +256,7 @@ def kernel(alpha: float = 2.0, inside: bool = True, batch: int = 64, heads: int 
         value: Tensor = build(weights, **shared).expect(basis)
         return value
 
-    return _with_gradients(expect, (case.weights,), case.upstream, True)
+    return differentiated(expect, (case.weights,), case.upstream)
 
 
 def density_fit(count: int = 10_000) -> Call:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import sparsefam as sf
-from benchmarks.memory import allocated_megabytes
+from benchmarks.harness import allocated_megabytes
 from sparsefam.attention import contraction, tabled
 from sparsefam.attention.contraction import contexts
 from sparsefam.attention.tabled import tabled_contexts
