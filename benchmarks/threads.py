@@ -11,10 +11,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from .harness import Table, Worker, alternate_workers, busy, parser, ratio
+from .harness import Table, Worker, alternate_workers, busy, parser, ratio, write_section
 
 __all__ = ["main"]
 
+_COMMAND = "python -m benchmarks.threads --write"
 # At most these ratios, quiet and beside one busy process.
 QUIET, BUSY = 0.7, 1.15
 LENGTHS = {"1k": 1024, "8k": 8192, "64k": 65536}
@@ -54,7 +55,7 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if a limit is exceeded."""
-    options = parser(__doc__)
+    options = parser(__doc__, write=True)
     options.add_argument("--only", nargs="+", metavar="TEXT", help="settings that contain a text")
     options.add_argument("--against", type=Path, metavar="PATH", help="another checkout, beside")
     options.add_argument("--budget", type=float, default=2.0, help="seconds a worker and condition")
@@ -82,9 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
         "2 / 1, beside a busy process",
     ]
     header += ["8 / 1, quiet", f"limits {QUIET:g}, {BUSY:g}"]
-    Table(
-        "Wall time by number of threads: medians of the ratios of neighbouring calls.", header, rows
-    ).show()
+    title = "Wall time by number of threads: medians of the ratios of neighbouring calls."
+    table = Table(title, header, rows)
+    table.show()
+    if chosen.write:
+        write_section("threads", _COMMAND, [table.markdown()], "benchmarks.md")
     return int(failed)
 
 

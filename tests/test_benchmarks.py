@@ -200,7 +200,9 @@ def test_times_are_medians_of_alternating_calls() -> None:
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
-    with Worker("line", {"densities": 8, "functions": 4}, threads=2) as worker:
+    with Worker(
+        "line", {"densities": 8, "functions": 4}, threads=2, checkout=harness.ROOT
+    ) as worker:
         assert len(worker.seconds(3)) == 3 and worker.megabytes() >= 0
         rounds = harness.alternate_workers({"a": worker}, budget=0, rounds=2)
         assert len(rounds["a"]) == 2 and rounds["a"][0] > 0
@@ -233,12 +235,15 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_section_is_in_its_page() -> None:
-    parts = [*((f"benchmarks.{k}", x.sections) for k, x in __main__.PARTS.items())]
-    for module, sections in parts:
-        for page, names in sections.items():
+    sections = {name: part.sections for name, part in __main__.PARTS.items()}
+    sections["threads"] = {"benchmarks.md": ("threads",)}
+    sections["first_call"] = {"benchmarks.md": ("first calls",)}
+    for module, pages in sections.items():
+        for page, names in pages.items():
             text = (harness.DOCS / page).read_text()
             for name in names:
-                assert text.count(f"<!-- {name}: made by python -m {module} --write -->") == 1
+                mark = f"<!-- {name}: made by python -m benchmarks.{module} --write -->"
+                assert text.count(mark) == text.count(f"<!-- {name}: end -->") == 1
 
 
 TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
@@ -274,17 +279,19 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = "line", {"densities": 8, "functions": 4}
-    monkeypatch.setattr(threads, "_settings", lambda: {"tiny": tiny})
-    assert threads.main(["--budget", "0"]) in (0, 1)
-    monkeypatch.setattr(compare, "SETTINGS", {"tiny": (*tiny, 1e9)})
-    assert compare.main(["--budget", "0", "--threads", "1", "--against", str(harness.ROOT)]) == 0
+    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.6, 1.1, 1.5))
+    assert threads.main(["--only", "layer"]) == 0
+    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.8, 1.1, 1.5))
+    assert threads.main(["--only", "MLP"]) == 0 and threads.main(["--only", "layer"]) == 1
+    monkeypatch.setattr(compare, "measure", lambda *_: ([0.1, 0.2], [1.0, 2.0], 1.1))
+    assert compare.main(["--only", "1-D", "--against", "."]) == 0
+    assert compare.main(["--only", "alpha 1.5, L", "--against", "."]) == 1
     monkeypatch.setattr(first_call, "clone", lambda checkout, folder: checkout)
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (0.5, 0.4))
     assert first_call.main(["--only", "README", "layer"]) == 0
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (1.5, 1.4))
     assert first_call.main(["--only", "README"]) == 1
-    assert "2 of" not in capsys.readouterr().err
+    assert "1 of 1 calls exceed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         __main__.main(["--only", "nothing"])
 
