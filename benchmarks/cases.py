@@ -174,7 +174,8 @@ def kernel_weights(shape: tuple[int, ...], bandwidth: float, spread: float) -> T
     """
     weights = torch.randn(*shape, 256, generator=_generator()).double()
     grid = torch.linspace(0, 1, 20 * math.ceil(1 / bandwidth), dtype=torch.float64)
-    f = weights @ torch.exp(-((grid - _points().unsqueeze(-1)) / bandwidth).square() / 2)
+    points = torch.linspace(0, 1, 256).double().unsqueeze(-1)
+    f = weights @ torch.exp(-((grid - points) / bandwidth).square() / 2)
     scale = torch.where(f.amax(-1) > 0, spread, -spread) / f.std(-1)
     return weights * scale.unsqueeze(-1)
 
