@@ -1,7 +1,7 @@
 """All tables of the documentation, one part after the other: `make bench`.
 
 Each part runs in a process of its own, as `python -m benchmarks.NAME` does, so that the memory of
-one is not counted for another. Parts with a page write their tables there with `--write`.
+one part does not count for another.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .report import Table, console
+from .harness import Table, parser
 
 __all__ = ["PARTS", "Part", "main"]
 
@@ -20,98 +20,70 @@ class Part(NamedTuple):
     """A module with a command line of its own.
 
     Attributes:
-        minutes: That it takes on a quiet machine with two cores.
+        minutes: About how long it takes on a quiet machine with two cores.
         text: What it measures.
-        page: Of docs/.
-        sections: Of that page, all of which it writes; none if it only prints.
-        flags: For its command line.
+        sections: The sections of docs/ that it writes, by page; none if it only prints.
     """
 
     minutes: float
     text: str
-    page: str = "benchmarks.md"
-    sections: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    sections: dict[str, tuple[str, ...]]
 
 
 PARTS = {
     "accuracy": Part(
         6,
-        "how exact expectations are, against independent references",
-        sections=("accuracy", "dimensions", "kernel accuracy"),
+        "errors of expectations against independent references",
+        {"benchmarks.md": ("accuracy", "dimensions", "kernel accuracy")},
     ),
-    "expectations": Part(
-        9,
-        "expectations beside plain rules: a line, the plane, kernel families; overhead of calls",
-        sections=("expectations", "plane", "kernels", "overhead"),
+    "expect": Part(
+        2,
+        "time of expectations beside plain rules, and of entmax",
+        {"benchmarks.md": ("expectations", "plane", "kernels", "entmax")},
     ),
-    "pairs": Part(
-        1, "nanoseconds a density and a basis function on one thread", sections=("pairs",)
-    ),
-    "operations": Part(
-        1,
-        "draws, log densities, fits and estimates beside what one could use instead",
-        sections=("operations",),
-    ),
-    "ceilings": Part(
-        0.5, "what hot operations cost at least on this machine", sections=("ceilings",)
-    ),
-    "kernel_passes": Part(1, "where the time of kernel families goes", sections=("passes",)),
-    "regression": Part(
-        3, "value functions: time, memory, errors", "value-functions.md", ("regression",)
-    ),
-    "communication": Part(0.5, "a model of many machines", "distributed.md", ("communication",)),
     "attention": Part(
-        8, "attention beside scaled_dot_product_attention", "long-sequences.md", ("attention",)
+        3,
+        "the layer and its regression beside nn.MultiheadAttention and least squares",
+        {"long-sequences.md": ("attention",), "value-functions.md": ("regression",)},
     ),
-    "density_estimation": Part(
-        16,
+    "estimation": Part(
+        3,
         "density estimates beside kernel density estimates",
-        sections=("density estimation",),
-        flags=("--jobs", "2"),
+        {"benchmarks.md": ("density estimation",)},
     ),
-    "inference": Part(3, "Hamiltonian chains against quadrature"),
+    "inference": Part(3, "Hamiltonian chains against quadrature", {}),
+}
+# Not of `make bench`: they need a quiet machine, or a clean commit.
+OTHERS = {
+    "first_call": "what the first calls of a fresh clone cost (5 min)",
+    "threads": "time at two threads over time at one (7 min)",
+    "compare": "this checkout against another one (10 min)",
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-    lines = [f"  {name:<20}{part.minutes:>4g} min  {part.text}" for name, part in PARTS.items()]
-    lines.append(f"  {'all':<20}{sum(part.minutes for part in PARTS.values()):>4g} min")
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        epilog="parts, and about how long they take:\n" + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="these parts"
-    )
-    parser.add_argument("--write", action="store_true", help="update the pages of docs/")
-    return parser
-
-
-def _run(name: str, write: bool) -> str:
-    """What became of a part."""
-    part = PARTS[name]
-    written = ["--write"] if write and part.sections else []
-    command = [sys.executable, "-m", f"benchmarks.{name}", *part.flags, *written]
-    code = subprocess.run(command, check=False).returncode
-    return f"exit code {code}" if code else "done"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a part fails, or falls short of what it asks."""
-    options = _parser().parse_args(arguments)
-    rows = []
-    for i, name in enumerate(options.only, 1):
+    """Run the command line; return 1 if a part fails or exceeds a limit."""
+    options = parser(__doc__, write=True)
+    options.prog = "python -m benchmarks"
+    lines = [f"  {name:<12}{part.minutes:>3g} min  {part.text}" for name, part in PARTS.items()]
+    lines += ["run apart:"] + [f"  {name:<12}         {text}" for name, text in OTHERS.items()]
+    options.epilog = "parts:\n" + "\n".join(lines)
+    options.formatter_class = argparse.RawDescriptionHelpFormatter
+    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME")
+    chosen = options.parse_args(arguments)
+    rows, failed = [], False
+    for name in chosen.only:
         part = PARTS[name]
-        minutes = f"about {part.minutes:g} min"
-        console.rule(f"{i} of {len(options.only)}: {name}, {part.text} ({minutes})")
+        print(f"\n{name}: {part.text} (about {part.minutes:g} min)", flush=True)
+        written = ["--write"] if chosen.write and part.sections else []
         start = time.perf_counter()
-        outcome = _run(name, options.write)
+        command = [sys.executable, "-m", f"benchmarks.{name}", *written]
+        code = subprocess.run(command, check=False).returncode
+        failed |= code != 0
+        outcome = f"exit code {code}" if code else "done"
         rows.append([name, f"{(time.perf_counter() - start) / 60:.1f}", outcome])
-    Table("What was run.", ["part", "minutes", "outcome"], rows).show()
-    return int(any(outcome.startswith("exit") for _, _, outcome in rows))
+    Table("Parts that were run.", ["part", "minutes", "outcome"], rows).show()
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,179 +1,239 @@
-"""The core of continuous attention against `scaled_dot_product_attention`, as sequences grow.
+"""What attention and its regression cost as sequences grow, beside what one could use instead.
 
-Prints three tables; with `--write` they go to docs/long-sequences.md, with a picture.
+`--write` puts the tables into docs/long-sequences.md and docs/value-functions.md.
 """
 
-import argparse
 import math
+import statistics
+import sys
+import time
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
+from functools import partial
 
 import torch
+from sklearn.linear_model import Ridge
+from torch import Tensor
 
-from .attention_core import Cost, Method, cost, discrete, narrow, wide
-from .attention_recall import discrete_recall, recall_error, signal, sparse_recall
-from .picture import draw_growth
-from .regression import exponent
-from .report import PAGE, Table, console, following, write_section
+import sparsefam as sf
+from sparsefam.attention import RidgeRegression
+from sparsefam.bases import Basis, GaussianRBF
+
+from .cases import CASES
+from .harness import Table, allocated_megabytes, alternate, parser, write_section
 
 __all__ = [
     "cost_table",
-    "crossing",
-    "draw_costs",
+    "error_table",
+    "fit_table",
+    "least_squares",
     "main",
-    "measured",
-    "memory_table",
     "recall_table",
-    "summary",
-    "times",
 ]
 
-LENGTHS = (256, 1024, 4096, 16384)
-LONGEST = 65536
-RECALLED = (64, 128, 256, 1024, 4096)
-WAVES = 32
-METHODS: dict[str, Method] = {"continuous": wide, "narrow": narrow, "discrete": discrete}
-KINDS = ("forward", "forward and backward")
-# Best of so many, for as long as it does not take long.
-ROUNDS, _PATIENCE = 5, 4096
-PAGE_OF_ATTENTION = PAGE.with_name("long-sequences.md")
-PICTURE = PAGE.parent / "assets" / "attention.png"
-COMMAND = "python -m benchmarks.attention --write"
-
-Costs = dict[str, list[Cost]]
+_COMMAND = "python -m benchmarks.attention --write"
+LENGTHS = (256, 1024, 4096, 16384, 65536)
+# The longest sequence of discrete attention; the next takes minutes.
+LONGEST_DISCRETE = 16384
 
 
-def measured(lengths: Sequence[int], longest: int) -> Costs:
-    """All costs; those of the longest without gradients."""
-    jobs = [(name, length) for length in (*lengths, longest) for name in METHODS]
-    found: Costs = {name: [] for name in METHODS}
-    for name, length in following(jobs, "time and memory"):
-        rounds = ROUNDS if length <= _PATIENCE or name != "discrete" else 1
-        found[name].append(cost(METHODS[name], length, length != longest, rounds))
-    return found
+def cost_table(lengths: Sequence[int] = LENGTHS) -> Table:
+    """Compare the layer with `nn.MultiheadAttention`, which uses a fused kernel."""
+    rows, seconds = [], {}
+    for length in lengths:
+        calls = {
+            f"alpha {alpha:g}": CASES["layer"](alpha=alpha, length=length) for alpha in (2.0, 1.5)
+        }
+        if length <= LONGEST_DISCRETE:
+            calls["discrete"] = CASES["multihead"](length=length)
+        rounds = 3 if length <= 4096 else 1
+        seconds[length] = alternate(calls, 0.4, rounds, time.perf_counter)
+        cells = [f"{seconds[length][name]:.3g}" if name in calls else "" for name in _METHODS]
+        gain = seconds[length].get("discrete", math.nan) / seconds[length]["alpha 2"]
+        cells.append("" if math.isnan(gain) else f"{gain:.1f}")
+        cells += [
+            f"{allocated_megabytes(calls[name]):.0f}" if name in calls else "" for name in _METHODS
+        ]
+        rows.append([str(length), *cells])
+    slopes = []
+    for name in _METHODS:
+        known = {n: x[name] for n, x in seconds.items() if name in x and n >= 1024}
+        slopes.append(f"{exponent(known):.2f}" if len(known) > 1 else "")
+    title = (
+        "Forward and backward of one layer with its projections, 256 channels, 8 heads, 128 "
+        "Gaussians, float32, two threads: seconds, how many times as long discrete attention "
+        "takes as the layer at alpha = 2, and megabytes that torch allocates at the peak."
+    )
+    header = ["L", "alpha 2, s", "alpha 1.5, s", "discrete, s", "ratio"]
+    header += ["alpha 2, MB", "alpha 1.5, MB", "discrete, MB"]
+    return Table(title, header, [*rows, ["exponent", *slopes, "", "", "", ""]])
 
 
-def cost_table(found: Costs) -> Table:
-    """Seconds, and the exponents that they grow with."""
-    header, names = ["L"], [*METHODS]
-    for kind in KINDS:
-        header += [f"{kind}: {names[0]}", *names[1:], "ratio"]
-    columns = {(k, name): dict(times(found[name], k)) for k in KINDS for name in names}
-    rows = []
-    for length in sorted({x.length for x in found["discrete"]}):
-        row = [f"{length}"]
-        for kind in KINDS:
-            row += _compared([columns[kind, name].get(length) for name in names])
-        rows.append(row)
-    slopes = ["exponent"]
-    for kind in KINDS:
-        slopes += [*(_exponent(columns[kind, name]) for name in names), ""]
-    title = "Seconds, and how many times as long discrete attention takes as continuous attention."
-    return Table(title, header, [*rows, slopes])
+_METHODS = ("alpha 2", "alpha 1.5", "discrete")
 
 
-def memory_table(found: Costs) -> Table:
-    """Megabytes besides inputs and outputs."""
-    rows = [
-        [f"{each[0].length}", "forward" if each[0].training is None else "forward and backward"]
-        + [f"{x.megabytes:.2f}" for x in each]
-        for each in zip(*found.values(), strict=True)
-    ]
-    title = "Megabytes at the peak, besides inputs and outputs."
-    return Table(title, ["L", "of", *METHODS], rows)
+def exponent(seconds: dict[int, float]) -> float:
+    """Return the slope of log seconds against log length, by least squares."""
+    x, y = [math.log(n) for n in seconds], [math.log(s) for s in seconds.values()]
+    return statistics.linear_regression(x, y).slope
 
 
-def times(costs: Sequence[Cost], kind: str) -> list[tuple[int, float]]:
-    """Lengths and the seconds of a kind, where they were measured."""
-    training = kind != KINDS[0]
-    pairs = [(x.length, x.training if training else x.forward) for x in costs]
-    return [(length, seconds) for length, seconds in pairs if seconds is not None]
+def recall_table(lengths: Sequence[int] = (64, 128, 256, 1024, 4096)) -> Table:
+    """Show how well single values of a sequence are recalled through 128 functions."""
 
+    def signal(length: int, waves: int | None) -> Tensor:
+        draw = torch.Generator().manual_seed(0)
+        if waves is None:
+            return torch.randn(1, length, 32, generator=draw)
+        angles = math.pi * _middles(length).unsqueeze(-1) * torch.arange(1, waves + 1)
+        found = angles.cos() @ torch.randn(waves, 32, generator=draw)
+        return (found / found.std()).unsqueeze(0)
 
-def _compared(seconds: Sequence[float | None]) -> list[str]:
-    known = [x for x in seconds if x is not None]
-    if len(known) < len(seconds):
-        return [""] * (len(seconds) + 1)
-    return [*(f"{x:.3g}" for x in known), f"{known[-1] / known[0]:.1f}"]
+    def continuous(values: Tensor) -> Tensor:
+        """Read each value back by a density as wide as the distance between two."""
+        length = values.shape[1]
+        function = RidgeRegression(_spaced_basis(128), 1e-2).fit(_middles(length), values)
+        density = sf.TruncatedParabola(_middles(length).unsqueeze(0), 1 / length)
+        return function.expect(density)
 
+    def discrete(values: Tensor) -> Tensor:
+        """Read each value back by softmax over random keys, nearly all weight on its own."""
+        draw = torch.Generator().manual_seed(1)
+        keys = torch.randn(1, values.shape[1], 64, generator=draw)
+        keys = 8 * keys / keys.norm(dim=-1, keepdim=True)
+        return torch.nn.functional.scaled_dot_product_attention(8 * keys, keys, values)
 
-def _exponent(seconds: dict[int, float]) -> str:
-    """Of the lengths from 1024 on where there are: before, calls are what takes time."""
-    long = {length: x for length, x in seconds.items() if length >= 1024}
-    known = long if len(long) > 1 else seconds
-    return f"{exponent([*known], [*known.values()]):.2f}" if len(known) > 1 else ""
-
-
-def crossing(
-    lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]
-) -> float | None:
-    """The length from which on the first is faster, by straight lines between logarithms."""
-    gaps = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    for (m, high), (n, low) in pairwise(zip(lengths, gaps, strict=True)):
-        if high > 0 >= low:
-            return float(m * (n / m) ** (high / (high - low)))
-    return None
-
-
-def recall_table(lengths: Sequence[int]) -> Table:
-    """Errors of recalling one value of many."""
     rows = []
     for length in lengths:
-        noise, smooth = signal(length, None), signal(length, WAVES)
-        rows.append(
-            [f"{length}", f"{recall_error(sparse_recall(noise), noise):.2g}"]
-            + [f"{recall_error(sparse_recall(smooth), smooth):.2g}"]
-            + [f"{recall_error(discrete_recall(noise), noise):.2g}"]
-        )
+        noise, smooth = signal(length, None), signal(length, 32)
+        pairs = (continuous(noise), noise), (continuous(smooth), smooth), (discrete(noise), noise)
+        rows.append([str(length), *(f"{(x - y).norm() / y.norm():.2g}" for x, y in pairs)])
     title = "Relative error of values recalled one by one, 128 basis functions."
-    header = ["L", "continuous, noise", f"continuous, {WAVES} waves", "discrete, noise"]
+    header = ["L", "continuous, noise", "continuous, 32 waves", "discrete, noise"]
     return Table(title, header, rows)
 
 
-def summary(found: Costs) -> str:
-    """Where the two cross."""
-    said = []
-    for kind in KINDS:
-        ours, theirs = (dict(times(found[name], kind)) for name in ("continuous", "discrete"))
-        at = crossing([*ours], [*ours.values()], [*theirs.values()])
-        if at is not None:
-            said.append(f"{kind} from {round(at, -2):.0f} positions on")
-    return f"Continuous attention is the faster one {', and '.join(said)}." if said else ""
+def _middles(length: int) -> Tensor:
+    return (torch.arange(length) + 0.5) / length
 
 
-def main() -> None:
-    """Prints the tables, and writes the page and its picture if asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
-    parser.add_argument("--longest", type=int, default=LONGEST, help="forward only")
-    parser.add_argument("--write", action="store_true", help="write docs/long-sequences.md")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    found = measured(options.lengths, options.longest)
-    tables = [cost_table(found), memory_table(found), recall_table(RECALLED)]
-    for table in tables:
-        table.show()
-    console.print(summary(found))
-    if options.write:
-        draw_costs(PICTURE, found)
-        parts = [f"Threads: {options.threads}. {summary(found)}", *(t.markdown() for t in tables)]
-        write_section("attention", COMMAND, parts, PAGE_OF_ATTENTION)
+def _spaced_basis(size: int) -> GaussianRBF:
+    return GaussianRBF.grid(size, 1.5 / size)
 
 
-def draw_costs(path: Path, found: Costs) -> None:
-    """Milliseconds against length, a panel for each kind."""
-    panels = {}
-    for kind in KINDS:
-        curves = {name: dict(times(costs, kind)) for name, costs in found.items()}
-        sizes = [*curves["discrete"]]
-        panels[f"length, {kind}"] = (
-            sizes,
-            {name: [1e3 * x for x in known.values()] for name, known in curves.items()},
-        )
-    draw_growth(path, panels, "ms")
+def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Tensor:
+    """Return the coefficients by QR in float64 of the observations above the penalty's rows.
+
+    There are no normal equations: the error is rounding times the root of their condition number.
+    """
+    size = len(basis)
+    rows = torch.cat([basis(t.double()), math.sqrt(penalty) * torch.eye(size, dtype=torch.double)])
+    right = torch.cat([values.double(), torch.zeros(size, values.shape[-1], dtype=torch.double)])
+    orthogonal, upper = torch.linalg.qr(rows)
+    return torch.linalg.solve_triangular(upper, orthogonal.mT @ right, upper=True)
+
+
+def _waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return irregular positions and noisy waves."""
+    draw = torch.Generator().manual_seed(seed)
+    t = torch.rand(length, generator=draw)
+    waves = torch.sin(torch.linspace(12, 40, channels) * t.unsqueeze(-1))
+    return t, waves + 0.3 * torch.randn(length, channels, generator=draw)
+
+
+def _curve_error(basis: Basis, found: Tensor, exact: Tensor) -> float:
+    grid = basis(torch.linspace(0, 1, 1001, dtype=torch.double))
+    return float((grid @ (found.double() - exact)).norm() / (grid @ exact).norm())
+
+
+def error_table(sizes: Sequence[int] = (16, 64, 128, 512), length: int = 2048) -> Table:
+    """Compare a fit with least squares in float64, and with a fit in float32 throughout."""
+    rows = []
+    for size in sizes:
+        for penalty in (1e-4, 1e-2, 1.0):
+            basis = _spaced_basis(size)
+            t, values = _waves(length, 2, size)
+            exact = least_squares(basis, t, values, penalty)
+            found = RidgeRegression(basis, penalty).fit(t, values.unsqueeze(0)).coefficients[0]
+            design = basis(t)
+            factor, failed = torch.linalg.cholesky_ex(
+                design.mT @ design + penalty * torch.eye(size)
+            )
+            single = torch.cholesky_solve(design.mT @ values, factor)
+            rows.append(
+                [str(size), f"{penalty:g}", f"{_curve_error(basis, found, exact):.1e}"]
+                + [f"{float((found - exact).norm() / exact.norm()):.1e}"]
+                + ["no solution" if failed else f"{_curve_error(basis, single, exact):.1e}"]
+            )
+    title = f"Relative errors of fits to {length} observations in float32."
+    header = ["N", "penalty", "function", "coefficients", "function, all float32"]
+    return Table(title, header, rows)
+
+
+def fit_table(lengths: Sequence[int] = (256, 2048, 16384, 131072), longest: int = 16384) -> Table:
+    """Compare the time of a fit with least squares and scikit-learn, on one thread."""
+    basis, penalty = _spaced_basis(128), 1e-2
+    rows = []
+    for length in lengths:
+        t, values = _waves(length, 64, 0)
+        regression = RidgeRegression(basis, penalty)
+        whole = RidgeRegression(basis, penalty, chunk_size=length)
+
+        def fit(regression=regression, t=t, values=values) -> Tensor:
+            # A copy of the positions: the Gram matrix of known ones may be kept.
+            coefficients: Tensor = regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
+            return coefficients
+
+        def step(regression: RidgeRegression, t=t, values=values) -> Tensor:
+            x = values.unsqueeze(0).detach().requires_grad_()
+            coefficients = regression.fit(t + 0, x).coefficients
+            return torch.autograd.grad(coefficients.square().sum(), x)[0]
+
+        def lstsq(t=t, values=values) -> Tensor:
+            design = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(len(basis))])
+            right = torch.cat([values, torch.zeros(len(basis), values.shape[-1])])
+            return torch.linalg.lstsq(design, right, driver="gels").solution
+
+        def ridge(t=t, values=values) -> Tensor:
+            model = Ridge(penalty, fit_intercept=False).fit(basis(t).numpy(), values.numpy())
+            return torch.from_numpy(model.coef_.T)
+
+        calls = {"RidgeRegression.fit": fit, "torch.linalg.lstsq": lstsq, "Ridge": ridge}
+        if length > longest:
+            calls = {"RidgeRegression.fit": fit}
+        exact = least_squares(basis, t, values, penalty)
+        seconds = alternate({**calls, "step": partial(step, regression)})
+        row = [str(length), f"{1e3 * seconds['step']:.3g}"]
+        for name in ("RidgeRegression.fit", "torch.linalg.lstsq", "Ridge"):
+            known = name in calls
+            row.append(f"{1e3 * seconds[name]:.3g}" if known else "")
+            error = _curve_error(basis, calls[name](), exact) if known else math.nan
+            row.append(f"{error:.0e}" if known else "")
+        row += [f"{allocated_megabytes(partial(step, x)):.0f}" for x in (regression, whole)]
+        rows.append(row)
+    title = (
+        "Fits of 64 channels by 128 functions, penalty 0.01, float32, one thread: milliseconds, "
+        "relative error of the function, and megabytes that torch allocates at the peak of forward "
+        "and backward, by blocks of rows and with all rows at once."
+    )
+    header = ["L", "forward and backward", "fit", "error", "lstsq", "error", "scikit-learn Ridge"]
+    return Table(title, [*header, "error", "MB", "MB, all rows"], rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    options = parser(__doc__, write=True).parse_args(arguments)
+    torch.set_num_threads(1)
+    regression = [error_table(), fit_table()]
+    torch.set_num_threads(2)
+    attention = [cost_table(), recall_table()]
+    pages = {"attention": "long-sequences.md", "regression": "value-functions.md"}
+    for (section, page), tables in zip(pages.items(), (attention, regression), strict=True):
+        for table in tables:
+            table.show()
+        if options.write:
+            write_section(section, _COMMAND, [x.markdown() for x in tables], page)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

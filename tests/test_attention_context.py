@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import sparsefam as sf
-from benchmarks.memory import allocated_megabytes
+from benchmarks.harness import allocated_megabytes
 from sparsefam.attention import context
 from sparsefam.attention.context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF

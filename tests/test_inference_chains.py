@@ -6,9 +6,17 @@ import torch
 from scipy.stats import norm
 
 from benchmarks import inference
-from benchmarks.chains import Verdict, judged, verdict
-from benchmarks.inference import allowed, unmet, worst
-from benchmarks.posteriors import POSTERIORS, Posterior, uniform
+from benchmarks.inference import (
+    POSTERIORS,
+    Posterior,
+    Verdict,
+    allowed,
+    judged,
+    uniform,
+    unmet,
+    verdict,
+    worst,
+)
 from sparsefam.inference import MovingSupportWarning, warn_moving_supports
 
 QUICK = {

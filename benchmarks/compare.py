@@ -1,0 +1,87 @@
+"""This checkout against another one: `python -m benchmarks.compare --against PATH`.
+
+Both run the same cases in processes of their own that take turns, at one thread and at two. Prints
+milliseconds forward and backward (medians), the ratio of this checkout's to the other's, the peak
+memory that one call adds in a fresh process, and whether the ratio keeps its limit; exit code 1 if
+one does not. Without `--against` it prints times and memory of this checkout.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from .harness import Table, Worker, alternate_workers, parser, ratio
+
+__all__ = ["SETTINGS", "main"]
+
+LENGTHS = {"1k": 1024, "8k": 8192, "64k": 65536}
+
+
+def _settings() -> dict[str, tuple[str, dict[str, Any], float]]:
+    """Return name: (case, settings, largest ratio)."""
+    found: dict[str, tuple[str, dict[str, Any], float]] = {}
+    for alpha in (2.0, 1.5, 1.7):
+        found[f"1-D 4096 x 128, alpha {alpha:g}"] = "line", dict(alpha=alpha), 1.2
+    found["2-D 64 x 100"] = "ball", {}, 1.2
+    found["2-D 1024 x 196"] = "ball", dict(densities=1024, functions=196), 1.2
+    for alpha, limit in ((2.0, 1.2), (1.5, 0.75)):
+        for name, length in LENGTHS.items():
+            settings = dict(alpha=alpha, length=length)
+            found[f"layer, alpha {alpha:g}, L = {name}"] = "layer", settings, limit
+    for alpha in (2.0, 1.5):
+        for inside in (True, False):
+            name = f"kernel 6400 x 64, alpha {alpha:g}, {'inside' if inside else 'outside'}"
+            found[name] = "kernel", dict(alpha=alpha, inside=inside), 2.5
+    found["SparseDensity, 10000 numbers"] = "density_fit", {}, 1.2
+    return found
+
+
+SETTINGS = _settings()
+
+
+def measure(
+    case: str, settings: dict[str, Any], threads: int, checkouts: list[Path | None], budget: float
+) -> tuple[list[float], list[float], float]:
+    """Return seconds and megabytes of each checkout, and the ratio of the first to the last."""
+    workers = {str(i): Worker(case, settings, threads, x) for i, x in enumerate(checkouts)}
+    try:
+        memory = [worker.megabytes() for worker in workers.values()]
+        seconds = list(alternate_workers(workers, budget).values())
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return [statistics.median(x) for x in seconds], memory, ratio(seconds[0], seconds[-1])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return 1 if a limit is exceeded."""
+    options = parser(__doc__)
+    options.add_argument("--against", type=Path, metavar="PATH", help="another checkout")
+    options.add_argument("--only", nargs="+", metavar="TEXT", help="settings that contain a text")
+    options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--budget", type=float, default=2.0, help="seconds for each measurement")
+    chosen = options.parse_args(arguments)
+    checkouts = [None] if chosen.against is None else [None, chosen.against.resolve()]
+    rows, failed = [], False
+    for name, (case, settings, limit) in SETTINGS.items():
+        if chosen.only and not any(text in name for text in chosen.only):
+            continue
+        for threads in chosen.threads:
+            seconds, memory, over = measure(case, settings, threads, checkouts, chosen.budget)
+            row = [name, str(threads), *(f"{1e3 * x:.3g}" for x in seconds)]
+            row += [f"{x:.0f}" for x in memory]
+            if len(checkouts) > 1:
+                failed |= over > limit
+                row += [f"{over:.2f}", f"{limit:g}", "met" if over <= limit else "**not met**"]
+            rows.append(row)
+            print("  ".join(row), flush=True)
+    header = ["forward and backward", "threads", "ms", "MB"]
+    if len(checkouts) > 1:
+        header = [*header[:3], "against, ms", "MB", "against, MB", "ratio", "at most", "limit"]
+    Table("Medians of alternating calls; peak memory of a call.", header, rows).show()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

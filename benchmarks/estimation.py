@@ -1,0 +1,222 @@
+"""How good density estimates with true zeros are: `python -m benchmarks.estimation`.
+
+Samples from densities with compact or separated supports; errors of `SparseDensity` and of kernel
+density estimates, and how many of the aims below they meet. `--write` puts the tables into
+docs/benchmarks.md.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+import sparsefam as sf
+
+from .harness import Table, parser, write_section
+from .rivals import DENSITY_ESTIMATES
+
+__all__ = ["DENSITIES", "Errors", "MixtureOfBetas", "estimate_errors", "main", "tables"]
+
+_COMMAND = "python -m benchmarks.estimation --write"
+Array = NDArray[np.float64]
+GRID = np.linspace(-0.5, 1.5, 4001)
+# Observations, and samples of each density.
+SIZES = {100: 10, 1000: 10, 10000: 5}
+OURS = "SparseDensity"
+
+
+class Errors(NamedTuple):
+    """Integrated squared error, Hellinger distance, and mass off the true support."""
+
+    squared: float
+    hellinger: float
+    outside: float
+
+
+class MixtureOfBetas(NamedTuple):
+    """A mixture of beta densities on intervals.
+
+    Attributes:
+        parts: (weight, lower end, upper end, a, b) of each.
+    """
+
+    parts: Sequence[tuple[float, float, float, float, float]]
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Draw (count,) numbers."""
+        which = rng.choice(len(self.parts), count, p=[part[0] for part in self.parts])
+        _, low, high, a, b = np.array(self.parts)[which].T
+        return np.asarray(low + (high - low) * rng.beta(a, b))
+
+    def density(self, t: Array) -> Array:
+        """Return the density at t."""
+        total = np.zeros_like(t)
+        for weight, low, high, a, b in self.parts:
+            total += weight * stats.beta(a, b, low, high - low).pdf(t)
+        return np.where(np.isfinite(total), total, 0.0)
+
+    def inside(self, t: Array) -> NDArray[np.bool_]:
+        """Return whether t lies in the support."""
+        return np.any([(low <= t) & (t <= high) for _, low, high, _, _ in self.parts], axis=0)
+
+
+# Beta(1, 1) is uniform, (2, 2) a parabola, (3, 3) a biweight, (4, 4) a triweight, (1, 2) a ramp.
+DENSITIES = {
+    "parabola": MixtureOfBetas([(1, 0, 1, 2, 2)]),
+    "biweight": MixtureOfBetas([(1, 0, 1, 3, 3)]),
+    "uniform": MixtureOfBetas([(1, 0, 1, 1, 1)]),
+    "ramp": MixtureOfBetas([(1, 0, 1, 1, 2)]),
+    "two parabolas": MixtureOfBetas([(0.6, 0.15, 0.41, 2, 2), (0.4, 0.67, 0.83, 2, 2)]),
+    "two uniforms": MixtureOfBetas([(0.5, 0, 0.3, 1, 1), (0.5, 0.6, 1, 1, 1)]),
+    "three parabolas": MixtureOfBetas(
+        [(0.4, 0, 0.3, 2, 2), (0.4, 0.4, 0.7, 2, 2), (0.2, 0.85, 1, 2, 2)]
+    ),
+    "uniform and triweight": MixtureOfBetas([(0.7, 0, 0.4, 1, 1), (0.3, 0.6, 1, 4, 4)]),
+    "skewed pair": MixtureOfBetas([(0.5, 0, 0.4, 2, 5), (0.5, 0.55, 1, 5, 2)]),
+}
+
+
+def estimate_errors(law: MixtureOfBetas, estimate: Array) -> Errors:
+    """Return the errors of an estimate on the grid."""
+    step, true = GRID[1] - GRID[0], law.density(GRID)
+    squared = float(((estimate - true) ** 2).sum() * step)
+    hellinger = float(np.sqrt(((np.sqrt(estimate) - np.sqrt(true)) ** 2).sum() * step / 2))
+    return Errors(squared, hellinger, float(estimate[~law.inside(GRID)].sum() * step))
+
+
+def _trial(size: int, density: str, seed: int) -> tuple[dict[str, Errors], float]:
+    """Return the errors by method, and the processor seconds of ours."""
+    torch.set_num_threads(1)
+    law, found, seconds = DENSITIES[density], {}, 0.0
+    x = law.draw(size, np.random.default_rng(seed))
+    for name, fit in DENSITY_ESTIMATES.items():
+        start = time.thread_time()
+        estimate = fit(x)
+        if name == OURS:
+            seconds = time.thread_time() - start
+        found[name] = estimate_errors(law, estimate(GRID))
+    return found, seconds
+
+
+def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
+    """Return the medians of the errors for each number of observations, and the aims."""
+    trials = [
+        (size, density, seed)
+        for size, rounds in sorted(sizes.items(), reverse=True)  # the longest first
+        for density, seed in product(DENSITIES, range(rounds))
+    ]
+    if jobs == 1:
+        outcomes = dict(zip(trials, (_trial(*x) for x in trials), strict=True))
+    else:
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        os.environ.update(dict.fromkeys(names, "1"))
+        # Forked processes would share what torch's threads hold.
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            outcomes = dict(zip(trials, pool.map(_trial, *zip(*trials, strict=True)), strict=True))
+    found, medians = [], {}
+    for size, rounds in sizes.items():
+        rows, slowest = [], 0.0
+        for density in DENSITIES:
+            mine = [outcomes[size, density, seed] for seed in range(rounds)]
+            row = {
+                name: Errors(*map(statistics.median, zip(*(e[name] for e, _ in mine), strict=True)))
+                for name in DENSITY_ESTIMATES
+            }
+            medians[size, density] = row
+            cells = [f"{e.squared:.2g} / {e.hellinger:.2g} / {e.outside:.1g}" for e in row.values()]
+            rows.append([density, *cells])
+            slowest = max(slowest, statistics.median(seconds for _, seconds in mine))
+        title = (
+            f"{size} observations, medians of {rounds} samples: integrated squared error / "
+            "Hellinger distance / mass off the true support. SparseDensity takes at most "
+            f"{slowest:.1f} s on one core."
+        )
+        found.append(Table(title, ["density", *DENSITY_ESTIMATES], rows))
+    return [*found, _aims(medians, list(sizes))]
+
+
+def _aims(medians: dict[tuple[int, str], dict[str, Errors]], sizes: Sequence[int]) -> Table:
+    """Count the medians that meet each aim."""
+
+    def each(row: dict[str, Errors]) -> list[float]:
+        others = [e for name, e in row.items() if name != OURS]
+        return [getattr(row[OURS], x) / getattr(e, x) for e in others for x in Errors._fields[:2]]
+
+    def best(row: dict[str, Errors]) -> list[float]:
+        others = [e for name, e in row.items() if name != OURS]
+        return [
+            getattr(row[OURS], x) / (1.2 * min(getattr(e, x) for e in others))
+            for x in Errors._fields[:2]
+        ]
+
+    def outside(row: dict[str, Errors]) -> list[float]:
+        others = [e for name, e in row.items() if name != OURS]
+        return [row[OURS].outside / (0.1 * max(e.outside, 1e-300)) for e in others]
+
+    aims = {
+        "separated: both errors smaller than every other estimate's": (each, True),
+        "all: both errors at most 1.2 times the best other estimate's": (best, False),
+        "all: mass off the support at most a tenth of each other estimate's": (outside, False),
+    }
+    rows = []
+    for text, (ratios, separated) in aims.items():
+        row = [text]
+        for size in sizes:
+            kept = {
+                density: ratios(medians[size, density])
+                for density, law in DENSITIES.items()
+                if len(law.parts) > 1 or not separated
+            }
+            every = [x for each in kept.values() for x in each]
+            worst = max(kept, key=lambda density: max(kept[density]))
+            met = sum(x <= 1 for x in every)
+            note = f"; {max(every):.1f} times too large: {worst}" if met < len(every) else ""
+            row.append(f"{met} of {len(every)}{note}")
+        rows.append(row)
+    title = "How many medians meet an aim, and the worst of the others."
+    return Table(title, ["aim", *(f"{size} observations" for size in sizes)], rows)
+
+
+def time_table(count: int = 10000) -> Table:
+    """Return processor seconds of single fits by what is given."""
+    rng, rows = np.random.default_rng(0), []
+    sf.estimators.SparseDensity(inducing_points=10).fit(rng.random((50, 1)))  # the first fit
+    for name, dim in (("two parabolas", 1), ("two uniforms", 1), ("two parabolas", 2)):
+        x = np.stack([DENSITIES[name].draw(count, rng) for _ in range(dim)], 1)
+        cells = [f"{name}, {dim}"]
+        for given in ({"bandwidth": 0.12, "penalty": 1e-5}, {"bandwidth": 0.12}, {}):
+            start = time.thread_time()
+            sf.estimators.SparseDensity(inducing_points=100, random_state=0, **given).fit(x)
+            cells.append(f"{time.thread_time() - start:.1f}")
+        rows.append(cells)
+    title = f"Seconds of one core, {count} observations, 100 inducing points, by what is given."
+    return Table(title, ["density, columns", "bandwidth and penalty", "bandwidth", "nothing"], rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    options = parser(__doc__, write=True)
+    options.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    chosen = options.parse_args(arguments)
+    torch.set_num_threads(1)
+    found = [*tables(SIZES, chosen.jobs), time_table()]
+    for table in found:
+        table.show()
+    if chosen.write:
+        section = "density estimation"
+        write_section(section, _COMMAND, [x.markdown() for x in found], "benchmarks.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""What the first call of an installation costs: `python -m benchmarks.first_call`.
+
+Clones the repository at HEAD into a temporary folder, so that nothing is compiled, and times each
+call in a process of its own: what the call takes once torch, Pyro and sparsefam are imported, with
+bytecode and the caches of numba and torch empty. Exit code 1 if a call exceeds its limit twice, by
+the clock and in processor time, so that other work on the machine does not count.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .harness import ROOT, Table, parser, write_section
+
+__all__ = ["CALLS", "LIMIT", "main"]
+
+_COMMAND = "python -m benchmarks.first_call --write"
+LIMIT, LIMIT_2D_FIT = 1.0, 2.0
+
+_SETUP = """
+import torch, pyro, scipy
+import sparsefam as sf
+from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product, Stack
+knots = [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+def tensor(*numbers):
+    return torch.tensor(numbers, requires_grad=True)
+def rbf(x, y):
+    return torch.exp(-((x - y.mT) / 0.2).square() / 2) if x.shape[-1] == 1 else torch.exp(
+        -(x.unsqueeze(1) - y).square().sum(-1) / 0.08)
+def density(x):
+    return x**4 / 4 + x**2 / 3
+loc, scale = tensor(0.3, 0.7), tensor(0.2, 0.4)
+center, tril = tensor(0.4, 0.5), torch.tensor([[0.3, 0.0], [0.1, 0.2]])
+weights, points = tensor(1.0, -2.0, 3.0, 0.5), torch.linspace(0, 1, 4)
+corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+uniform = torch.distributions.Uniform(torch.zeros(()), torch.ones(()))
+square = torch.distributions.Independent(
+    torch.distributions.Uniform(torch.zeros(2), torch.ones(2)), 1)
+two = torch.distributions.Categorical(torch.ones(2))
+draw = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)).double().numpy()
+"""
+_BASES = {
+    "GaussianRBF": "GaussianRBF.grid(16, 0.1)",
+    "Fourier": "Fourier(torch.arange(4.0))",
+    "Polynomial": "Polynomial(3)",
+    "BSpline": "BSpline(knots, 2)",
+    "Indicator": "Indicator(torch.linspace(0, 1, 9))",
+    "Stack": "Stack(GaussianRBF.grid(16, 0.1), Polynomial(1))",
+}
+_BASES_2D = {
+    "GaussianRBF": "GaussianRBF.grid(16, 0.2, ndim=2)",
+    "Fourier": "Fourier(torch.eye(2))",
+    "Polynomial": "Polynomial(2, ndim=2)",
+    "Product": "Product(BSpline(knots, 2), Polynomial(1))",
+}
+_FAMILIES = {
+    "TruncatedParabola": "sf.TruncatedParabola(loc, scale)",
+    "BetaGaussian, alpha 1.5": "sf.BetaGaussian(loc, scale, 1.5)",
+    "BetaGaussian, alpha 1.7": "sf.BetaGaussian(loc, scale, 1.7)",
+    "Triangular": "sf.Triangular(loc, scale)",
+    "BetaLaplace, alpha 1.3": "sf.BetaLaplace(loc, scale, 1.3)",
+    "LocationScale": "sf.LocationScale(loc, scale, density)",
+    "Normal": "sf.Normal(loc, scale)",
+    "Laplace": "sf.Laplace(loc, scale)",
+    "KernelExp": "sf.KernelExp(weights, points, rbf, base=uniform)",
+    "KernelDeformedExp": "sf.KernelDeformedExp(weights, points, rbf, base=uniform)",
+    "Mixture": "sf.Mixture(two, sf.TruncatedParabola(loc, scale))",
+}
+_FAMILIES_2D = {
+    "TruncatedParaboloid": "sf.TruncatedParaboloid(center, tril)",
+    "MultivariateBetaGaussian": "sf.MultivariateBetaGaussian(center, tril, 1.5)",
+    "MultivariateNormal": "sf.MultivariateNormal(center, scale_tril=tril)",
+    "KernelDeformedExp, 2-D": "sf.KernelDeformedExp(weights, corners, rbf, base=square)",
+}
+_LAYER = """
+layer = sf.attention.ContinuousAttention(
+    32, 4, GaussianRBF.grid(32, 0.05), alpha={alpha}, score={score!r}, batch_first=True)
+x = torch.randn(4, 100, 32, requires_grad=True)
+layer(x, x, x, positions=torch.rand(4, 100))[0].sum().backward()
+"""
+_LARGE_LAYER = """
+layer = sf.attention.ContinuousAttention(256, 8, GaussianRBF.grid(128, 0.03), batch_first=True)
+x = torch.randn(1, 8192, 256, requires_grad=True)
+layer(x, x, x, positions=torch.rand(1, 8192))[0].sum().backward()
+"""
+_LARGE_EXPECT = """
+p = sf.TruncatedParabola(torch.rand(4096, requires_grad=True), torch.full((4096,), 0.1))
+p.expect(GaussianRBF.grid(128, 0.02)).sum().backward()
+"""
+
+
+def _calls() -> dict[str, tuple[str, float | None]]:
+    """Return name: (code, limit in seconds or None)."""
+    found: dict[str, tuple[str, float | None]] = {"README": ("", LIMIT)}
+    for families, bases in ((_FAMILIES, _BASES), (_FAMILIES_2D, _BASES_2D)):
+        for family, p in families.items():
+            for basis, psi in bases.items():
+                found[f"{family}: expect {basis}"] = f"({p}).expect({psi}).sum().backward()", LIMIT
+    for family in ("KernelExp", "KernelDeformedExp"):
+        for query in ("support", "sample((5,))", "entropy()", "icdf(torch.tensor(0.5))"):
+            found[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
+    for score in ("quadratic", "moments", "mixture", "kernel"):
+        for alpha in (2.0, 1.5) if score != "moments" else (2.0,):
+            code = _LAYER.format(alpha=alpha, score=score)
+            found[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
+    fit = "sf.estimators.SparseDensity().fit(draw[:, :{}])"
+    found["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
+    found["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
+    found["large expect, 1-D 4096 x 128"] = _LARGE_EXPECT, None
+    found["large layer, L = 8k"] = _LARGE_LAYER, None
+    return found
+
+
+CALLS = _calls()
+
+
+def clone(checkout: Path, folder: Path) -> Path:
+    """Clone a repository at HEAD; a folder that is none is copied without what is compiled."""
+    command = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--no-local"]
+    command += ["--depth", "1", str(checkout), str(folder)]
+    if (checkout / ".git").exists():
+        subprocess.run(command, check=True)
+    else:
+        shutil.copytree(checkout, folder, ignore=shutil.ignore_patterns("__pycache__", ".venv"))
+    return folder
+
+
+def _readme(folder: Path) -> str:
+    """Return the first Python block of README.md."""
+    match = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.S)
+    return match[1] if match else ""
+
+
+def first_seconds(folder: Path, code: str) -> tuple[float, float]:
+    """Return wall and processor seconds of some code in a fresh process without any cache."""
+    for cache in folder.glob("**/__pycache__"):
+        shutil.rmtree(cache)
+    script = (
+        f"import sys; sys.path[0] = {str(folder)!r}\n{_SETUP}\nimport contextlib, io, time\n"
+        f"assert sf.__file__.startswith({str(folder)!r}), sf.__file__\n"
+        f"if 'estimators' in {code!r}: sf.estimators\n"  # imports scikit-learn
+        f"code = compile({code!r}, 'first call', 'exec')\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    start = time.perf_counter(), time.process_time()\n"
+        "    exec(code)\n"
+        "    end = time.perf_counter(), time.process_time()\n"
+        "print([b - a for a, b in zip(start, end)])"
+    )
+    with tempfile.TemporaryDirectory() as cache:
+        names = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
+        environment = {**os.environ, **dict.fromkeys(names, cache)}
+        process = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            cwd=cache,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if process.returncode:
+        raise RuntimeError(f"the first call of\n{code}\nfailed:\n{process.stderr[-2000:]}")
+    wall, processor = json.loads(process.stdout.splitlines()[-1])
+    return wall, processor
+
+
+def measure(folder: Path, code: str, limit: float | None) -> tuple[float, float]:
+    """Return wall and processor seconds, of the faster of two if the first exceeds the limit."""
+    result = first_seconds(folder, code)
+    if limit is not None and min(result) > limit:
+        result = min(result, first_seconds(folder, code), key=min)
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return 1 if a limit is exceeded."""
+    options = parser(__doc__, write=True)
+    options.add_argument("--only", nargs="+", metavar="TEXT", help="calls that contain a text")
+    options.add_argument("--against", type=Path, metavar="PATH", help="another checkout, beside")
+    chosen = options.parse_args(arguments)
+    checkouts = [ROOT] if chosen.against is None else [ROOT, chosen.against.resolve()]
+    rows, exceeded = [], []
+    with tempfile.TemporaryDirectory() as place:
+        folders = [clone(x, Path(place) / str(i)) for i, x in enumerate(checkouts)]
+        for name, (code, limit) in CALLS.items():
+            if chosen.only and not any(text in name for text in chosen.only):
+                continue
+            row = [name]
+            for folder in folders:
+                try:
+                    wall, processor = measure(folder, code or _readme(folder), limit)
+                except RuntimeError as error:
+                    print(error, file=sys.stderr)
+                    row += ["inf", "failed"]
+                    wall = processor = math.inf
+                else:
+                    row += [f"{wall:.2f}", f"{processor:.2f}"]
+                if folder is folders[0] and limit is not None and min(wall, processor) > limit:
+                    exceeded.append(name)
+            verdict = "" if limit is None else "exceeded" if name in exceeded else f"{limit:g}"
+            rows.append([*row, verdict])
+            print("  ".join(rows[-1]), flush=True)
+    header = ["first call", "s", "s of processor"]
+    header += ["against: s", "s of processor"] * (len(checkouts) - 1)
+    Table("First calls without any cache.", [*header, "limit"], rows).show()
+    if chosen.write:
+        slowest: dict[str, list[str]] = {}
+        for row in sorted(rows, key=lambda row: float(row[1])):
+            slowest[row[0].split(":")[0]] = row
+        found = Table(
+            "First calls: the slowest of each kind.", [*header, "limit"], [*slowest.values()]
+        )
+        write_section("first calls", _COMMAND, [found.markdown()], "benchmarks.md")
+    print(f"{len(exceeded)} of {len(rows)} calls exceed their limit")
+    return int(bool(exceeded))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
