@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import singledispatch
 from numbers import Real
 
 from torch import Tensor
@@ -72,7 +71,20 @@ def rpm(
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
     if not isinstance(alpha, Tensor) and not (isinstance(alpha, Real) and alpha >= 1):
         raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-    return _map(score, alpha)
+    # Not functools.singledispatch, which torch 2.6 cannot compile.
+    if isinstance(score, scores.Quadratic):
+        return _quadratic(score, alpha)
+    if isinstance(score, scores.MultivariateQuadratic):
+        return _multivariate(score, alpha)
+    if isinstance(score, scores.AbsoluteDeviation):
+        return _absolute(score, alpha)
+    if isinstance(score, scores.LocationScale):
+        return _location_scale(score, alpha)
+    if isinstance(score, scores.LogDensity):
+        return _log_density(score, alpha)
+    if isinstance(score, scores.Finite):
+        return _finite(score, alpha)
+    raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
 
 
 def _kernel(
@@ -86,12 +98,6 @@ def _kernel(
     return KernelDeformedExp(*parts, alpha)
 
 
-@singledispatch
-def _map(score: object, alpha: Tensor | float) -> SparseDistribution:
-    raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
-
-
-@_map.register
 def _quadratic(score: scores.Quadratic, alpha: Tensor | float) -> SparseDistribution:
     if not isinstance(alpha, Tensor) and alpha == 1:
         return Normal(score.loc, score.sigma)
@@ -100,7 +106,6 @@ def _quadratic(score: scores.Quadratic, alpha: Tensor | float) -> SparseDistribu
     return BetaGaussian.from_sigma(score.loc, score.sigma, alpha)
 
 
-@_map.register
 def _multivariate(score: scores.MultivariateQuadratic, alpha: Tensor | float) -> SparseDistribution:
     if not isinstance(alpha, Tensor) and alpha == 1:
         return MultivariateNormal(score.loc, scale_tril=score.sigma_tril)
@@ -109,7 +114,6 @@ def _multivariate(score: scores.MultivariateQuadratic, alpha: Tensor | float) ->
     return MultivariateBetaGaussian.from_sigma_tril(score.loc, score.sigma_tril, alpha)
 
 
-@_map.register
 def _absolute(score: scores.AbsoluteDeviation, alpha: Tensor | float) -> SparseDistribution:
     if not isinstance(alpha, Tensor) and alpha == 1:
         return Laplace(score.loc, score.b)
@@ -118,21 +122,18 @@ def _absolute(score: scores.AbsoluteDeviation, alpha: Tensor | float) -> SparseD
     return BetaLaplace.from_b(score.loc, score.b, alpha)
 
 
-@_map.register
 def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> SparseDistribution:
     if isinstance(alpha, Tensor) or alpha != 2:
         raise ValueError(f"alpha must be 2 for a location-scale score (eq. 13), got {alpha}")
     return LocationScale(score.loc, score.scale, score.g)
 
 
-@_map.register
 def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
     if isinstance(alpha, Tensor) or alpha != 1:
         raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
     return adopted(score.density)
 
 
-@_map.register
 def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
     batch = score.scores.shape[:-1]
     if isinstance(alpha, Tensor):

@@ -76,7 +76,7 @@ class ForgettingMemory(nn.Module):
             require_statistics("state", state)
             _require_like(state.cross, found.cross)
             if self.regression.validate_args and self.keep > 0:
-                parts = {f"state.{name}": x for name, x in state._asdict().items()}
+                parts = {f"state.{k}": x for k, x in zip(Statistics._fields, state, strict=True)}
                 _require_known(parts, reset)
             found = state.plus(found, kept)
         return self.regression.solve(found, values.dtype), found

@@ -76,7 +76,7 @@ def require_statistics(name: str, found: object) -> None:
     if not isinstance(found, Statistics):
         raise ValueError(f"{name} must be a Statistics, got {type(found).__name__}")
     dtype = found.cross.dtype if isinstance(found.cross, Tensor) else None
-    for part, x in found._asdict().items():
+    for part, x in zip(Statistics._fields, found, strict=True):
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
             got = x.dtype if isinstance(x, Tensor) else repr(x)
             raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
@@ -92,7 +92,8 @@ def require_statistics(name: str, found: object) -> None:
 
 def require_finite(statistics: Statistics, but: str) -> None:
     """Raises ValueError for sums that are not finite, but for those of one name."""
-    parts = {name: x for name, x in statistics._asdict().items() if name != but}
+    named = zip(Statistics._fields, statistics, strict=True)
+    parts = {name: x for name, x in named if name != but}
     # Where their sums are finite so are they: one question to the device.
     sums = torch.stack([x.detach().sum() for x in parts.values()])
     if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):

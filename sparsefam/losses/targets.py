@@ -1,7 +1,6 @@
 r"""What scores lose to the data: $\Omega_\alpha(q) - E_q[f]$ of samples and of densities q."""
 
 import math
-from functools import singledispatch
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from ..scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Score
 __all__ = ["loss_of"]
 
 
-@singledispatch
 def loss_of(target: object, score: Score, p: SparseDistribution) -> Tensor:
     r"""$\Omega_\alpha(q) - E_q[f]$ of a target q; of a sample t in a continuous domain $-f(t)$.
 
@@ -30,10 +28,14 @@ def loss_of(target: object, score: Score, p: SparseDistribution) -> Tensor:
         score: The score f.
         p: Its prediction map.
     """
+    # Not functools.singledispatch, which torch 2.6 cannot compile.
+    if isinstance(target, Tensor):
+        return _of_samples(target, score, p)
+    if isinstance(target, Distribution):
+        return _of_density(target, score, p)
     raise ValueError(f"target must be a tensor of samples or a distribution, got {target!r}")
 
 
-@loss_of.register
 def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
     _require_fitting(target, p)
     if isinstance(score, Finite):
@@ -44,7 +46,6 @@ def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
     return -score(target)
 
 
-@loss_of.register
 def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
     if isinstance(score, Finite):
         return _of_categories(target, score, p)

@@ -204,8 +204,8 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
 
 def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
     """Whether a tensor of some shape can be expanded to a batch."""
-    sizes = zip(reversed(shape), reversed(batch), strict=False)
-    return len(shape) <= len(batch) and all(size in (1, due) for size, due in sizes)
+    axes = range(-len(shape), 0)
+    return len(shape) <= len(batch) and all(shape[i] in (1, batch[i]) for i in axes)
 
 
 def is_count(x: object) -> bool:

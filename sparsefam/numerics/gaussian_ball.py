@@ -235,7 +235,12 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
 _Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("sparsefam::ball_integrals", mutates_args=())
+# Schemas are given for torch 2.6, which cannot infer them.
+@torch.library.custom_op(
+    "sparsefam::ball_integrals",
+    mutates_args=(),
+    schema=f"(Tensor[] inputs, str kind) -> ({', '.join(['Tensor'] * 8)})",
+)
 def _integral_operator(inputs: Sequence[Tensor], kind: str) -> _Eight:
     """`_by_chunks` as one call in a compiled graph, which could not fuse its complex numbers."""
     a, b, c, d, e, f, g, h = (x.contiguous() for x in _by_chunks(inputs, kind, True))
@@ -267,7 +272,11 @@ def _pull_partials(
     return found
 
 
-@torch.library.custom_op("sparsefam::ball_pull", mutates_args=())
+@torch.library.custom_op(
+    "sparsefam::ball_pull",
+    mutates_args=(),
+    schema="(str kind, Tensor[] inputs, Tensor[] cotangents) -> Tensor[]",
+)
 def _pull_operator(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:

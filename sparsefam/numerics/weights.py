@@ -34,7 +34,15 @@ def _found(
     return power_weights(x, measure, of, tuple(names.split()), upper)
 
 
-@torch.library.custom_op("sparsefam::power_weights", mutates_args=())
+# The schema is given: torch 2.6 cannot infer it from list.
+@torch.library.custom_op(
+    "sparsefam::power_weights",
+    mutates_args=(),
+    schema=(
+        "(Tensor x, Tensor measure, Tensor? eps, Tensor? upper, "
+        "float number, float ratio, int order, str names) -> Tensor[]"
+    ),
+)
 def _opaque(
     x: Tensor,
     measure: Tensor,
