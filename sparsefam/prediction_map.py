@@ -25,7 +25,7 @@ from .distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
-from .distributions.adoption import adopted
+from .distributions.torch_adapter import wrap
 from .numerics.arguments import broadcasts_to, require
 from .numerics.entmax import entmax
 
@@ -129,7 +129,7 @@ def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> Spars
 def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
     if isinstance(alpha, Tensor) or alpha != 1:
         raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
-    return adopted(score.density)
+    return wrap(score.density)
 
 
 @_map.register

@@ -6,7 +6,8 @@ from test_mixture_gradients import MEMBERS, leaves, normals, parabolas, unlike
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam.distributions.mixture_quantiles import attached
+from sparsefam import Mixture as _M
+attached = _M._attach_sample
 
 # Tracing takes seconds, of windows ten, of the steps to a root half a minute.
 COMPILED = [

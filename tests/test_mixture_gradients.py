@@ -10,7 +10,8 @@ from torch import distributions as td
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam import Mixture, MultivariateNormal, Normal, Triangular, TruncatedParabola, bases
-from sparsefam.distributions.mixture_quantiles import attached
+from sparsefam import Mixture as _M
+attached = _M._attach_sample
 
 PSI = bases.GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]).double()
 POWERS = bases.Polynomial(1).double()
