@@ -27,7 +27,16 @@ from .multivariate import MultivariateBetaGaussian
 from .multivariate_normal import MultivariateNormal
 from .powers import PowerDistribution
 from .symmetric import SymmetricDistribution
-from .torch_adapter import cuts_of, dtype_of, intervals_of, is_discrete, is_unbounded, to_float64
+from .torch_adapter import (
+    TorchDensity,
+    cuts_of,
+    dtype_of,
+    intervals_of,
+    is_discrete,
+    is_unbounded,
+    to_float64,
+    wrap,
+)
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]
 
@@ -327,10 +336,10 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
 # Rounding errors by which ends of supports may miss each other that are meant to be equal; the ends
 # of kernel families are roots.
 _ULPS, _ROOT_ULPS = 8, 2**12
+# Cuts of q so close to an end of p's support, relative to p's own next cut, are dropped.
+_CLOSE = 1e-9
 # How often the range is doubled where the integrand decays more slowly than the densities.
 _DOUBLINGS = (*range(12), 16, 24, 36, 54, 80, 120)
-# Cuts of q closer than this to an end of p's support, relative to the range, are dropped.
-_CLOSE = 1e-7
 # Distances, half a decade apart, at which the power of an integrand is measured; the smallest one
 # relative to the end; and the margin to the power at which the integral diverges.
 _PROBES, _LEAST, _MARGIN = 11, 1e-6, 1e-3
@@ -391,32 +400,35 @@ def _nested_integral(
     """
     nested, slack = _is_nested(p, q, eps)
     p, q = _recenter(p, q)
+    others = cuts_of(q)
     finite = nested & _converges(log_size, p, q, slack)
-    own = cuts_of(p)
-    # Where p vanishes a kink of q has no effect, and a second cut only costs accuracy.
-    span = own.nan_to_num(0.0).abs().amax(-1)[..., None, None]
-    others = cuts_of(q).unsqueeze(-1)
-    doubled = ((others - intervals_of(p).flatten(-2).unsqueeze(-2)).abs() < _CLOSE * span).any(-1)
-    cuts = _concatenate(own, torch.where(doubled, math.nan, others.squeeze(-1)))
-    value = _integral(integrand, p, q, _with_tails(p, cuts))
-    return torch.where(finite, value, math.inf)
+    # Where p vanishes a kink of q has no effect, and a second cut there only costs accuracy.
+    ends = intervals_of(p).flatten(-2).unsqueeze(-2)
+    gaps = (cuts_of(p).unsqueeze(-1) - ends).abs()
+    gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-2, keepdim=True)
+    close = torch.maximum(slack[..., None, None], torch.where(gap < math.inf, _CLOSE * gap, 0.0))
+    near = (others.unsqueeze(-1) - ends).abs() <= close
+    p, q = separate_cuts(p, q)
+    cuts = _concatenate(cuts_of(p), torch.where(near.any(-1), math.nan, cuts_of(q)))
+    return torch.where(finite, _integral(integrand, p, q, _with_tails(p, cuts)), math.inf)
 
 
 def _integral(
     integrand: Callable[[_Logs], Tensor], p: Any, q: Any, cuts: Tensor | None = None
 ) -> Tensor:
-    cuts = _concatenate(cuts_of(p), cuts_of(q)) if cuts is None else cuts
+    if cuts is None:
+        p, q = separate_cuts(p, q)
+        cuts = _concatenate(cuts_of(p), cuts_of(q))
     return line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts)
 
 
 def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
-    """Move both to where the narrower's centre is 0, and apart so that no cuts coincide."""
+    """Move both symmetric densities to where the narrower's centre is 0."""
     if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         p, q = p.expand(shape), q.expand(shape)
         centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
         p.loc, q.loc = p.loc - centre, q.loc - centre
-    p, q = separate_cuts(p, q)
     return p, q
 
 
@@ -446,8 +458,7 @@ def _converges(log_size: Callable[[_Logs], Tensor], p: Any, q: Any, slack: Tenso
     for end, inwards in zip(intervals_of(p).unbind(-1), (1.0, -1.0), strict=True):
         finite = end.isfinite()
         gaps = inwards * (cuts.unsqueeze(-2) - end.unsqueeze(-1))
-        least = torch.maximum(slack, 1e-9 * (high - low).squeeze(-1))[..., None, None]
-        gap = torch.where(gaps > least, gaps, math.inf).amin(-1)
+        gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1)
         gap = torch.maximum(gap, _LEAST * end.abs()) / 2
         start = torch.where(finite, end, (low + high) / 2)
         size = torch.where(finite, inwards * gap, inwards * (low - high))
@@ -644,6 +655,8 @@ def _expect(
         function: From log densities at nodes (Q, *batch) to values of that shape.
         nested: Whether the mean is infinite unless p's support lies in q's.
     """
+    if nested and _fills_space(p, by_default=False) and not _fills_space(q):
+        return p.mean.new_full(p.batch_shape, math.inf)
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
     value = (weights * function(at)).sum(0)
@@ -653,7 +666,6 @@ def _expect(
         inside = _is_inside(p, q, eps)
     else:
         inside = torch.where(at.in_p & ~at.in_q, weights.abs(), 0.0).sum(0) <= _MISSED
-        inside = inside & (_fills_space(q) or not _fills_space(p, by_default=False))
     return torch.where(inside, value, math.inf)
 
 
@@ -704,8 +716,10 @@ def _fills_space(p: Any, by_default: bool = True) -> bool:
         return True
     if isinstance(p, MultivariateBetaGaussian):
         return False
+    if isinstance(p, TorchDensity):
+        return _fills_space(p.base, by_default)
     if isinstance(p, Independent):
-        return is_unbounded(p.base_dist)
+        return is_unbounded(wrap(p.base_dist))
     if isinstance(p, Mixture):
         return any(_fills_space(part, by_default) for part in p.parts.parts)
     return by_default

@@ -43,8 +43,8 @@ _NO_RSAMPLE = (
 # Locations between two cuts at which the search for a mode starts, and its steps.
 _LOCATIONS, _STEPS = 8, 50
 _GOLDEN = 0.6180339887498949
-# Total range of the shifts that separate cuts, relative to the scale of each component.
-_SHIFT = 2.0**-37
+# Shift from one density to the next that separates cuts, relative to the scale of each.
+_SHIFT = 2.0**-42
 
 
 class Mixture(SparseDistribution):
@@ -624,15 +624,15 @@ def _mixture_batch(logits: Tensor, parts: _Components) -> Size:
 
 
 def separate_cuts(*densities: Any) -> list[Any]:
-    """Return float64 densities with their centres moved apart by a few thousand rounding errors.
+    """Return float64 densities with their centres moved apart by a thousand rounding errors.
 
     An integral between cuts that move with the parameters has a wrong second derivative where two
     of them coincide, such as a centre and an edge: nodes in the empty piece between them lie on
     the wrong side of one of the two. After a constant shift of each symmetric density, by a
-    different share of its scale of at most 4e-12, no two coincide.
+    different multiple of 2e-13 of its scale, no two coincide.
     """
     counts = [_count_symmetric(p) for p in densities]
-    shares = ((torch.arange(sum(counts)) + 0.5) / max(1, sum(counts)) - 0.5) * _SHIFT
+    shares = (torch.arange(float(sum(counts))).double() - (sum(counts) - 1) / 2) * _SHIFT
     return [_shift(p, x) for p, x in zip(densities, shares.split(counts), strict=True)]
 
 

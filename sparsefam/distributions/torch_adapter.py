@@ -16,6 +16,7 @@ from ..bases import Basis, Fourier
 from ..numerics.arguments import require
 from ..numerics.copies import attributes, copied
 from ..numerics.quadrature import gauss_legendre
+from ..numerics.refusal import without_derivative
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..supports import RealLine
 from .base import SparseDistribution
@@ -200,6 +201,9 @@ def cuts_of(p: Any) -> Tensor:
         found: Tensor = own()
         return found
     ends = intervals_of(p).flatten(-2)
+    if isinstance(p, KernelDistribution) and bool(p.alpha.isinf().any()):
+        # A uniform escort jumps at ends whose derivatives are unknown.
+        ends = ends + 0 * without_derivative(p.weights).sum(-1, keepdim=True)
     nodes = p.quadrature()[0].detach()
     inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
