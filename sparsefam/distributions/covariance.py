@@ -256,5 +256,7 @@ def _log_ratio(p: "EllipticalDistribution", gaussians: Gaussians, steps: Tensor)
     centers, spread = gaussians
     s, offset = steps.unsqueeze(-2), (p.loc + 0.5 * steps).unsqueeze(-2) - centers
     if spread.dim() == 1:
-        return -(s * offset).sum(-1) / spread.square()
-    return -torch.einsum("...nd,nde,...ne->...n", s.expand_as(offset), spread.inverse(), offset)
+        found: Tensor = -(s * offset).sum(-1) / spread.square()
+        return found
+    found = torch.einsum("...nd,nde,...ne->...n", -s.expand_as(offset), spread.inverse(), offset)
+    return found

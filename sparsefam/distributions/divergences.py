@@ -656,7 +656,8 @@ def _expect(
         nested: Whether the mean is infinite unless p's support lies in q's.
     """
     if nested and _fills_space(p, by_default=False) and not _fills_space(q):
-        return p.mean.new_full(p.batch_shape, math.inf)
+        infinite: Tensor = p.mean.new_full(p.batch_shape, math.inf)
+        return infinite
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
     value = (weights * function(at)).sum(0)
@@ -675,8 +676,8 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
     if isinstance(p, KernelDistribution):
-        found: tuple[Tensor, Tensor] = p.quadrature()
-        return found
+        nodes, weights = p.quadrature()
+        return nodes, weights
     if not isinstance(p, Independent):
         nodes, weights = p.quadrature(_NORMAL_ORDERS.get(dim, 64))
         return nodes, weights
@@ -689,8 +690,8 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     index = torch.cartesian_prod(*[torch.arange(len(nodes), device=nodes.device)] * dim)
     index = index.reshape(-1, dim)
     columns = range(dim)
-    found = torch.stack([nodes[index[:, d], ..., d] for d in columns], -1)
-    return found, torch.stack([weights[index[:, d], ..., d] for d in columns]).prod(0)
+    points = torch.stack([nodes[index[:, d], ..., d] for d in columns], -1)
+    return points, torch.stack([weights[index[:, d], ..., d] for d in columns]).prod(0)
 
 
 def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:

@@ -546,21 +546,21 @@ class _Components:
 
 
 def _members(components: Distribution | Sequence[Distribution]) -> list[Distribution]:
-    single = isinstance(components, Distribution)
-    members = [components] if single else components
-    fits = isinstance(members, Sequence) and all(isinstance(p, Distribution) for p in members)
-    if not fits or not members:
+    given: Any = [components] if isinstance(components, Distribution) else components
+    fits = isinstance(given, Sequence) and all(isinstance(p, Distribution) for p in given)
+    if not fits or not given:
         raise ValueError(
             "components must be a distribution with batch shape (*batch, K), or a sequence of K "
             f"distributions, got {components!r}"
         )
+    members = list(given)
     shapes = sorted({tuple(p.event_shape) for p in members})
     if len(shapes) > 1:
         raise ValueError(f"components must have one event shape, got {shapes}")
     for p in members:
         if is_discrete(p):
             raise ValueError(f"components must be continuous, got {type(p).__name__}")
-    return list(members)
+    return members
 
 
 def _common_batch(members: list[Distribution]) -> Size:

@@ -325,7 +325,8 @@ class TorchDensity(SparseDistribution):
         """Return a property or the value of a method of `base`, None if it is not implemented."""
         try:
             found: Any = getattr(self.base, name)
-            return found(*arguments) if arguments else found
+            value: Tensor = found(*arguments) if arguments else found
+            return value
         except (AttributeError, NotImplementedError):
             return None
 
