@@ -248,7 +248,9 @@ def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tens
         return values - first
     log_ratio = _log_ratio(p, gaussians, steps)
     near = log_ratio.abs() < 1
-    return torch.where(near, first * torch.expm1(torch.where(near, log_ratio, 0.0)), values - first)
+    small = torch.expm1(torch.where(near, log_ratio, 0.0))
+    found: Tensor = torch.where(near, first * small, values - first)
+    return found
 
 
 def _log_ratio(p: "EllipticalDistribution", gaussians: Gaussians, steps: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Mixtures of densities, whatever their classes and supports."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -631,9 +631,9 @@ def separate_cuts(*densities: Any) -> list[Any]:
     the wrong side of one of the two. After a constant shift of each symmetric density, by a
     different multiple of 2e-13 of its scale, no two coincide.
     """
-    counts = [_count_symmetric(p) for p in densities]
-    shares = (torch.arange(float(sum(counts))).double() - (sum(counts) - 1) / 2) * _SHIFT
-    return [_shift(p, x) for p, x in zip(densities, shares.split(counts), strict=True)]
+    count = sum(_count_symmetric(p) for p in densities)
+    shares = iter([(k - (count - 1) / 2) * _SHIFT for k in range(count)])
+    return [_shift(p, shares) for p in densities]
 
 
 def _count_symmetric(p: Any) -> int:
@@ -644,18 +644,22 @@ def _count_symmetric(p: Any) -> int:
     return int(isinstance(p, SymmetricDistribution))
 
 
-def _shift(p: Any, shares: Tensor) -> Any:
-    if not len(shares):
-        return p
-    if isinstance(p, SymmetricDistribution):
-        new = p.expand(p.batch_shape)
-        share = (shares if len(shares) > 1 else shares[0]).to(p.loc)
-        new.loc = p.loc + share * p.scale.detach()
-        return new
-    parts = p.parts.parts
-    counts = [len(shares)] if p.parts.batched else [_count_symmetric(part) for part in parts]
-    moved = [_shift(part, x) for part, x in zip(parts, shares.split(counts), strict=True)]
-    return Mixture(p.logits, moved[0] if p.parts.batched else moved, validate_args=False)
+def _shift(p: Any, shares: Iterator[float]) -> Any:
+    if isinstance(p, Mixture):
+        parts = p.parts.parts
+        if not p.parts.batched:
+            return Mixture(p.logits, [_shift(part, shares) for part in parts], validate_args=False)
+        if not isinstance(parts[0], SymmetricDistribution):
+            return p
+        share = parts[0].loc.new_tensor([next(shares) for _ in range(p.parts.count)])
+        return Mixture(p.logits, _moved(parts[0], share), validate_args=False)
+    return _moved(p, next(shares)) if isinstance(p, SymmetricDistribution) else p
+
+
+def _moved(p: SymmetricDistribution, share: Tensor | float) -> SymmetricDistribution:
+    new = p.expand(p.batch_shape)
+    new.loc = p.loc + share * p.scale.detach()
+    return new
 
 
 def _argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
