@@ -245,7 +245,8 @@ def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tens
         return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
     values, first = psi(p.loc + steps).to(steps.dtype), psi(p.loc).to(steps.dtype)
     if (gaussians := gaussians_of(psi, p.loc)) is None:
-        return values - first
+        differences: Tensor = values - first
+        return differences
     log_ratio = _log_ratio(p, gaussians, steps)
     near = log_ratio.abs() < 1
     small = torch.expm1(torch.where(near, log_ratio, 0.0))
