@@ -24,7 +24,7 @@ from .distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
-from .distributions.adoption import adopted
+from .distributions.torch_adapter import wrap
 from .numerics.arguments import broadcasts_to, require
 from .numerics.entmax import entmax
 
@@ -131,7 +131,7 @@ def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> Spars
 def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
     if isinstance(alpha, Tensor) or alpha != 1:
         raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
-    return adopted(score.density)
+    return wrap(score.density)
 
 
 def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:

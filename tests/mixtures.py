@@ -94,7 +94,7 @@ def _unlike(dtype: torch.dtype) -> Mixture:
     parts = [
         td.Uniform(number(0.0), number(1.0)),
         Triangular(number(0.75), number(0.5)),
-        td.Beta(number(2.0), number(3.0)),
+        td.HalfNormal(number(0.5)),
         td.Exponential(number(2.0)),
         td.Laplace(number(3.0), number(0.5)),
     ]
@@ -128,7 +128,7 @@ KNOWN = {
         [
             stats.uniform(0, 1),
             triangle(0.75, 0.5),
-            stats.beta(2, 3),
+            stats.halfnorm(scale=0.5),
             stats.expon(scale=0.5),
             stats.laplace(3, 0.5),
         ],

@@ -10,8 +10,8 @@ from scipy.special import hyp0f1, roots_genlaguerre, roots_jacobi
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from sparsefam.distributions.divergences import _lies_in_ball as lies_in_ball
 from sparsefam.numerics import quadrature, sphere
-from sparsefam.numerics.nesting import lies_in_ball
 from sparsefam.numerics.sphere import REPLICATES, direction_rule, radial_count, radial_rule
 
 DOUBLE = torch.float64

@@ -2,10 +2,10 @@
 
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
+from .categorical import SparseCategorical
 from .dense import Laplace, Normal
 from .divergences import bregman_divergence, tsallis_divergence
 from .elliptical import EllipticalDistribution
-from .finite import SparseCategorical
 from .kernel import KernelDistribution
 from .kernel_deformed import KernelDeformedExp
 from .kernel_exp import KernelExp

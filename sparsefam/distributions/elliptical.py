@@ -19,7 +19,7 @@ from ..numerics.arguments import (
 )
 from ..numerics.sphere import REPLICATES, direction_rule, radial_count
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
-from .elliptical_covariance import elliptical_covariance
+from .covariance import elliptical_covariance
 from .factors import lower_factor
 from .standardized import StandardizedDistribution
 

@@ -8,7 +8,9 @@ from torch import Tensor
 from ..bases import Fourier, GaussianRBF, Polynomial, Product
 from ..dispatch import register_expect
 from ..distributions import MultivariateBetaGaussian, MultivariateNormal
-from ..distributions.gaussian_covariance import expected_gaussians, gaussians_of
+from ..distributions.covariance import gaussians_of
+from ..distributions.exponents import PowerLaw
+from ..numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
 from ..numerics.elliptical import elliptical_moments, radial_characteristic
 from .shared import damped_waves
 
@@ -22,8 +24,13 @@ _Elliptical = MultivariateBetaGaussian | MultivariateNormal
 @register_expect(MultivariateBetaGaussian, Product)
 @register_expect(MultivariateNormal, Product)
 def _gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
-    hills = gaussians_of(psi)
-    return NotImplemented if hills is None else expected_gaussians(p, hills)
+    gaussians = gaussians_of(psi)
+    if gaussians is None:
+        return NotImplemented
+    if not isinstance(p, PowerLaw):
+        return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
+    exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent)
 
 
 @register_expect(MultivariateBetaGaussian, Fourier)

@@ -8,13 +8,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from ..distributions import SparseCategorical, SparseDistribution
-from ..distributions.adoption import cuts_of
 from ..distributions.kernel import KernelDistribution
-from ..distributions.line_integral import line_integral
-from ..distributions.widened import widened
+from ..distributions.torch_adapter import cuts_of, to_float64
 from ..numerics.arguments import require
 from ..numerics.copies import attributes, copied
 from ..numerics.deformed import log_beta
+from ..numerics.quadrature import line_integral
 from ..scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Score
 
 __all__ = ["loss_of"]
@@ -51,7 +50,7 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
         return _of_categories(target, score, p)
     _require_density(target, score, p)
     shape = torch.broadcast_shapes(target.batch_shape, p.batch_shape)
-    q, f = widened(target).expand(shape), _doubled(score)
+    q, f = to_float64(target).expand(shape), _doubled(score)
     alpha, relative = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
@@ -127,7 +126,7 @@ def _doubled(score: Score) -> Score:
         if isinstance(value, Tensor):
             setattr(new, name, value.double())
     if isinstance(new, LogDensity):
-        new.density = widened(new.density)
+        new.density = to_float64(new.density)
     return new
 
 

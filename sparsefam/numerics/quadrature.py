@@ -1,5 +1,7 @@
-"""Gauss rules, cached per order, dtype and device; nodes come from scipy."""
+"""Gauss rules, cached per order, dtype and device, and adaptive integrals on the line."""
 
+import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -8,7 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["constant", "gauss_legendre", "smooth_unit_rule"]
+__all__ = [
+    "constant",
+    "gauss_legendre",
+    "graded_rule",
+    "line_integral",
+    "smooth_unit_rule",
+    "sort_cuts",
+    "weighted_sum",
+]
 
 
 def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -60,3 +70,101 @@ def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
     $3m + 2$ and so restores fast convergence where a sparse density meets its edge.
     """
     return _rule(order, True, like)
+
+
+# Adaptive integrals on the line
+
+# Nodes on each piece, and those of the rule that estimates the error.
+_ORDER, _LOWER_ORDER = 48, 32
+# By how much the two may differ, relative to the integral of the absolute value.
+_TOLERANCE = 1e-10
+# How often pieces are halved, and how many there may be.
+_ROUNDS, _MOST_PIECES = 40, 2000
+
+
+def graded_rule(order: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return nodes and weights, both (J, order, *batch), on intervals with ends (J, *batch).
+
+    Gauss-Legendre after $x = y^5 (126 - 420 y + 540 y^2 - 315 y^3 + 70 y^4)$, which turns a power m
+    at an end, or its product with a logarithm, into one of $5 m + 4$. With 48 nodes the error for
+    $\log x$ is 2e-13. Each node is computed from the nearer end, to which it may be closer than a
+    rounding error of the interval's length.
+    """
+    y, weights = (x.reshape(-1, *(1,) * (low.dim() - 1)) for x in gauss_legendre(order, low))
+    near = (1 - y.abs()) / 2
+    step = near**5 * (126 - near * (420 - near * (540 - near * (315 - 70 * near))))
+    weights = 315 * weights * (near * (1 - near)) ** 4
+    low, high = low.unsqueeze(1), high.unsqueeze(1)
+    width = high - low
+    return torch.where(y < 0, low + width * step, high - width * step), width * weights
+
+
+def sort_cuts(cuts: Tensor) -> Tensor:
+    """Return cuts (*batch, J) as (J, *batch) in ascending order, NaN replaced by the last."""
+    last = torch.where(cuts.isnan(), -math.inf, cuts).amax(-1, keepdim=True)
+    return torch.where(cuts.isnan(), last, cuts).sort(dim=-1).values.movedim(-1, 0)
+
+
+def line_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+    """Return the integral (*batch) of a function that is smooth between cuts.
+
+    The function may have logarithms and powers above -1/2 at the cuts. Pieces on which two rules
+    differ are halved; in compiled and traced graphs and under vmap each is cut into four.
+
+    Args:
+        function: From float64 locations (Q, *batch) to values of that shape.
+        cuts: Locations (*batch, J) in any order, float64, NaN where there are fewer. The second
+            derivative is wrong if two of them coincide that move differently.
+    """
+    if _can_branch_on_values():
+        with torch.no_grad():
+            found = _refine(function, cuts.detach())
+    else:
+        ordered = sort_cuts(cuts.detach())
+        low, width = ordered[:-1], ordered.diff(dim=0)
+        found = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
+    cuts = torch.cat([cuts, found], -1)
+    values, weights = _evaluate(function, sort_cuts(cuts), _ORDER)
+    return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum over the first axis; infinite, with zero gradient, where a value with a weight is."""
+    over = values.isinf()
+    total = (weights * torch.where(over, 0.0, values)).sum(0)
+    return torch.where((over & (weights > 0)).any(0), math.inf, total)
+
+
+def _can_branch_on_values() -> bool:
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return all(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
+
+
+def _evaluate(
+    function: Callable[[Tensor], Tensor], ordered: Tensor, order: int
+) -> tuple[Tensor, Tensor]:
+    """Return values and weights (J, order, *batch) on the pieces between cuts (J + 1, *batch)."""
+    t, weights = graded_rule(order, ordered[:-1], ordered[1:])
+    return function(t.flatten(0, 1)).reshape(t.shape), weights
+
+
+def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+    """Return further cuts (*batch, J'), NaN where an element of the batch needs none."""
+    found = cuts[..., :0]
+    ordered = sort_cuts(cuts)
+    for _ in range(_ROUNDS):
+        fine, rough = (_evaluate(function, ordered, n) for n in (_ORDER, _LOWER_ORDER))
+        error = ((fine[0] * fine[1]).sum(1) - (rough[0] * rough[1]).sum(1)).abs()
+        size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
+        low, high = ordered[:-1], ordered[1:]
+        middle = (low + high) / 2
+        coarse = (error > _TOLERANCE * size) & (middle > low) & (middle < high)
+        columns = coarse.reshape(len(coarse), -1).any(-1)
+        if not columns.any() or len(ordered) > _MOST_PIECES:
+            break
+        middle = torch.where(coarse, middle, torch.nan)[columns].movedim(0, -1)
+        found = torch.cat([found, middle], -1)
+        ordered = sort_cuts(torch.cat([cuts, found], -1))
+    return found

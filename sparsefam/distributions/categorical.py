@@ -1,11 +1,13 @@
-"""Sparse probabilities of finitely many categories: softmax, sparsemax and entmax."""
+"""Categorical distributions with exact zeros, as sparsemax and entmax make them."""
 
 import math
+from collections.abc import Sequence
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
@@ -18,18 +20,18 @@ __all__ = ["SparseCategorical"]
 
 
 class SparseCategorical(SparseDistribution):
-    r"""Categorical law whose probabilities may be exactly zero.
+    r"""Categorical distribution whose probabilities may be exactly zero.
 
-    Where `torch.distributions.Categorical` clamps zeros to a rounding error, `log_prob` of a
-    category off the support is -inf here, with a zero gradient.
+    `torch.distributions.Categorical` clamps zeros to a rounding error; here `log_prob` of a
+    category off the support is -inf, with a zero gradient.
 
     Args:
-        probs: Nonnegative weights (*batch, K), normalised to sum to one.
+        probs: Nonnegative weights (*batch, K), which are normalised to sum to one.
         alpha: Entropic index of the prediction map that made them (*batch).
         validate_args: As in torch.distributions.
 
     Raises:
-        ValueError: No category, or weights that are negative, not finite or all zero.
+        ValueError: No category, or weights that are negative, NaN, infinite or all zero.
 
     References:
         Martins and Astudillo (2016), From Softmax to Sparsemax. Peters et al. (2019), Sparse
@@ -45,21 +47,27 @@ class SparseCategorical(SparseDistribution):
     has_enumerate_support = True
 
     def __init__(
-        self, probs: Tensor, alpha: Tensor | float = 2.0, *, validate_args: bool | None = None
+        self,
+        probs: Tensor | Sequence[float],
+        alpha: Tensor | float = 2.0,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
-        if probs.dim() < 1 or probs.shape[-1] < 1:
-            raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(probs.shape)}")
-        self.probs = probs / probs.sum(-1, keepdim=True)
-        self.alpha = torch.as_tensor(alpha, dtype=probs.dtype, device=probs.device).expand(
-            probs.shape[:-1]
+        weights = _as_weights(probs)
+        checks = Distribution._validate_args if validate_args is None else validate_args
+        if checks:
+            fits = (weights >= 0) & (weights < math.inf)
+            require(fits.all(-1), "probs", "nonnegative and finite", weights)
+            require((weights > 0).any(-1), "probs", "positive for some category", weights)
+        self.probs = weights / weights.sum(-1, keepdim=True)
+        self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
+            weights.shape[:-1]
         )
-        torch.distributions.Distribution.__init__(
-            self, probs.shape[:-1], validate_args=validate_args
-        )
+        Distribution.__init__(self, weights.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Constraint:
-        """The categories; those of probability zero included."""
+        """All categories, including those of probability zero."""
         return constraints.integer_interval(0, self.probs.shape[-1] - 1)
 
     def _log_probs(self) -> Tensor:
@@ -70,12 +78,13 @@ class SparseCategorical(SparseDistribution):
         """Log probability; -inf with zero gradient off the support.
 
         Raises:
-            ValueError: A value that is no category.
+            ValueError: A value that is not an integer from 0 to K - 1.
         """
         if self._validate_args:
             self._validate_sample(value)
             last = self.probs.shape[-1] - 1
-            require((value >= 0) & (value <= last), "value", f"a category 0 to {last}", value)
+            fits = (value >= 0) & (value <= last) & (value % 1 == 0)
+            require(fits, "value", f"an integer from 0 to {last}", value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
@@ -87,14 +96,14 @@ class SparseCategorical(SparseDistribution):
         return torch.multinomial(rows, 1).reshape(shape)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All categories (K, *batch), zero probability or not."""
+        """All categories (K, *batch), including those of probability zero."""
         count = self.probs.shape[-1]
         categories = torch.arange(count, device=self.probs.device)
         categories = categories.reshape(count, *(1,) * len(self.batch_shape))
         return categories.expand(count, *self.batch_shape) if expand else categories
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        """The categories and their probabilities, both (K, *batch); `order` is not needed."""
+        """The categories and their probabilities, both (K, *batch); `order` has no effect."""
         return self.enumerate_support(), self.probs.movedim(-1, 0)
 
     def entropy(self) -> Tensor:
@@ -110,7 +119,7 @@ class SparseCategorical(SparseDistribution):
 
     @property
     def score(self) -> Finite:
-        r"""$f = \log_{2-\alpha} p$, up to the constant that no prediction map sees."""
+        r"""$f = \log_{2-\alpha} p$; a constant that is added to it would not change the map."""
         alpha = self.alpha.unsqueeze(-1)
         alive = self.probs > 0
         f = log_beta(torch.where(alive, self.probs, 1.0), 2 - alpha)
@@ -118,13 +127,34 @@ class SparseCategorical(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha$ of `score`, which is normalised: zero (*batch)."""
+        r"""$A_\alpha$ of `score`: zero (*batch), as the score is normalised."""
         return torch.zeros_like(self.alpha)
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
-        r"""The $\beta$-escort on the same categories; default $\beta = 2 - \alpha$."""
-        power = 2 - self.alpha if beta is None else torch.as_tensor(beta, dtype=self.probs.dtype)
+        r"""The $\beta$-escort on the same categories; default $\beta = 2 - \alpha$.
+
+        Raises:
+            ValueError: `beta` neither a number nor a tensor, or not finite.
+        """
+        if beta is None:
+            power = 2 - self.alpha
+        elif isinstance(beta, Tensor | Real):
+            power = torch.as_tensor(beta, dtype=self.probs.dtype, device=self.probs.device)
+            require(power.isfinite(), "beta", "finite", beta)
+        else:
+            raise ValueError(f"beta must be a number or a tensor, got {beta!r}")
         log_p = self._log_probs()
         alive = log_p > -math.inf
         raised = torch.exp(power.unsqueeze(-1) * torch.where(alive, log_p, 0.0))
-        return SparseCategorical(torch.where(alive, raised, 0.0), self.alpha)
+        weights = torch.where(alive, raised, 0.0)
+        return SparseCategorical(weights, self.alpha, validate_args=self._validation)
+
+
+def _as_weights(probs: Tensor | Sequence[float]) -> Tensor:
+    try:
+        weights = torch.as_tensor(probs)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"probs must be a tensor (*batch, K), got {probs!r}") from None
+    if weights.dim() < 1 or weights.shape[-1] < 1 or weights.is_complex():
+        raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(weights.shape)}")
+    return weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())

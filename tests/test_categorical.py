@@ -1,4 +1,4 @@
-"""Categorical laws with exact zeros."""
+"""Categorical distributions with exact zeros."""
 
 import math
 
@@ -84,14 +84,32 @@ def test_expand_shapes_and_enumeration() -> None:
     torch.testing.assert_close(total, torch.ones(3, 2, dtype=torch.float64))
 
 
+def test_a_list_of_weights_is_taken() -> None:
+    p = sf.SparseCategorical([1, 3])
+    torch.testing.assert_close(p.probs, torch.tensor([0.25, 0.75]))
+
+
+def test_escorts_keep_validation_and_take_tensors() -> None:
+    p = sf.SparseCategorical(PROBS, validate_args=False)
+    q = p.escort(torch.tensor([0.5, 2.0]))
+    assert q._validation is False
+    torch.testing.assert_close(q.probs[1], PROBS[1])
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: sf.SparseCategorical(torch.tensor(0.5)), "probs must have shape"),
-        (lambda: sf.SparseCategorical(torch.tensor([0.5, -0.5, 1.0])), "probs"),
-        (lambda: sf.SparseCategorical(torch.zeros(3)), "probs"),
-        (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(4)), "value must be a category"),
+        (lambda: sf.SparseCategorical("abc"), "probs must be a tensor"),
+        (lambda: sf.SparseCategorical(torch.tensor([0.5, -0.5, 1.0])), "probs must be nonnegative"),
+        (lambda: sf.SparseCategorical(torch.tensor([-1.0, -3.0])), "probs must be nonnegative"),
+        (lambda: sf.SparseCategorical(torch.tensor([math.nan, 1.0])), "probs must be nonnegative"),
+        (lambda: sf.SparseCategorical(torch.zeros(3)), "probs must be positive for some category"),
+        (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(4)), "value must be an integer"),
+        (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(0.5)), "value must be an int"),
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(math.nan)), "value"),
+        (lambda: sf.SparseCategorical(PROBS).escort("a"), "beta must be a number or a tensor"),
+        (lambda: sf.SparseCategorical(PROBS).escort(math.nan), "beta must be finite"),
     ],
 )
 def test_errors_name_the_argument(call, words: str) -> None:
