@@ -14,6 +14,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 from vectors import DOUBLE, centre, factor, member
 
+import sparsefam as sf
 from sparsefam import (
     BetaGaussian,
     MultivariateBetaGaussian,
@@ -421,3 +422,17 @@ def test_the_normal_wants_one_matrix() -> None:
     for matrices in ({}, {"covariance_matrix": EYE, "scale_tril": EYE}):
         with pytest.raises(ValueError, match="exactly one of .* must be given, got"):
             MultivariateNormal(ZERO, **matrices)
+
+
+def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
+    factor = torch.tensor([[2.0, 0.0], [0.5, 1.0]])
+    value = torch.linspace(-1.0, 1.0, 30).reshape(3, 5, 2)
+    for make in (
+        sf.TruncatedParaboloid,
+        lambda loc, tril: sf.MultivariateBetaGaussian(loc, tril, 1.5),
+        lambda loc, tril: sf.MultivariateNormal(loc, scale_tril=tril),
+    ):
+        p = make(torch.zeros(1, 2), factor)
+        assert torch.equal(p.log_prob(value), make(torch.zeros(2), factor).log_prob(value))
+        q = make(torch.zeros(3, 1, 2), factor)
+        assert torch.equal(q.log_prob(value), make(torch.zeros(3, 5, 2), factor).log_prob(value))

@@ -281,3 +281,10 @@ def test_hamiltonian_monte_carlo_walks_inside(alpha: float) -> None:
     )
     assert u.mean(-1).abs().max() < 0.2
     torch.testing.assert_close(torch.cov(u), torch.eye(2, dtype=DOUBLE), rtol=0, atol=0.25)
+
+
+def test_an_interval_takes_numbers_in_order() -> None:
+    assert Interval(0.0, 1.0).intervals.tolist() == [[0.0, 1.0]]
+    for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
+        with pytest.raises(ValueError, match="lower must be at most upper"):
+            Interval(*ends)

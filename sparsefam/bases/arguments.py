@@ -6,6 +6,8 @@ from functools import reduce
 import torch
 from torch import Size, Tensor, nn
 
+from ..numerics.arguments import require
+
 Values = Tensor | float | Sequence["Values"]
 
 
@@ -15,47 +17,41 @@ def common_dtype(*values: Values | None) -> torch.dtype:
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
 
 
-def floating(values: Values, dtype: torch.dtype) -> Tensor:
-    """A tensor of the dtype; a parameter as it is."""
-    return values if isinstance(values, nn.Parameter) else torch.as_tensor(values, dtype=dtype)
+def floating(name: str, values: Values, dtype: torch.dtype) -> Tensor:
+    """Return values as a tensor of the dtype; a parameter as it is.
+
+    Raises:
+        ValueError: Not numbers, or ragged lists.
+    """
+    if isinstance(values, nn.Parameter):
+        return values
+    try:
+        return torch.as_tensor(values, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be numbers of one shape, got {values!r}") from None
 
 
 def store(module: nn.Module, name: str, value: Tensor | None) -> None:
-    """A parameter stays a parameter; any other tensor, or None, becomes a buffer."""
+    """Register a parameter as a parameter; any other tensor, or None, as a buffer."""
     if isinstance(value, nn.Parameter):
         module.register_parameter(name, value)
     else:
         module.register_buffer(name, value)
 
 
-def check_finite(name: str, values: Tensor) -> None:
-    """Raises ValueError unless every value is finite."""
-    if not bool(values.isfinite().all()):
-        raise ValueError(f"{name} must be finite, got {values.tolist()}")
-
-
-def check_vector(name: str, values: Tensor) -> None:
-    """Raises ValueError unless the tensor is a vector with entries."""
-    if values.ndim != 1 or len(values) == 0:
+def check_rows(name: str, values: Tensor, most: int = 2) -> None:
+    """Raise ValueError unless a tensor is finite, (N,) or (N, D); `most` is its number of axes."""
+    require(values.isfinite(), name, "finite", values)
+    if not 1 <= values.ndim <= most or values.numel() == 0:
+        shapes = "(N,)" if most == 1 else "(N,) or (N, D)"
         shape = tuple(values.shape)
-        raise ValueError(f"{name} must be one-dimensional and not empty, got shape {shape}")
-
-
-def check_rows(name: str, values: Tensor) -> None:
-    """Raises ValueError unless the tensor holds one number, or one vector, per function."""
-    if values.ndim not in (1, 2) or values.numel() == 0:
-        shape = tuple(values.shape)
-        raise ValueError(f"{name} must have shape (N,) or (N, D), not empty, got shape {shape}")
-
-
-def check_degree(degree: int) -> None:
-    """Raises ValueError if the degree is negative."""
-    if degree < 0:
-        raise ValueError(f"degree must be at least 0, got {degree}")
+        raise ValueError(f"{name} must have shape {shapes}, not empty, got shape {shape}")
 
 
 def check_locations(t: Tensor, event_shape: Size) -> None:
-    """Raises ValueError unless locations end in the event shape; they would broadcast to it."""
+    """Raise ValueError unless locations are a tensor that ends in the event shape."""
+    if not isinstance(t, Tensor):
+        raise ValueError(f"locations must be a tensor, got {t!r}")
     if t.shape[t.ndim - len(event_shape) :] != event_shape:
         raise ValueError(
             f"locations must end in event shape {tuple(event_shape)}, got shape {tuple(t.shape)}"

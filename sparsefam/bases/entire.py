@@ -6,10 +6,9 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Size, Tensor
 
+from ..numerics.arguments import require_integer
 from .arguments import (
     Values,
-    check_degree,
-    check_finite,
     check_locations,
     check_rows,
     common_dtype,
@@ -45,8 +44,7 @@ class Fourier(Basis):
 
     def __init__(self, frequencies: Values) -> None:
         super().__init__()
-        frequencies = floating(frequencies, common_dtype(frequencies))
-        check_finite("frequencies", frequencies)
+        frequencies = floating("frequencies", frequencies, common_dtype(frequencies))
         check_rows("frequencies", frequencies)
         store(self, "frequencies", frequencies)
 
@@ -96,9 +94,9 @@ class Polynomial(Basis):
 
     def __init__(self, degree: int, ndim: int | None = None) -> None:
         super().__init__()
-        check_degree(degree)
-        if ndim is not None and ndim < 1:
-            raise ValueError(f"ndim must be at least 1, got {ndim}")
+        require_integer("degree", degree, 0)
+        if ndim is not None:
+            require_integer("ndim", ndim, 1)
         self.degree = degree
         self.ndim = ndim
         exponents = _exponents(degree, ndim or 1)

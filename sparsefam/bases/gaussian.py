@@ -6,11 +6,10 @@ from typing import cast
 import torch
 from torch import Size, Tensor
 
-from ..numerics.arguments import cholesky_factor
+from ..numerics.arguments import cholesky_factor, require, require_integer
 from ..numerics.smoothing import unseen
 from .arguments import (
     Values,
-    check_finite,
     check_locations,
     check_rows,
     common_dtype,
@@ -75,15 +74,15 @@ class GaussianRBF(Basis):
             given = "neither" if widths is None else "both"
             raise ValueError(f"give either widths or covariance, got {given}")
         dtype = common_dtype(centers, widths, covariance)
-        centers = floating(centers, dtype)
-        check_finite("centers", centers)
+        centers = floating("centers", centers, dtype)
         check_rows("centers", centers)
         store(self, "centers", centers)
         for name, values, check in (
             ("widths", widths, _check_widths),
             ("covariance", covariance, _check_covariance),
         ):
-            store(self, name, None if values is None else check(floating(values, dtype), centers))
+            value = None if values is None else check(floating(name, values, dtype), centers)
+            store(self, name, value)
 
     @classmethod
     def grid(
@@ -111,11 +110,10 @@ class GaussianRBF(Basis):
             ValueError: If no whole number of centers per axis gives n, ndim is not positive, or low
                 is not below high.
         """
-        if ndim < 1:
-            raise ValueError(f"ndim must be at least 1, got {ndim}")
+        require_integer("ndim", ndim, 1)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"low must be below high, both finite, got low={low}, high={high}")
-        each = floating(widths, common_dtype(widths)).reshape(-1)
+        each = floating("widths", widths, common_dtype(widths)).reshape(-1)
         count = round((n / max(len(each), 1)) ** (1 / ndim)) if n > 0 else 0
         if not count or count**ndim * len(each) != n:
             raise ValueError(
@@ -180,8 +178,7 @@ def _full(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _check_widths(widths: Tensor, centers: Tensor) -> Tensor:
-    if not bool((widths.isfinite() & (widths > 0)).all()):
-        raise ValueError(f"widths must be finite and positive, got {widths.tolist()}")
+    require(widths.isfinite() & (widths > 0), "widths", "finite and positive", widths)
     if widths.shape not in (torch.Size(), centers.shape[:1]):
         shape = tuple(widths.shape)
         raise ValueError(f"widths must be one number or ({len(centers)},), got shape {shape}")

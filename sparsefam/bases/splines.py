@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from ..numerics.arguments import require, require_integer
 from .arguments import (
     Values,
-    check_degree,
-    check_finite,
-    check_vector,
+    check_locations,
+    check_rows,
     common_dtype,
     floating,
     store,
@@ -43,14 +43,13 @@ class BSpline(Basis):
 
     def __init__(self, knots: Values, degree: int) -> None:
         super().__init__()
-        check_degree(degree)
-        knots = floating(knots, common_dtype(knots))
-        check_finite("knots", knots)
-        check_vector("knots", knots)
+        require_integer("degree", degree, 0)
+        knots = floating("knots", knots, common_dtype(knots))
+        check_rows("knots", knots, 1)
         if len(knots) < degree + 2:
             raise ValueError(f"knots must be at least degree + 2 = {degree + 2}, got {len(knots)}")
-        if bool((knots.diff() < 0).any()) or not bool(knots[0] < knots[-1]):
-            raise ValueError(f"knots must be nondecreasing and not all equal, got {knots.tolist()}")
+        sorted_ = (knots.diff() >= 0).all() & (knots[0] < knots[-1])
+        require(sorted_, "knots", "nondecreasing and not all equal", knots)
         self.degree = degree
         store(self, "knots", knots)
 
@@ -66,6 +65,7 @@ class BSpline(Basis):
         return self.knots
 
     def forward(self, t: Tensor) -> Tensor:
+        check_locations(t, self.event_shape)
         values = self._spans(t)
         # Where all functions vanish the recursion must not meet an infinite location.
         t = t.unsqueeze(-1).clamp(self.knots[0], self.knots[-1])
@@ -98,10 +98,10 @@ class Indicator(BSpline):
     """
 
     def __init__(self, edges: Values) -> None:
-        given = floating(edges, common_dtype(edges)).detach()
-        if given.ndim != 1 or len(given) < 2 or not bool((given.diff() > 0).all()):
-            raise ValueError(
-                f"edges must be two or more, strictly increasing, got {given.tolist()}"
-            )
-        check_finite("edges", given)
+        edges = floating("edges", edges, common_dtype(edges))
+        rule = "two or more, strictly increasing"
+        if edges.ndim != 1 or len(edges) < 2:
+            raise ValueError(f"edges must be {rule}, got {edges}")
+        check_rows("edges", edges, 1)
+        require(edges.diff() > 0, "edges", rule, edges)
         super().__init__(edges, 0)

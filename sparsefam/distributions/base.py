@@ -106,6 +106,8 @@ class SparseDistribution(TorchDistribution):
         """
         if isinstance(psi, Basis):
             self._check_basis("psi", psi)
+        elif not callable(psi):
+            raise ValueError(f"psi must be a basis or a callable, got {psi!r}")
         rule = find_expect(type(self), type(psi))
         found: Tensor = NotImplemented if rule is None else rule(self, psi)
         return self._quadrature_expect(psi, order) if found is NotImplemented else found
@@ -126,6 +128,8 @@ class SparseDistribution(TorchDistribution):
     ) -> tuple[Tensor, Tensor]:
         """Weights and psi at given nodes, ready to be multiplied."""
         values = psi(nodes)
+        if not isinstance(values, Tensor):
+            raise ValueError(f"psi must map locations to a tensor of values, got {values!r}")
         if values.shape[: weights.dim()] != weights.shape:
             raise ValueError(
                 f"psi must map locations {tuple(nodes.shape)} to values that begin with "
@@ -158,6 +162,8 @@ class SparseDistribution(TorchDistribution):
         return (fine - rough).abs()
 
     def _check_basis(self, name: str, basis: Basis) -> None:
+        if not isinstance(basis, Basis):
+            raise ValueError(f"{name} must be a basis, got {basis!r}")
         if basis.event_shape != self.event_shape:
             raise ValueError(
                 f"{name} must take locations of event shape {tuple(self.event_shape)}, "
@@ -189,16 +195,27 @@ class SparseDistribution(TorchDistribution):
         self, batch_shape: _size, _instance: "SparseDistribution | None" = None
     ) -> "SparseDistribution":
         """The same density with its batch expanded to `batch_shape`, without copying."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
+        shape = Size(batch_shape)
+        return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
+
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: "SparseDistribution | None" = None,
+    ) -> "SparseDistribution":
+        """Return the density of another batch shape, of parameters changed by a function.
+
+        The function receives a parameter and the shape that belongs to one density.
+        """
+        new = type(self).__new__(type(self)) if instance is None else instance
         for name, value in attributes(self).items():
             if name not in self._per_batch:
                 new.__dict__[name] = value
-        shape = Size(batch_shape)
         # alpha is a parameter of every density, though not of every constructor.
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
             value = getattr(self, name)
-            event = value.shape[value.dim() - constraint.event_dim :]
-            setattr(new, name, value.expand(shape + event))
+            setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
         torch.distributions.Distribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new

@@ -49,6 +49,16 @@ class BetaGaussian(PowerDistribution):
 
     _order: ClassVar[int] = 2
 
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
     @classmethod
     def from_sigma(
         cls,
@@ -119,6 +129,16 @@ class BetaGaussian(PowerDistribution):
         tail = 0.5 * betaincc(torch.full_like(safe, 0.5), m + 1, safe, rest)
         body = torch.where(x < 0, tail, 1 - tail)
         return torch.where(near, self._central_cdf(x), body)
+
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        # The search ends at the edge, where the log density of the uniform member is 0 * inf.
+        if self._fixed_exponent == 0:
+            return 2 * value - 1
+        if self._fixed_exponent is not None:
+            return super()._standard_icdf(value)
+        uniform = self._exponent == 0
+        inner = super()._standard_icdf(torch.where(uniform, 0.5, value))
+        return torch.where(uniform, 2 * value - 1, inner)
 
     def _central_cdf(self, x: Tensor) -> Tensor:
         """Its Taylor series at loc, where the square root in x^2 has no derivative."""

@@ -15,6 +15,7 @@ from ..numerics.arguments import (
     broadcast_location_scale,
     in_eager,
     in_memory,
+    require_integer,
     require_scale_tril,
 )
 from ..numerics.sphere import REPLICATES, direction_rule, radial_count
@@ -125,11 +126,14 @@ class EllipticalDistribution(StandardizedDistribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def _mapped(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
-        """A function of matrices (*batch, D, Q) applied to vectors (*sample, *batch, D).
+        """Apply a function of matrices (*batch, D, Q) to vectors (*sample, *batch, D).
 
-        The samples become columns, as batches they would ask for a copy of scale_tril each.
+        Samples become columns, so that `scale_tril` is not copied for each of them. Vectors with
+        more entries along a batch axis of size 1 are broadcast instead.
         """
         shape = self.batch_shape + self.event_shape
+        if vectors.shape[vectors.dim() - len(shape) :] != shape:
+            return function(vectors.unsqueeze(-1)).squeeze(-1)
         count = math.prod(vectors.shape[: vectors.dim() - len(shape)])
         columns = vectors.reshape(count, *shape).movedim(0, -1)
         return function(columns).movedim(-1, 0).reshape(vectors.shape)
@@ -240,8 +244,7 @@ class EllipticalDistribution(StandardizedDistribution):
 
     def _rule(self, order: int, more: int) -> tuple[Tensor, Tensor]:
         """`quadrature`, with more radii than it has."""
-        if not 1 <= order <= _LARGEST_ORDER:
-            raise ValueError(f"order must be from 1 to {_LARGEST_ORDER}, got {order}")
+        require_integer("order", order, 1, _LARGEST_ORDER)
         dim, batch = self.event_shape[0], self.batch_shape
         directions, shares = direction_rule(dim, order, self.loc)
         radii, weights = (
@@ -252,6 +255,10 @@ class EllipticalDistribution(StandardizedDistribution):
         nodes = self.loc + radii.unsqueeze(-1) * steps
         weights = shares.reshape(-1, 1, *(1,) * len(batch)) * weights
         return nodes.flatten(0, 1), weights.expand(nodes.shape[:-1]).flatten(0, 1)
+
+    def _node_count(self, order: int) -> int:
+        dim = self.event_shape[0]
+        return len(direction_rule(dim, order, self.loc)[1]) * radial_count(dim, order)
 
     def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         if self.event_shape[0] <= 3:

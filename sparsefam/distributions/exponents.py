@@ -6,7 +6,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from ..numerics.arguments import require
+from ..numerics.arguments import require, require_power
 from ..numerics.special import digamma_difference, log_gamma_ratio
 from .standardized import StandardizedDistribution
 
@@ -67,6 +67,7 @@ class PowerLaw(StandardizedDistribution):
 
     def _escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
         """Entropic index of the member with exponent m beta; a number where both are."""
+        require_power(beta)
         rule = "such that the escort's exponent beta/(alpha - 1) is at least 0"
         m = self._fixed_exponent
         if m is not None and not isinstance(beta, Tensor):

@@ -132,6 +132,10 @@ def gaussians_by_windows(p: "SymmetricDistribution", centers: Tensor, widths: Te
     Nodes are kept in two coordinates at once, $x = (t - loc)/scale$ for the density and
     $z = (t - c)/w$ for the Gaussian: through t itself the narrower of the two loses its digits.
     """
+    return p._in_blocks(lambda p: _gaussians(p, centers, widths), p._node_count(40) * len(centers))
+
+
+def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> Tensor:
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
     h = p.scale / w

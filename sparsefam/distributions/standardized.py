@@ -1,15 +1,23 @@
 """Densities of t = loc + A x for a standard law of x, and what follows from that alone."""
 
 import math
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import Self
 
 from ..bases import Basis
+from ..numerics.arguments import in_eager
 from ..numerics.deformed import expm1_ratio
 from .base import SparseDistribution
 
 __all__ = ["StandardizedDistribution"]
+
+# Values of functions at nodes that are computed at a time. Some fifty tensors of this size live
+# while a block is differentiated: 200 MB in float32.
+_AT_ONCE = 1 << 20
 
 
 class StandardizedDistribution(SparseDistribution):
@@ -41,6 +49,46 @@ class StandardizedDistribution(SparseDistribution):
 
     def escort(self, beta: Tensor | float | None = None) -> "StandardizedDistribution":
         raise NotImplementedError
+
+    def _node_count(self, order: int) -> int:
+        """Number of nodes of `quadrature(order)`."""
+        raise NotImplementedError
+
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
+        if not isinstance(psi, Basis):
+            return super()._quadrature_expect(psi, order)
+        base, count = SparseDistribution._quadrature_expect, self._node_count(order) * len(psi)
+        return self._in_blocks(lambda p: base(p, psi, order), count)
+
+    def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
+        """Apply a rule to blocks of the batch, which bounds the memory that it takes.
+
+        The backward pass computes each block again. Compiled graphs and transforms of `torch.func`
+        take the whole batch at once.
+
+        Args:
+            rule: From a density of batch shape (B,) to a tensor (B, ...).
+            count: How many numbers the rule keeps for each density.
+        """
+        size, total = max(1, _AT_ONCE // count), self.batch_shape.numel()
+        if total <= size or not in_eager():
+            return rule(self)
+        flat = self._with_parameters(Size([total]), lambda x, event: x.reshape(total, *event))
+
+        def compute(start: int) -> Tensor:
+            length = min(size, total - start)
+            shape = Size([length])
+            return rule(flat._with_parameters(shape, lambda x, _: x.narrow(0, start, length)))
+
+        if torch.is_grad_enabled():
+            blocks = [
+                checkpoint(compute, i, use_reentrant=False, preserve_rng_state=False)
+                for i in range(0, total, size)
+            ]
+        else:
+            blocks = [compute(i) for i in range(0, total, size)]
+        found: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
+        return found
 
     def _peak_score(self) -> Tensor | float:
         """Score at the mode."""

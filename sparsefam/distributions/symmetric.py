@@ -10,7 +10,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.arguments import broadcast_arguments, require
+from ..numerics.arguments import broadcast_arguments, require, require_integer
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..supports import Interval, RealLine, finite, positive_finite
@@ -86,7 +86,7 @@ class SymmetricDistribution(StandardizedDistribution):
             lambda x: self._standard_cdf(x) - lower, lowest, torch.zeros_like(lower)
         )
         x = attach_root_gradient(
-            x,
+            torch.where(lower == 0.5, 0.0, x),
             lambda x: self._standard_cdf(x) - lower,
             lambda x: torch.exp(self._standard_log_prob(x)),
         )
@@ -182,8 +182,10 @@ class SymmetricDistribution(StandardizedDistribution):
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self._standard_icdf(torch.where(inside, value, 0.5))
-        end = self._edge() * torch.where(value == 0, -1.0, torch.where(value == 1, 1.0, math.nan))
-        return self.loc + self.scale * torch.where(inside, x, end.to(x.dtype))
+        # Not NaN where it is not used: the gradient of the edge would be NaN, too.
+        sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
+        edge = torch.where(sign == 0, math.nan, self._edge() * sign)
+        return self.loc + self.scale * torch.where(inside, x, edge)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch), differentiable in every parameter."""
@@ -198,15 +200,20 @@ class SymmetricDistribution(StandardizedDistribution):
         Gauss-Legendre on each half of the support after a change of variable that absorbs what
         the density does at its edges.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         x, weights = self._standard_rule(order)
         return self.loc + self.scale * x, weights
 
     def _quadrature_expect(self, psi: "Basis | Callable[[Tensor], Tensor]", order: int) -> Tensor:
         if isinstance(psi, Basis) and psi.reach is not None:
-            return expect_by_windows(self, psi, order)
+            pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
+            count = self._node_count(order) * pieces * len(psi)
+            return self._in_blocks(lambda p: expect_by_windows(p, psi, order), count)
         return super()._quadrature_expect(psi, order)
 
+    def _node_count(self, order: int) -> int:
+        return 2 * order
+
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        return covariance_by_windows(self, phi, psi)
+        count = self._node_count(80) * len(phi) * len(psi)
+        return self._in_blocks(lambda p: covariance_by_windows(p, phi, psi), count)

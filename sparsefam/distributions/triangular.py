@@ -43,6 +43,16 @@ class BetaLaplace(PowerDistribution):
 
     _order: ClassVar[int] = 1
 
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
     @classmethod
     def from_b(
         cls,

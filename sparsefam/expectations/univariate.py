@@ -82,17 +82,24 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
 @register_expect(SymmetricDistribution, BSpline)
 def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
-    nodes, weights = window_rule(p, psi.knots[:-1], psi.knots[1:])
-    values: Tensor = psi(nodes)
-    return (weights.unsqueeze(-1) * values).sum((0, 1))
+    def integrate(p: SymmetricDistribution) -> Tensor:
+        nodes, weights = window_rule(p, psi.knots[:-1], psi.knots[1:])
+        values: Tensor = psi(nodes)
+        return (weights.unsqueeze(-1) * values).sum((0, 1))
+
+    return p._in_blocks(integrate, p._node_count(64) * len(psi.knots) * len(psi))
 
 
 @register_expect(SymmetricDistribution, Fourier)
 def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
-    nodes, weights = p.quadrature(WAVE_ORDER)
-    require_resolved(psi, nodes, WAVE_ORDER)
-    waves = torch.cos((nodes - p.loc).unsqueeze(-1) * psi.frequencies)
-    return _fourier(p, psi, (weights.unsqueeze(-1) * waves).sum(0))
+    def amplitudes(p: SymmetricDistribution) -> Tensor:
+        nodes, weights = p.quadrature(WAVE_ORDER)
+        require_resolved(psi, nodes, WAVE_ORDER)
+        waves = torch.cos((nodes - p.loc).unsqueeze(-1) * psi.frequencies)
+        return (weights.unsqueeze(-1) * waves).sum(0)
+
+    count = p._node_count(WAVE_ORDER) * len(psi.frequencies)
+    return _fourier(p, psi, p._in_blocks(amplitudes, count))
 
 
 @register_expect(BetaGaussian, Fourier)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ __all__ = [
     "in_memory",
     "is_count",
     "require",
+    "require_integer",
+    "require_power",
     "require_scale_tril",
 ]
 
@@ -103,7 +105,7 @@ def _seen_alike(loc: Any, matrix: Any, *rest: Any) -> tuple[Tensor, ...] | None:
     shape, kind = loc.shape, loc.dtype
     if not shape[-1] or matrix.shape != shape + shape[-1:] or matrix.dtype != kind:
         return None
-    if not kind.is_floating_point or matrix.device != loc.device:
+    if kind not in _FLOATING or matrix.device != loc.device:
         return None
     # `scalar_tensor` refuses what float32 does not hold, which is infinite elsewhere.
     if any(type(x) is not float or abs(x) > _HELD for x in rest):
@@ -116,6 +118,9 @@ def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> di
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
     dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
+    if dtype not in _FLOATING:
+        names = ", ".join(arguments)
+        raise ValueError(f"{names} must be of dtype float32 or float64, got {dtype}")
     device = tensors[0].device if tensors else None
     return {name: _as_tensor(name, x, dtype, device) for name, x in arguments.items()}
 
@@ -143,6 +148,8 @@ def _as_tensor(
 ) -> Tensor:
     if isinstance(value, Tensor) and value.is_complex():
         raise ValueError(f"{name} must be real, got {value}")
+    if isinstance(value, bool) or isinstance(value, Tensor) and value.dtype == torch.bool:
+        raise ValueError(f"{name} must be a number or a tensor of numbers, got {value}")
     if isinstance(value, Tensor) and (value.dtype, value.device) == (dtype, device):
         return value
     try:
@@ -155,12 +162,14 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
     """Raise unless all of `valid` holds.
 
     As in torch.distributions the check passes through `torch.func.vmap` and is left out of a
-    compiled graph, which cannot branch on values.
+    compiled graph, which cannot branch on values, and for tensors on the meta device.
 
     Raises:
         ValueError: Naming the argument, the rule and the value.
     """
-    if not torch.compiler.is_compiling() and not torch._is_all_true(valid):
+    if torch.compiler.is_compiling() or valid.is_meta:
+        return
+    if not torch._is_all_true(valid):
         raise ValueError(f"{name} must be {rule}, got {value}")
 
 
@@ -211,6 +220,22 @@ def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
 def is_count(x: object) -> bool:
     """Whether something is a positive integer."""
     return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
+
+
+def require_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
+    """Raise ValueError unless a value is an integer from `least` to `most`."""
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    if not integral or not least <= int(value) <= most:  # type: ignore[call-overload]
+        rule = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {'' if integral else 'an integer '}{rule}, got {value!r}")
+
+
+def require_power(beta: object) -> None:
+    """Raise ValueError unless the power of an escort is None, a finite number or finite tensor."""
+    if isinstance(beta, Tensor):
+        require(torch.isfinite(beta), "beta", "finite", beta)
+    elif beta is not None and not (isinstance(beta, Real) and math.isfinite(beta)):
+        raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

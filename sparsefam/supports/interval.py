@@ -13,6 +13,8 @@ from torch.distributions.transforms import (
     identity_transform,
 )
 
+from ..numerics.arguments import broadcast_arguments, require
+
 __all__ = ["Interval", "RealLine"]
 
 
@@ -22,14 +24,18 @@ class Interval(constraints.Constraint):
     Args:
         lower: Lower ends (*batch).
         upper: Upper ends (*batch).
+
+    Raises:
+        ValueError: `lower` above `upper`, or shapes that do not broadcast.
     """
 
     is_discrete = False
     event_dim = 0
 
-    def __init__(self, lower: Tensor, upper: Tensor) -> None:
-        self.lower_bound = lower
-        self.upper_bound = upper
+    def __init__(self, lower: Tensor | float, upper: Tensor | float) -> None:
+        self.lower_bound, self.upper_bound = broadcast_arguments(lower=lower, upper=upper)
+        ordered = self.lower_bound <= self.upper_bound
+        require(ordered, "lower", "at most upper", (self.lower_bound, self.upper_bound))
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
