@@ -26,8 +26,8 @@ from .distributions import (
     TruncatedParaboloid,
 )
 from .distributions.adoption import adopted
-from .numerics.arguments import broadcasts_to, require
 from .numerics.entmax import entmax
+from .numerics.validation import broadcasts_to, require
 
 __all__ = ["rpm"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .kernels import Kernel, expansion, expansion_points, require_kernel
-from .numerics.arguments import (
+from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     cholesky_factor,

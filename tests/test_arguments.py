@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from sparsefam.numerics.arguments import (
+from sparsefam.numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     cholesky_factor,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefam.numerics.characteristic import characteristic
+from sparsefam.numerics.special import characteristic
 
 DTYPES = [torch.float32, torch.float64]
 BOUND = {torch.float32: 3e-7, torch.float64: 2e-15}

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam.bases import Polynomial
-from sparsefam.numerics.characteristic import characteristic
-from sparsefam.numerics.elliptical import elliptical_moments, radial_characteristic
+from sparsefam.numerics.ellipsoid import elliptical_moments, radial_characteristic
+from sparsefam.numerics.special import characteristic
 
 DOUBLE = torch.float64
 DTYPES = [torch.float32, DOUBLE]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Distribution
 
-from sparsefam.numerics.interval import Profile, gaussian_expectation
+from sparsefam.numerics.gaussian_interval import Profile, gaussian_expectation
 
 F32, F64 = torch.float32, torch.float64
 PROFILES = {

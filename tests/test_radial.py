@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.functional import jacobian
 
-from sparsefam.numerics.radial import ball_to_space, space_to_ball, space_to_ball_log_det
+from sparsefam.numerics.special import ball_to_space, space_to_ball, space_to_ball_log_det
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])

@@ -10,9 +10,9 @@ from scipy.special import hyp0f1, roots_genlaguerre, roots_jacobi
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam.numerics import quadrature, sphere
+from sparsefam.numerics import ellipsoid, quadrature
+from sparsefam.numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radial_rule
 from sparsefam.numerics.nesting import lies_in_ball
-from sparsefam.numerics.sphere import REPLICATES, direction_rule, radial_count, radial_rule
 
 DOUBLE = torch.float64
 SINGLE = torch.float32
@@ -159,7 +159,7 @@ def total(a: Tensor) -> Tensor:
 
 def test_rules_made_inside_a_transform_serve_outside_and_in_compiled_graphs() -> None:
     a = torch.tensor([0.3, 0.9], dtype=DOUBLE)
-    for cached in (sphere._cached, quadrature._cached):
+    for cached in (ellipsoid._cached, quadrature._cached):
         cached.cache_clear()
     slopes = torch.vmap(torch.func.grad(total))(a)
     with torch.inference_mode():

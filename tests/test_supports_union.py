@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints, transform_to
 
 from sparsefam import TruncatedParabola
-from sparsefam.supports import AnyOf, Ellipsoid, Interval, IntervalUnion, RealLine
-from sparsefam.supports.onto import OntoIntervals
+from sparsefam.supports import AnyOf, Ellipsoid, Interval, IntervalUnion, OntoIntervals, RealLine
 
 NAN, INF = math.nan, math.inf
 DOUBLE = torch.float64

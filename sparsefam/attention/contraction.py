@@ -8,9 +8,9 @@ from torch import Size, Tensor, nn
 
 from ..bases import Basis
 from ..distributions import Mixture, SparseDistribution
-from ..distributions.standardized import StandardizedDistribution
-from ..numerics.arguments import in_eager
+from ..distributions.base import StandardizedDistribution
 from ..numerics.normal_equations import blocks
+from ..numerics.validation import in_eager
 from .antiderivatives import Cells, cells_of
 from .regression import tensors_of
 from .tabled import is_parabola, tabled_contexts, tabled_slopes

@@ -9,7 +9,7 @@ from ..bases import Basis
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
-from ..numerics.arguments import require
+from ..numerics.validation import require
 from .arguments import Box
 from .inducing import ends, gaussian, locations, uniform
 from .placement import affinity, places

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ..supports import RealLine
 from .base import SparseDistribution
-from .dense import Laplace, Normal
+from .elliptical import MultivariateNormal
 from .foreign import ForeignDistribution, class_name, is_discrete
 from .foreign_line import ForeignOnLine
-from .multivariate_normal import MultivariateNormal
-from .symmetric import SymmetricDistribution
+from .normal import Laplace, Normal
+from .univariate import SymmetricDistribution
 
 __all__ = ["adopted", "cuts_of", "intervals_of", "tail_of", "whole_line"]
 

@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
-from ..numerics.copies import copied
+from ..numerics.validation import copied
 from .adoption import adopted
 from .base import SparseDistribution
 from .foreign import is_discrete, kind_of

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..numerics.edge_rule import edge_rule
+from ..numerics.ellipsoid import direction_rule
 from ..numerics.nesting import lies_in_ball
-from ..numerics.sphere import direction_rule
-from .multivariate import MultivariateBetaGaussian
+from .elliptical import MultivariateBetaGaussian
 
 __all__ = ["Ellipsoids", "cross_entropy_of_ellipsoids", "ellipsoid_in", "reach", "relative"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..supports import Interval, IntervalUnion
 from .adoption import cuts_of, intervals_of
-from .dense import Normal
+from .beta_gaussian import PowerDistribution
 from .divergence_integrands import Logs, bregman_excess, kl_excess, surprise, tsallis_excess
 from .divergence_normals import tsallis_of_normals
 from .foreign_line import ForeignOnLine
@@ -18,8 +18,8 @@ from .kernel import KernelDistribution
 from .kernel_family import KernelFamily
 from .line_integral import line_integral
 from .mixture import Mixture
-from .powers import PowerDistribution
-from .symmetric import SymmetricDistribution
+from .normal import Normal
+from .univariate import SymmetricDistribution
 
 __all__ = ["bregman_on_line", "cross_entropy", "kl_on_line", "tsallis_on_line"]
 

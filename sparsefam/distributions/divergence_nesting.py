@@ -9,11 +9,10 @@ from torch.distributions import Independent
 
 from .adoption import intervals_of
 from .divergence_ellipsoids import Ellipsoids, ellipsoid_in
+from .elliptical import MultivariateBetaGaussian, MultivariateNormal
 from .foreign import ForeignDistribution
 from .kernel import KernelDistribution
 from .mixture import Mixture
-from .multivariate import MultivariateBetaGaussian
-from .multivariate_normal import MultivariateNormal
 from .widened import widened
 
 __all__ = ["ellipsoids_of", "lies_beyond", "lies_inside"]

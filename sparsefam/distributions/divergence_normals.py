@@ -7,12 +7,11 @@ from torch import Tensor
 
 from ..numerics.deformed import expm1_ratio
 from .beta_gaussian import BetaGaussian
-from .dense import Normal
 from .divergence_ellipsoids import relative
 from .divergence_integrands import LARGEST_LOG
-from .elliptical import EllipticalDistribution
-from .multivariate_normal import MultivariateNormal
-from .symmetric import SymmetricDistribution
+from .elliptical import EllipticalDistribution, MultivariateNormal
+from .normal import Normal
+from .univariate import SymmetricDistribution
 
 __all__ = ["coordinates", "tsallis_of_normals"]
 

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..numerics.edge_rule import edge_rule
-from ..numerics.sphere import direction_rule
+from ..numerics.ellipsoid import direction_rule
 from .divergence_ellipsoids import ellipsoid_in, reach, relative
 from .divergence_integrands import Logs, bregman_gain, tsallis_excess
 from .divergence_line import bregman_on_line, tsallis_on_line
 from .divergence_normals import coordinates, tsallis_of_normals
-from .elliptical import EllipticalDistribution
+from .elliptical import EllipticalDistribution, MultivariateNormal
 from .line_integral import can_look, weighted_sum
-from .multivariate_normal import MultivariateNormal
 
 __all__ = ["bregman_of_ellipsoids", "tsallis_of_ellipsoids"]
 

@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent
 
-from ..numerics.sphere import direction_rule
+from ..numerics.ellipsoid import direction_rule
 from .adoption import intervals_of
 from .divergence_ellipsoids import cross_entropy_of_ellipsoids
 from .divergence_line import cross_entropy, kl_on_line
 from .divergence_nesting import ellipsoids_of, lies_beyond, lies_inside
 from .divergence_normals import coordinates
-from .elliptical import EllipticalDistribution
+from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
 from .kernel import KernelDistribution
 from .kernel_panels import KernelPanels
 from .mixture import Mixture
-from .multivariate import MultivariateBetaGaussian
-from .multivariate_normal import MultivariateNormal
-from .symmetric import SymmetricDistribution
+from .univariate import SymmetricDistribution
 
 __all__ = ["kl_of_vectors"]
 

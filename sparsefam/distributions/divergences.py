@@ -12,15 +12,15 @@ from torch import distributions as td
 from torch.distributions import Distribution, kl_divergence, register_kl
 
 from .base import SparseDistribution
-from .dense import Laplace, Normal
 from .divergence_arguments import CATEGORICAL, compared, require_number
 from .divergence_integrands import Logs, bregman_excess, kl_excess, tsallis_excess
 from .divergence_line import bregman_on_line, kl_on_line, tsallis_on_line
 from .divergence_rays import bregman_of_ellipsoids, tsallis_of_ellipsoids
 from .divergence_vectors import kl_of_vectors
+from .elliptical import MultivariateNormal
 from .foreign import kind_of
 from .mixture_arguments import log_weights
-from .multivariate_normal import MultivariateNormal
+from .normal import Laplace, Normal
 from .widened import widened
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]

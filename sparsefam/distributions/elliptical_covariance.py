@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..bases import Basis, Fourier, Polynomial, Stack
 from ..numerics.ball import gaussian_slopes_under_ball, gaussian_slopes_under_normal
-from ..numerics.elliptical import radial_characteristic
-from .exponents import PowerLaw
+from ..numerics.ellipsoid import radial_characteristic
+from .beta_gaussian import PowerLaw
 from .gaussian_covariance import Gaussians, gaussian_covariance, gaussians_of, waves_of_gaussians
 from .resolved_covariance import resolved_covariance
 from .wave_covariance import wave_covariance

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.copies import attributes, copied
+from ..numerics.validation import attributes, copied
 from .base import SparseDistribution
 
 __all__ = ["ForeignDistribution", "class_name", "is_discrete", "kind_of"]

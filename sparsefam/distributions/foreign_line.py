@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, Fourier
-from ..numerics.arguments import require
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import require
 from .beta_gaussian import BetaGaussian
 from .coordinate import Coordinate
 from .foreign import ForeignDistribution, class_name

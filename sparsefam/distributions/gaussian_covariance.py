@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, Fourier, GaussianRBF, Product
-from ..numerics.arguments import require
 from ..numerics.ball import gaussians_under_ball, gaussians_under_normal
+from ..numerics.validation import require
 from ..numerics.wide import mixture, tilted, wide_gaussians
-from .exponents import PowerLaw
+from .beta_gaussian import PowerLaw
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Size, Tensor
 
-from ..numerics.arguments import broadcast_arguments, require, require_power
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_power
 from ..scores import LocationScale as LocationScaleScore
 from ..scores import require_elementwise, slope_of
 from .beta_gaussian import BetaGaussian
-from .symmetric import SymmetricDistribution
+from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]
 

@@ -11,10 +11,9 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.arguments import require
+from ..numerics.validation import require
 from ..scores import LogDensity
-from ..supports import AnyOf, IntervalUnion, RealLine
-from ..supports.constraints import unnormalised
+from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .adoption import cuts_of, intervals_of, whole_line
 from .base import SparseDistribution
 from .components import Components

@@ -6,7 +6,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Categorical
 
-from ..numerics.arguments import require
+from ..numerics.validation import require
 from .components import Components
 from .finite import SparseCategorical
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, Polynomial, Stack
-from ..numerics.copies import copied
-from .symmetric import SymmetricDistribution
+from ..numerics.validation import copied
+from .univariate import SymmetricDistribution
 
 if TYPE_CHECKING:
     from .mixture import Mixture

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis
-from ..numerics.arguments import require
-from .exponents import PowerLaw
+from ..numerics.validation import require
+from .beta_gaussian import PowerLaw
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution

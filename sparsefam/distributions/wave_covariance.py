@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..bases import Fourier
-from ..numerics.elliptical import radial_characteristic
+from ..numerics.ellipsoid import radial_characteristic
 from ..numerics.wide import mixture, wide_waves
-from .exponents import PowerLaw
+from .beta_gaussian import PowerLaw
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution

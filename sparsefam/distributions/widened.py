@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent
 
-from ..numerics.copies import attributes, copied
+from ..numerics.validation import attributes, copied
 from .adoption import adopted
 from .base import SparseDistribution
+from .elliptical import MultivariateNormal
 from .foreign import class_name
 from .foreign_line import ForeignOnLine
 from .kernel import KernelDistribution
 from .kernel_family import KernelEscort
 from .mixture import Mixture
-from .multivariate_normal import MultivariateNormal
 from .once import once
 
 __all__ = ["widened"]

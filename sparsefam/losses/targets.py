@@ -13,9 +13,8 @@ from ..distributions.adoption import cuts_of
 from ..distributions.kernel import KernelDistribution
 from ..distributions.line_integral import line_integral
 from ..distributions.widened import widened
-from ..numerics.arguments import require
-from ..numerics.copies import attributes, copied
 from ..numerics.deformed import log_beta
+from ..numerics.validation import attributes, copied, require
 from ..scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Score
 
 __all__ = ["loss_of"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .arguments import difference
 from .jacobi import orthogonalize
+from .validation import difference
 
 __all__ = ["Frame", "whiten"]
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .arguments import in_eager, in_memory
 from .shared_nodes import Rows, integrate, is_available, is_fitted, pull_back
+from .validation import in_eager, in_memory
 
 __all__ = ["gaussians_on_shared_path", "shares_path"]
 

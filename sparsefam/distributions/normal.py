@@ -7,10 +7,10 @@ import torch
 from torch import Size, Tensor
 from typing_extensions import Self
 
-from ..numerics.arguments import require, require_power
+from ..numerics.validation import require, require_power
 from ..scores import AbsoluteDeviation, Quadratic
-from .standardized import StandardizedDistribution
-from .symmetric import _LOG_TAIL, SymmetricDistribution
+from .base import StandardizedDistribution
+from .univariate import _LOG_TAIL, SymmetricDistribution
 
 __all__ = ["DenseLaw", "Laplace", "Normal"]
 

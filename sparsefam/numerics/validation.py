@@ -1,21 +1,26 @@
-"""Turning what users pass into tensors that broadcast, with errors that name the argument."""
+"""Checks and conversions of arguments, copies of objects, and refused second derivatives."""
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
 
 __all__ = [
+    "REFUSAL",
+    "attributes",
+    "attributes_set",
     "broadcast_arguments",
     "broadcast_location_scale",
     "broadcasts_to",
     "cholesky_factor",
+    "copied",
     "difference",
+    "differentiable_once",
     "in_eager",
     "in_memory",
     "is_count",
@@ -23,7 +28,80 @@ __all__ = [
     "require_integer",
     "require_power",
     "require_scale_tril",
+    "without_derivative",
 ]
+
+
+_Object = TypeVar("_Object")
+
+_LISTED = torch.__version__ >= "2.12"
+
+
+def attributes(p: object) -> dict[str, Any]:
+    """Attributes of an object by name; in graphs of torch 2.11 those that `__init__` sets."""
+    held = vars(p)
+    if _LISTED or not torch.compiler.is_compiling():
+        return dict(held)
+    return {name: held[name] for name in attributes_set(type(p)) if name in held}
+
+
+def copied(p: _Object) -> _Object:
+    """A shallow copy."""
+    new = type(p).__new__(type(p))
+    for name, value in attributes(p).items():
+        vars(new)[name] = value
+    return new
+
+
+def attributes_set(kind: type) -> tuple[str, ...]:
+    """Names in the code of a class's `__init__` and its parents', among them all that it sets."""
+    makers = (vars(c).get("__init__") for c in kind.__mro__)
+    codes = (getattr(maker, "__code__", None) for maker in makers)
+    return tuple({name: None for code in codes if code for name in code.co_names})
+
+
+# What torch.compiler.assume_constant_result does, which would import the compiler.
+attributes_set.__dict__["_dynamo_marked_constant"] = True
+
+REFUSAL = (
+    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "cross-validated penalties"
+)
+
+
+def without_derivative(x: Tensor) -> Tensor:
+    """The same numbers, of which a derivative raises a RuntimeError."""
+    found: Tensor = _Refused.apply(x)
+    return found
+
+
+def differentiable_once(x: Tensor) -> Tensor:
+    """The same numbers, of whose first derivatives a derivative raises a RuntimeError."""
+    found: Tensor = _Once.apply(x)
+    return found
+
+
+class _Refused(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise RuntimeError(REFUSAL)
+
+
+class _Once(_Refused):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return without_derivative(grad)
+
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 # What float32 holds, at least.

@@ -10,17 +10,18 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.arguments import broadcast_arguments, require, require_integer
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, RealLine, finite, positive_finite
-from .local import covariance_by_windows, expect_by_windows
-from .standardized import StandardizedDistribution
+from .base import StandardizedDistribution
+from .support_quadrature import covariance_by_windows, expect_by_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["SymmetricDistribution"]
+
 
 # Mass that quadrature may leave out where a support is infinite or its tails are negligible: e^-18
 # and e^-40 are below one rounding error.

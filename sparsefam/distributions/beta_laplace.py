@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
-from .powers import PowerDistribution, SparsemaxMember
+from .beta_gaussian import PowerDistribution, SparsemaxMember
 
 __all__ = ["BetaLaplace", "Triangular"]
 

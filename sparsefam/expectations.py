@@ -1,29 +1,56 @@
-"""Closed forms for densities on the line."""
+"""Closed forms of E_p[psi], registered by the types of p and psi when this package is imported."""
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..bases import BSpline, Fourier, GaussianRBF, Polynomial
-from ..dispatch import register_expect
-from ..distributions import (
+from .bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial, Product, Stack
+from .dispatch import register_expect
+from .distributions import (
     BetaGaussian,
+    KernelDistribution,
     Laplace,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
     Normal,
+    SparseDistribution,
     SymmetricDistribution,
     Triangular,
 )
-from ..distributions.local import WAVE_ORDER, gaussians_by_windows, require_resolved, window_rule
-from ..distributions.powers import PowerDistribution
-from ..numerics.ball import gaussians_under_ball
-from ..numerics.characteristic import characteristic
-from ..numerics.interval import gaussian_expectation
-from ..numerics.shared_path import gaussians_on_shared_path, shares_path
-from .shared import damped_waves
+from .distributions.beta_gaussian import PowerDistribution
+from .distributions.gaussian_covariance import expected_gaussians, gaussians_of
+from .distributions.support_quadrature import (
+    WAVE_ORDER,
+    gaussians_by_windows,
+    require_resolved,
+    window_rule,
+)
+from .numerics.ball import gaussians_under_ball
+from .numerics.ellipsoid import elliptical_moments, radial_characteristic
+from .numerics.gaussian_interval import gaussian_expectation
+from .numerics.shared_path import gaussians_on_shared_path, shares_path
+from .numerics.special import characteristic
 
-__all__: list[str] = []
+__all__ = ["damped_waves", "stack_expectation"]
+
+
+@register_expect(SparseDistribution, Stack)
+def stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
+    """Expectations of several bases side by side."""
+    return torch.cat([p.expect(basis) for basis in psi.bases], -1)
+
+
+def damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
+    """Fourier functions at the centre, damped by the characteristic function of what is around it.
+
+    Args:
+        angles: The frequencies times the centre, (*batch, K).
+        amplitudes: The characteristic function of the density moved to zero, which is real where it
+            is symmetric, at the frequencies (*batch, K).
+    """
+    return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
 
 
 @register_expect(SymmetricDistribution, GaussianRBF)
@@ -133,3 +160,64 @@ def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tens
 def _widths(psi: GaussianRBF) -> Tensor:
     """What functions of numbers have instead of a covariance."""
     return cast(Tensor, psi.widths)
+
+
+_Elliptical = MultivariateBetaGaussian | MultivariateNormal
+
+
+@register_expect(MultivariateBetaGaussian, GaussianRBF)
+@register_expect(MultivariateNormal, GaussianRBF)
+@register_expect(MultivariateBetaGaussian, Product)
+@register_expect(MultivariateNormal, Product)
+def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
+    hills = gaussians_of(psi)
+    return NotImplemented if hills is None else expected_gaussians(p, hills)
+
+
+@register_expect(MultivariateBetaGaussian, Fourier)
+def _multivariate_beta_gaussian_fourier(p: MultivariateBetaGaussian, psi: Fourier) -> Tensor:
+    nu = p._exponent.unsqueeze(-1) + p.loc.shape[-1] / 2
+    return _elliptical_fourier(p, psi, radial_characteristic(_whitened_square(p, psi), nu))
+
+
+@register_expect(MultivariateNormal, Fourier)
+def _multivariate_normal_fourier(p: MultivariateNormal, psi: Fourier) -> Tensor:
+    return _elliptical_fourier(p, psi, torch.exp(-0.5 * _whitened_square(p, psi)))
+
+
+def _whitened_square(p: _Elliptical, psi: Fourier) -> Tensor:
+    """Squared lengths of the whitened frequencies, (*batch, K)."""
+    whitened = (p.scale_tril.unsqueeze(-3) * psi.frequencies.unsqueeze(-1)).sum(-2)
+    return whitened.square().sum(-1)
+
+
+def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Tensor:
+    return damped_waves((p.loc.unsqueeze(-2) * psi.frequencies).sum(-1), amplitudes)
+
+
+@register_expect(MultivariateBetaGaussian, Polynomial)
+def _multivariate_beta_gaussian_polynomial(p: MultivariateBetaGaussian, psi: Polynomial) -> Tensor:
+    levels = torch.arange(psi.degree // 2, dtype=p.loc.dtype, device=p.loc.device)
+    first = 2 * p._exponent.unsqueeze(-1) + (p.loc.shape[-1] + 2)
+    return _elliptical_polynomial(p, psi, 1 / (first + 2 * levels))
+
+
+@register_expect(MultivariateNormal, Polynomial)
+def _multivariate_normal_polynomial(p: MultivariateNormal, psi: Polynomial) -> Tensor:
+    return _elliptical_polynomial(p, psi, p.loc.new_ones(*p.batch_shape, psi.degree // 2))
+
+
+def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> Tensor:
+    # In float64: a moment may be in the range of float32 where those that it is made of are not.
+    loc, factor, factors = (x.double() for x in (p.loc, p.scale_tril, factors))
+    spread = (factor.unsqueeze(-2) * factor.unsqueeze(-3)).sum(-1)
+    return elliptical_moments(loc, spread, factors, psi.exponents, psi.lowered).to(p.loc.dtype)
+
+
+@register_expect(KernelDistribution, Basis)
+def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
+    panels = p.panels.for_basis(psi)
+    return p._means(p._values_of(psi, panels), panels)
+
+
+register_expect(KernelDistribution, Stack)(stack_expectation)
