@@ -22,7 +22,6 @@ __all__ = [
     "BetaGaussian",
     "PowerDistribution",
     "PowerLaw",
-    "SparsemaxMember",
     "TruncatedParabola",
     "exponent",
     "exponent_of",
@@ -149,7 +148,7 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
     C = \frac{k\,\Gamma(m + 1 + 1/k)}{2\,\Gamma(1/k)\,\Gamma(m + 1)}, \qquad
     s^{km+1} = C\,(km)^m\,\sigma^{km}, \qquad |x|^k \sim \mathrm{Beta}(1/k,\, m + 1)$$
 
-    Closed under escorts: exponent $m\beta$ on the same support.
+    Subclasses set `_order`, which is k.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
@@ -171,58 +170,36 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def _member(
-        cls,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        validate_args: bool | None,
-    ) -> Self:
-        """An instance; classes of one fixed alpha leave it out of their constructor."""
-        return cls(loc, scale, alpha, validate_args=validate_args)
-
-    @classmethod
-    def _from_score_scale(
-        cls,
-        name: str,
-        loc: Tensor | float,
-        width: Tensor | float,
-        alpha: Tensor | float,
-        validate_args: bool | None,
-    ) -> Self:
+    def _scale_of_score(
+        cls, name: str, loc: Tensor | float, width: Tensor | float, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        r"""Return loc and s for the score's own scale $\sigma$ or b, called `name` in errors."""
         loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
         require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        # A number for all where it is one.
-        m = exponent(alpha, alpha_ if isinstance(alpha, Tensor) else alpha_.new_empty(()))
+        m = exponent(alpha, alpha_)
         km = cls._order * m
         log_c = log_constant(1 / cls._order, _front(cls._order), exponent_of(alpha), m)
         log_scale = (log_c + torch.xlogy(m, positive(km)) + km * width.log()) / (km + 1)
-        return cls._member(loc, log_scale.exp(), alpha, validate_args)
+        return loc, log_scale.exp()
 
     @classmethod
-    def _from_moments(
-        cls,
-        mean: Tensor | float,
-        variance: Tensor | float,
-        alpha: Tensor | float,
-        validate_args: bool | None,
-    ) -> Self:
+    def _scale_of_variance(
+        cls, mean: Tensor | float, variance: Tensor | float, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Return loc and the half-width for a mean and a variance."""
         mean, variance, alpha_ = broadcast_arguments(mean=mean, variance=variance, alpha=alpha)
         valid = torch.isfinite(variance) & (variance > 0)
         require(valid, "variance", "positive and finite", variance)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        unit = _moment(cls._order, exponent(alpha, alpha_), 2)
-        return cls._member(mean, (variance / unit).sqrt(), alpha, validate_args)
+        return mean, (variance / _moment(cls._order, exponent(alpha, alpha_), 2)).sqrt()
 
     def _score_scale(self) -> Tensor:
-        """The inverse of `_from_score_scale`."""
+        """Return the score's own scale: the inverse of `_scale_of_score`."""
         m = positive(self._exponent)
         km = self._order * m
-        log_width = (
-            (km + 1) * self.scale.log() - self._log_constant()
-        ) / km - km.log() / self._order
-        return log_width.exp()
+        log_scale = (km + 1) * self.scale.log() - self._log_constant()
+        return torch.exp(log_scale / km - km.log() / self._order)
 
     @property
     def _shape(self) -> float:
@@ -244,35 +221,18 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return _moment(self._order, self._exponent, order)
 
     def profile(self) -> Profile | None:
-        """The standard density as a piecewise polynomial, if it is one of low degree."""
-        m = self._fixed_exponent
+        """Return the standard density as a piecewise polynomial, None if it is none of degree <= 6.
+
+        Higher degrees lose digits of float32 in `numerics.gaussian_interval`.
+        """
+        m, k = self._fixed_exponent, self._order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
-        return _profile(self._order, int(m))
-
-
-class SparsemaxMember(PowerDistribution):
-    """The member at alpha = 2, which its constructor then does not ask for."""
-
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "loc": finite,
-        "scale": positive_finite,
-    }
-
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(loc, scale, 2.0, validate_args=validate_args)
-
-    @classmethod
-    def _member(
-        cls,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        validate_args: bool | None,
-    ) -> Self:
-        return cls(loc, scale, validate_args=validate_args)
+        constant = math.exp(_log_gamma_ratio(m + 1, 1 / k) + _front(k))
+        coefficients = [0.0] * (k * int(m) + 1)
+        for j in range(int(m) + 1):
+            coefficients[k * j] = constant * math.comb(int(m), j) * (-1) ** j
+        return Profile(tuple(coefficients))
 
 
 def _front(order: int) -> float:
@@ -285,15 +245,6 @@ def _moment(order: int, m: Tensor, power: int) -> Tensor:
     for j in range(power // order):
         total = total * (1 / order + j) / (1 / order + m + 1 + j)
     return total
-
-
-def _profile(order: int, m: int) -> Profile:
-    inverse = 1 / order
-    constant = order * math.gamma(m + 1 + inverse) / (2 * math.gamma(inverse) * math.gamma(m + 1))
-    coefficients = [0.0] * (order * m + 1)
-    for j in range(m + 1):
-        coefficients[order * j] = constant * math.comb(m, j) * (-1) ** j
-    return Profile(tuple(coefficients))
 
 
 class BetaGaussian(PowerDistribution):
@@ -349,7 +300,8 @@ class BetaGaussian(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         r"""From the score's own scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$."""
-        return cls._from_score_scale("sigma", loc, sigma, alpha, validate_args)
+        scales = cls._scale_of_score("sigma", loc, sigma, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -361,7 +313,8 @@ class BetaGaussian(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         """From mean and variance."""
-        return cls._from_moments(mean, variance, alpha, validate_args)
+        scales = cls._scale_of_variance(mean, variance, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_canonical(
@@ -377,8 +330,7 @@ class BetaGaussian(PowerDistribution):
         Raises:
             ValueError: `theta2` not negative.
         """
-        loc, sigma = _score_of(theta1, theta2)
-        return cls._from_score_scale("sigma", loc, sigma, alpha, validate_args)
+        return cls.from_sigma(*_score_of(theta1, theta2), alpha, validate_args=validate_args)
 
     @property
     def sigma(self) -> Tensor:
@@ -448,7 +400,7 @@ class BetaGaussian(PowerDistribution):
         return x
 
 
-class TruncatedParabola(SparsemaxMember, BetaGaussian):
+class TruncatedParabola(BetaGaussian):
     r"""Parabola clipped at zero: the sparsemax counterpart of the normal.
 
     $$p(t) = \frac{3}{4s}\,(1 - x^2)_+, \qquad x = (t - \mu)/s$$
@@ -472,27 +424,36 @@ class TruncatedParabola(SparsemaxMember, BetaGaussian):
         tensor(0.2000)
     """
 
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite,
+        "scale": positive_finite,
+    }
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(loc, scale, 2.0, validate_args=validate_args)
+
     @classmethod
     def from_sigma(  # type: ignore[override]
         cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         r"""From the score's own scale, TP(t; mu, sigma^2) of the paper: $s^3 = 3\sigma^2/2$."""
-        return cls._from_score_scale("sigma", loc, sigma, 2.0, validate_args)
+        return cls(*cls._scale_of_score("sigma", loc, sigma, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_moments(  # type: ignore[override]
         cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         """From mean and variance: $s^2 = 5$ variance."""
-        return cls._from_moments(mean, variance, 2.0, validate_args)
+        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_canonical(  # type: ignore[override]
         cls, theta1: Tensor | float, theta2: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         r"""From $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the coefficients of f on $[t, t^2]$."""
-        loc, sigma = _score_of(theta1, theta2)
-        return cls._from_score_scale("sigma", loc, sigma, 2.0, validate_args)
+        return cls.from_sigma(*_score_of(theta1, theta2), validate_args=validate_args)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         side = torch.where(x < 0, 1 + x, 1 - x)

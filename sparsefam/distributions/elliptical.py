@@ -389,13 +389,6 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         EllipticalDistribution.__init__(self, loc, scale_tril, alpha, validate_args=validate_args)
 
     @classmethod
-    def _member(
-        cls, loc: Tensor, scale_tril: Tensor, alpha: Tensor | float, validate_args: bool | None
-    ) -> Self:
-        """An instance; classes of one fixed alpha leave it out of their constructor."""
-        return cls(loc, scale_tril, alpha, validate_args=validate_args)
-
-    @classmethod
     def from_sigma(
         cls,
         loc: Tensor,
@@ -411,7 +404,7 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         """
         loc, sigma, _ = broadcast_location_scale(loc=loc, sigma=sigma, alpha=alpha)
         tril = cholesky_factor("sigma", sigma)
-        return cls._from_sigma_tril(loc, tril, alpha, validate_args)
+        return cls(*cls._scale_of_score(loc, tril, alpha), alpha, validate_args=validate_args)
 
     @classmethod
     def from_sigma_tril(
@@ -427,7 +420,8 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         Raises:
             ValueError: `sigma_tril` (*batch, D, D) not a lower-triangular factor.
         """
-        return cls._from_sigma_tril(loc, sigma_tril, alpha, validate_args)
+        scales = cls._scale_of_score(loc, sigma_tril, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -443,7 +437,8 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         Raises:
             ValueError: `covariance_matrix` not symmetric and positive definite.
         """
-        return cls._from_moments(mean, covariance_matrix, alpha, validate_args)
+        scales = cls._scale_of_covariance(mean, covariance_matrix, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_canonical(
@@ -459,12 +454,12 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         Raises:
             ValueError: `theta2` (*batch, D, D) not symmetric and negative definite.
         """
-        return cls._from_sigma_tril(*canonical_score(theta1, theta2), alpha, validate_args)
+        scales = cls._scale_of_score(*canonical_score(theta1, theta2), alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
-    @classmethod
-    def _from_sigma_tril(
-        cls, loc: Tensor, tril: Tensor, alpha: Tensor | float, validate_args: bool | None
-    ) -> Self:
+    @staticmethod
+    def _scale_of_score(loc: Tensor, tril: Tensor, alpha: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Return loc and scale_tril for the lower factor of the score's matrix."""
         loc, tril, alpha_ = broadcast_location_scale(loc=loc, sigma_tril=tril, alpha=alpha)
         require_scale_tril("sigma_tril", tril)
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
@@ -472,19 +467,20 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         log_c = log_constant(dim / 2, _front(dim), exponent_of(alpha), m)
         log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_radius = (log_c + torch.xlogy(m, positive(2 * m)) - log_det) / (2 * m + dim)
-        return cls._member(loc, log_radius.exp()[..., None, None] * tril, alpha, validate_args)
+        return loc, log_radius.exp()[..., None, None] * tril
 
-    @classmethod
-    def _from_moments(
-        cls, mean: Tensor, covariance: Tensor, alpha: Tensor | float, validate_args: bool | None
-    ) -> Self:
+    @staticmethod
+    def _scale_of_covariance(
+        mean: Tensor, covariance: Tensor, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Return loc and scale_tril for a mean and a covariance matrix."""
         mean, covariance, alpha_ = broadcast_location_scale(
             mean=mean, covariance_matrix=covariance, alpha=alpha
         )
         require(alpha_ > 1, "alpha", "greater than 1", alpha)
         total = mean.shape[-1] + 2 + 2 * exponent(alpha, alpha_)
         tril = cholesky_factor("covariance_matrix", covariance)
-        return cls._member(mean, total.sqrt()[..., None, None] * tril, alpha, validate_args)
+        return mean, total.sqrt()[..., None, None] * tril
 
     @property
     def sigma_tril(self) -> Tensor:
@@ -628,39 +624,36 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
         super().__init__(loc, scale_tril, 2.0, validate_args=validate_args)
 
     @classmethod
-    def _member(
-        cls, loc: Tensor, scale_tril: Tensor, alpha: Tensor | float, validate_args: bool | None
-    ) -> Self:
-        return cls(loc, scale_tril, validate_args=validate_args)
-
-    @classmethod
     def from_sigma(  # type: ignore[override]
         cls, loc: Tensor, sigma: Tensor, *, validate_args: bool | None = None
     ) -> Self:
         r"""From the score's matrix $\Sigma$ (*batch, D, D), TP(t; mu, Sigma) of the paper."""
         loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
-        return cls._from_sigma_tril(loc, cholesky_factor("sigma", sigma), 2.0, validate_args)
+        scales = cls._scale_of_score(loc, cholesky_factor("sigma", sigma), 2.0)
+        return cls(*scales, validate_args=validate_args)
 
     @classmethod
     def from_sigma_tril(  # type: ignore[override]
         cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
     ) -> Self:
         r"""From the lower factor of the score's matrix, $\Sigma = S S^\top$."""
-        return cls._from_sigma_tril(loc, sigma_tril, 2.0, validate_args)
+        return cls(*cls._scale_of_score(loc, sigma_tril, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_moments(  # type: ignore[override]
         cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
     ) -> Self:
         """From mean (*batch, D) and covariance matrix: $L L' = (D + 4)$ covariance."""
-        return cls._from_moments(mean, covariance_matrix, 2.0, validate_args)
+        scales = cls._scale_of_covariance(mean, covariance_matrix, 2.0)
+        return cls(*scales, validate_args=validate_args)
 
     @classmethod
     def from_canonical(  # type: ignore[override]
         cls, theta1: Tensor, theta2: Tensor, *, validate_args: bool | None = None
     ) -> Self:
         r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients."""
-        return cls._from_sigma_tril(*canonical_score(theta1, theta2), 2.0, validate_args)
+        scales = cls._scale_of_score(*canonical_score(theta1, theta2), 2.0)
+        return cls(*scales, validate_args=validate_args)
 
 
 # The exponent from which on the radii of a beta-Gaussian are those of a normal to rounding.
