@@ -17,6 +17,7 @@ __all__ = [
     "REPLICATES",
     "direction_rule",
     "elliptical_moments",
+    "orthogonalize",
     "radial_characteristic",
     "radial_count",
     "radial_rule",
@@ -107,6 +108,21 @@ _TABLE = 32
 
 _Numbers = NDArray[np.float64]
 _Array = TypeVar("_Array", Tensor, _Numbers)
+
+
+def orthogonalize(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the right singular vectors V (*batch, D, D) of a matrix and its singular values.
+
+    Gradients do not flow through V: results must not depend on the order of the vectors.
+
+    Args:
+        matrix: (*batch, R, D).
+    """
+    if matrix.shape[-1] == 1:
+        lengths = torch.linalg.vector_norm(matrix, dim=-2)
+        return torch.ones_like(lengths).unsqueeze(-1), lengths
+    _, lengths, rotation = torch.linalg.svd(matrix, full_matrices=False)
+    return rotation.mT, lengths
 
 
 def radial_count(dim: int, order: int) -> int:
@@ -248,10 +264,10 @@ def _sphere(order: int) -> _Numbers:
 
 
 def _tight_frame(dim: int, order: int, seed: int) -> _Numbers:
-    """A shifted Kronecker sequence on the sphere with its opposites, second moments made exact.
+    """Return a shifted Kronecker sequence on the sphere with its opposites, exact to degree 3.
 
-    The latter, by Procrustes' alternation, takes 10 to 1000 times the error of Gaussians away;
-    Sobol's points would do as well as these.
+    Procrustes' alternation makes the second moments exact, which divides the error of Gaussians by
+    10 to 1000. Scrambled Sobol points have errors 1.1 to 1.5 times as large.
     """
     count = 2 ** math.ceil(math.log2(max(2 * order, 8 * dim)))
     ratio = 2.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .jacobi import orthogonalize
+from .ellipsoid import orthogonalize
 from .validation import difference
 
 __all__ = ["Frame", "whiten"]

@@ -8,14 +8,12 @@ by parts, $\partial_{scale} R_{f,n} = scale\, R_{q,n+2}$ with the *flux*
 $q(x) = \int_{|x|}^1 v f(v)\,dv$, again an even piecewise polynomial.
 
 Where the support is wide against the Gaussian ($scale \ge 2.5\,w$) the integral has a closed form
-(`numerics.smoothing`), in which one edge is enough where the other is far; where it is narrow,
-Gauss-Legendre. Each alone loses every digit at the other end.
+(`smoothed`); where it is narrow, Gauss-Legendre. Each alone loses every digit at the other end.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -95,7 +93,7 @@ class _Powers(dict[int, Tensor]):
 
 
 def smoothed(
-    distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, wanted: Wanted, both: bool
+    distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, wanted: Wanted
 ) -> list[Tensor]:
     r"""$\int f(x)\,\varphi^{(n)}((scale\,x - distance)/width)\,dx$ for each (f, n), scale > width.
 
@@ -111,7 +109,6 @@ def smoothed(
         scale: Half-width of the support; of fewer numbers than the distance, if they repeat.
         width: That of the Gaussian, likewise.
         wanted: Functions and orders of derivatives.
-        both: Whether the edge at -1 is so near that it is to be seen.
     """
     ratio = width / scale
     powers = _Powers(ratio)
@@ -124,7 +121,7 @@ def smoothed(
         jumps = [(-1.0) ** d * x for d, x in enumerate(profile.derivatives_at(1.0))]
         gauss, _ = _terms(jumps, n, parts, powers)
         values.append(_sum(near, y, gauss, _horner(_heat(profile, n, powers), b)))
-    breaks = [((distance + scale) / width, 1.0)] if both else []
+    breaks = [((distance + scale) / width, 1.0)]
     breaks += [(distance / width, 0.0)] if wanted[0][0].kinked else []
     for away, place in breaks:
         far, y = _normal(away)
@@ -369,36 +366,27 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
     """Each (distance, its rounding, scale, width) by the formula that is exact there."""
     distance, lost, scale, width = pairs
     wide = scale >= _SWITCH * width
-    if torch.compiler.is_compiling() or distance.device.type != "cpu":
+    everywhere = torch.compiler.is_compiling() or distance.device.type != "cpu"
+    if everywhere or not distance.dim():
         safe = torch.where(wide, scale, _SWITCH * width)
-        closed = smoothed(distance, lost, safe, width, wanted, both=True)
+        closed = smoothed(distance, lost, safe, width, wanted)
         nodes = _quadrature(distance, lost, torch.where(wide, width, scale), width, wanted)
         return [torch.where(wide, a, b) for a, b in zip(closed, nodes, strict=True)]
-    # On the CPU, finding out which pairs are which costs less than computing both.
-    far = unseen(distance)
-    wider = scale >= far * width
-    methods: list[tuple[Tensor, Callable[..., list[Tensor]]]] = [
-        (wider, partial(smoothed, both=False)),
-        (wide & ~wider, partial(smoothed, both=True)),
-    ]
-    if not bool(wide.all()):
-        # Most functions lie outside of a narrow support; what is NaN is not among them.
-        outside = distance >= scale + (far + 1) * width
-        methods.append((~wide & ~outside, _quadrature))
-    for mask, method in methods:
-        if bool(mask.all()):
-            return method(*pairs, wanted=wanted)
+    # On the CPU, gathering the pairs of each regime costs less than computing both for all.
+    if bool(wide.all()):
+        return smoothed(*pairs, wanted)
+    # Most functions lie outside of a narrow support. NaN does not.
+    outside = distance >= scale + (unseen(distance) + 1) * width
     values = [torch.zeros_like(distance) for _ in wanted]
-    for mask, method in methods:
-        if bool(mask.any()):
-            places, rows = _rows(mask, pairs)
-            for value, part in zip(values, method(*rows, wanted=wanted), strict=True):
-                value[places] = part
+    for mask, method in ((wide, smoothed), (~wide & ~outside, _quadrature)):
+        places, rows = _rows(mask, pairs)
+        for value, part in zip(values, method(*rows, wanted), strict=True):
+            value[places] = part
     return values
 
 
 def _rows(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-    """Where a mask is true and what is there: whole rows if it does not tell pairs in one apart."""
+    """Return where a mask is true, and what is there: whole rows if the mask is the same in each."""
     shape = pairs[0].shape
     if mask.shape[-1] > 1:
         places = mask.expand(shape).nonzero(as_tuple=True)

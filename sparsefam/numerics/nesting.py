@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .jacobi import orthogonalize
+from .ellipsoid import orthogonalize
 
 __all__ = ["lies_in_ball"]
 
