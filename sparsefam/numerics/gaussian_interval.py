@@ -379,14 +379,15 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
     outside = distance >= scale + (unseen(distance) + 1) * width
     values = [torch.zeros_like(distance) for _ in wanted]
     for mask, method in ((wide, smoothed), (~wide & ~outside, _quadrature)):
-        places, rows = _rows(mask, pairs)
-        for value, part in zip(values, method(*rows, wanted), strict=True):
+        places, (distance, lost, scale, width) = _rows(mask, pairs)
+        found = method(distance, lost, scale, width, wanted)
+        for value, part in zip(values, found, strict=True):
             value[places] = part
     return values
 
 
 def _rows(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-    """Return where a mask is true, and what is there: whole rows if the mask is the same in each."""
+    """Return where a mask is true, and what is there: whole rows if it has one column."""
     shape = pairs[0].shape
     if mask.shape[-1] > 1:
         places = mask.expand(shape).nonzero(as_tuple=True)
