@@ -165,21 +165,6 @@ def test_derivatives_of_two_orders(name: str) -> None:
     assert gradgradcheck(evaluate, inputs)
 
 
-@every_profile
-def test_third_derivative(name: str) -> None:
-    loc = torch.tensor([0.3, 0.7], dtype=F64, requires_grad=True)
-
-    def curvature(loc: Tensor) -> Tensor:
-        scale, center = loc.new_tensor([0.5, 2.0]), loc.new_tensor([0.8, 1.9])
-        value = gaussian_expectation(
-            loc, scale, center, loc.new_tensor(0.4), Profile(PROFILES[name])
-        )
-        (slope,) = torch.autograd.grad(value.sum(), loc, create_graph=True)
-        return torch.autograd.grad(slope.sum(), loc, create_graph=True)[0]
-
-    assert gradcheck(curvature, (loc,))
-
-
 def test_gradients_have_the_shapes_of_what_was_broadcast() -> None:
     inputs = [
         torch.rand(shape, dtype=F64).add(0.5).requires_grad_()
