@@ -1,4 +1,4 @@
-"""The contract of every density here: what a user may ask, and what follows from what."""
+"""Base classes of densities: the interface, and what follows from a standardized density."""
 
 import math
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class SparseDistribution(TorchDistribution):
     r"""A density that may be exactly zero; a torch and a Pyro distribution at once.
 
     A subclass names its parameters in `arg_constraints`, stores them as attributes broadcast to
-    the batch shape, and implements `support`, `log_prob`, `rsample`, `quadrature` and what it
-    knows in closed form. Everything else follows from those here.
+    the batch shape, and implements `support`, `log_prob`, `rsample`, `quadrature` and its closed
+    forms. The base class derives the rest.
 
-    Off the support `log_prob` is -inf and its gradient zero. Validation of a value therefore asks
-    for a fitting shape and real numbers, not for membership: mixtures and losses need the -inf.
+    Off the support `log_prob` is -inf with zero gradient. Validation of a value therefore checks
+    its shape and that it is real, but not whether it lies in the support.
 
     Attributes:
         alpha: Entropic index of the prediction map that this density solves (*batch).
@@ -37,7 +37,7 @@ class SparseDistribution(TorchDistribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # Attributes that are computed anew when the batch expands.
+    # Cached attributes to drop when the batch expands.
     _per_batch: ClassVar[tuple[str, ...]] = ()
     alpha: Tensor
 
@@ -57,7 +57,7 @@ class SparseDistribution(TorchDistribution):
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch, *event) without gradients."""
-        # torch.jit replays what was recorded under no_grad as if it had not been.
+        # Detached, as torch.jit ignores no_grad when it replays a trace.
         return super().sample(sample_shape).detach()
 
     def prob(self, value: Tensor) -> Tensor:
@@ -93,13 +93,13 @@ class SparseDistribution(TorchDistribution):
     def expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         r"""Expectation $E_p[\psi(t)]$, differentiable in the parameters of p and of psi.
 
-        A registered closed form serves if there is one (`sparsefam.register_expect`); else
-        `quadrature` on the support.
+        Uses the closed form registered for the types of p and psi (`sparsefam.register_expect`) if
+        there is one, else `quadrature` on the support.
 
         Args:
             psi: A basis, or any callable from locations (Q, *batch, *event) to (Q, *batch, *shape).
-            order: Quadrature order, where there is no closed form. A function much narrower than
-                the support needs more.
+            order: Quadrature order if there is no closed form. Functions much narrower than the
+                support need a higher order.
 
         Returns:
             (*batch, N) for a basis, (*batch, *shape) for a callable.
@@ -122,14 +122,14 @@ class SparseDistribution(TorchDistribution):
     def _quadrature_values(
         self, psi: Callable[[Tensor], Tensor], order: int
     ) -> tuple[Tensor, Tensor]:
-        """Weights and psi at the nodes, (Q, *batch, *shape) when they are multiplied."""
+        """Return weights and values of psi at the nodes, which multiply to (Q, *batch, *shape)."""
         return self._values_at(psi, *self.quadrature(order))
 
     @staticmethod
     def _values_at(
         psi: Callable[[Tensor], Tensor], nodes: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Weights and psi at given nodes, ready to be multiplied."""
+        """Return weights, reshaped to multiply values of psi, and these values."""
         values = psi(nodes)
         if not isinstance(values, Tensor):
             raise ValueError(f"psi must map locations to a tensor of values, got {values!r}")
@@ -197,7 +197,7 @@ class SparseDistribution(TorchDistribution):
     def expand(
         self, batch_shape: _size, _instance: "SparseDistribution | None" = None
     ) -> "SparseDistribution":
-        """The same density with its batch expanded to `batch_shape`, without copying."""
+        """Return the same density with its batch expanded to `batch_shape`, without copying."""
         shape = Size(batch_shape)
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
 
@@ -237,7 +237,7 @@ class SparseDistribution(TorchDistribution):
         require(~torch.isnan(value), "value", "real", value)
 
     def _fits(self, shape: Size) -> bool:
-        """Whether values of a shape broadcast with the batch; slower than to see that they do."""
+        """Return whether values of a shape broadcast with the batch."""
         try:
             torch.broadcast_shapes(shape, self.batch_shape + self.event_shape)
         except RuntimeError:
@@ -246,7 +246,7 @@ class SparseDistribution(TorchDistribution):
 
     @property
     def _validation(self) -> bool | None:
-        """What the user asked of `validate_args`, to hand on to a derived density."""
+        """`validate_args` as the user gave it, for densities derived from this one."""
         return self.__dict__.get("_validate_args")
 
 
@@ -374,7 +374,7 @@ class StandardizedDistribution(SparseDistribution):
         power = 2 - self.alpha if beta is None else beta
         log_norm = self._log_power_integral(power) + (1 - power) * self._log_det()
         norm = torch.exp(log_norm)[..., None, None]
-        # An infinite value has a zero gradient, which a product with it would make NaN.
+        # Infinite values get a zero gradient; that of the product would be NaN.
         found = (norm * covariance).detach()
         finite = found.isfinite()
         product = torch.where(finite, norm, 1.0) * torch.where(finite, covariance, 0.0)

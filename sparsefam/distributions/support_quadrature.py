@@ -49,7 +49,7 @@ def _unit(p: "SymmetricDistribution") -> Tensor:
 
 
 def units_of(p: "SymmetricDistribution", psi: Basis, first: Tensor) -> Tensor:
-    """What `centred` leaves out of each function times `first` (*batch): a constant (*batch, N).
+    """Return the units (*batch, N) of `centred` functions, times a constant `first` (*batch).
 
     A power of t is centred in powers of the larger of loc and scale, as those of t itself may
     overflow where its covariance does not.
@@ -89,7 +89,7 @@ def _one_less_cosine(phase: Tensor) -> Tensor:
 def _mean_dip(
     p: "SymmetricDistribution", turn: Tensor, cos: Tensor, sin: Tensor, means: Tensor
 ) -> Tensor:
-    """E[1 - cos(turn x)], of which the mean of the cosine keeps few digits where it is small."""
+    """Return E[1 - cos(turn x)] without cancellation where it is small."""
     nodes, weights = (y.unsqueeze(-1) for y in p._standard_rule(64))
     small = turn.abs() < 1
     direct = (weights * _one_less_cosine(nodes * torch.where(small, turn, 0.0))).sum(0)
@@ -132,9 +132,9 @@ def _window_nodes(
     breaks: Tensor | None,
     order: int = 64,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes t, the same nodes as x = (t - loc)/scale, and the weights of `window_rule`.
+    """Return nodes t, the same nodes as x = (t - loc)/scale, and the weights of `window_rule`.
 
-    Where the support is narrow t has few digits of x, and where a window is, x has few of t.
+    Both are needed: t resolves x poorly if the support is narrow, x resolves t if a window is.
     """
     lower, upper = _pieces(lower, upper, breaks, p.loc.dim())
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
@@ -159,7 +159,7 @@ def _window_nodes(
 def _pieces(
     lower: Tensor, upper: Tensor, breaks: Tensor | None, dims: int
 ) -> tuple[Tensor, Tensor]:
-    """Ends (pieces, *windows, *ones) of windows cut at breaks, crossed where a piece is empty."""
+    """Cut windows at breaks: ends (pieces, *windows, *ones), lower above upper if empty."""
     if breaks is None:
         breaks = lower.new_empty(0)
     left, right = (
@@ -174,7 +174,7 @@ def _pieces(
 
 
 def _end(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> tuple[Tensor, ...]:
-    """One end of windows as x and t, moved to the support, and whether t is what it was."""
+    """Return an end of windows as x and t, clipped to the support, and whether it was inside."""
     offset = end - p.loc
     inside = offset.abs() < reach * p.scale
     # Moved before the division, whose derivative overflows far away.
@@ -184,7 +184,7 @@ def _end(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> tuple[Tensor
 
 
 def _within(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """t moved off the ends, where rounding may have put it and a function may jump."""
+    """Move t strictly inside its window, as functions may jump at the ends."""
     lower, upper = lower.detach(), upper.detach()
     first, last = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
     moved = torch.minimum(torch.maximum(t.detach(), first), last)
@@ -225,7 +225,7 @@ def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> T
 
 
 def _common_window(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[tuple[Tensor, ...]]:
-    """Ends and middle, each as (x, z), of where the density and the Gaussian both are.
+    """Return ends and middle, each as (x, z), of the overlap of the density and the Gaussian.
 
     Both coordinates of a point are chosen by one condition: chosen apart, at a tie they would
     hand half a derivative each to different points.
@@ -284,14 +284,14 @@ def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
 
 
 def _covers(p: "SymmetricDistribution", lower: Tensor, upper: Tensor) -> Tensor:
-    """Whether each window (*windows) holds the whole support, (*windows, *batch)."""
+    """Return whether each window (*windows) covers the support, (*windows, *batch)."""
     first, last = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in (lower, upper))
     half = p._reach() * p.scale
     return (first <= p.loc - half) & (p.loc + half <= last)
 
 
 def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]:
-    """Where the products of Gaussians are, which is less than where both of them are, (M, N)."""
+    """Return the windows (M, N) of products of Gaussians, narrower than those of the factors."""
     first, last = (x.unsqueeze(-1) for x in _reach(phi))
     a, b = torch.as_tensor(phi.widths).expand_as(phi.centers), torch.as_tensor(psi.widths)
     total = torch.hypot(a.unsqueeze(-1), b)
@@ -301,7 +301,7 @@ def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]
 
 
 def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
-    """Covariance of two bases without windows."""
+    """Return the covariance of two bases without windows."""
     everywhere = p.loc.new_tensor(math.inf)
     breaks = Stack(phi, psi).breaks
     t, x, weights = _window_nodes(p, -everywhere, everywhere, breaks, WAVE_ORDER)
@@ -314,7 +314,7 @@ def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
 
 
 def _on_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
-    """Covariance of a basis without windows and one with them."""
+    """Return the covariance of a basis without windows and one with windows."""
     lower, upper = _reach(psi)
     t, x, weights = _window_nodes(p, lower, upper, Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
@@ -348,5 +348,5 @@ def _reach(psi: Basis) -> tuple[Tensor, Tensor]:
 
 
 def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
-    """Values of the j-th function at the nodes of index j along `axis`."""
+    """Evaluate the j-th function at the nodes with index j along `axis`."""
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)

@@ -1,4 +1,4 @@
-"""Symmetric densities of one dimension, written once for x = (t - loc)/scale."""
+"""Base class of symmetric location-scale families on the line, in x = (t - loc)/scale."""
 
 import math
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["SymmetricDistribution"]
 
 
-# Mass that quadrature may leave out where a support is infinite or its tails are negligible: e^-18
-# and e^-40 are below one rounding error.
+# Minus the log of the mass that quadrature leaves out in infinite or negligible tails: e^-18 and
+# e^-40 are below one rounding error.
 _LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 
 
@@ -60,18 +60,18 @@ class SymmetricDistribution(StandardizedDistribution):
         self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
         torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
 
-    # What a subclass knows about its standard form.
+    # Hooks of subclasses, in terms of x.
 
     def _edge(self) -> Tensor | float:
         """Half-width of the support of x; infinite if it is the line."""
         return 1.0
 
     def _reach(self) -> Tensor | float:
-        """Half-width of x that holds all mass but a rounding error, inside the support."""
+        """Half-width of the truncated domain of quadrature, which leaves out one rounding error."""
         return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        """Distribution function of x inside the support, with the digits of the lower tail."""
+        """Return the cdf of x inside the support, relatively accurate in the lower tail."""
         share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
         width = (self._reach() - size).clamp_min(0)
@@ -113,7 +113,7 @@ class SymmetricDistribution(StandardizedDistribution):
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
 
-    # What follows from it.
+    # Derived from the hooks.
 
     def _standard_rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Quadrature nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
@@ -126,9 +126,9 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """x = (value - loc)/scale with points off the support moved to 0, and which are inside."""
+        """Return x = (value - loc)/scale, 0 off the support, and whether it is in the support."""
         inside = ((value - self.loc) / self.scale).abs() < self._edge()
-        # Moved before the division, whose derivative overflows far away.
+        # Replaced before the division, whose derivative overflows far away.
         return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)

@@ -5,7 +5,7 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
-import scipy  # whose parts load when they are asked for: importing this package stays quick
+import scipy  # loads its submodules lazily, which keeps `import sparsefam` quick
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -83,13 +83,13 @@ def elliptical_moments(
 
 
 def _times(left: Tensor, right: Tensor) -> Tensor:
-    """The product, in which zero times infinity is zero."""
+    """Multiply; zero times infinity is zero."""
     none = ((left == 0) & right.isinf()) | ((right == 0) & left.isinf())
     return torch.where(none, 0.0, left) * torch.where(none, 0.0, right)
 
 
 def _degree_ends(count: int, ndim: int) -> list[int]:
-    """Where the monomials of total degree 0, 1, ... begin, and where the last ones end."""
+    """Return the index of the first monomial of each total degree, and their number."""
     ends = [0]
     while ends[-1] < count:
         ends.append(math.comb(len(ends) - 1 + ndim, ndim))
@@ -126,7 +126,7 @@ def orthogonalize(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def radial_count(dim: int, order: int) -> int:
-    """Nodes in radius that go with `direction_rule(dim, order)`."""
+    """Return the number of radii that matches `direction_rule(dim, order)`."""
     return order // (4 if dim <= _PRODUCT_DIM else 8) + 1
 
 
@@ -189,7 +189,7 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
 
 
 def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The polynomial of the highest degree at y, its slope, the sum of squares of the others."""
+    """Evaluate the last polynomial and its slope, and the sum of squares of the earlier ones."""
     value, slope = torch.ones_like(y), torch.zeros_like(y)
     last = last_slope = squares = torch.zeros_like(y)
     below = torch.zeros_like(spread[0])
@@ -202,7 +202,7 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
 
 
 def _start(count: int, dim: int, m: Tensor) -> Tensor:
-    """Close to the roots (count, *batch), from a table over all exponents."""
+    """Return approximate roots (count, *batch) from a table over all exponents."""
     table = _rule("roots", dim, count, m.dtype, m.device)
     middle = 2 * count + dim / 2
     x = (m - middle) / (m + middle)
@@ -211,8 +211,7 @@ def _start(count: int, dim: int, m: Tensor) -> Tensor:
     return ((waves @ table).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
 
 
-# What is cached, in numpy: whatever mode of torch is active when it is first asked for, it is made
-# of plain numbers.
+# Tables are made in numpy, independent of torch's active mode, and cached.
 
 
 def _roots(dim: int, count: int) -> _Numbers:
@@ -298,7 +297,7 @@ def _cached(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.de
 
 @torch.library.custom_op("sparsefam::ball_rule", mutates_args=())
 def _opaque(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers as one call in a compiled graph, which cannot trace how they are made."""
+    """Return a table by one custom operator, as a compiled graph cannot trace numpy."""
     return _cached(kind, dim, size, dtype, device).clone()
 
 

@@ -132,7 +132,7 @@ def smoothed(
 
 
 def _jumps(profile: Profile, place: float) -> list[float]:
-    """Of the derivatives at a break to the left: at zero, or at minus one."""
+    """Return the jumps of all derivatives at the break 0, or at -1 if `place` is 1."""
     found = profile.derivatives_at(place)
     if place:
         return [-x for x in found]
@@ -140,19 +140,19 @@ def _jumps(profile: Profile, place: float) -> list[float]:
 
 
 def tail_end(x: Tensor) -> float:
-    """How many widths from its centre a Gaussian is 0."""
+    """Return the number of widths from its centre beyond which a Gaussian is set to 0."""
     return _ENDS.get(x.dtype, _ENDS[torch.float64])
 
 
 def unseen(x: Tensor) -> float:
-    """How many widths from its centre a Gaussian is nothing beside its peak."""
+    """Return the number of widths beyond which a Gaussian is negligible beside its peak."""
     # exp(-y^2/2) is 7e-10 at 6.5 and 3e-20 at 9.5: less than a hundredth of a rounding error of
     # the peak, so that many tails together stay below one.
     return 9.5 if torch.finfo(x.dtype).eps < 1e-12 else 6.5
 
 
 def _normal(y: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Twice the normal density, twice the mass beyond y, and y where there is a density."""
+    """Return twice the normal density, twice the mass beyond y, and y clipped to the tails."""
     end, tiny = tail_end(y), _TINY.get(y.dtype, 1e-290)
     y = y.clamp(-end, end)
     gauss = torch.addcmul(y.new_full((), _LOG_PEAK), y, y, value=-0.5).exp_()
@@ -161,7 +161,7 @@ def _normal(y: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
 
 
 def _sum(normal: tuple[Tensor, Tensor], y: Tensor, gauss: _Terms, tail: Tensor | None) -> Tensor:
-    """Density and tail, times a polynomial in y and a factor that is known."""
+    """Return density times a polynomial in y plus tail times a known factor."""
     density, beyond = normal
     factor = _horner(gauss, y)
     if factor is None:
@@ -233,8 +233,7 @@ def _combined(a: list[float], b: list[float], factor: float) -> list[float]:
 # scale / width at which the closed form takes over, and the nodes that reach it from below.
 _SWITCH = 2.5
 _NODES = {torch.float32: 14, torch.float64: 30}
-# Pairs at a time on the CPU, so that one step's memory is there for the next: fresh pages from the
-# system cost more than what is computed in them.
+# Pairs in a block on the CPU: reusing memory is quicker than fresh pages from the system.
 _AT_ONCE = 1 << 18
 
 
@@ -255,7 +254,7 @@ def gaussian_expectation(
 
 
 class _Expectation(torch.autograd.Function):
-    """R_{f,n}; of the size of pairs, nothing is kept for backward but made there."""
+    """R_{f,n}; backward recomputes instead of saving tensors of the size of all pairs."""
 
     @staticmethod
     def forward(
@@ -315,7 +314,7 @@ class _Expectation(torch.autograd.Function):
 def _integrals(
     loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, wanted: Wanted
 ) -> list[Tensor]:
-    """R_{f,n}, some pairs at a time."""
+    """Compute R_{f,n} in blocks of pairs."""
     inputs = loc, scale, center, width
     shape = torch.broadcast_shapes(*(x.shape for x in inputs))
     if torch.compiler.is_compiling() or loc.device.type != "cpu" or math.prod(shape) <= _AT_ONCE:
@@ -330,7 +329,7 @@ def _integrals(
 
 
 def _part(x: Tensor, axis: int, first: int, step: int) -> Tensor:
-    """Of an axis, counted from the last, along which x may repeat."""
+    """Return a slice along an axis, counted from the last, along which x may broadcast."""
     if x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, first, min(step, x.shape[axis] - first))
@@ -355,7 +354,7 @@ def _at_once(inputs: Sequence[Tensor], wanted: Wanted) -> list[Tensor]:
 
 
 def _one_if_equal(width: Tensor) -> Tensor:
-    """One width for all functions where all have the same: what depends on it is then shared."""
+    """Return a single width if all are equal, so that terms in it are computed once."""
     if torch.compiler.is_compiling() or width.device.type != "cpu" or not width.dim():
         return width
     first = width[..., :1]
@@ -363,7 +362,7 @@ def _one_if_equal(width: Tensor) -> Tensor:
 
 
 def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> list[Tensor]:
-    """Each (distance, its rounding, scale, width) by the formula that is exact there."""
+    """Compute each pair by the formula that is accurate for its ratio of scale to width."""
     distance, lost, scale, width = pairs
     wide = scale >= _SWITCH * width
     everywhere = torch.compiler.is_compiling() or distance.device.type != "cpu"

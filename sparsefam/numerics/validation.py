@@ -38,7 +38,7 @@ _LISTED = torch.__version__ >= "2.12"
 
 
 def attributes(p: object) -> dict[str, Any]:
-    """Attributes of an object by name; in graphs of torch 2.11 those that `__init__` sets."""
+    """Return the attributes of an object; in graphs of torch 2.11 those that `__init__` sets."""
     held = vars(p)
     if _LISTED or not torch.compiler.is_compiling():
         return dict(held)
@@ -46,7 +46,7 @@ def attributes(p: object) -> dict[str, Any]:
 
 
 def copied(p: _Object) -> _Object:
-    """A shallow copy."""
+    """Return a shallow copy."""
     new = type(p).__new__(type(p))
     for name, value in attributes(p).items():
         vars(new)[name] = value
@@ -54,7 +54,7 @@ def copied(p: _Object) -> _Object:
 
 
 def attributes_set(kind: type) -> tuple[str, ...]:
-    """Names in the code of a class's `__init__` and its parents', among them all that it sets."""
+    """Return all names in the code of `__init__` of a class and its parents."""
     makers = (vars(c).get("__init__") for c in kind.__mro__)
     codes = (getattr(maker, "__code__", None) for maker in makers)
     return tuple({name: None for code in codes if code for name in code.co_names})
@@ -70,13 +70,13 @@ REFUSAL = (
 
 
 def without_derivative(x: Tensor) -> Tensor:
-    """The same numbers, of which a derivative raises a RuntimeError."""
+    """Return the same numbers; differentiating them raises RuntimeError."""
     found: Tensor = _Refused.apply(x)
     return found
 
 
 def differentiable_once(x: Tensor) -> Tensor:
-    """The same numbers, of whose first derivatives a derivative raises a RuntimeError."""
+    """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
     found: Tensor = _Once.apply(x)
     return found
 
@@ -104,29 +104,23 @@ class _Once(_Refused):
 
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
-# What float32 holds, at least.
-_HELD = 3e38
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 
 
 def in_eager() -> bool:
-    """Whether values can be looked at and kept: in no compiled graph, in no transform."""
+    """Return whether values can be read: outside compiled graphs and transforms of torch.func."""
     if torch.compiler.is_compiling():
         return False
     return not torch._C._functorch.get_interpreter_stack()
 
 
 def in_memory(*tensors: Tensor) -> bool:
-    """Whether numpy can read the numbers of tensors where they are.
-
-    No trace misses that, and no forward-mode derivative.
-    """
+    """Return whether numpy can read tensors in place, without loss to a trace or a derivative."""
     if torch._C._get_tracing_state() is not None:
         return False
     for x in tensors:
         if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
             return False
-    # Asked once, as each question to torch takes half a microsecond.
     dual = forward_ad._current_level >= 0
     return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
 
@@ -145,18 +139,15 @@ def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
 
 
 def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
-    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and what else a batch has.
+    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and others (*batch).
 
-    By their order: the first argument is the location, the second the matrix, any other (*batch).
-    Only batches broadcast: a location of one component does not serve a matrix of three.
+    The first argument is the location, the second the matrix. Only batches broadcast: a location
+    of one component does not serve a matrix of three.
 
     Raises:
         ValueError: What `broadcast_arguments` refuses, a location that is no vector, a matrix that
             is not square or not of the location's dimension.
     """
-    alike = _seen_alike(*arguments.values())
-    if alike is not None:
-        return alike
     found = _as_tensors(arguments)
     (name, loc), (matrix_name, matrix), *_ = found.items()
     if loc.dim() < 1 or loc.shape[-1] < 1:
@@ -176,22 +167,6 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
     )
 
 
-def _seen_alike(loc: Any, matrix: Any, *rest: Any) -> tuple[Tensor, ...] | None:
-    """What most often comes: two tensors of one batch and dtype, and Python's numbers."""
-    if not (isinstance(loc, Tensor) and isinstance(matrix, Tensor) and loc.dim()):
-        return None
-    shape, kind = loc.shape, loc.dtype
-    if not shape[-1] or matrix.shape != shape + shape[-1:] or matrix.dtype != kind:
-        return None
-    if kind not in _FLOATING or matrix.device != loc.device:
-        return None
-    # `scalar_tensor` refuses what float32 does not hold, which is infinite elsewhere.
-    if any(type(x) is not float or abs(x) > _HELD for x in rest):
-        return None
-    numbers = (torch.scalar_tensor(x, dtype=kind, device=loc.device) for x in rest)
-    return loc, matrix, *(x.expand(shape[:-1]) for x in numbers)
-
-
 def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
@@ -204,9 +179,9 @@ def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> di
 
 
 def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
-    """What the shapes broadcast to, without the last dimensions that are an event's."""
+    """Broadcast shapes without their last dimensions, which belong to one event."""
     batches = [x.shape[: x.dim() - e] for x, e in zip(tensors.values(), events, strict=True)]
-    # Most often they are of one shape, or numbers: seen sooner than broadcast.
+    # Comparing shapes is quicker than broadcasting them.
     named = [batch for batch in batches if batch] or batches[:1]
     if all(batch == named[0] for batch in named):
         return named[0]
@@ -265,7 +240,7 @@ def require_scale_tril(name: str, value: Tensor) -> None:
 
 
 def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
-    """Lower-triangular L (*batch, D, D) with positive diagonal and L L' = matrix.
+    """Return the lower-triangular L (*batch, D, D) with a positive diagonal and L L' = matrix.
 
     Raises:
         ValueError: A matrix that is not finite, not symmetric, or singular to rounding.
@@ -273,7 +248,7 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     require(torch.isfinite(matrix), name, "finite", matrix)
     size = matrix.diagonal(dim1=-2, dim2=-1).abs().sqrt()
     eps = torch.finfo(matrix.dtype).eps
-    # The scale of each entry. One on a diagonal with a 0 is left to the test below.
+    # Relative to the diagonal. A zero on it is refused below.
     asymmetry = (matrix - matrix.mT).abs() / size.unsqueeze(-1) / size.unsqueeze(-2)
     require(~(asymmetry > math.sqrt(eps)), name, "symmetric", matrix)
     factor: Tensor
@@ -290,13 +265,13 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
 
 
 def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
-    """Whether a tensor of some shape can be expanded to a batch."""
+    """Return whether a shape can be expanded to a batch."""
     sizes = zip(reversed(shape), reversed(batch), strict=False)
     return len(shape) <= len(batch) and all(size in (1, due) for size, due in sizes)
 
 
 def is_count(x: object) -> bool:
-    """Whether something is a positive integer."""
+    """Return whether something is a positive integer."""
     return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
 
 
@@ -317,7 +292,7 @@ def require_power(beta: object) -> None:
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a - b, and what rounding took from it (Knuth's two-sum).
+    """Return a - b and its rounding error (Knuth's two-sum).
 
     At scale / width = 1e4 the rounding of `center - loc` alone would move the edge of a support by
     1e-3 widths in float32.
