@@ -250,9 +250,9 @@ class SparseDistribution(TorchDistribution):
         return self.__dict__.get("_validate_args")
 
 
-# Values of functions at nodes that are computed at a time. Some fifty tensors of this size live
-# while a block is differentiated: 200 MB in float32.
-_AT_ONCE = 1 << 20
+# Values of functions at nodes in one block of the batch. The backward pass of a block keeps about a
+# hundred tensors of this size: 200 MB in float32.
+_AT_ONCE = 1 << 19
 
 
 class StandardizedDistribution(SparseDistribution):
