@@ -7,7 +7,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Size, Tensor
 
-from .numerics.arguments import broadcast_arguments, require
+from .numerics.validation import broadcast_arguments, require
 
 __all__ = [
     "Kernel",

@@ -25,8 +25,8 @@ from .distributions import (
     TruncatedParaboloid,
 )
 from .distributions.torch_adapter import wrap
-from .numerics.arguments import broadcasts_to, require
 from .numerics.entmax import entmax
+from .numerics.validation import broadcasts_to, require
 
 __all__ = ["rpm"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .kernels import Kernel, expansion, expansion_points, require_kernel
-from .numerics.arguments import (
+from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     cholesky_factor,
@@ -24,6 +24,7 @@ __all__ = [
     "MultivariateQuadratic",
     "Quadratic",
     "Score",
+    "require_elementwise",
     "slope_of",
 ]
 
@@ -147,8 +148,7 @@ class LocationScale(Score):
         self, loc: Tensor | float, scale: Tensor | float, g: Callable[[Tensor], Tensor]
     ) -> None:
         self.loc, self.scale = _checked_scale("scale", loc=loc, scale=scale)
-        if not callable(g):
-            raise ValueError(f"g must be a callable on tensors, got {g!r}")
+        require_elementwise(g, self.scale)
         self.g = g
 
     def __call__(self, t: Tensor) -> Tensor:
@@ -236,6 +236,22 @@ class LogDensity(Score):
         """Score at locations t."""
         log_p: Tensor = self.density.log_prob(t)
         return log_p
+
+
+def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
+    """Raise ValueError unless g maps a tensor to one of its shape, with a derivative.
+
+    It is tried on two numbers of the dtype and device of `like`.
+    """
+    if torch.compiler.is_compiling():
+        return
+    x = like.new_ones(2)
+    try:
+        fits = torch.func.jvp(g, (x,), (x,))[1].shape == x.shape
+    except (RuntimeError, TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"g must be a callable on tensors, elementwise, got {g!r}")
 
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ import pyro.distributions as pyro_distributions
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case, bounded, interior
-from cases import SCALARS, compiled, every_case, every_connected_scalar, every_scalar
+from cases import SCALARS, compiled, every_case, every_connected_scalar
 from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import kl_divergence
 
 # Shapes
@@ -31,47 +31,6 @@ def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
     # As Pyro's own univariate distributions tell before they are made.
     if case.family.fixed_shapes == {} and not case.event_shape:
         assert type(p).support.event_dim == 0
-
-
-def broadcast(case: Case, value: Tensor, shape: Size) -> Tensor:
-    """One value for each density of a larger batch."""
-    return value.expand(shape + case.event_shape)
-
-
-@every_case
-def test_expand_by_repeats_the_density(case: Case) -> None:
-    p = case()
-    for sample_shape in (Size(), (2,), [2, 3]):
-        large = p.expand_by(sample_shape)
-        assert large.batch_shape == (*sample_shape, *p.batch_shape)
-        one, many = p.sample(), large.sample()
-        torch.testing.assert_close(
-            large.log_prob(one), p.log_prob(one).expand(large.batch_shape), rtol=1e-9, atol=1e-9
-        )
-        torch.testing.assert_close(large.log_prob(many), p.log_prob(many), rtol=1e-9, atol=1e-9)
-    # Axes of length one widen, then no more.
-    wide = p.expand_by((2, 1)).expand((2, 4, *p.batch_shape))
-    assert wide.sample().shape == wide.shape()
-    for shape in ((2, 3), (1, 4), (4,)):
-        with pytest.raises((RuntimeError, ValueError)):
-            wide.expand((*shape, *p.batch_shape))
-
-
-@every_case
-def test_batches_become_events(case: Case) -> None:
-    p = case().expand_by((2,))
-    t = p.sample()
-    for moved in range(len(p.batch_shape) + 1):
-        q, kept = p.to_event(moved), len(p.batch_shape) - moved
-        assert q.batch_shape == p.batch_shape[:kept]
-        assert q.event_shape == p.batch_shape[kept:] + p.event_shape
-        expected = p.log_prob(t).flatten(kept).sum(-1) if moved else p.log_prob(t)
-        torch.testing.assert_close(q.log_prob(t), expected)
-        assert q.support.event_dim == len(q.event_shape)
-        assert q.support.check(t).all()
-        large = q.expand((3, *q.batch_shape))
-        assert large.sample().shape == (3, *q.batch_shape, *q.event_shape)
-        torch.testing.assert_close(large.log_prob(t), expected.expand(large.batch_shape))
 
 
 @every_case
@@ -114,18 +73,6 @@ def test_runs_in_a_plate(case: Case) -> None:
     torch.testing.assert_close(site["log_prob"], expected)
 
 
-@every_scalar
-def test_a_subsample_counts_for_the_whole_plate(case: Case) -> None:
-    seen, chosen = case().sample((12,)), torch.tensor([1, 4, 9])
-
-    def model() -> None:
-        with pyro.plate("data", 12, subsample=chosen) as rows, pyro.poutine.scale(scale=0.5):
-            pyro.sample("x", case(), obs=seen[rows])
-
-    total = pyro.poutine.trace(model).get_trace().log_prob_sum()
-    torch.testing.assert_close(total, 0.5 * 12 / 3 * case().log_prob(seen[chosen]).sum())
-
-
 # Inference
 
 
@@ -147,16 +94,6 @@ def test_variational_inference_improves_its_bound(case: Case) -> None:
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[-1] < losses[0] - 0.1
     assert case().support.check(guide.median()["x"].double()).all()
-
-
-@every_scalar
-def test_a_guide_equal_to_its_model_has_a_bound_of_zero(case: Case) -> None:
-    def model() -> None:
-        with pyro.plate("columns", 3):
-            pyro.sample("x", case())
-
-    loss = Trace_ELBO(num_particles=4).loss(model, model)
-    assert abs(loss) < 1e-12
 
 
 def learned(case: Case, role: str) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsefam import BetaGaussian, MultivariateBetaGaussian
 from sparsefam.numerics.contour import contour
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
-from sparsefam.numerics.interval import gaussian_expectation
+from sparsefam.numerics.gaussian_interval import gaussian_expectation
 from sparsefam.numerics.special import stirling_excess
 
 F32, F64 = torch.float32, torch.float64

@@ -8,13 +8,13 @@ from test_foreign import KNOWN, every_known
 from torch import Tensor
 from torch.distributions import Distribution
 
-from sparsefam.numerics import copies
-from sparsefam.numerics.copies import copied
+from sparsefam.numerics import validation
+from sparsefam.numerics.validation import copied
 
 
 @pytest.fixture(autouse=True)
 def old_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "_LISTED", False)
+    monkeypatch.setattr(validation, "_LISTED", False)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
 

@@ -1,136 +1,553 @@
-"""Characteristic functions of the squared frequency, and moments by Stein's identity."""
+"""Elliptical densities: parametrisations, marginals, covariances, quadrature and errors."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
-import mpmath as mp
+import mpmath
+import numpy as np
 import pytest
 import torch
+from cases import every_dtype
+from scipy.integrate import quad
+from scipy.special import betaincinv, hyp0f1
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from vectors import DOUBLE, SINGLE, centre, factor, member
 
-from sparsefam.bases import Polynomial
-from sparsefam.numerics.characteristic import characteristic
-from sparsefam.numerics.elliptical import elliptical_moments, radial_characteristic
+import sparsefam as sf
+from sparsefam import (
+    BetaGaussian,
+    EllipticalDistribution,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    TruncatedParaboloid,
+)
+from sparsefam.bases import GaussianRBF, Polynomial
 
-DOUBLE = torch.float64
-DTYPES = [torch.float32, DOUBLE]
-ORDERS = [0.5, 1.0, 1.5, 4.0, 30.0, 1e6]
-# On both sides of the switch at 1, and far out.
-SQUARES = [0.0, 1e-12, 0.25, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]
-
-
-# Characteristic functions
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_characteristic_and_its_slope_against_mpmath(dtype: torch.dtype) -> None:
-    bound = {torch.float32: 4e-7, DOUBLE: 2e-15}[dtype]
-    for nu in ORDERS:
-        square = torch.tensor(SQUARES, dtype=dtype, requires_grad=True)
-        order = torch.tensor(nu, dtype=dtype)
-        found = radial_characteristic(square, order)
-        (slope,) = torch.autograd.grad(found.sum(), square)
-        with mp.workdps(60):
-            for x, value, tangent in zip(SQUARES, found.tolist(), slope.tolist(), strict=True):
-                exact = mp.hyp0f1(nu + 1, -mp.mpf(x) / 4)
-                assert value == pytest.approx(float(exact), abs=bound)
-                exact = -mp.hyp0f1(nu + 2, -mp.mpf(x) / 4) / (4 * (nu + 1))
-                assert tangent == pytest.approx(float(exact), abs=bound)
+ALPHAS = [1.05, 4 / 3, 1.5, 1.7, 2.0, 3.0, math.inf]
+PROPER = ALPHAS[:-1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_characteristic_is_smooth_at_zero(dtype: torch.dtype) -> None:
-    frequency = torch.zeros(3, dtype=dtype, requires_grad=True)
-    nu = torch.tensor(2.5, dtype=dtype)
-
-    def value(w: Tensor) -> Tensor:
-        return radial_characteristic(w.square().sum(), nu)
-
-    assert value(frequency) == 1
-    assert not torch.autograd.functional.jacobian(value, frequency).any()
-    hessian = torch.autograd.functional.hessian(value, frequency)
-    torch.testing.assert_close(hessian, torch.eye(3, dtype=dtype) / -7, rtol=1e-6, atol=0)
+# One dimension
 
 
-def test_gradients_of_the_characteristic() -> None:
-    square = torch.tensor([0.0, 0.3, 0.999, 1.001, 30.0], dtype=DOUBLE, requires_grad=True)
-    nu = torch.tensor([0.5, 1.5, 2.0, 2.0, 8.0], dtype=DOUBLE, requires_grad=True)
-    assert gradcheck(radial_characteristic, (square, nu + 1))
-    assert gradgradcheck(radial_characteristic, (square, nu + 1))
-    torch.testing.assert_close(
-        radial_characteristic(square, nu), characteristic(square.sqrt(), nu), rtol=0, atol=1e-15
+SHARED: dict[str, Callable[[Any], Tensor]] = {
+    "variance": lambda p: p.variance,
+    "mode": lambda p: p.mode,
+    "mean": lambda p: p.mean,
+    "stddev": lambda p: p.stddev,
+    "entropy": lambda p: p.entropy(),
+    "tsallis_entropy": lambda p: p.tsallis_entropy(),
+    "log_normalizer": lambda p: p.log_normalizer,
+    "escort 0.4": lambda p: p.escort(0.4).entropy(),
+    "escort 1.5": lambda p: p.escort(1.5).variance,
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("alpha", [1.0, *ALPHAS])
+def test_one_dimension_is_the_line(alpha: float, dtype: torch.dtype) -> None:
+    loc = torch.tensor([[0.3], [-2.0]], dtype=dtype)
+    scale = torch.tensor([0.02, 0.7, 30.0], dtype=dtype)
+    matrix = scale[:, None, None]
+    p: SparseDistribution
+    q: SparseDistribution
+    if alpha == 1:
+        p, q = MultivariateNormal(loc[..., None], scale_tril=matrix), Normal(loc, scale)
+    else:
+        p = MultivariateBetaGaussian(loc[..., None], matrix, alpha)
+        q = BetaGaussian(loc, scale, alpha)
+    close = {"rtol": 16 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
+    for name, quantity in SHARED.items():
+        found, expected = quantity(p), quantity(q)
+        torch.testing.assert_close(found.reshape(expected.shape), expected, msg=name, **close)
+    t = loc + scale * torch.linspace(-1.2, 1.2, 25, dtype=dtype)[:, None, None]
+    torch.testing.assert_close(p.log_prob(t[..., None]), q.log_prob(t), **close)
+    torch.testing.assert_close(p.prob(t[..., None]), q.prob(t), **close)
+
+
+# The definition
+
+
+@pytest.mark.parametrize("alpha", PROPER)
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 16])
+def test_sigma_makes_the_clipped_score_a_density(dim: int, alpha: float) -> None:
+    # p = [(alpha - 1)(f + R^2/2)]_+^m; its mass is that of r^(D-1) over the sphere's surface.
+    p = MultivariateBetaGaussian.from_sigma_tril(centre(dim), factor(dim), alpha)
+    radius = torch.exp((p.scale_tril.logdet() - factor(dim).logdet()) / dim).item()
+    torch.testing.assert_close(p.scale_tril, radius * factor(dim), rtol=1e-13, atol=1e-14)
+    m = 1 / (alpha - 1)
+
+    def mass(r: float) -> float:
+        return r ** (dim - 1) * ((alpha - 1) * (radius**2 - r**2) / 2) ** m
+
+    surface = 2 * math.pi ** (dim / 2) / math.gamma(dim / 2) * factor(dim).det().item()
+    found = surface * quad(mass, 0, radius, epsabs=0, epsrel=1e-12, limit=200)[0]
+    assert found == pytest.approx(1, rel=1e-10)
+    shift = p.mean + 0.3 * p.scale_tril[..., 0]
+    level = (alpha - 1) * (p.score(shift) + radius**2 / 2)
+    torch.testing.assert_close(p.log_prob(shift), m * level.log(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, *PROPER])
+@pytest.mark.parametrize("dim", [1, 2, 5, 16])
+def test_parametrisations_come_back(dim: int, alpha: float) -> None:
+    p = member(dim, alpha)
+    options = () if alpha == 1 else (alpha,)
+    precision = torch.linalg.inv(p.sigma)
+    theta1 = (precision @ p.loc[:, None]).squeeze(-1)
+    for q in (
+        type(p).from_sigma(p.loc, p.sigma, *options),
+        type(p).from_sigma_tril(p.loc, p.sigma_tril, *options),
+        type(p).from_moments(p.mean, p.covariance_matrix, *options),
+        type(p).from_canonical(theta1, -precision / 2, *options),
+    ):
+        assert type(q) is type(p)
+        size = 1e-13 * torch.linalg.cond(p.scale_tril).item() ** 2
+        torch.testing.assert_close(q.loc, p.loc, rtol=0, atol=size)
+        torch.testing.assert_close(q.scale_tril, p.scale_tril, rtol=0, atol=size)
+    torch.testing.assert_close(p.precision_matrix @ p.covariance_matrix, torch.eye(dim).double())
+
+
+def test_the_paraboloid_takes_no_alpha_and_agrees_with_its_family() -> None:
+    loc, tril = centre(3), factor(3)
+    covariance = tril @ tril.mT
+    for special, general in (
+        (TruncatedParaboloid(loc, tril), MultivariateBetaGaussian(loc, tril, 2.0)),
+        (
+            TruncatedParaboloid.from_sigma(loc, covariance),
+            MultivariateBetaGaussian.from_sigma(loc, covariance, 2.0),
+        ),
+        (
+            TruncatedParaboloid.from_sigma_tril(loc, tril),
+            MultivariateBetaGaussian.from_sigma_tril(loc, tril, 2.0),
+        ),
+        (
+            TruncatedParaboloid.from_moments(loc, covariance),
+            MultivariateBetaGaussian.from_moments(loc, covariance, 2.0),
+        ),
+        (
+            TruncatedParaboloid.from_canonical(loc, -covariance),
+            MultivariateBetaGaussian.from_canonical(loc, -covariance, 2.0),
+        ),
+    ):
+        assert torch.equal(special.scale_tril, general.scale_tril)
+        assert torch.equal(special.loc, general.loc)
+        assert torch.equal(special.entropy(), general.entropy())
+    assert isinstance(TruncatedParaboloid(loc, tril).expand((4,)), TruncatedParaboloid)
+
+
+def test_the_normal_is_torchs() -> None:
+    loc, tril = torch.stack([centre(3), -centre(3)]), torch.stack([factor(3), factor(3, seed=1)])
+    p, q = (
+        MultivariateNormal(loc, scale_tril=tril),
+        torch.distributions.MultivariateNormal(loc, None, None, tril),
     )
+    assert isinstance(p, torch.distributions.MultivariateNormal)
+    t = torch.linspace(-2, 2, 30, dtype=DOUBLE).reshape(5, 2, 3)
+    close = {"rtol": 1e-13, "atol": 1e-13}
+    torch.testing.assert_close(p.log_prob(t), q.log_prob(t), **close)
+    torch.testing.assert_close(p.entropy(), q.entropy(), **close)
+    torch.testing.assert_close(p.variance, q.variance, **close)
+    torch.testing.assert_close(p.covariance_matrix, q.covariance_matrix, **close)
+    torch.testing.assert_close(p.precision_matrix, q.precision_matrix, **close)
+    other = torch.distributions.MultivariateNormal(loc.flip(0), tril.flip(0) @ tril.flip(0).mT)
+    for a, b in ((p, other), (other, p), (p.expand((4, 2)), other)):
+        expected = torch.distributions.kl_divergence(
+            *(
+                torch.distributions.MultivariateNormal(x.loc, scale_tril=x.scale_tril)
+                for x in (a, b)
+            )
+        )
+        torch.testing.assert_close(torch.distributions.kl_divergence(a, b), expected)
+    assert p.support.check(torch.full((3,), 1e9)).all()
 
 
-# Moments
+# Digits
 
 
-def pairings(axes: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """All ways to split an even number of axes into pairs."""
-    if not axes:
-        yield []
-    for i in range(1, len(axes)):
-        for rest in pairings(axes[1:i] + axes[i + 1 :]):
-            yield [(axes[0], axes[i]), *rest]
+@every_dtype
+@pytest.mark.parametrize("dim", [2, 5])
+def test_thin_ellipsoids_keep_the_digits_of_their_entries(dim: int, dtype: torch.dtype) -> None:
+    # The exact |u|^2 of the very numbers that the density is given, from exact fractions.
+    tril = factor(dim, dtype)
+    tril[-1, -1] = 1e-6
+    loc = centre(dim, dtype)
+    assert torch.linalg.cond(tril.double()) > 5e5
+    p = MultivariateBetaGaussian(loc, tril, 1.5)
+    u = 0.6 * torch.nn.functional.normalize(torch.cos(torch.arange(6.0 * dim).reshape(6, dim)))
+    t = loc + (tril @ u.to(dtype).mT).mT
+    for row, found in zip(t, p.log_prob(t), strict=True):
+        exact, moved = exact_log_prob(p, row)
+        assert abs(found.item() - exact) < 8 * torch.finfo(dtype).eps * moved
+    relative = (p.covariance_matrix - (tril.double() @ tril.double().mT) / (dim + 6)).abs()
+    assert (relative <= 4 * torch.finfo(dtype).eps * p.covariance_matrix.abs().max()).all()
 
 
-def wick(powers: list[int], spread: Tensor) -> float:
-    """Isserlis' theorem: a central moment of a normal law, as a sum over pairings."""
-    axes = [axis for axis, power in enumerate(powers) for _ in range(power)]
-    sums = [math.prod(spread[i, j].item() for i, j in pairs) for pairs in pairings(axes)]
-    return math.fsum(sums)
+def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float]:
+    """And how much it moves, relatively to one rounding, if every entry is rounded."""
+    dim, m = len(t), p._fixed_exponent
+    with mpmath.workdps(60):
+        tril = mpmath.matrix(p.scale_tril.double().tolist())
+        offset = mpmath.matrix(
+            [mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(t.tolist(), p.loc.tolist(), strict=True)]
+        )
+        inverse = tril**-1
+        u = inverse * offset
+        squared = sum(x**2 for x in u)
+        log_c = mpmath.loggamma(m + 1 + dim / 2) - mpmath.loggamma(m + 1)
+        log_c -= mpmath.mpf(dim) / 2 * mpmath.log(mpmath.pi)
+        log_det = sum(mpmath.log(tril[i, i]) for i in range(dim))
+        value = log_c + m * mpmath.log(1 - squared) - log_det
+        slope = 2 * m / (1 - squared)
+        sizes = [
+            abs(x) + sum(abs(tril[i, j] * u[j]) for j in range(dim)) for i, x in enumerate(offset)
+        ]
+        moved = sum(abs(u[i] * inverse[i, j]) * sizes[j] for i in range(dim) for j in range(dim))
+        return float(value), float(1 + abs(value) + abs(log_det) + slope * moved)
 
 
-def moments(degree: int, loc: Tensor, spread: Tensor, factors: Tensor) -> Tensor:
-    basis = Polynomial(degree, ndim=loc.shape[-1])
-    return elliptical_moments(loc, spread, factors, basis.exponents, basis.lowered)
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0])
+def test_derivatives_at_the_centre_and_at_isotropic_scales_are_right(alpha: float) -> None:
+    # Where a norm has no second derivative and eigenvectors are not determined.
+    loc = torch.zeros(3, dtype=DOUBLE, requires_grad=True)
+    tril = (0.5 * torch.eye(3, dtype=DOUBLE)).requires_grad_()
+
+    def log_prob(loc: Tensor, tril: Tensor) -> Tensor:
+        at = torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.0, 0.2]], dtype=DOUBLE)
+        if alpha == 1:
+            return MultivariateNormal(loc, scale_tril=tril.tril()).log_prob(at)
+        return MultivariateBetaGaussian(loc, tril.tril(), alpha).log_prob(at)
+
+    assert torch.autograd.gradcheck(log_prob, (loc, tril))
+    assert torch.autograd.gradgradcheck(log_prob, (loc, tril))
 
 
-@pytest.mark.parametrize(("ndim", "degree"), [(1, 8), (2, 7), (3, 6), (5, 4)])
-def test_central_moments_are_isserlis_sums(ndim: int, degree: int) -> None:
-    factor = torch.randn(ndim, ndim, dtype=DOUBLE)
-    spread = factor @ factor.mT
-    ones = torch.ones(degree // 2, dtype=DOUBLE)
-    powers = Polynomial(degree, ndim=ndim).exponents.tolist()
-    exact = torch.tensor([wick(k, spread) for k in powers], dtype=DOUBLE)
-    zero = torch.zeros(ndim, dtype=DOUBLE)
-    torch.testing.assert_close(moments(degree, zero, spread, ones), exact, rtol=1e-13, atol=1e-13)
-    # Of a law whose radius is another, each degree is multiplied by what its radius makes of it.
-    factors = torch.rand(degree // 2, dtype=DOUBLE)
-    scaled = exact * torch.tensor([factors[: sum(k) // 2].prod() for k in powers])
-    torch.testing.assert_close(
-        moments(degree, zero, spread, factors), scaled, rtol=1e-13, atol=1e-13
+# Draws
+
+
+@every_dtype
+@pytest.mark.parametrize("dim", [1, 2, 8])
+@pytest.mark.parametrize("value", [1.02, 1.5, 3.0])
+def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: torch.dtype) -> None:
+    alpha = torch.full((40,), value, dtype=dtype, requires_grad=True)
+    eye = torch.eye(dim, dtype=dtype)
+    u = MultivariateBetaGaussian(torch.zeros(dim, dtype=dtype), eye, alpha).rsample()
+    squared = u.square().sum(-1)
+    (slope,) = torch.autograd.grad(squared.sum(), alpha)
+    # The quantile function's slope by a central difference, at the level of each draw.
+    with mpmath.workdps(40):
+        levels = [_level(s, dim, 1 / (value - 1)) for s in squared.tolist()]
+    step = 1e-4 * (value - 1)
+    high, low = (
+        betaincinv(dim / 2, 1 / (value + s - 1) + 1, np.array(levels)) for s in (step, -step)
     )
+    expected = torch.from_numpy((high - low) / (2 * step))
+    close = (slope.double() - expected).abs() < 2e-6 * expected.abs().max() + 1e-4 * expected.abs()
+    # Near one the level itself has no digits left to invert.
+    known = torch.tensor(levels) < 1 - 1e-9
+    assert close[known].all()
+    assert known.sum() > 35
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_due_to_the_spread_keeps_its_digits_far_from_the_origin(
-    dtype: torch.dtype,
+def _level(squared: float, dim: int, m: float) -> float:
+    return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 2.0, math.inf])
+def test_draws_have_the_moments_of_the_density(alpha: float) -> None:
+    p = member(16, alpha)
+    t = p.sample((20_000,)) - p.loc
+    u = torch.linalg.solve_triangular(p.scale_tril, t.mT, upper=False)
+    found = u @ u.mT / u.shape[-1] / p._moments()[0]
+    assert (found - torch.eye(16)).abs().max() < 6 * math.sqrt(2 / 20_000)
+
+
+# Shapes and arguments
+
+
+EYE = torch.eye(2)
+SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
+INDEFINITE = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+ZERO = torch.zeros(2)
+REMEDY = r"add a small multiple of the identity, or model the subspace"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TruncatedParaboloid(ZERO, torch.ones(2, 3)), r"scale_tril must be square.*2, 3"),
+        (lambda: TruncatedParaboloid(ZERO, torch.eye(3)), r"scale_tril must be .*2, 2.*3, 3"),
+        (
+            lambda: TruncatedParaboloid(torch.tensor(0.0), EYE),
+            r"loc must have shape \(\*batch, D\)",
+        ),
+        (lambda: TruncatedParaboloid(ZERO, SINGULAR), r"scale_tril must be lower triangular"),
+        (lambda: TruncatedParaboloid(ZERO, -EYE), r"scale_tril must be .*positive diagonal"),
+        (lambda: TruncatedParaboloid(ZERO, 0 * EYE), "scale_tril must be nonsingular.*" + REMEDY),
+        (lambda: TruncatedParaboloid(ZERO, EYE / 0), r"scale_tril must be finite, got.*inf"),
+        (lambda: TruncatedParaboloid(ZERO * math.nan, EYE), r"loc[\s\S]*nan"),
+        (
+            lambda: MultivariateNormal(torch.zeros(3, 2), scale_tril=EYE.expand(4, 2, 2)),
+            r"shapes must broadcast .*loc \(3, 2\), scale_tril \(4, 2, 2\)",
+        ),
+        (
+            lambda: MultivariateNormal(ZERO, scale_tril=INDEFINITE),
+            "scale_tril must be lower triangular",
+        ),
+        (lambda: MultivariateBetaGaussian(ZERO, EYE, 1.0), r"alpha[\s\S]*1"),
+        (lambda: MultivariateBetaGaussian(ZERO, EYE, "2"), "alpha must be a number or a tensor"),
+        (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
+        (
+            lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0),
+            "alpha must be greater than 1, got 1.0",
+        ),
+        (
+            lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5),
+            "alpha must be greater than 1, got 0.5",
+        ),
+        (
+            lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR),
+            "sigma must be positive definite, and is singular .*" + REMEDY,
+        ),
+        (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE.tril(-1) + EYE * 0), "sigma must be"),
+        (
+            lambda: TruncatedParaboloid.from_sigma(ZERO, torch.tensor([[1.0, 0.5], [0.0, 1.0]])),
+            "sigma must be symmetric, got",
+        ),
+        (lambda: TruncatedParaboloid.from_sigma_tril(ZERO, 0 * EYE), "sigma_tril must be nonsing"),
+        (
+            lambda: TruncatedParaboloid.from_moments(ZERO, INDEFINITE),
+            "covariance_matrix must be positive definite, .*" + REMEDY,
+        ),
+        (
+            lambda: MultivariateNormal.from_moments(ZERO, SINGULAR),
+            "covariance_matrix must be positive definite, .*" + REMEDY,
+        ),
+        (
+            lambda: MultivariateNormal.from_moments(ZERO, torch.eye(3)),
+            r"covariance_matrix must be square, \(\*batch, 2, 2\) like mean",
+        ),
+        (lambda: MultivariateNormal.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
+        (lambda: TruncatedParaboloid.from_canonical(ZERO, 0 * EYE), "-2 theta2 must be positive"),
+        (lambda: member(2, math.inf).score, "sigma_tril must be"),
+        (lambda: member(2).log_prob(torch.zeros(3)), r"value must broadcast .*end in event shape"),
+        (lambda: member(2).log_prob(torch.tensor([0.0, math.nan])), "value must be real"),
+    ],
+)
+def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", ["covariance_matrix", "precision_matrix", "scale_tril"])
+def test_the_normal_takes_the_matrices_that_torchs_takes(name: str) -> None:
+    loc, matrix = torch.tensor([0.3, -1.0], dtype=DOUBLE), torch.tensor([[2.0, 0.6], [0.6, 0.5]])
+    matrix = matrix.double().tril() if name == "scale_tril" else matrix.double()
+    p = MultivariateNormal(loc, **{name: matrix})
+    q = torch.distributions.MultivariateNormal(loc, **{name: matrix})
+    t = torch.randn(7, 2, dtype=DOUBLE)
+    torch.testing.assert_close(p.log_prob(t), q.log_prob(t), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(p.scale_tril, q.scale_tril, rtol=1e-13, atol=0)
+    shapes = MultivariateNormal.infer_shapes(loc=(3, 2), **{name: (2, 2)})
+    assert shapes == (torch.Size([3]), torch.Size([2]))
+
+
+def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
+    factor = torch.tensor([[2.0, 0.0], [0.5, 1.0]])
+    value = torch.linspace(-1.0, 1.0, 30).reshape(3, 5, 2)
+    for make in (
+        sf.TruncatedParaboloid,
+        lambda loc, tril: sf.MultivariateBetaGaussian(loc, tril, 1.5),
+        lambda loc, tril: sf.MultivariateNormal(loc, scale_tril=tril),
+    ):
+        p = make(torch.zeros(1, 2), factor)
+        assert torch.equal(p.log_prob(value), make(torch.zeros(2), factor).log_prob(value))
+        q = make(torch.zeros(3, 1, 2), factor)
+        assert torch.equal(q.log_prob(value), make(torch.zeros(3, 5, 2), factor).log_prob(value))
+
+
+# Marginals
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, 3.0, math.inf])
+def test_a_marginal_is_the_integral_over_the_rest(alpha: float) -> None:
+    p = member(2, alpha)
+    for kept in (0, 1):
+        q = p.marginal(kept)
+        assert q.event_shape == (1,)
+        for share in (-0.8, 0.3):
+            x = p.loc[kept] + share * p.scale_tril[kept].norm()
+            expected = quad(
+                lambda y, x=x, kept=kept: _prob(p, x, y, kept),
+                *_range(p, 1 - kept),
+                epsabs=0,
+                epsrel=1e-9,
+                limit=400,
+                points=[float(p.loc[1 - kept])],
+            )[0]
+            assert q.prob(x[None]).item() == pytest.approx(expected, rel=2e-7)
+
+
+def _prob(p: EllipticalDistribution, x: Tensor, y: float, kept: int) -> float:
+    pair = [x, torch.tensor(y, dtype=DOUBLE)]
+    return p.prob(torch.stack(pair if kept == 0 else pair[::-1])).item()
+
+
+def _range(p: EllipticalDistribution, axis: int) -> tuple[float, float]:
+    half = p.scale_tril[axis].norm().item()
+    return p.loc[axis].item() - half, p.loc[axis].item() + half
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
+def test_marginals_have_the_moments_and_draws_of_their_coordinates(alpha: Tensor | float) -> None:
+    p = member(5, alpha).expand((3,))
+    for kept in ([4], [2, 0], [1, 2, 4], [-1, 0], [4, 3, 2, 1, 0], list(range(5))):
+        q = p.marginal(kept)
+        assert (q.batch_shape, q.event_shape) == (p.batch_shape, (len(kept),))
+        torch.testing.assert_close(q.mean, p.mean[:, kept])
+        expected = p.covariance_matrix[:, kept][:, :, kept]
+        torch.testing.assert_close(q.covariance_matrix, expected, rtol=1e-12, atol=1e-14)
+        assert (q.scale_tril.diagonal(dim1=-2, dim2=-1) > 0).all()
+    # A function that sees the exponent: the fourth power of one coordinate.
+    q = p.marginal([2])
+    fourth = p.expect(lambda t: (t[..., 2] - p.loc[0, 2]) ** 4, 256)
+    found = q.expect(lambda t: (t[..., 0] - p.loc[0, 2]) ** 4)
+    error = p.quadrature_error(lambda t: (t[..., 2] - p.loc[0, 2]) ** 4, 256)
+    assert ((found - fourth).abs() < 4 * error).all()
+    assert (error < 0.02 * found).all()
+
+
+@pytest.mark.parametrize("indices", [[], [0, 0], [0, -3], 3, [-4], [0, 1, 2, 0]])
+def test_marginals_of_wrong_coordinates_are_refused(indices: int | list[int]) -> None:
+    with pytest.raises(ValueError, match="indices must be distinct and from -3 to 2, got"):
+        member(3).marginal(indices)
+
+
+# Covariances
+
+
+def canonical(theta1: Tensor, theta2: Tensor, alpha: float) -> EllipticalDistribution:
+    if alpha == 1:
+        return MultivariateNormal.from_canonical(theta1, theta2)
+    return MultivariateBetaGaussian.from_canonical(theta1, theta2, alpha)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, 2.0])
+@pytest.mark.parametrize("dim", [2, 3, 7])
+def test_the_covariance_is_the_jacobian_of_the_moments(dim: int, alpha: float) -> None:
+    # Prop. 3: d E_p[psi] / d theta for the score theta' phi, with phi all monomials to degree 2.
+    p = member(dim, alpha)
+    precision = torch.linalg.inv(p.sigma)
+    rows, columns = torch.triu_indices(dim, dim)
+
+    def moments(theta: Tensor) -> Tensor:
+        matrix = torch.zeros(dim, dim, dtype=DOUBLE).index_put((rows, columns), theta[dim:])
+        q = canonical(theta[:dim], (matrix + matrix.mT) / 2, alpha)
+        second = q.covariance_matrix + torch.outer(q.mean, q.mean)
+        return torch.cat([torch.ones(1, dtype=DOUBLE), q.mean, second[rows, columns]])
+
+    quadratic = -precision / 2 * (2 - torch.eye(dim))
+    theta = torch.cat([(precision @ p.loc[:, None]).squeeze(-1), quadratic[rows, columns]])
+    jacobian = torch.autograd.functional.jacobian(moments, theta)
+    found = p.generalized_covariance(Polynomial(2, ndim=dim), Polynomial(2, ndim=dim))
+    torch.testing.assert_close(found[0], torch.zeros_like(found[0]))
+    error = (found[1:].mT - jacobian).norm() / jacobian.norm()
+    assert error < 1e-10
+
+
+def test_covariances_far_from_the_origin_keep_their_digits() -> None:
+    loc = torch.tensor([100.0, -50.0])
+    p = MultivariateBetaGaussian(loc, 0.01 * factor(2, SINGLE), 1.5)
+    exact = MultivariateBetaGaussian(loc.double(), p.scale_tril.double(), 1.5)
+    phi = Polynomial(2, ndim=2)
+    found, expected = (q.generalized_covariance(phi, phi) for q in (p, exact))
+    assert (found - expected).norm() < 2e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("alpha", [1.2, 2.0])
+def test_covariances_with_other_functions_are_jacobians_too(alpha: float) -> None:
+    p = member(2, alpha)
+    psi = GaussianRBF(torch.tensor([[0.9, 0.5], [0.2, -1.0]], dtype=DOUBLE), 0.6)
+
+    def mean(loc: Tensor) -> Tensor:
+        q = MultivariateBetaGaussian(loc, p.scale_tril, alpha)
+        return q._quadrature_expect(psi, 96)
+
+    # Sigma^-1 times a shift of loc is the change of the score's linear coefficients.
+    jacobian = torch.autograd.functional.jacobian(mean, p.loc) @ p.sigma
+    found = p.generalized_covariance(Polynomial(1, ndim=2), psi)[1:].mT
+    assert (found - jacobian).norm() < 1e-8 * jacobian.norm()
+
+
+# Quadrature
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
+@pytest.mark.parametrize(("dim", "order"), [(1, 5), (2, 3), (2, 6), (3, 4), (3, 7)])
+def test_quadrature_is_exact_to_its_order(dim: int, order: int, alpha: Tensor | float) -> None:
+    p = member(dim, alpha)
+    psi = Polynomial(order, ndim=dim)
+    (nodes, weights), (fine, shares) = p.quadrature(order), p.quadrature(3 * order)
+    assert len(nodes) < len(fine)
+    assert nodes.shape == (*weights.shape, dim)
+    torch.testing.assert_close(weights @ psi(nodes), shares @ psi(fine), rtol=1e-12, atol=1e-13)
+    assert p.quadrature_error(psi, order).max() < 1e-12
+
+
+@every_dtype
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 3.0])
+@pytest.mark.parametrize("dim", [4, 16])
+def test_quadrature_beyond_three_dimensions_is_exact_to_degree_three(
+    dim: int, alpha: float, dtype: torch.dtype
 ) -> None:
-    loc = torch.tensor([100.0, -50.0], dtype=dtype)
-    spread = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=dtype) * 2.0**-14
-    ones = torch.ones(1, dtype=dtype)
-    slope = torch.autograd.functional.jacobian(
-        lambda scale: moments(2, loc, scale * spread, ones), torch.ones((), dtype=dtype)
-    )
-    assert slope.tolist() == [0.0, 0.0, 0.0, *spread[[0, 0, 1], [0, 1, 1]].tolist()]
+    p = member(dim, alpha)
+    rest = {} if alpha == 1 else {"alpha": alpha}
+    p = type(p)(p.loc.to(dtype), scale_tril=p.scale_tril.to(dtype), **rest)
+    nodes, weights = p.quadrature(8)
+    x, tolerance = nodes - p.loc, 2e-6 if dtype == SINGLE else 1e-12
+    torch.testing.assert_close(weights @ x, torch.zeros_like(p.loc), rtol=0, atol=tolerance)
+    second = torch.einsum("q,qi,qj->ij", weights, x, x)
+    torch.testing.assert_close(second, p.covariance_matrix, rtol=0, atol=tolerance)
+    third = torch.einsum("q,qi,qj,qk->ijk", weights, x, x, x)
+    assert third.abs().max() < tolerance
 
 
-def test_low_degrees_need_no_factors() -> None:
-    loc = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
-    spread, none = torch.eye(2).expand(2, 2, 2), torch.ones(2, 0)
-    assert moments(0, loc, spread, none).tolist() == [[1.0], [1.0]]
-    assert moments(1, loc, spread, none).tolist() == [[1.0, 3.0, 5.0], [1.0, 7.0, 11.0]]
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
+def test_the_error_estimate_is_about_the_error(alpha: float, dim: int) -> None:
+    # E[cos w'(t - loc)] by its Bessel function; frequencies that the rules miss by various amounts.
+    p = member(dim, alpha)
+    directions = torch.cos(torch.arange(8.0 * dim, dtype=DOUBLE)).reshape(8, dim)
+    rho = torch.tensor([4.0, 7.0, 11.0, 15.0, 18.0, 22.0, 25.0, 29.0], dtype=DOUBLE)
+    along = (p.scale_tril.mT @ directions.mT).norm(dim=0)
+    waves = directions * ((rho / 4 if dim > 3 or alpha == 1 else rho) / along)[:, None]
+    size = (p.scale_tril.mT @ waves.mT).square().sum(0)
+    exact = torch.exp(-size / 2)
+    if alpha > 1:
+        exact = torch.from_numpy(hyp0f1(1 / (alpha - 1) + 1 + dim / 2, -size.numpy() / 4))
+
+    def g(t: Tensor) -> Tensor:
+        return torch.cos((t - p.loc) @ waves.mT)
+
+    order = 24
+    nodes, weights = p.quadrature(order)
+    error = (weights @ g(nodes) - exact).abs()
+    claimed = p.quadrature_error(g, order)
+    assert claimed.shape == (8,)
+    assert (claimed >= 0).all()
+    noise = 1e-13
+    if dim > 3:
+        assert (error < 5 * claimed + noise).all()
+        assert claimed.max() < 0.1
+    else:
+        assert (error < 3 * claimed + noise).all()
+        assert (claimed < 3 * error + noise + p.quadrature_error(g, order + order // 2 + 1)).all()
 
 
-def test_gradients_of_the_moments() -> None:
-    loc = torch.randn(2, 3, dtype=DOUBLE, requires_grad=True)
-    spread = torch.randn(2, 3, 3, dtype=DOUBLE, requires_grad=True)
-    factors = torch.rand(2, 2, dtype=DOUBLE, requires_grad=True)
-
-    def symmetric(loc: Tensor, spread: Tensor, factors: Tensor) -> Tensor:
-        return moments(4, loc, spread + spread.mT, factors)
-
-    assert gradcheck(symmetric, (loc, spread, factors))
-    assert gradgradcheck(symmetric, (loc, spread, factors))
+@pytest.mark.parametrize("order", [0, -1, 1201])
+def test_orders_out_of_range_are_refused(order: int) -> None:
+    with pytest.raises(ValueError, match=f"order must be from 1 to 1200, got {order}"):
+        member(2).quadrature(order)

@@ -1,10 +1,14 @@
-"""Every family with every basis against scipy's quadrature, in both precisions."""
+"""Closed forms of expectations against scipy and mpmath, their gradients, and their registry."""
 
 import copy
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 
+import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from cases import (
@@ -16,19 +20,23 @@ from cases import (
 )
 from references import Line
 from scipy.integrate import quad
+from scipy.special import roots_hermite, roots_jacobi
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
+from torch.distributions import Distribution
 
+import sparsefam as sf
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
     LocationScale,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
     Normal,
     SparseDistribution,
-    Triangular,
-    TruncatedParabola,
 )
-from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial
+from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
+from sparsefam.dispatch import _RULES, find_expect, register_expect
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 KNOTS = [-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0]
@@ -145,22 +153,6 @@ def test_the_jacobian_in_canonical_parameters_is_the_covariance_under_the_escort
     assert error(found, expected) < 1e-10
 
 
-def test_the_canonical_parameters_of_the_parabola_are_those_of_its_family() -> None:
-    theta = torch.tensor([0.5, -0.8], dtype=DOUBLE)
-    special, general = (
-        TruncatedParabola.from_canonical(*theta),
-        BetaGaussian.from_canonical(*theta, alpha=2.0),
-    )
-    for p in (special, general):
-        assert p.loc.item() == pytest.approx(0.5 / 1.6, rel=1e-14)
-        assert p.sigma.item() == pytest.approx(math.sqrt(0.5 / 0.8), rel=1e-14)
-        t = torch.linspace(-1, 1, 5, dtype=DOUBLE)
-        line = theta[0] * t + theta[1] * t**2
-        torch.testing.assert_close(p.score(t) - p.score(t[:1]), line - line[:1])
-    with pytest.raises(ValueError, match="theta2 must be negative and finite, got .*0.5"):
-        BetaGaussian.from_canonical(0.0, 0.5, alpha=1.5)
-
-
 # What is not a closed form
 
 
@@ -177,13 +169,6 @@ def test_frequencies_too_high_to_resolve_are_refused(p: SparseDistribution) -> N
     assert p.expect(fine).isfinite().all()
     with pytest.raises(ValueError, match="frequencies must be below 256 .*got .*300"):
         p.expect(coarse)
-
-
-def test_triangular_waves_agree_with_those_of_the_family() -> None:
-    frequencies = torch.linspace(0, 80, 41, dtype=DOUBLE)
-    closed = Triangular(0.3, 0.7).expect(Fourier(frequencies))
-    general = BetaLaplace(0.3, 0.7, alpha=2.0).expect(Fourier(frequencies))
-    torch.testing.assert_close(closed.double(), general.double(), rtol=0, atol=3e-7)
 
 
 @every_univariate_case
@@ -236,3 +221,306 @@ def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
     ):
         leaves = [torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in named.values()]
         assert gradcheck(through(basis.double(), *named), leaves)
+
+
+DOUBLE = torch.float64
+ALPHAS = [1.0, 1.05, 4 / 3, 1.5, 2.0, 3.0, math.inf]
+LOC = torch.tensor([[0.3125, -0.5, 0.125, 0.75], [-2.0, 1.0, 0.0, 0.5]])
+# Well conditioned, and with a condition number of about 1e3.
+FACTORS = torch.tensor(
+    [
+        [[0.75, 0, 0, 0], [0.5, 1.0, 0, 0], [-0.25, 0.125, 0.5, 0], [0.0, 0.5, -1.0, 0.25]],
+        [[1.5, 0, 0, 0], [0.75, 2.0**-9, 0, 0], [0.5, -0.25, 0.0625, 0], [1.0, 0.0, 0.25, 0.5]],
+    ]
+)
+
+Density = MultivariateBetaGaussian | MultivariateNormal
+every_alpha = pytest.mark.parametrize("alpha", ALPHAS, ids=lambda alpha: f"{alpha:.3g}")
+
+
+def density(
+    alpha: Tensor | float, loc: Tensor, scale_tril: Tensor, dtype: torch.dtype = DOUBLE
+) -> Density:
+    loc, scale_tril = loc.to(dtype), scale_tril.to(dtype)
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return MultivariateNormal(loc, scale_tril=scale_tril)
+    return MultivariateBetaGaussian(loc, scale_tril, alpha)
+
+
+def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Density:
+    return density(alpha, LOC[:, :ndim], FACTORS[:, :ndim, :ndim], dtype)
+
+
+@cache
+def standard_rule(ndim: int, alpha: float) -> tuple[Tensor, Tensor]:
+    """Nodes (Q, D) and weights of the standard law: its coordinates one after the other.
+
+    The next coordinate, given those before and relative to what they leave of the ball, has the
+    density (1 - x^2)^{m + (number of coordinates after it)/2}.
+    """
+    count = {1: 60, 2: 40, 3: 28}[ndim]
+    nodes, weights, left = torch.zeros(1, 0, dtype=DOUBLE), torch.ones(1, dtype=DOUBLE), 1.0
+    for after in reversed(range(ndim)):
+        if alpha == 1:
+            x, w = roots_hermite(count)
+            x, stretch = x * math.sqrt(2), np.ones(count)
+        else:
+            power = 1 / (alpha - 1) + after / 2
+            x, w = roots_jacobi(count, power, power)
+            stretch = np.sqrt((1 - x) * (1 + x))
+        x, w, stretch = (torch.tensor(v) for v in (x, w / w.sum(), stretch))
+        latest = (left * x.unsqueeze(-1)).flatten()
+        nodes = torch.cat([nodes.repeat(count, 1), latest.unsqueeze(-1)], -1)
+        weights = (w.unsqueeze(-1) * weights).flatten()
+        left = (left * stretch.unsqueeze(-1)).flatten()
+    return nodes, weights
+
+
+def by_quadrature(ndim: int, alpha: float, psi: Callable[[Tensor], Tensor]) -> Tensor:
+    p = in_dimension(ndim, alpha)
+    nodes, weights = standard_rule(ndim, alpha)
+    located = p.loc + torch.einsum("bij,qj->qbi", p.scale_tril, nodes)
+    return torch.einsum("q,qbn->bn", weights, psi(located))
+
+
+def fourier(ndim: int) -> Fourier:
+    rows = [[0, 0, 0], [0.5, -0.25, 1], [2, 1, -1], [-3, 4, 0.5], [2**-10, 0, 0]]
+    return Fourier([row[:ndim] for row in rows])
+
+
+BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
+    "fourier": fourier,
+    "polynomial": lambda ndim: Polynomial(6, ndim=ndim),
+    "stack": lambda ndim: Polynomial(1, ndim=ndim) + fourier(ndim),
+    "gaussians": lambda ndim: Product(*[GaussianRBF([-1.0, 0.5], [1.5, 3.0])] * ndim),
+    "waves": lambda ndim: Product(*[Fourier([1.0]), Polynomial(2), Fourier([0.5])][:ndim]),
+}
+
+
+@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@every_alpha
+def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
+    psi = BASES_MULTIVARIATE[name](ndim)
+    exact = by_quadrature(ndim, alpha, copy.deepcopy(psi).double())
+    for dtype, bound in BOUND.items():
+        found = in_dimension(ndim, alpha, dtype).expect(copy.deepcopy(psi).to(dtype))
+        assert found.dtype == dtype
+        assert found.shape == (2, len(psi))
+        assert error(found, exact) < bound
+
+
+@pytest.mark.parametrize("ndim", [2, 5, 8, 16])
+@every_alpha
+def test_fourier_against_mpmath(alpha: float, ndim: int) -> None:
+    generator = torch.Generator().manual_seed(ndim)
+    loc, directions = torch.randn(2, 12, ndim, generator=generator)
+    factor = torch.randn(ndim, ndim, generator=generator).tril(-1) / 4 + torch.eye(ndim)
+    frequencies = directions * torch.logspace(-2, 1.5, 12).unsqueeze(-1) / ndim**0.5
+    place, exact = loc[0].tolist(), []
+    with mp.workdps(40):
+        for w in frequencies.double():
+            rho = mp.sqrt(sum(mp.mpf(x) ** 2 for x in (w @ factor.double()).tolist()))
+            nu = mp.mpf(ndim) / 2 + (0 if alpha == 1 else 1 / (mp.mpf(alpha) - 1))
+            if alpha == 1:
+                damping = mp.exp(-(rho**2) / 2)
+            else:
+                damping = mp.gamma(nu + 1) * (2 / rho) ** nu * mp.besselj(nu, rho)
+            angle = sum(mp.mpf(a) * mp.mpf(b) for a, b in zip(w.tolist(), place, strict=True))
+            exact.append([float(mp.cos(angle) * damping), float(mp.sin(angle) * damping)])
+    expected = torch.tensor(exact, dtype=DOUBLE).mT.flatten()
+    for dtype, bound in BOUND.items():
+        found = density(alpha, loc[0], factor, dtype).expect(Fourier(frequencies.to(dtype)))
+        assert error(found, expected) < bound
+
+
+def fraction_moments(alpha: Fraction, loc: list[Fraction], scale: list[Fraction]) -> list[Fraction]:
+    """E of every monomial up to degree 4, coordinates of the ball scaled one by one."""
+    ndim = len(loc)
+    m = 1 / (alpha - 1)
+
+    def standard(powers: list[int]) -> Fraction:
+        if any(k % 2 for k in powers):
+            return Fraction(0)
+        halves = [Fraction(2 * j + 1, 2) for k in powers for j in range(k // 2)]
+        below = [Fraction(ndim, 2) + m + 1 + j for j in range(sum(powers) // 2)]
+        return math.prod(halves, start=Fraction(1)) / math.prod(below, start=Fraction(1))
+
+    def expand(powers: list[int], chosen: list[int]) -> Fraction:
+        axis = len(chosen)
+        if axis == ndim:
+            return standard(chosen)
+        return sum(
+            math.comb(powers[axis], j)
+            * loc[axis] ** (powers[axis] - j)
+            * scale[axis] ** j
+            * expand(powers, [*chosen, j])
+            for j in range(powers[axis] + 1)
+        ) + Fraction(0)
+
+    return [expand(k, []) for k in Polynomial(4, ndim=ndim).exponents.tolist()]
+
+
+@pytest.mark.parametrize(
+    "alpha", [Fraction(4, 3), Fraction(3, 2), Fraction(2), Fraction(3)], ids=str
+)
+def test_every_polynomial_is_exact_to_rounding(alpha: Fraction) -> None:
+    loc = [Fraction(k, 8) for k in (4, 96, 3, 1, 800)]
+    scale = [Fraction(k, 1024) for k in (1024, 1, 3000, 64, 10)]
+    expected = torch.tensor([float(x) for x in fraction_moments(alpha, loc, scale)], dtype=DOUBLE)
+    for dtype, bound in ((torch.float32, 2e-6), (DOUBLE, 3e-15)):
+        factor = torch.diag(torch.tensor([float(s) for s in scale], dtype=dtype))
+        center = torch.tensor([float(x) for x in loc], dtype=dtype)
+        p = MultivariateBetaGaussian(center, factor, float(alpha))
+        found = p.expect(Polynomial(4, ndim=5)).double()
+        # Each for itself, though they range from 1e-3 to 1e8.
+        assert (found / expected - 1).abs().max() < bound
+
+
+# Products
+
+
+@every_alpha
+def test_products_of_gaussians_are_gaussians(alpha: float) -> None:
+    p = in_dimension(2, alpha)
+    first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
+    second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
+    centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
+    variances = [[w * w, 0.25] for w in (0.125, 2.0) for _ in range(3)]
+    matrices = torch.tensor(variances, dtype=DOUBLE).diag_embed()
+    full = GaussianRBF(centers, covariance=matrices)
+    torch.testing.assert_close(p.expect(Product(first, second)), p.expect(full), rtol=1e-13, atol=0)
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize("name", ["fourier", "polynomial", "gaussians"])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, "learned"])
+def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -> None:
+    psi = Polynomial(4, ndim=2) if name == "polynomial" else BASES_MULTIVARIATE[name](2)
+    keys = [key for key, _ in psi.double().named_buffers() if key in psi.state_dict()]
+    leaves = [in_dimension(2, 2.0).loc, in_dimension(2, 2.0).scale_tril]
+    leaves += [torch.tensor([1.25, 2.5], dtype=DOUBLE)] if alpha == "learned" else []
+    leaves += [psi.get_buffer(key) for key in keys]
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+
+    def expectation(loc: Tensor, scale_tril: Tensor, *rest: Tensor) -> Tensor:
+        index, rest = (rest[0], rest[1:]) if alpha == "learned" else (alpha, rest)
+        learned = copy.deepcopy(psi)
+        for key, value in zip(keys, rest, strict=True):
+            path, _, attribute = key.rpartition(".")
+            module = learned.get_submodule(path)
+            delattr(module, attribute)
+            setattr(module, attribute, value)
+        return density(index, loc, scale_tril.tril()).expect(learned)
+
+    assert gradcheck(expectation, leaves, atol=1e-7)
+    if name != "gaussians":
+        assert gradgradcheck(expectation, leaves, atol=1e-6)
+
+
+@every_alpha
+def test_curvature_at_frequency_zero_is_the_second_moment(alpha: float) -> None:
+    p = density(alpha, LOC[0, :3], FACTORS[0, :3, :3])
+    psi = Fourier(torch.zeros(1, 3, dtype=DOUBLE))
+
+    def cosine(w: Tensor) -> Tensor:
+        wave = copy.copy(psi)
+        wave._buffers = {"frequencies": w.unsqueeze(0)}
+        return p.expect(wave)[0]
+
+    hessian = torch.autograd.functional.hessian(cosine, torch.zeros(3, dtype=DOUBLE))
+    second = p.covariance_matrix + torch.outer(p.loc, p.loc)
+    torch.testing.assert_close(hessian, -second, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_spread_keeps_its_digits_far_from_the_origin(alpha: float) -> None:
+    loc, scale = torch.full((2,), 100.0), torch.tensor([[0.01, 0.0], [-0.005, 0.02]])
+
+    def second(scale: Tensor) -> Tensor:
+        p = density(alpha, loc, scale.tril(), scale.dtype)
+        return p.expect(Polynomial(2, ndim=2))[3:]
+
+    found = torch.autograd.functional.jacobian(second, scale)
+    exact = torch.autograd.functional.jacobian(second, scale.double())
+    assert error(found, exact) < 2e-7
+
+
+# How it is called
+
+
+def example(alpha: float, name: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor]:
+    """A batch of expectations as a function of locations and factors, and those."""
+    psi = BASES_MULTIVARIATE[name](2).double()
+    loc, factors = LOC[:, :2].double(), FACTORS[:, :2, :2].double()
+    return lambda loc, factors: density(alpha, loc, factors).expect(psi), loc, factors
+
+
+@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_maps(alpha: float, name: str) -> None:
+    evaluate, loc, factors = example(alpha, name)
+    mapped = torch.func.vmap(evaluate)(loc, factors)
+    torch.testing.assert_close(mapped, evaluate(loc, factors), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+def test_products_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    evaluate, loc, factors = example(1.5, "gaussians")
+    expected = evaluate(loc, factors)
+    torch._dynamo.reset()
+    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(loc, factors), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.fixture(autouse=True)
+def restore_rules():
+    before = dict(_RULES)
+    yield
+    _RULES.clear()
+    _RULES.update(before)
+
+
+class Constant(Basis):
+    """The number one."""
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(t).unsqueeze(-1)
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_users_rule_serves_subclasses_and_replaces_quadrature() -> None:
+    p, psi = sf.TruncatedParabola(torch.tensor([0.0, 1.0]), 1.0), Constant()
+    torch.testing.assert_close(p.expect(psi), torch.ones(2, 1))
+
+    @register_expect(sf.BetaGaussian, Constant)
+    def _(p: sf.BetaGaussian, psi: Constant) -> torch.Tensor:
+        return p.loc.unsqueeze(-1) + 41
+
+    torch.testing.assert_close(p.expect(psi), torch.tensor([[41.0], [42.0]]))
+    torch.testing.assert_close(sf.Normal(0.0, 1.0).expect(psi), torch.ones(1))
+
+
+def test_the_nearest_rule_wins_distribution_first() -> None:
+    class Special(Polynomial):
+        pass
+
+    named = {}
+    for p in (sf.SparseDistribution, sf.BetaGaussian, sf.TruncatedParabola):
+        for b in (Basis, Polynomial, Special):
+            if (p, b) != (sf.TruncatedParabola, Special):
+                named[p, b] = register_expect(p, b)(lambda *_, key=(p, b): key)
+    assert find_expect(sf.TruncatedParabola, Special) is named[sf.TruncatedParabola, Polynomial]
+    assert find_expect(sf.BetaGaussian, Special) is named[sf.BetaGaussian, Special]
+    assert find_expect(sf.SparseCategorical, Indicator) is named[sf.SparseDistribution, Basis]
+
+
+@pytest.mark.parametrize("arguments", [(sf.Normal(0.0, 1.0), Polynomial), (sf.Normal, "basis")])
+def test_only_classes_are_registered(arguments: tuple[object, object]) -> None:
+    with pytest.raises(ValueError, match="must be a class, got"):
+        register_expect(*arguments)

@@ -68,17 +68,6 @@ def test_density_of_vectors_is_the_deformed_exponential_of_the_score(
     torch.testing.assert_close(p.score(t), f(t), rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, torch.tensor(3.0, dtype=F64)])
-def test_one_component_is_the_line(alpha: float | torch.Tensor) -> None:
-    loc, sigma = tensor(0.3, -1.0), tensor(0.4, 2.0)
-    line = sf.rpm(scores.Quadratic(loc, sigma), alpha)
-    p = sf.rpm(scores.MultivariateQuadratic(loc[:, None], sigma[:, None, None]), alpha)
-    t = torch.linspace(-4, 4, 81, dtype=F64)[:, None]
-    torch.testing.assert_close(p.prob(t.unsqueeze(-1)), line.prob(t), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(p.log_normalizer, line.log_normalizer, rtol=1e-13, atol=0)
-    torch.testing.assert_close(p.scale_tril[..., 0, 0], line.scale, rtol=1e-13, atol=0)
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 4 / 3, 1.7, 2.0, 3.0])
 @pytest.mark.parametrize("score", [scores.Quadratic, scores.AbsoluteDeviation])
 def test_density_is_the_deformed_exponential_of_the_score(score: type, alpha: float) -> None:
@@ -102,22 +91,6 @@ def test_constants_of_the_papers() -> None:
     assert epanechnikov.scale.item() == pytest.approx(1.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("g", "twin"),
-    [
-        (lambda x: x**3 / 6, lambda loc, s: sf.TruncatedParabola.from_sigma(loc, s**1.5)),
-        (lambda x: x**2 / 2, lambda loc, s: sf.Triangular.from_b(loc, s**2)),
-    ],
-)
-def test_location_scale_contains_the_named_members(g, twin) -> None:
-    loc, scale = tensor(0.2, -1.0), tensor(0.5, 3.0)
-    p, q = sf.rpm(scores.LocationScale(loc, scale, g), 2), twin(loc, scale)
-    t = torch.linspace(-5, 5, 101, dtype=F64)[:, None]
-    torch.testing.assert_close(p.prob(t), q.prob(t), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(p.entropy(), q.entropy(), rtol=1e-11, atol=0)
-    torch.testing.assert_close(p.log_normalizer, q.log_normalizer, rtol=1e-11, atol=1e-13)
-
-
 @pytest.mark.parametrize(("alpha", "c"), [(2.0, 4), (1.5, 6), (4 / 3, 8), (math.inf, 2)])
 def test_scipy_knows_the_integer_exponents_as_rdist(alpha: float, c: int) -> None:
     twin = scipy.stats.rdist(c, loc=0.3, scale=0.7)
@@ -128,19 +101,6 @@ def test_scipy_knows_the_integer_exponents_as_rdist(alpha: float, c: int) -> Non
     torch.testing.assert_close(p.icdf(v), torch.from_numpy(twin.ppf(v)), rtol=1e-10, atol=1e-12)
     assert p.variance.item() == pytest.approx(twin.var(), rel=1e-12)
     assert p.entropy().item() == pytest.approx(float(twin.entropy()), rel=1e-8)
-
-
-def test_scipy_knows_the_triangular() -> None:
-    twin = scipy.stats.triang(0.5, loc=-0.4, scale=1.4)
-    p = sf.Triangular(tensor(0.3), tensor(0.7))
-    t, v = torch.linspace(-0.39, 0.99, 12, dtype=F64), torch.linspace(0.01, 0.99, 9, dtype=F64)
-    for ours, theirs in (
-        (p.prob(t), twin.pdf(t)),
-        (p.cdf(t), twin.cdf(t)),
-        (p.icdf(v), twin.ppf(v)),
-    ):
-        torch.testing.assert_close(ours.flatten(), torch.from_numpy(theirs), rtol=1e-12, atol=1e-15)
-    assert p.entropy().item() == pytest.approx(float(twin.entropy()), rel=1e-12)
 
 
 def test_finite_domains_are_softmax_sparsemax_and_entmax() -> None:
@@ -160,16 +120,6 @@ def test_finite_domains_are_softmax_sparsemax_and_entmax() -> None:
             for p in (found, expected)
         ]
         torch.testing.assert_close(*slopes, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0])
-def test_excluded_categories_get_exactly_nothing(alpha: float) -> None:
-    f = torch.randn(4, 6, dtype=F64)
-    excluded = torch.tensor([False, True, False, False, True, True])
-    p = sf.rpm(scores.Finite(torch.where(excluded, -math.inf, f)), alpha)
-    alone = sf.rpm(scores.Finite(f[:, ~excluded]), alpha)
-    assert (p.probs[:, excluded] == 0).all()
-    torch.testing.assert_close(p.probs[:, ~excluded], alone.probs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -39,17 +39,6 @@ def test_smooth_rule_integrates_powers_at_both_ends(power: float) -> None:
         assert found == pytest.approx(exact, rel=2e-11)
 
 
-def test_smooth_rule_converges_where_the_plain_one_crawls() -> None:
-    def error(order: int) -> float:
-        x, w = smooth_unit_rule(order, DOUBLE)
-        return abs((w * (1 - x).sqrt()).sum().item() - 2 / 3)
-
-    x, w = gauss_legendre(32, DOUBLE)
-    plain = abs((w / 2 * ((1 - x) / 2).sqrt()).sum().item() - 2 / 3)
-    assert error(32) < 1e-4 * plain
-    assert error(32) < 1e-2 * error(16) < 1e-4 * error(8) * 1.01
-
-
 @pytest.mark.parametrize("dtype", LIKE, ids=str)
 @pytest.mark.parametrize("rule", [gauss_legendre, smooth_unit_rule])
 def test_rules_follow_the_dtype_and_are_made_once(rule: Rule, dtype: torch.dtype) -> None:

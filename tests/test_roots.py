@@ -44,11 +44,6 @@ def test_an_end_is_the_root_where_rounding_puts_it_beyond() -> None:
     assert increasing_root(lambda x: x.clamp_min(1e-17), zero, one) == 0
 
 
-def test_the_root_itself_carries_no_history() -> None:
-    level = torch.tensor(0.3, requires_grad=True)
-    assert not increasing_root(lambda x: x - level, torch.zeros(()), torch.ones(())).requires_grad
-
-
 def test_first_second_and_third_derivatives_of_the_implicit_function() -> None:
     level = torch.tensor([0.2, 1.7], dtype=F64, requires_grad=True)
     start = increasing_root(

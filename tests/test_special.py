@@ -1,6 +1,6 @@
-"""Gamma differences and the incomplete beta function against mpmath and scipy."""
+"""Incomplete beta functions, characteristic functions and the map of space onto the ball."""
 
-import warnings
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -9,16 +9,22 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import gradcheck
+from torch.autograd.functional import jacobian
 
 from sparsefam.numerics.special import (
+    ball_to_space,
     betainc,
     betaincc,
+    characteristic,
     decay_rule,
     digamma_difference,
     log_gamma_ratio,
+    space_to_ball,
+    space_to_ball_log_det,
 )
 
 DTYPES = [torch.float32, torch.float64]
@@ -161,29 +167,6 @@ def test_random_points_against_scipy(dtype: torch.dtype) -> None:
         assert _relative(ours(*point)[normal], expected[normal]) < bound
 
 
-@settings(max_examples=100, deadline=None)
-@given(log_a=st.floats(-3, 5), log_b=st.floats(-3, 5), logit=st.floats(-30, 30), m=st.floats(0, 60))
-def test_any_parameters(log_a: float, log_b: float, logit: float, m: float) -> None:
-    a, b = float(np.exp(log_a)), float(np.exp(log_b))
-    x = 1 / (1 + float(np.exp(-logit)))
-    for p, q in ((a, b), (0.5, m + 1), (m + 1, m + 1)):
-        with mp.workdps(40):
-            expected = [float(v) for v in _tails(mp.mpf(p), mp.mpf(q), mp.mpf(x))]
-        t = torch.tensor(x, dtype=torch.float64)
-        found = [f(p, q, t).item() for f in (betainc, betaincc)]
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-300)
-
-
-def test_closed_forms_and_broadcasting() -> None:
-    x = torch.linspace(0, 1, 9, dtype=torch.float64)
-    m = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    power = betainc(m, 1.0, x)
-    assert power.shape == (2, 9)
-    torch.testing.assert_close(power, x**m, rtol=1e-14, atol=0)
-    arcsine = 2 / torch.pi * torch.asin(x.sqrt())
-    torch.testing.assert_close(betainc(0.5, 0.5, x), arcsine, rtol=1e-13, atol=0)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_outside_and_at_the_ends(dtype: torch.dtype) -> None:
     x = torch.tensor([-0.5, 0.0, 1.0, 1.5], dtype=dtype).requires_grad_()
@@ -198,20 +181,6 @@ def test_outside_and_at_the_ends(dtype: torch.dtype) -> None:
     nan = torch.tensor(float("nan"), dtype=dtype)
     assert betainc(2.0, 3.0, nan).isnan()
     assert betaincc(2.0, nan, nan.new_tensor(0.5)).isnan()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_everywhere_finite(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(1)
-    draws = torch.rand(3, 8000, generator=generator, dtype=dtype)
-    a, b = 10 ** (draws[:2] * 8.3 - 1.3)
-    x = torch.where(draws[0] < 0.5, 10 ** (-37 * draws[2]), 1 - torch.finfo(dtype).eps / 2)
-    x = torch.where(torch.arange(8000) < 4000, a / (a + b), x)
-    point = [t.clone().requires_grad_() for t in (a, b, x)]
-    for function in (betainc, betaincc):
-        value = function(*point)
-        assert ((value >= 0) & (value <= 1)).all()
-        assert all(g.isfinite().all() for g in torch.autograd.grad(value.sum(), point))
 
 
 def test_complement_keeps_digits_next_to_one() -> None:
@@ -265,16 +234,6 @@ def test_vmap_and_functional_gradients(function: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(mapped, batched, rtol=1e-12, atol=0)
 
 
-def test_forward_mode() -> None:
-    a, b, x = (torch.tensor(v, dtype=torch.float64) for v in (0.5, 4.0, 0.25))
-    with warnings.catch_warnings():
-        # torch's own forward mode scripts its decompositions, which torch itself deprecates.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        forward = torch.func.jacfwd(betainc, (0, 1, 2))(a, b, x)
-    backward = torch.func.grad(betainc, (0, 1, 2))(a, b, x)
-    torch.testing.assert_close(forward, backward, rtol=1e-12, atol=0)
-
-
 def test_compiles_in_one_graph() -> None:
     compiled = torch.compile(betainc, backend="aot_eager", fullgraph=True)
     results = []
@@ -292,3 +251,199 @@ def test_decay_rule_integrates_across_scales() -> None:
         found = (weights * nodes**power * torch.exp(-nodes)).sum()
         expected = torch.lgamma(torch.tensor(power + 1, dtype=torch.float64)).exp()
         torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
+
+
+BOUND = {torch.float32: 3e-7, torch.float64: 2e-15}
+ORDERS = [0.5, 0.55, 0.6, 0.7, 0.75, 0.9, 1.0, 1.5, 2.5, 4.0, 8.0, 17.0, 30.0, 50.0, 1e3, 1e5, 1e6]
+RATIOS = [0.0, 1e-3, 0.1, 0.5, 0.9, 0.999, 1.0, 1.03, 1.2, 2.0, 10.0, 300.0, 2e3]
+
+
+def _exact(rho: mp.mpf, nu: mp.mpf) -> mp.mpf:
+    if rho < 50 or rho**2 < 8 * nu:
+        return mp.hyp0f1(nu + 1, -(rho**2) / 4)
+    return mp.gamma(nu + 1) * (2 / rho) ** nu * mp.besselj(nu, rho)
+
+
+@cache
+def _grid(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Frequencies around the switch of integrals, and around the width, of every order."""
+    points = []
+    for nu in ORDERS:
+        switch = max(5.0, 1.5 * nu)
+        reach = 1.2e4 if nu <= 50 else 2e3
+        points += [(r * switch, nu) for r in RATIOS if r * switch <= reach]
+        points += [(w * math.sqrt(nu + 1), nu) for w in (0.3, 1.0, 2.0, 4.0, 8.0, 8.6, 11.0)]
+    rho, nu = torch.tensor(points, dtype=dtype).unbind(-1)
+    with mp.workdps(30):
+        exact = [
+            float(_exact(mp.mpf(r), mp.mpf(n)))
+            for r, n in zip(rho.tolist(), nu.tolist(), strict=True)
+        ]
+    return rho, nu, torch.tensor(exact, dtype=torch.float64)
+
+
+def _derivatives(rho: mp.mpf, nu: mp.mpf) -> list[float]:
+    """d/drho, d/dnu, d2/drho2 and d2/drho dnu."""
+
+    def slope(order: mp.mpf) -> mp.mpf:
+        return -rho / (2 * (order + 1)) * _exact(rho, order + 1)
+
+    curvature = -_exact(rho, nu + 1) / (2 * (nu + 1))
+    curvature += rho**2 * _exact(rho, nu + 2) / (4 * (nu + 1) * (nu + 2))
+    in_order = mp.diff(lambda order: _exact(rho, order), nu)
+    return [float(v) for v in (slope(nu), in_order, curvature, mp.diff(slope, nu))]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_absolute_error_is_rounding(dtype: torch.dtype) -> None:
+    rho, nu, exact = _grid(dtype)
+    found = characteristic(rho, nu)
+    assert found.dtype == dtype
+    assert (found.double() - exact).abs().max() < BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_derivatives(dtype: torch.dtype) -> None:
+    bound = {torch.float32: 2e-6, torch.float64: 2e-14}[dtype]
+    for nu in (0.5, 0.55, 0.75, 1.5, 8.0, 30.0, 1000.0):
+        for rho in (0.0, 2.0**-10, -0.5, 3.0, 4.875, 5.125, -12.25, 46.0, 1000.0):
+            point = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in (rho, nu)]
+            first = torch.autograd.grad(characteristic(*point), point, create_graph=True)
+            second = torch.autograd.grad(first[0], point)
+            with mp.workdps(50):
+                size, order = mp.mpf(abs(rho)), mp.mpf(point[1].item())
+                expected = _derivatives(size, order)
+            sign = math.copysign(1, rho)
+            expected = [sign * expected[0], expected[1], expected[2], sign * expected[3]]
+            found = [t.item() for t in (*first, *second)]
+            assert found == pytest.approx(expected, rel=0, abs=bound), (nu, rho)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_exact_at_zero(dtype: torch.dtype) -> None:
+    rho = torch.zeros(4, dtype=dtype, requires_grad=True)
+    nu = torch.tensor([0.5, 1.5, 40.0, 1e6], dtype=dtype, requires_grad=True)
+    value = characteristic(rho, nu)
+    assert torch.equal(value, torch.ones_like(value))
+    first = torch.autograd.grad(value.sum(), (rho, nu), create_graph=True)
+    assert all(torch.equal(g, torch.zeros_like(g)) for g in first)
+    (curvature,) = torch.autograd.grad(first[0].sum(), rho)
+    tolerance = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(curvature, -0.5 / (nu.detach() + 1), rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_everywhere_finite_and_bounded(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.rand(2, 6000, generator=generator, dtype=dtype)
+    rho = (10 ** (10 * draws[0] - 4)).requires_grad_()
+    nu = (0.5 + 10 ** (9 * draws[1] - 3)).requires_grad_()
+    value = characteristic(rho, nu)
+    assert (value.abs() <= 1).all()
+    first = torch.autograd.grad(value.sum(), (rho, nu), create_graph=True)
+    second = [h for g in first for h in torch.autograd.grad(g.sum(), (rho, nu), retain_graph=True)]
+    assert all(t.isfinite().all() for t in (*first, *second))
+
+
+def test_gradcheck_of_two_orders_of_characteristic_functions() -> None:
+    rho = torch.tensor([0.0, -0.7, 4.0, 6.0, 25.0], dtype=torch.float64, requires_grad=True)
+    nu = torch.tensor([0.6, 2.0, 1.5, 0.8, 9.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(characteristic, (rho, nu))
+    assert torch.autograd.gradgradcheck(characteristic, (rho, nu))
+
+
+def test_compiles_in_one_graph_of_characteristic_functions() -> None:
+    compiled = torch.compile(characteristic, backend="aot_eager", fullgraph=True)
+    rho, nu, _ = _grid(torch.float64)
+    torch.testing.assert_close(compiled(rho, nu), characteristic(rho, nu), rtol=0, atol=1e-15)
+
+
+DOUBLE = torch.float64
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+# Around both places where a series gives way to a formula (|y| = 2 and |u| = 1/4), and beyond.
+RADII = (0.0, 1e-30, 1e-9, 1e-3, 0.1, 0.5, 0.51, 1.3, 1.99, 2.01, 3.0, 6.0, 11.0)
+FAR = (12.0, 14.0, 20.0, 100.0, 1e15, 1e30)
+every_dimension = pytest.mark.parametrize("size", [1, 2, 5])
+
+
+def point(radius: float, size: int, dtype: torch.dtype) -> Tensor:
+    direction = torch.randn(size, dtype=DOUBLE)
+    return (radius * direction / direction.norm()).to(dtype)
+
+
+def exact(y: Tensor) -> tuple[list[mp.mpf], mp.mpf]:
+    """u and the log-determinant by their definitions, in 40 digits."""
+    with mp.workdps(40):
+        parts = [mp.mpf(x) for x in y.tolist()]
+        r = mp.sqrt(mp.fsum(x * x for x in parts))
+        ratio = mp.tanh(r / 2) / r if r else mp.mpf(0.5)
+        along = -mp.log(2) - 2 * mp.log(mp.cosh(r / 2))
+        return [ratio * x for x in parts], along + (len(parts) - 1) * mp.log(ratio)
+
+
+@every_dimension
+@every_dtype
+def test_values(dtype: torch.dtype, size: int) -> None:
+    eps = torch.finfo(dtype).eps
+    for radius in RADII + FAR:
+        y = point(radius, size, dtype)
+        u, log_det = exact(y)
+        # The image stops 2 D eps short of the sphere.
+        for found, component in zip(space_to_ball(y).tolist(), u, strict=True):
+            assert abs(found - float(component)) <= (2 * size + 4) * eps * min(radius, 1)
+        error = abs(space_to_ball_log_det(y).item() - float(log_det))
+        assert error <= 4 * eps * (1 + abs(float(log_det)))
+
+
+@every_dimension
+@every_dtype
+def test_there_and_back(dtype: torch.dtype, size: int) -> None:
+    for radius in RADII:
+        y = point(radius, size, dtype)
+        found = ball_to_space(space_to_ball(y))
+        # An ulp of |u| is cosh^2(|y|/2) of them on the way back.
+        condition = 1 + torch.tensor(radius / 2, dtype=DOUBLE).cosh().square().item()
+        limit = 8 * size * torch.finfo(dtype).eps * condition * min(radius, 1)
+        assert (found - y).abs().max().item() <= limit
+
+
+@every_dimension
+@every_dtype
+def test_far_points_stay_inside_and_come_back(dtype: torch.dtype, size: int) -> None:
+    y = torch.stack([point(radius, size, dtype) for radius in FAR])
+    u = space_to_ball(y)
+    assert (u.double().norm(dim=-1) < 1).all()
+    back = ball_to_space(u)
+    assert back.isfinite().all() and ((back * y).sum(-1) > 0).all()
+    # Points that rounding has put on the sphere or outside have finite images too.
+    unit = y / y.norm(dim=-1, keepdim=True)
+    assert torch.stack([ball_to_space(unit * r) for r in (1.0, 1.1, 1e20)]).isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_log_det_is_that_of_the_jacobian(size: int) -> None:
+    for radius in (0.0, 1e-3, 1.0, 1.999, 2.001, 6.0, 12.0):
+        y = point(radius, size, DOUBLE)
+        expected = torch.linalg.slogdet(jacobian(space_to_ball, y))
+        assert expected.sign == 1
+        condition = torch.tensor(radius / 2, dtype=DOUBLE).cosh().square()
+        error = (space_to_ball_log_det(y) - expected.logabsdet).abs()
+        assert error <= 1e-14 * size * condition
+
+
+@given(st.floats(-6, 6), st.floats(-6, 6))
+def test_derivatives_of_the_ball(first: float, second: float) -> None:
+    y = torch.tensor([first, second], dtype=DOUBLE, requires_grad=True)
+    u = space_to_ball(y).detach().requires_grad_()
+    assert gradcheck(space_to_ball, y)
+    assert gradcheck(space_to_ball_log_det, y)
+    assert gradcheck(ball_to_space, u)
+
+
+@every_dtype
+def test_gradients_are_finite_everywhere(dtype: torch.dtype) -> None:
+    y = torch.stack([point(radius, 3, dtype) for radius in RADII + FAR]).requires_grad_()
+    u = space_to_ball(y)
+    for output in (u, space_to_ball_log_det(y), ball_to_space(u)):
+        (slope,) = torch.autograd.grad(output.sum(), y, retain_graph=True)
+        assert slope.isfinite().all()

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Size, Tensor, nn
 
 from ..bases import Basis
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 from .learned_alpha import LearnedAlpha
 
 __all__ = [

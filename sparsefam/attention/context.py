@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
-from ..distributions.standardized import StandardizedDistribution
-from ..numerics.arguments import in_eager, in_memory
+from ..distributions.base import StandardizedDistribution
 from ..numerics.compiled import announce_compiling, enough_work, map_threads
+from ..numerics.validation import in_eager, in_memory
 from .precision import full_precision
 from .regression import tensors_of
 

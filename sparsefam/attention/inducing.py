@@ -9,8 +9,8 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, Uniform
 
 from ..kernels import Kernel
-from ..numerics.arguments import is_count
 from ..numerics.quadrature import constant
+from ..numerics.validation import is_count
 from .arguments import Box
 
 __all__ = ["ends", "gaussian", "locations", "uniform"]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Size, Tensor
 
-from ..numerics.arguments import broadcasts_to
 from ..numerics.normal_equations import over_events
+from ..numerics.validation import broadcasts_to
 from .observations import check_real, require
 from .precision import autocasts
 from .sight import Sight

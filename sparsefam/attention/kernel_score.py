@@ -9,7 +9,7 @@ from ..bases import Basis
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
-from ..numerics.arguments import require
+from ..numerics.validation import require
 from .arguments import Box
 from .inducing import ends, gaussian, locations, uniform
 from .placement import affinity, places
@@ -148,6 +148,8 @@ class KernelScore(ScoreProjection):
         rule = f"in the domain {self.box}"
         require(moved <= _SLACK * (high - low), "inducing_points", rule, self.inducing_points)
         tolerance = None if points.dtype == torch.float64 else _TOLERANCE
+        # Densities refuse half precision.
+        points = points.to(torch.promote_types(points.dtype, torch.float32))
         parts = (torch.zeros_like(points[:, 0]), points, self.kernel, uniform(low, high))
         return KernelDeformedExp(*parts, tolerance=tolerance).panels
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 from .precision import check_dtype, single
 
 __all__ = ["LearnedAlpha"]

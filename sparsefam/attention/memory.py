@@ -5,7 +5,7 @@ from numbers import Real
 import torch
 from torch import Size, Tensor, nn
 
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 from .observations import check_shapes, require
 from .regression import RidgeRegression
 from .statistics import Statistics, require_statistics

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..distributions import Mixture, SparseDistribution
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 from ..prediction_map import rpm
 from .arguments import Box
 from .placement import FIRST_GAIN, FIRST_SIGMA, affinity, places

@@ -6,8 +6,8 @@ import torch
 from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
+from ..numerics.gaussian_interval import unseen
 from ..numerics.normal_equations import over_events
-from ..numerics.smoothing import unseen
 
 __all__ = ["Faults", "check_real", "check_shapes", "faults", "reached", "require"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..numerics.refusal import differentiable_once
+from ..numerics.validation import differentiable_once
 from .observations import require
 from .statistics import Statistics
 

@@ -10,9 +10,9 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
 from ..bases import Basis
-from ..numerics.arguments import in_eager, is_count
 from ..numerics.collective import Group, process_group
 from ..numerics.normal_equations import normal_sums
+from ..numerics.validation import in_eager, is_count
 from .observations import Faults, check_shapes, faults, reached, require
 from .penalty import check_factor, cross_validated
 from .precision import check_dtype

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..numerics.arguments import in_eager
+from ..numerics.validation import in_eager
 
 __all__ = ["SharedGram"]
 

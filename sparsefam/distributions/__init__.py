@@ -2,20 +2,22 @@
 
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
+from .beta_laplace import BetaLaplace, Triangular
 from .categorical import SparseCategorical
-from .dense import Laplace, Normal
 from .divergences import bregman_divergence, tsallis_divergence
-from .elliptical import EllipticalDistribution
+from .elliptical import (
+    EllipticalDistribution,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    TruncatedParaboloid,
+)
 from .kernel import KernelDistribution
 from .kernel_deformed import KernelDeformedExp
 from .kernel_exp import KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
-from .multivariate import MultivariateBetaGaussian
-from .multivariate_normal import MultivariateNormal
-from .paraboloid import TruncatedParaboloid
-from .symmetric import SymmetricDistribution
-from .triangular import BetaLaplace, Triangular
+from .normal import Laplace, Normal
+from .univariate import SymmetricDistribution
 
 __all__ = [
     "BetaGaussian",

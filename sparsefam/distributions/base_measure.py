@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
-from ..numerics.arguments import require
-from ..numerics.copies import attributes, copied
+from ..numerics.validation import attributes, copied, require
 from .uniform_on import UniformOn
 
 __all__ = ["Base", "BaseMeasure"]

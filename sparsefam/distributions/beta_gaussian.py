@@ -1,19 +1,250 @@
-"""Beta-Gaussians: truncated powers of a parabola, the sparse counterparts of the normal."""
+r"""Beta-Gaussians: truncated powers of a parabola, the sparse counterparts of the normal."""
 
+import math
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Size, Tensor
+from torch.distributions import constraints
 from typing_extensions import Self
 
-from ..numerics.arguments import broadcast_arguments, require
+from ..numerics.gaussian_interval import Profile
 from ..numerics.roots import attach_root_gradient
-from ..numerics.special import betaincc
+from ..numerics.special import betaincc, digamma_difference, log_gamma_ratio
+from ..numerics.validation import broadcast_arguments, require, require_power
 from ..scores import Quadratic
-from .powers import PowerDistribution, SparsemaxMember
-from .symmetric import SymmetricDistribution
+from ..supports import finite, positive_finite
+from .base import StandardizedDistribution
+from .univariate import _LOG_TAIL, SymmetricDistribution
 
-__all__ = ["BetaGaussian", "TruncatedParabola"]
+__all__ = [
+    "BetaGaussian",
+    "PowerDistribution",
+    "PowerLaw",
+    "TruncatedParabola",
+    "exponent",
+    "exponent_of",
+    "log_constant",
+    "positive",
+]
+
+
+class PowerLaw(StandardizedDistribution):
+    r"""$q = C\,(1 - y)_+^m$ with $m = 1/(\alpha - 1)$ and $y \sim \mathrm{Beta}(a, m + 1)$.
+
+    $$\log C = \log\frac{\Gamma(m + 1 + a)}{\Gamma(m + 1)} + \text{front}$$
+
+    Here $y = |x|^k$ and $a = 1/k$ on the line, $y = |x|^2$ and $a = D/2$ in space. Closed under
+    escorts: exponent $m\beta$ on the same support.
+    """
+
+    _fixed_exponent: float | None
+
+    @property
+    def _shape(self) -> float:
+        """a, the first parameter of the beta law."""
+        raise NotImplementedError
+
+    @property
+    def _front(self) -> float:
+        """The part of log C that does not depend on m."""
+        raise NotImplementedError
+
+    @property
+    def _exponent(self) -> Tensor:
+        """m = 1/(alpha - 1), (*batch)."""
+        if self._fixed_exponent is None:
+            return 1 / (self.alpha - 1)
+        return torch.full_like(self.alpha, self._fixed_exponent)
+
+    def _log_constant(self) -> Tensor:
+        return log_constant(self._shape, self._front, self._fixed_exponent, self._exponent)
+
+    def _log_of_share(self, y: Tensor) -> Tensor:
+        r"""$\log C + m \log(1 - y)$."""
+        m = self._fixed_exponent
+        if m is None:
+            return self._log_constant() + self._exponent * torch.log1p(-y)
+        # Of numbers no tensors are made: they would cost as much as the logarithm.
+        return m * torch.log1p(-y) + (_log_gamma_ratio(m + 1, self._shape) + self._front)
+
+    def _standard_entropy(self) -> Tensor:
+        m = self._exponent
+        return m * digamma_difference(m + 1, self._shape) - self._log_constant()
+
+    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
+        power = self._exponent * beta
+        return beta * self._log_constant() - log_constant(self._shape, self._front, None, power)
+
+    def _log_mean_power(self) -> Tensor:
+        # E[(p/p(loc))^(alpha - 1)] = 1 - E[y].
+        m = self._exponent
+        return self._peak_log_prob() + m * torch.log1p(-1 / (1 + (m + 1) / self._shape))
+
+    def _escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
+        """Entropic index of the member with exponent m beta; a number where both are."""
+        require_power(beta)
+        rule = "such that the escort's exponent beta/(alpha - 1) is at least 0"
+        m = self._fixed_exponent
+        if m is not None and not isinstance(beta, Tensor):
+            # m (2 - alpha) = m - 1, without the rounding of alpha.
+            fixed = m - 1 if beta is None else m * beta
+            if fixed < 0:
+                raise ValueError(f"beta must be {rule}, got an exponent of {fixed}")
+            return alpha_of(fixed)
+        power = self._exponent - 1 if beta is None else self._exponent * beta
+        require(power >= 0, "beta", rule, 2 - self.alpha if beta is None else beta)
+        return torch.where(power > 0, 1 + 1 / positive(power), math.inf)
+
+
+def exponent_of(alpha: Tensor | float) -> float | None:
+    """m = 1/(alpha - 1) of a number above 1, an exact integer where rounding hides one."""
+    if not isinstance(alpha, Real) or not alpha > 1:
+        return None
+    m = 1 / (alpha - 1)
+    return float(round(m)) if abs(m - round(m)) <= 1e-12 * m else m
+
+
+def alpha_of(m: float) -> float:
+    """The inverse of `exponent_of`."""
+    return math.inf if m == 0 else 1 + 1 / m
+
+
+def exponent(alpha: Tensor | float, broadcast: Tensor) -> Tensor:
+    """m as a tensor, from alpha as it was given and as it was broadcast."""
+    m = exponent_of(alpha)
+    return 1 / (broadcast - 1) if m is None else torch.full_like(broadcast, m)
+
+
+def positive(m: Tensor) -> Tensor:
+    """m kept off zero, where alpha = inf would make 0/0 of what has a limit."""
+    return m.clamp_min(1e-30)
+
+
+def log_constant(shape: float, front: float, fixed: float | None, m: Tensor) -> Tensor:
+    """log C: once and in float64 for a number, else differentiable in m."""
+    if fixed is not None:
+        return torch.full_like(m, _log_gamma_ratio(fixed + 1, shape) + front)
+    return log_gamma_ratio(m + 1, shape) + front
+
+
+def _log_gamma_ratio(x: float, delta: float) -> float:
+    """lgamma(x + delta) - lgamma(x) of a number, where the difference would lose digits too."""
+    if x < 1e4:
+        return math.lgamma(x + delta) - math.lgamma(x)
+    stirling = delta * math.log(x) + (x + delta - 0.5) * math.log1p(delta / x) - delta
+    return stirling + (1 / (x + delta) - 1 / x) / 12
+
+
+# The largest integer exponent whose closed form keeps float32's digits (numerics.interval).
+_LARGEST_CLOSED = 3
+
+
+class PowerDistribution(PowerLaw, SymmetricDistribution):
+    r"""Prediction map of the score $-|t-\mu|^k/(k\sigma^k)$ at any alpha, $m = 1/(\alpha - 1)$.
+
+    $$q(x) = C\,(1 - |x|^k)_+^m, \qquad
+    C = \frac{k\,\Gamma(m + 1 + 1/k)}{2\,\Gamma(1/k)\,\Gamma(m + 1)}, \qquad
+    s^{km+1} = C\,(km)^m\,\sigma^{km}, \qquad |x|^k \sim \mathrm{Beta}(1/k,\, m + 1)$$
+
+    Subclasses set `_order`, which is k.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite,
+        "scale": positive_finite,
+        "alpha": constraints.greater_than(1.0),
+    }
+    _order: ClassVar[int]
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
+    @classmethod
+    def _scale_of_score(
+        cls, name: str, loc: Tensor | float, width: Tensor | float, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        r"""Return loc and s for the score's own scale $\sigma$ or b, called `name` in errors."""
+        loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
+        require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
+        require(alpha_ > 1, "alpha", "greater than 1", alpha)
+        m = exponent(alpha, alpha_)
+        km = cls._order * m
+        log_c = log_constant(1 / cls._order, _front(cls._order), exponent_of(alpha), m)
+        log_scale = (log_c + torch.xlogy(m, positive(km)) + km * width.log()) / (km + 1)
+        return loc, log_scale.exp()
+
+    @classmethod
+    def _scale_of_variance(
+        cls, mean: Tensor | float, variance: Tensor | float, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Return loc and the half-width for a mean and a variance."""
+        mean, variance, alpha_ = broadcast_arguments(mean=mean, variance=variance, alpha=alpha)
+        valid = torch.isfinite(variance) & (variance > 0)
+        require(valid, "variance", "positive and finite", variance)
+        require(alpha_ > 1, "alpha", "greater than 1", alpha)
+        return mean, (variance / _moment(cls._order, exponent(alpha, alpha_), 2)).sqrt()
+
+    def _score_scale(self) -> Tensor:
+        """Return the score's own scale: the inverse of `_scale_of_score`."""
+        m = positive(self._exponent)
+        km = self._order * m
+        log_scale = (km + 1) * self.scale.log() - self._log_constant()
+        return torch.exp(log_scale / km - km.log() / self._order)
+
+    @property
+    def _shape(self) -> float:
+        return 1 / self._order
+
+    @property
+    def _front(self) -> float:
+        return _front(self._order)
+
+    def _reach(self) -> Tensor:
+        tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
+        share = -torch.expm1(-tail / positive(self._exponent.detach()))
+        return (share ** (1 / self._order)).clamp(max=1 - torch.finfo(share.dtype).eps)
+
+    def _standard_log_prob(self, x: Tensor) -> Tensor:
+        return self._log_of_share(x.square() if self._order == 2 else x.abs())
+
+    def _standard_moment(self, order: int) -> Tensor:
+        return _moment(self._order, self._exponent, order)
+
+    def profile(self) -> Profile | None:
+        """Return the standard density as a piecewise polynomial, None if it is none of degree <= 6.
+
+        Higher degrees lose digits of float32 in `numerics.gaussian_interval`.
+        """
+        m, k = self._fixed_exponent, self._order
+        if m is None or m > _LARGEST_CLOSED or m != int(m):
+            return None
+        constant = math.exp(_log_gamma_ratio(m + 1, 1 / k) + _front(k))
+        coefficients = [0.0] * (k * int(m) + 1)
+        for j in range(int(m) + 1):
+            coefficients[k * j] = constant * math.comb(int(m), j) * (-1) ** j
+        return Profile(tuple(coefficients))
+
+
+def _front(order: int) -> float:
+    return math.log(order / 2) - math.lgamma(1 / order)
+
+
+def _moment(order: int, m: Tensor, power: int) -> Tensor:
+    """E|x|^power for even power: E (|x|^k)^(power/k), a ratio of rising factorials."""
+    total = torch.ones_like(m)
+    for j in range(power // order):
+        total = total * (1 / order + j) / (1 / order + m + 1 + j)
+    return total
 
 
 class BetaGaussian(PowerDistribution):
@@ -49,6 +280,16 @@ class BetaGaussian(PowerDistribution):
 
     _order: ClassVar[int] = 2
 
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
     @classmethod
     def from_sigma(
         cls,
@@ -59,7 +300,8 @@ class BetaGaussian(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         r"""From the score's own scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$."""
-        return cls._from_score_scale("sigma", loc, sigma, alpha, validate_args)
+        scales = cls._scale_of_score("sigma", loc, sigma, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -71,7 +313,8 @@ class BetaGaussian(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         """From mean and variance."""
-        return cls._from_moments(mean, variance, alpha, validate_args)
+        scales = cls._scale_of_variance(mean, variance, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_canonical(
@@ -87,8 +330,7 @@ class BetaGaussian(PowerDistribution):
         Raises:
             ValueError: `theta2` not negative.
         """
-        loc, sigma = _score_of(theta1, theta2)
-        return cls._from_score_scale("sigma", loc, sigma, alpha, validate_args)
+        return cls.from_sigma(*_score_of(theta1, theta2), alpha, validate_args=validate_args)
 
     @property
     def sigma(self) -> Tensor:
@@ -120,6 +362,16 @@ class BetaGaussian(PowerDistribution):
         body = torch.where(x < 0, tail, 1 - tail)
         return torch.where(near, self._central_cdf(x), body)
 
+    def _standard_icdf(self, value: Tensor) -> Tensor:
+        # The search ends at the edge, where the log density of the uniform member is 0 * inf.
+        if self._fixed_exponent == 0:
+            return 2 * value - 1
+        if self._fixed_exponent is not None:
+            return super()._standard_icdf(value)
+        uniform = self._exponent == 0
+        inner = super()._standard_icdf(torch.where(uniform, 0.5, value))
+        return torch.where(uniform, 2 * value - 1, inner)
+
     def _central_cdf(self, x: Tensor) -> Tensor:
         """Its Taylor series at loc, where the square root in x^2 has no derivative."""
         m, squared = self._exponent, x.square()
@@ -148,7 +400,7 @@ class BetaGaussian(PowerDistribution):
         return x
 
 
-class TruncatedParabola(SparsemaxMember, BetaGaussian):
+class TruncatedParabola(BetaGaussian):
     r"""Parabola clipped at zero: the sparsemax counterpart of the normal.
 
     $$p(t) = \frac{3}{4s}\,(1 - x^2)_+, \qquad x = (t - \mu)/s$$
@@ -172,27 +424,36 @@ class TruncatedParabola(SparsemaxMember, BetaGaussian):
         tensor(0.2000)
     """
 
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite,
+        "scale": positive_finite,
+    }
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(loc, scale, 2.0, validate_args=validate_args)
+
     @classmethod
     def from_sigma(  # type: ignore[override]
         cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         r"""From the score's own scale, TP(t; mu, sigma^2) of the paper: $s^3 = 3\sigma^2/2$."""
-        return cls._from_score_scale("sigma", loc, sigma, 2.0, validate_args)
+        return cls(*cls._scale_of_score("sigma", loc, sigma, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_moments(  # type: ignore[override]
         cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         """From mean and variance: $s^2 = 5$ variance."""
-        return cls._from_moments(mean, variance, 2.0, validate_args)
+        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_canonical(  # type: ignore[override]
         cls, theta1: Tensor | float, theta2: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         r"""From $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the coefficients of f on $[t, t^2]$."""
-        loc, sigma = _score_of(theta1, theta2)
-        return cls._from_score_scale("sigma", loc, sigma, 2.0, validate_args)
+        return cls.from_sigma(*_score_of(theta1, theta2), validate_args=validate_args)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         side = torch.where(x < 0, 1 + x, 1 - x)

@@ -11,8 +11,8 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.arguments import require
 from ..numerics.deformed import log_beta
+from ..numerics.validation import require
 from ..scores import Finite
 from .base import SparseDistribution
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ..numerics.arguments import require
+from ..numerics.ellipsoid import radial_characteristic
 from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussian_slopes_under_normal
-from ..numerics.elliptical import radial_characteristic
-from .exponents import PowerLaw
+from ..numerics.validation import require
+from .beta_gaussian import PowerLaw
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution

@@ -13,20 +13,16 @@ from torch import distributions as td
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
 from ..numerics.deformed import expm1_ratio
+from ..numerics.ellipsoid import direction_rule
 from ..numerics.quadrature import graded_rule, line_integral
-from ..numerics.sphere import direction_rule
 from ..supports import IntervalUnion
 from .base import SparseDistribution
-from .beta_gaussian import BetaGaussian
+from .beta_gaussian import BetaGaussian, PowerDistribution
 from .categorical import SparseCategorical
-from .dense import Laplace, Normal
-from .elliptical import EllipticalDistribution
+from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
 from .kernel import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
-from .multivariate import MultivariateBetaGaussian
-from .multivariate_normal import MultivariateNormal
-from .powers import PowerDistribution
-from .symmetric import SymmetricDistribution
+from .normal import Laplace, Normal
 from .torch_adapter import (
     TorchDensity,
     cuts_of,
@@ -37,6 +33,7 @@ from .torch_adapter import (
     to_float64,
     wrap,
 )
+from .univariate import SymmetricDistribution
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]
 

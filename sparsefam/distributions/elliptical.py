@@ -2,28 +2,75 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
+from typing_extensions import Self
 
 from ..bases import Basis
-from ..numerics.arguments import (
+from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radial_rule
+from ..numerics.roots import attach_root_gradient
+from ..numerics.special import betaincc
+from ..numerics.validation import (
     broadcast_location_scale,
-    in_eager,
-    in_memory,
+    cholesky_factor,
+    require,
+    require_integer,
     require_scale_tril,
 )
-from ..numerics.sphere import REPLICATES, direction_rule, radial_count
+from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
+from .base import StandardizedDistribution
+from .beta_gaussian import PowerLaw, alpha_of, exponent, exponent_of, log_constant, positive
 from .covariance import elliptical_covariance
-from .factors import lower_factor
-from .standardized import StandardizedDistribution
+from .normal import DenseLaw
 
-__all__ = ["EllipticalDistribution"]
+__all__ = [
+    "EllipticalDistribution",
+    "MultivariateBetaGaussian",
+    "MultivariateNormal",
+    "TruncatedParaboloid",
+    "canonical_score",
+    "inverse_factor",
+    "lower_factor",
+]
+
+
+def lower_factor(rows: Tensor) -> Tensor:
+    """Lower-triangular L (*batch, k, k), positive diagonal, with L L' = rows rows'.
+
+    By an orthogonal transformation of the rows (*batch, k, D), whose products would lose half of
+    the digits.
+    """
+    _, upper = torch.linalg.qr(rows.mT)
+    sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
+    factor: Tensor = (upper * sign.unsqueeze(-1)).mT
+    return factor
+
+
+def inverse_factor(factor: Tensor) -> Tensor:
+    """Lower-triangular L (*batch, D, D) with L L' the inverse of factor factor'."""
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
+    return lower_factor(inverse.mT)
+
+
+def canonical_score(theta1: Tensor, theta2: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and sigma_tril of the score theta1't + t'theta2 t.
+
+    Raises:
+        ValueError: `theta2` not symmetric and negative definite.
+    """
+    theta1, theta2 = broadcast_location_scale(theta1=theta1, theta2=theta2)
+    factor = cholesky_factor("-2 theta2", -2 * theta2)
+    sigma_tril = inverse_factor(factor)
+    loc = sigma_tril @ (sigma_tril.mT @ theta1.unsqueeze(-1))
+    return loc.squeeze(-1), sigma_tril
+
 
 # The recurrence behind the radii of a normal density overflows at orders beyond.
 _LARGEST_ORDER = 1200
@@ -61,34 +108,14 @@ class EllipticalDistribution(StandardizedDistribution):
         )
         # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
         event = Size((int(self.loc.shape[-1]),))
-        base = torch.distributions.Distribution
-        seen = validate_args is not False and self._seen_valid()
         try:
-            checks = False if seen else validate_args
-            base.__init__(self, self.alpha.shape, event, validate_args=checks)
+            torch.distributions.Distribution.__init__(
+                self, self.alpha.shape, event, validate_args=validate_args
+            )
         except ValueError:
-            # Says which rule is broken, and what to do about a singular matrix.
+            # Name the rule that is broken, and a remedy for a singular matrix.
             require_scale_tril("scale_tril", self.scale_tril)
             raise
-        if seen:
-            del self._validate_args
-            if validate_args:
-                self._validate_args = True
-
-    def _seen_valid(self) -> bool:
-        """Whether numpy can see, in a fifth of the time of torch's checks, that all is well."""
-        if not (in_eager() and in_memory(self.loc, self.scale_tril)):
-            return False
-        if list(self.arg_constraints.values()) != [finite_vector, finite_scale_tril]:
-            return False
-        loc, factor = self.loc.numpy(force=True), self.scale_tril.numpy(force=True)
-        # Counted, which takes numpy a quarter of the time of `all` and `any`.
-        some = np.count_nonzero
-        if any(some(factor[..., i, i + 1 :]) for i in range(factor.shape[-1] - 1)):
-            return False
-        positive = factor.diagonal(0, -2, -1) > 0
-        finite = (np.isfinite(x) for x in (loc, factor))
-        return some(positive) == positive.size and all(some(x) == x.size for x in finite)
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
@@ -125,11 +152,14 @@ class EllipticalDistribution(StandardizedDistribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def _mapped(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
-        """A function of matrices (*batch, D, Q) applied to vectors (*sample, *batch, D).
+        """Apply a function of matrices (*batch, D, Q) to vectors (*sample, *batch, D).
 
-        The samples become columns, as batches they would ask for a copy of scale_tril each.
+        Samples become columns, so that `scale_tril` is not copied for each of them. Vectors with
+        more entries along a batch axis of size 1 are broadcast instead.
         """
         shape = self.batch_shape + self.event_shape
+        if vectors.shape[vectors.dim() - len(shape) :] != shape:
+            return function(vectors.unsqueeze(-1)).squeeze(-1)
         count = math.prod(vectors.shape[: vectors.dim() - len(shape)])
         columns = vectors.reshape(count, *shape).movedim(0, -1)
         return function(columns).movedim(-1, 0).reshape(vectors.shape)
@@ -240,8 +270,7 @@ class EllipticalDistribution(StandardizedDistribution):
 
     def _rule(self, order: int, more: int) -> tuple[Tensor, Tensor]:
         """`quadrature`, with more radii than it has."""
-        if not 1 <= order <= _LARGEST_ORDER:
-            raise ValueError(f"order must be from 1 to {_LARGEST_ORDER}, got {order}")
+        require_integer("order", order, 1, _LARGEST_ORDER)
         dim, batch = self.event_shape[0], self.batch_shape
         directions, shares = direction_rule(dim, order, self.loc)
         radii, weights = (
@@ -252,6 +281,10 @@ class EllipticalDistribution(StandardizedDistribution):
         nodes = self.loc + radii.unsqueeze(-1) * steps
         weights = shares.reshape(-1, 1, *(1,) * len(batch)) * weights
         return nodes.flatten(0, 1), weights.expand(nodes.shape[:-1]).flatten(0, 1)
+
+    def _node_count(self, order: int) -> int:
+        dim = self.event_shape[0]
+        return len(direction_rule(dim, order, self.loc)[1]) * radial_count(dim, order)
 
     def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         if self.event_shape[0] <= 3:
@@ -279,3 +312,477 @@ def _coordinates(indices: int | Sequence[int], dim: int) -> list[int]:
     if not given or len(kept) < len(given) or len(set(kept)) < len(kept):
         raise ValueError(f"indices must be distinct and from {-dim} to {dim - 1}, got {given}")
     return kept
+
+
+class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
+    r"""Power of a paraboloid clipped at zero: the alpha-entmax counterpart of the normal.
+
+    $$p(t) = \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|L|}\,(1 - u^\top u)_+^m, \qquad
+    u = L^{-1}(t - \mu), \quad m = 1/(\alpha - 1)$$
+
+    It is the prediction map of the score $-(t-\mu)^\top \Sigma^{-1} (t-\mu)/2$, whose $\Sigma$
+    determines the ellipsoid $L L^\top = R^2 \Sigma$ of the support (`from_sigma`):
+    $$R^{2m+D} = (2m)^m\, \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|\Sigma|^{1/2}}.$$
+    As $\alpha \to 1$ at fixed $\Sigma$ it tends to the normal. $\alpha = 2$ is the truncated
+    paraboloid, $\infty$ the uniform law on the ellipsoid. The covariance is
+    $L L^\top/(D + 2m + 2)$. In one dimension it is `BetaGaussian`.
+
+    Args:
+        loc: Centre $\mu$ (*batch, D).
+        scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
+            ball onto the support.
+        alpha: Entropic index in (1, inf], (*batch); it may require grad.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not a finite vector, `scale_tril` not square, of another dimension than
+            `loc`, not finite, not lower triangular, singular or with a negative diagonal, `alpha`
+            not above 1, batch shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1 and App. D.
+        arXiv:2006.07214
+
+    Examples:
+        >>> MultivariateBetaGaussian(torch.zeros(2), torch.eye(2), alpha=1.5).variance
+        tensor([0.1250, 0.1250])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite_vector,
+        "scale_tril": finite_scale_tril,
+        "alpha": constraints.greater_than(1.0),
+    }
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale_tril: Tensor,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
+        EllipticalDistribution.__init__(self, loc, scale_tril, alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma(
+        cls,
+        loc: Tensor,
+        sigma: Tensor,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""From the score's matrix: $f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$.
+
+        Raises:
+            ValueError: `sigma` (*batch, D, D) not symmetric and positive definite.
+        """
+        loc, sigma, _ = broadcast_location_scale(loc=loc, sigma=sigma, alpha=alpha)
+        tril = cholesky_factor("sigma", sigma)
+        return cls(*cls._scale_of_score(loc, tril, alpha), alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma_tril(
+        cls,
+        loc: Tensor,
+        sigma_tril: Tensor,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""From the lower factor of the score's matrix, $\Sigma = S S^\top$.
+
+        Raises:
+            ValueError: `sigma_tril` (*batch, D, D) not a lower-triangular factor.
+        """
+        scales = cls._scale_of_score(loc, sigma_tril, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_moments(
+        cls,
+        mean: Tensor,
+        covariance_matrix: Tensor,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """From mean (*batch, D) and covariance matrix (*batch, D, D).
+
+        Raises:
+            ValueError: `covariance_matrix` not symmetric and positive definite.
+        """
+        scales = cls._scale_of_covariance(mean, covariance_matrix, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_canonical(
+        cls,
+        theta1: Tensor,
+        theta2: Tensor,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients.
+
+        Raises:
+            ValueError: `theta2` (*batch, D, D) not symmetric and negative definite.
+        """
+        scales = cls._scale_of_score(*canonical_score(theta1, theta2), alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
+
+    @staticmethod
+    def _scale_of_score(loc: Tensor, tril: Tensor, alpha: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Return loc and scale_tril for the lower factor of the score's matrix."""
+        loc, tril, alpha_ = broadcast_location_scale(loc=loc, sigma_tril=tril, alpha=alpha)
+        require_scale_tril("sigma_tril", tril)
+        require(alpha_ > 1, "alpha", "greater than 1", alpha)
+        dim, m = loc.shape[-1], exponent(alpha, alpha_)
+        log_c = log_constant(dim / 2, _front(dim), exponent_of(alpha), m)
+        log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_radius = (log_c + torch.xlogy(m, positive(2 * m)) - log_det) / (2 * m + dim)
+        return loc, log_radius.exp()[..., None, None] * tril
+
+    @staticmethod
+    def _scale_of_covariance(
+        mean: Tensor, covariance: Tensor, alpha: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Return loc and scale_tril for a mean and a covariance matrix."""
+        mean, covariance, alpha_ = broadcast_location_scale(
+            mean=mean, covariance_matrix=covariance, alpha=alpha
+        )
+        require(alpha_ > 1, "alpha", "greater than 1", alpha)
+        total = mean.shape[-1] + 2 + 2 * exponent(alpha, alpha_)
+        tril = cholesky_factor("covariance_matrix", covariance)
+        return mean, total.sqrt()[..., None, None] * tril
+
+    @property
+    def sigma_tril(self) -> Tensor:
+        r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf, which has no score."""
+        m = positive(self._exponent)
+        log_radius = (self._log_constant() - self._log_det()) / (2 * m) + (2 * m).log() / 2
+        factor = torch.exp(-log_radius)[..., None, None]
+        zero = (self.scale_tril == 0) & factor.isinf()
+        return torch.where(zero, 0.0, self.scale_tril * factor)
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""The score's matrix $\Sigma$ (*batch, D, D)."""
+        return self.sigma_tril @ self.sigma_tril.mT
+
+    @property
+    def score(self) -> MultivariateQuadratic:
+        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
+        return MultivariateQuadratic(self.loc, self.sigma_tril)
+
+    def escort(self, beta: Tensor | float | None = None) -> "MultivariateBetaGaussian":
+        r"""The $\beta$-escort: exponent $m\beta$ on the same support; default $\beta = 2 - \alpha$.
+
+        Raises:
+            ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
+        """
+        alpha = self._escort_alpha(beta)
+        return MultivariateBetaGaussian(
+            self.loc, self.scale_tril, alpha, validate_args=self._validation
+        )
+
+    @property
+    def _shape(self) -> float:
+        return self.event_shape[0] / 2
+
+    @property
+    def _front(self) -> float:
+        return _front(self.event_shape[0])
+
+    def _standard_log_prob(self, size: Tensor) -> Tensor:
+        return self._log_of_share(size)
+
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        total = self.event_shape[0] + 2 + 2 * self._exponent
+        fourth = 1 / (total * (total + 2))
+        return 1 / total, fourth, -2 * fourth / total
+
+    def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
+        m = self._exponent
+        if self._fixed_exponent is not None:
+            m = torch.full((), self._fixed_exponent, dtype=m.dtype, device=m.device)
+        return radial_rule(count, self.event_shape[0], m)
+
+    def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "MultivariateBetaGaussian":
+        lost = (self.event_shape[0] - loc.shape[-1]) / 2
+        alpha: Tensor | float = self.alpha
+        if self._fixed_exponent is not None:
+            alpha = alpha_of(self._fixed_exponent + lost)
+        elif lost:
+            alpha = 1 + 1 / (self._exponent + lost)
+        return MultivariateBetaGaussian(loc, scale_tril, alpha, validate_args=self._validation)
+
+    def _standard_sample(self, shape: Size) -> Tensor:
+        with torch.no_grad():
+            z = torch.randn(shape + self.event_shape, dtype=self.loc.dtype, device=self.loc.device)
+            gamma = 2 * torch._standard_gamma((self._exponent + 1).expand(shape))
+            squares = z.square().sum(-1)
+            # |u|^2 ~ Beta(D/2, m + 1) as a ratio of gammas, kept off the edge.
+            gamma = torch.maximum(gamma, 4 * torch.finfo(z.dtype).eps * squares)
+            u = z * torch.rsqrt(squares + gamma).unsqueeze(-1)
+        if self.alpha.requires_grad and torch.is_grad_enabled():
+            stretch = self._log_stretch(squares / (squares + gamma), gamma / (squares + gamma))
+            u = u * torch.exp(stretch / 2).unsqueeze(-1)
+        return u
+
+    def _log_stretch(self, squared: Tensor, rest: Tensor) -> Tensor:
+        r"""Zero, with the derivatives in alpha of $\log |u|^2$ at a fixed level of its cdf.
+
+        Implicit reparameterisation: Figurnov et al. (2018), Implicit Reparameterization Gradients.
+        """
+        m, shape = self._exponent, torch.full_like(squared, self._shape)
+
+        def tail(s: Tensor) -> Tensor:
+            return betaincc(shape, m + 1, squared * torch.exp(s), rest - squared * torch.expm1(s))
+
+        log_surface = self._shape * math.log(math.pi) - math.lgamma(self._shape)
+        level = tail(torch.zeros_like(squared)).detach()
+
+        def slope(s: Tensor) -> Tensor:
+            left = rest - squared * torch.expm1(s)
+            power = self._shape * (squared.log() + s) + m * left.log()
+            return torch.exp(self._log_constant() + log_surface + power)
+
+        return attach_root_gradient(torch.zeros_like(squared), lambda s: level - tail(s), slope)
+
+
+def _front(dim: int) -> float:
+    return -0.5 * dim * math.log(math.pi)
+
+
+class TruncatedParaboloid(MultivariateBetaGaussian):
+    r"""Paraboloid clipped at zero: the sparsemax counterpart of the multivariate normal.
+
+    $$p(t) = \frac{\Gamma(D/2 + 2)}{\pi^{D/2}\,|L|}\,(1 - u^\top u)_+, \qquad u = L^{-1}(t - \mu)$$
+
+    The prediction map of $-(t-\mu)^\top \Sigma^{-1} (t-\mu)/2$ at $\alpha = 2$, with
+    $L L^\top = R^2 \Sigma$ and $R^{D+2} = 2\,\Gamma(D/2 + 2)/(\pi^{D/2} |\Sigma|^{1/2})$.
+
+    Args:
+        loc: Centre $\mu$ (*batch, D).
+        scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
+            ball onto the support.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not a finite vector, `scale_tril` not square, of another dimension than
+            `loc`, not finite, not lower triangular, singular or with a negative diagonal, batch
+            shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 11 and App. D.
+        arXiv:2006.07214
+
+    Examples:
+        >>> import torch
+        >>> TruncatedParaboloid(torch.zeros(2), torch.eye(2)).prob(torch.zeros(2))
+        tensor(0.6366)
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite_vector,
+        "scale_tril": finite_scale_tril,
+    }
+
+    def __init__(
+        self, loc: Tensor, scale_tril: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(loc, scale_tril, 2.0, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma(  # type: ignore[override]
+        cls, loc: Tensor, sigma: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From the score's matrix $\Sigma$ (*batch, D, D), TP(t; mu, Sigma) of the paper."""
+        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
+        scales = cls._scale_of_score(loc, cholesky_factor("sigma", sigma), 2.0)
+        return cls(*scales, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma_tril(  # type: ignore[override]
+        cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From the lower factor of the score's matrix, $\Sigma = S S^\top$."""
+        return cls(*cls._scale_of_score(loc, sigma_tril, 2.0), validate_args=validate_args)
+
+    @classmethod
+    def from_moments(  # type: ignore[override]
+        cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        """From mean (*batch, D) and covariance matrix: $L L' = (D + 4)$ covariance."""
+        scales = cls._scale_of_covariance(mean, covariance_matrix, 2.0)
+        return cls(*scales, validate_args=validate_args)
+
+    @classmethod
+    def from_canonical(  # type: ignore[override]
+        cls, theta1: Tensor, theta2: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients."""
+        scales = cls._scale_of_score(*canonical_score(theta1, theta2), 2.0)
+        return cls(*scales, validate_args=validate_args)
+
+
+# The exponent from which on the radii of a beta-Gaussian are those of a normal to rounding.
+_LIMIT = 1e16
+
+
+class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.MultivariateNormal):
+    r"""`torch.distributions.MultivariateNormal` with `expect`, `escort` and the rest.
+
+    $$p(t) = \frac{1}{(2\pi)^{D/2}\,|L|}\, e^{-u^\top u/2}, \qquad u = L^{-1}(t - \mu)$$
+
+    As torch's it takes one of three matrices, each (*batch, D, D).
+
+    Args:
+        loc: Mean $\mu$ (*batch, D).
+        covariance_matrix: $L L^\top$, symmetric and positive definite.
+        precision_matrix: Its inverse.
+        scale_tril: $L$, lower triangular with a positive diagonal.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: Not exactly one matrix; `loc` not a finite vector; a matrix that is not square,
+            of another dimension than `loc`, not finite, singular, or not as above; batch shapes
+            that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, App. D, whose alpha = 1
+        case it is. arXiv:2006.07214
+
+    Examples:
+        >>> MultivariateNormal(torch.zeros(2), scale_tril=torch.eye(2)).log_normalizer
+        tensor(1.8379)
+    """
+
+    support = constraints.real_vector
+    _order = 2
+
+    def __init__(
+        self,
+        loc: Tensor,
+        covariance_matrix: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_tril: Tensor | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        matrices = (covariance_matrix, precision_matrix, scale_tril)
+        names = ("covariance_matrix", "precision_matrix", "scale_tril")
+        given = {k: x for k, x in zip(names, matrices, strict=True) if x is not None}
+        if len(given) != 1:
+            raise ValueError(f"exactly one of {', '.join(names)} must be given, got {list(given)}")
+        if scale_tril is None:
+            (name,) = given
+            loc, matrix = broadcast_location_scale(loc=loc, **given)
+            scale_tril = cholesky_factor(name, matrix)
+            if precision_matrix is not None:
+                scale_tril = inverse_factor(scale_tril)
+        EllipticalDistribution.__init__(self, loc, scale_tril, 1.0, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma(cls, loc: Tensor, sigma: Tensor, *, validate_args: bool | None = None) -> Self:
+        r"""From the score's matrix $\Sigma$ (*batch, D, D), which is the covariance.
+
+        Raises:
+            ValueError: `sigma` not symmetric and positive definite.
+        """
+        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
+        factor = cholesky_factor("sigma", sigma)
+        return cls(loc, scale_tril=factor, validate_args=validate_args)
+
+    @classmethod
+    def from_sigma_tril(
+        cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From the lower factor of the score's matrix, which is `scale_tril`."""
+        return cls(loc, scale_tril=sigma_tril, validate_args=validate_args)
+
+    @classmethod
+    def from_moments(
+        cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        """From mean (*batch, D) and covariance matrix (*batch, D, D).
+
+        Raises:
+            ValueError: `covariance_matrix` not symmetric and positive definite.
+        """
+        mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
+        factor = cholesky_factor("covariance_matrix", covariance)
+        return cls(mean, scale_tril=factor, validate_args=validate_args)
+
+    @classmethod
+    def from_canonical(
+        cls, theta1: Tensor, theta2: Tensor, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients.
+
+        Raises:
+            ValueError: `theta2` (*batch, D, D) not symmetric and negative definite.
+        """
+        loc, sigma_tril = canonical_score(theta1, theta2)
+        return cls(loc, scale_tril=sigma_tril, validate_args=validate_args)
+
+    @property
+    def sigma_tril(self) -> Tensor:
+        r"""Lower factor of the score's $\Sigma$, which is `scale_tril`."""
+        return self.scale_tril
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""The score's matrix $\Sigma$, which is the covariance (*batch, D, D)."""
+        return self.covariance_matrix
+
+    @property
+    def score(self) -> MultivariateQuadratic:
+        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
+        return MultivariateQuadratic(self.loc, self.scale_tril)
+
+    def escort(self, beta: Tensor | float | None = None) -> "MultivariateNormal":
+        r"""The $\beta$-escort: `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.
+
+        Raises:
+            ValueError: `beta` not positive: $p^0$ has no finite mass in space.
+        """
+        scale_tril = self._escort_factor(beta)[..., None, None] * self.scale_tril
+        return MultivariateNormal(self.loc, scale_tril=scale_tril, validate_args=self._validation)
+
+    @property
+    def _unbroadcasted_scale_tril(self) -> Tensor:  # type: ignore[override]
+        """What torch's KL divergences read."""
+        return self.scale_tril
+
+    def _edge(self) -> float:
+        return math.inf
+
+    def _standard_log_prob(self, size: Tensor) -> Tensor:
+        return -0.5 * size - 0.5 * self.event_shape[0] * math.log(2 * math.pi)
+
+    def _standard_entropy(self) -> float:
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi))
+
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        one = torch.ones_like(self.alpha)
+        return one, one, torch.zeros_like(one)
+
+    def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
+        limit = torch.full((), _LIMIT, dtype=self.loc.dtype, device=self.loc.device)
+        radii, weights = radial_rule(count, self.event_shape[0], limit)
+        return radii * math.sqrt(2 * _LIMIT), weights
+
+    def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "MultivariateNormal":
+        return MultivariateNormal(loc, scale_tril=scale_tril, validate_args=self._validation)
+
+    def _standard_sample(self, shape: Size) -> Tensor:
+        size = shape + self.event_shape
+        return torch.randn(size, dtype=self.loc.dtype, device=self.loc.device)

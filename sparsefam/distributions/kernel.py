@@ -20,8 +20,8 @@ from ..kernels import (
     kernel_matrix,
     require_kernel,
 )
-from ..numerics.arguments import in_eager, in_memory, require
 from ..numerics.means import weighted_means
+from ..numerics.validation import in_eager, in_memory, require
 from ..supports import finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..kernels import Kernel
-from ..numerics.arguments import require
 from ..numerics.power_integrals import effective_weights
 from ..numerics.truncated import LOG_LARGE, Power
+from ..numerics.validation import require
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
 from .kernel_power import Parts

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..kernels import Kernel
-from ..numerics.arguments import require
 from ..numerics.truncated import Power
+from ..numerics.validation import require
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
 from .kernel_power import Parts

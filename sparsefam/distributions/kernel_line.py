@@ -5,11 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..numerics.arguments import require
 from ..numerics.effective import edge_pieces
 from ..numerics.power_integrals import partial_masses
-from ..numerics.quantiles import attach_quantile, attach_slope, panel_quantiles
+from ..numerics.quantiles import panel_quantiles
+from ..numerics.roots import attach_quantile, attach_slope
 from ..numerics.truncated import Power
+from ..numerics.validation import require
 from ..supports import IntervalUnion
 from .kernel_power import KernelPower
 from .once import once

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..bases import Basis
 from ..kernels import Kernel, kernel_matrix
-from ..numerics.arguments import require
 from ..numerics.panels import Axis, Columns, errors, find_panels, product_rule
+from ..numerics.validation import require
 from .base_measure import Base, BaseMeasure
 from .kernel_refinement import refined, thinned
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis
-from ..numerics.arguments import require
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
 from ..numerics.power_integrals import effective_weights, log_integrals
 from ..numerics.truncated import Power
+from ..numerics.validation import require
 from ..scores import KernelExpansion
 from .kernel import KernelDistribution
 from .kernel_panels import KernelPanels

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..numerics.arguments import require
+from ..numerics.validation import require
 
 if TYPE_CHECKING:
     from .kernel import KernelDistribution

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Size, Tensor
 
-from ..numerics.arguments import broadcast_arguments, require
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_power
 from ..scores import LocationScale as LocationScaleScore
-from ..scores import slope_of
+from ..scores import require_elementwise, slope_of
 from .beta_gaussian import BetaGaussian
-from .symmetric import SymmetricDistribution
+from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]
 
@@ -57,6 +57,7 @@ class LocationScale(SymmetricDistribution):
         validate_args: bool | None = None,
     ) -> None:
         (like,) = broadcast_arguments(scale=scale)
+        require_elementwise(g, like)
         self.g = g
         self._half_width = _half_width(g, torch.zeros((), dtype=like.dtype, device=like.device))
         SymmetricDistribution.__init__(self, loc, scale, 2.0, validate_args=validate_args)
@@ -103,6 +104,7 @@ class LocationScale(SymmetricDistribution):
         Raises:
             ValueError: `beta` other than 0 and 1: powers of this density are not in the family.
         """
+        require_power(beta)
         if beta is None or beta == 0:
             half = self._half_width * self.scale
             return BetaGaussian(self.loc, half, math.inf, validate_args=self._validation)
@@ -136,4 +138,7 @@ def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
     def rate(a: Tensor) -> Tensor:
         return a * slope_of(lambda x: slope_of(g, x), a)
 
+    # torch.export cannot trace a derivative of a derivative, which serves only parameters of g.
+    if torch.compiler.is_compiling() and not excess(root).requires_grad:
+        return root
     return attach_root_gradient(root, excess, rate)

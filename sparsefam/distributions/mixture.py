@@ -12,16 +12,13 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Polynomial, Stack
-from ..numerics.arguments import require
-from ..numerics.copies import copied
 from ..numerics.quadrature import line_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import copied, require
 from ..scores import LogDensity
-from ..supports import AnyOf, IntervalUnion, RealLine
-from ..supports.constraints import unnormalised
+from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SparseDistribution
 from .categorical import SparseCategorical
-from .symmetric import SymmetricDistribution
 from .torch_adapter import (
     TorchUnivariate,
     cuts_of,
@@ -33,6 +30,7 @@ from .torch_adapter import (
     to_float64,
     wrap,
 )
+from .univariate import SymmetricDistribution
 
 __all__ = ["Mixture", "log_weights", "separate_cuts"]
 

@@ -13,20 +13,18 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Fourier
-from ..numerics.arguments import require
-from ..numerics.copies import attributes, copied
 from ..numerics.quadrature import gauss_legendre
-from ..numerics.refusal import without_derivative
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import attributes, copied, require, without_derivative
 from ..supports import RealLine
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian
-from .dense import Laplace, Normal
+from .elliptical import MultivariateNormal
 from .kernel import KernelDistribution
 from .kernel_deformed import KernelDeformedExp
 from .kernel_exp import KernelExp
-from .multivariate_normal import MultivariateNormal
-from .symmetric import SymmetricDistribution
+from .normal import Laplace, Normal
+from .univariate import SymmetricDistribution
 
 __all__ = [
     "TorchDensity",

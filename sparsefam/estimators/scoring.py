@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..distributions import SparseDistribution
+from ..distributions.base import StandardizedDistribution
 from ..distributions.base_measure import BaseMeasure
-from ..distributions.standardized import StandardizedDistribution
 from ..numerics.collective import sum_over_ranks
 from .selection import Chosen
 

@@ -8,8 +8,7 @@ from torch.distributions import biject_to, constraints
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import IndependentTransform, Transform
 
-from ..numerics.arguments import require
-from ..numerics.copies import attributes
+from ..numerics.validation import attributes, require
 from ..supports import Ellipsoid, Interval, RealLine
 
 __all__ = ["placement", "support_numbers"]

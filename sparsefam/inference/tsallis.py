@@ -13,7 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.util import warn_if_nan
 from torch import Tensor
 
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 
 __all__ = ["TsallisELBO"]
 

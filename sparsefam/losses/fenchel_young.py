@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..distributions.base_measure import Base
-from ..numerics.arguments import require
+from ..numerics.validation import require
 from ..prediction_map import rpm
 from ..scores import Finite, Score
 from .conjugates import conjugate

@@ -10,10 +10,9 @@ from torch.distributions import Categorical, Distribution
 from ..distributions import SparseCategorical, SparseDistribution
 from ..distributions.kernel import KernelDistribution
 from ..distributions.torch_adapter import cuts_of, to_float64
-from ..numerics.arguments import require
-from ..numerics.copies import attributes, copied
 from ..numerics.deformed import log_beta
 from ..numerics.quadrature import line_integral
+from ..numerics.validation import attributes, copied, require
 from ..scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Score
 
 __all__ = ["loss_of"]

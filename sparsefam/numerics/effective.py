@@ -19,7 +19,6 @@ from torch import Tensor
 from .edges import (
     Panel,
     Pieces,
-    chebyshev_sum,
     has_several,
     near_edge,
     panel_rule,
@@ -28,7 +27,7 @@ from .edges import (
     sign_changes,
     signs,
 )
-from .moments import chebyshev_polynomials, piece_weights, short_weights
+from .moments import chebyshev_polynomials, chebyshev_sum, piece_weights, short_weights
 from .quadrature import gauss_legendre, smooth_unit_rule
 from .sides import single_piece
 from .truncated import Power

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import difference
 from .contour import Contour, contour
-from .jacobi import orthogonalize
+from .ellipsoid import orthogonalize
 from .shared_contour import gaussians_by_shared_contour, has_shared_contour
 from .special import stirling_excess
+from .validation import difference
 
 __all__ = [
     "gaussian_slopes_under_ball",

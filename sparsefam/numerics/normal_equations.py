@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor
 
-from .arguments import in_eager
+from .validation import in_eager
 
 __all__ = ["Design", "blocks", "normal_sums", "over_events"]
 

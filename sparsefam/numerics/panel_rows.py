@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .arguments import in_eager, in_memory
 from .edges import panel_rule
 from .patience import while_compiling
 from .quadrature import gauss_legendre
 from .team import by_threads
 from .truncated import Power
+from .validation import in_eager, in_memory
 
 __all__ = ["Weighed", "is_for_loops", "weigh"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .panel_rows import is_for_loops, weigh
-from .refusal import REFUSAL
 from .truncated import Power
+from .validation import REFUSAL
 from .weights import find_weights
 
 __all__ = [

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import scipy  # whose parts load when they are asked for: importing this package stays quick
+import scipy  # loads its submodules lazily, which keeps `import sparsefam` quick
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor to be cached, which outlives whatever mode or transform is active now.
+    """Return a tensor that may be cached, independent of the active mode or transform.
 
     Made under inference mode it could never enter an autograd graph later, and made inside a
     transform of torch.func it would stay that transform's own.
@@ -43,7 +43,7 @@ def _cached(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) 
 
 @torch.library.custom_op("sparsefam::gauss_rule", mutates_args=())
 def _opaque(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The rule as one call in a compiled graph, which cannot trace into scipy."""
+    """Return the rule by one custom operator, as a compiled graph cannot trace into scipy."""
     return _cached(order, smooth, dtype, device).clone()
 
 

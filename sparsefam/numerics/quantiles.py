@@ -1,74 +1,19 @@
 """Where a truncated power on a panel has collected a given part of its mass."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .edges import chebyshev_sum, panel_rule, positive_pieces, sign_changes
+from .edges import panel_rule, positive_pieces, sign_changes
+from .moments import chebyshev_sum
 from .quadrature import gauss_legendre, smooth_unit_rule
-from .refusal import without_derivative
 from .truncated import Power
 
-__all__ = ["attach_quantile", "attach_slope", "panel_quantiles"]
+__all__ = ["panel_quantiles"]
 
 # After so many steps those that are not at their quantile are few, mostly next to an edge.
 _FIRST_STEPS = 5
-
-
-def attach_slope(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
-    """A distribution function at t, with its derivative in t."""
-    found: Tensor = _Sloped.apply(mass, t, density)
-    return found
-
-
-def attach_quantile(t: Tensor, mass: Tensor, level: Tensor | None, density: Tensor) -> Tensor:
-    """Quantiles t with the derivatives of the function that they are: dt = (dq - dF)/p.
-
-    Args:
-        t: The quantiles.
-        mass: The distribution function F at them, with derivatives in the parameters.
-        level: q, if it has derivatives.
-        density: p at t.
-    """
-    if level is not None:
-        mass = mass - level
-    found: Tensor = _Quantile.apply(t, mass, density)
-    return found
-
-
-class _Sloped(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
-        return mass.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return grad, grad * ctx.saved_tensors[0], None
-
-
-class _Quantile(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(t: Tensor, mass: Tensor, density: Tensor) -> Tensor:
-        return t.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        density = without_derivative(ctx.saved_tensors[0])
-        alive = density > 0
-        return None, torch.where(alive, -grad, 0.0) / torch.where(alive, density, 1.0), None
 
 
 class _Search(NamedTuple):

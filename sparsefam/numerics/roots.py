@@ -1,11 +1,14 @@
 """Roots of monotone functions: safeguarded, of fixed cost, differentiable implicitly."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["attach_root_gradient", "increasing_root"]
+from .validation import without_derivative
+
+__all__ = ["attach_quantile", "attach_root_gradient", "attach_slope", "increasing_root"]
 
 
 def increasing_root(
@@ -79,3 +82,58 @@ def attach_root_gradient(
         flat = rate == 0
         x = x - torch.where(flat, 0.0, residual(x)) / torch.where(flat, 1.0, rate)
     return x
+
+
+def attach_slope(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
+    """A distribution function at t, with its derivative in t."""
+    found: Tensor = _Sloped.apply(mass, t, density)
+    return found
+
+
+def attach_quantile(t: Tensor, mass: Tensor, level: Tensor | None, density: Tensor) -> Tensor:
+    """Quantiles t with the derivatives of the function that they are: dt = (dq - dF)/p.
+
+    Args:
+        t: The quantiles.
+        mass: The distribution function F at them, with derivatives in the parameters.
+        level: q, if it has derivatives.
+        density: p at t.
+    """
+    if level is not None:
+        mass = mass - level
+    found: Tensor = _Quantile.apply(t, mass, density)
+    return found
+
+
+class _Sloped(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mass: Tensor, t: Tensor, density: Tensor) -> Tensor:
+        return mass.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return grad, grad * ctx.saved_tensors[0], None
+
+
+class _Quantile(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(t: Tensor, mass: Tensor, density: Tensor) -> Tensor:
+        return t.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        density = without_derivative(ctx.saved_tensors[0])
+        alive = density > 0
+        return None, torch.where(alive, -grad, 0.0) / torch.where(alive, density, 1.0), None

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .arguments import in_eager, in_memory
 from .compiled import announce_compiling, enough_work, map_threads
+from .validation import in_eager, in_memory
 
 __all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .edges import Panel, Pieces, Signs, chebyshev_sum
+from .edges import Panel, Pieces, Signs
+from .moments import chebyshev_sum
 from .quadrature import constant
 
 __all__ = ["single_piece"]

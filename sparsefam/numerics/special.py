@@ -11,13 +11,18 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "ball_to_space",
     "betainc",
     "betaincc",
+    "characteristic",
     "decay_rule",
     "digamma_difference",
     "log_gamma_ratio",
+    "space_to_ball",
+    "space_to_ball_log_det",
     "stirling_excess",
 ]
+
 
 # Asymptotic series, in descending powers of the argument, reach float64 from _SHIFT on.
 _SHIFT = 9
@@ -258,3 +263,141 @@ def _cutoff(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
         derivative = a - power * odds / (torch.exp(s) * (1 + odds) - odds)
         s = s * torch.exp(torch.log(depth / value) * value / (s * derivative))
     return s
+
+
+# Near the origin: nodes, their spread, and the decay at which the weights are cut.
+_NEAR_RULE = {torch.float32: (20, 2.0, 16.0), torch.float64: (48, 2.6, 37.0)}
+# Far out: the rule (count, low, high).
+_FAR_RULE = {torch.float32: (24, -2.9, 3.6), torch.float64: (60, -3.6, 4.4)}
+# Far out means |rho| >= max(5, 1.5 nu).
+_FAR_RHO = 5.0
+_FAR_RATIO = 1.5
+# exp(-rho^2 / (4 (nu + 1))) bounds the value nearer in; from this exponent on it is zero.
+_DEAD = {torch.float32: 18.0, torch.float64: 40.0}
+
+
+def characteristic(rho: Tensor, nu: Tensor | float) -> Tensor:
+    r"""Characteristic function of the density $\propto (1 - u^2)^{\nu - 1/2}$ on $[-1, 1]$.
+
+    $$\varphi_\nu(\rho) = {}_0F_1(;\nu + 1; -\rho^2/4)
+        = \Gamma(\nu + 1)\,(2/\rho)^\nu J_\nu(\rho)$$
+
+    It is even in $\rho$, exactly 1 at zero, and $E\cos(w^\top(t - \mu))$ of a beta-Gaussian in
+    $D$ dimensions for $\nu = D/2 + m$, $\rho = R\,|\Sigma^{1/2} w|$. Both integrals below have
+    terms of bounded size, so the absolute error is rounding, uniformly in $\rho$ and $\nu$:
+    3e-7 in float32, 1e-14 in float64. Differentiable in both arguments to any order.
+
+    Args:
+        rho: Frequency times half-width; broadcasts with `nu` and gives the dtype.
+        nu: $\nu \ge 1/2$.
+
+    References:
+        DLMF 10.9.4 and 10.9.11, https://dlmf.nist.gov/10.9.
+    """
+    nu = torch.as_tensor(nu, dtype=rho.dtype, device=rho.device)
+    size = rho.abs()
+    far = size >= (_FAR_RATIO * nu).clamp_min(_FAR_RHO)
+    dead = ~far & (rho.square() > 4 * _DEAD[rho.dtype] * (nu + 1))
+    near_value = _cosine_mean(torch.where(far | dead, 0.0, rho), nu)
+    far_value = _sine_transform(torch.where(far, size, _FAR_RHO), torch.where(far, nu, 1.0))
+    return torch.where(far, far_value, torch.where(dead, 0.0, near_value))
+
+
+def _cosine_mean(rho: Tensor, nu: Tensor) -> Tensor:
+    r"""$E\cos(\rho u)$ by the midpoint rule in $t$, $u = \tanh(x)$, $x = x_{max}\sinh(t)/\sinh(T)$.
+
+    The weights sum to one by construction, and $1 - \cos$ is summed: exact at $\rho = 0$.
+    """
+    count, spread, depth = _NEAR_RULE[nu.dtype]
+    step = spread / count
+    t = step * (torch.arange(count, dtype=nu.dtype, device=nu.device) + 0.5)
+    # cosh(x_max)^{-(2 nu + 1)} = e^{-depth}
+    log_cosh = depth / (2 * nu.detach() + 1)
+    x_max = log_cosh + torch.log1p(torch.sqrt(-torch.expm1(-2 * log_cosh)))
+    x = x_max[..., None] * (torch.sinh(t) / math.sinh(spread))
+    log_weight = torch.log(torch.cosh(t)) - (nu[..., None] + 0.5) * torch.log1p(
+        torch.sinh(x).square()
+    )
+    half_angle = rho[..., None] * (torch.tanh(x) / 2)
+    return 1 - 2 * (torch.softmax(log_weight, -1) * torch.sin(half_angle).square()).sum(-1)
+
+
+def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
+    r"""The same integral for large $\rho > 0$, its path turned into the complex plane at $\pm 1$.
+
+    $$\varphi = 2C\int_0^\infty (t\sqrt{t^2 + 4})^{a} e^{-\rho t}
+        \sin(\rho - a \operatorname{atan2}(2, t))\,dt,\quad a = \nu - \tfrac12,
+        \quad C = \frac{\Gamma(\nu + 1)}{\sqrt\pi\,\Gamma(\nu + 1/2)}$$
+    """
+    nodes, weights = decay_rule(*_FAR_RULE[rho.dtype], rho)
+    scale = 1 / rho.detach()
+    t = scale[..., None] * nodes
+    power, frequency = nu[..., None] - 0.5, rho[..., None]
+    log_constant = log_gamma_ratio(nu + 0.5, 0.5)[..., None] - 0.5 * math.log(math.pi)
+    log_size = power * (torch.log(t) + 0.5 * torch.log(t.square() + 4)) - frequency * t
+    phase = frequency - power * torch.atan2(torch.full_like(t, 2.0), t)
+    return 2 * scale * (weights * torch.exp(log_constant + log_size) * torch.sin(phase)).sum(-1)
+
+
+# Below these squares the continued fractions below reach float64.
+_TANH_NEAR, _TANH_DEPTH = 1.0, 10
+_ATANH_NEAR, _ATANH_DEPTH = 0.0625, 10
+
+
+def space_to_ball(y: Tensor) -> Tensor:
+    """The point u of the open unit ball that y (..., D) is mapped to."""
+    near, small, r = _split(y / 2, _TANH_NEAR)
+    # Rounded to the sphere itself, a point could not come back.
+    far = torch.tanh(r).clamp(max=_rim(y)) / r
+    return y / 2 * torch.where(small, _tanh_ratio(near), far)
+
+
+def space_to_ball_log_det(y: Tensor) -> Tensor:
+    r"""$\log|\det \partial u / \partial y|$ of `space_to_ball` at y (..., D), shape (...)."""
+    near, small, r = (x.squeeze(-1) for x in _split(y / 2, _TANH_NEAR))
+    ratio = _tanh_ratio(near)
+    across = torch.where(small, ratio, torch.tanh(r) / r).log() - math.log(2)
+    # 1/cosh^2, whose logarithm is linear far out, where 1 - tanh^2 has no digits.
+    far = 2 * math.log(2) - 2 * r - 2 * torch.log1p(torch.exp(-2 * r))
+    along = torch.where(small, torch.log1p(-near * ratio.square()), far) - math.log(2)
+    return along + (y.shape[-1] - 1) * across
+
+
+def ball_to_space(u: Tensor) -> Tensor:
+    """The inverse of `space_to_ball`; points on the sphere or outside go where its rim does."""
+    near, small, r = _split(u, _ATANH_NEAR)
+    inside = r.clamp(max=_rim(u))
+    far = torch.log1p(2 * inside / (1 - inside)) / (2 * r)
+    return 2 * u * torch.where(small, _atanh_ratio(near), far)
+
+
+def _rim(x: Tensor) -> float:
+    """The largest radius that is mapped to; the affine map that follows rounds in D terms."""
+    return 1 - 2 * x.shape[-1] * torch.finfo(x.dtype).eps
+
+
+def _split(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """|x|^2 where it is below the limit, else 0; where it is; |x| where it is not, else 1."""
+    square = x.square().sum(-1, keepdim=True)
+    small = square < limit
+    # Neither of the two may overflow, nor have no slope, where the other one serves.
+    size = x.detach().abs().amax(-1, keepdim=True)
+    unit = torch.where(small, torch.ones_like(x), x / torch.where(small, 1.0, size))
+    norm = unit.square().sum(-1, keepdim=True).sqrt() * size
+    return torch.where(small, square, 0.0), small, torch.where(small, 1.0, norm)
+
+
+def _tanh_ratio(s: Tensor) -> Tensor:
+    r"""$\tanh(\sqrt s)/\sqrt s$, by Lambert's continued fraction."""
+    total = torch.full_like(s, 2 * _TANH_DEPTH + 1)
+    for k in range(_TANH_DEPTH - 1, -1, -1):
+        total = 2 * k + 1 + s / total
+    return 1 / total
+
+
+def _atanh_ratio(s: Tensor) -> Tensor:
+    r"""$\operatorname{artanh}(\sqrt s)/\sqrt s$, by Gauss's continued fraction."""
+    total = torch.full_like(s, 2 * _ATANH_DEPTH + 1)
+    for k in range(_ATANH_DEPTH - 1, -1, -1):
+        total = 2 * k + 1 - (k + 1) ** 2 * s / total
+    return 1 / total

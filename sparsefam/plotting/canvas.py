@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ..attention.arguments import Domain, box_of
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

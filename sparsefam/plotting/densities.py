@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..attention.arguments import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
-from ..numerics.arguments import is_count
+from ..numerics.validation import is_count
 from .canvas import (
     check_count,
     current_axes,

@@ -7,10 +7,10 @@ import torch
 from torch import Size, Tensor
 from typing_extensions import Self
 
-from ..numerics.arguments import require
+from ..numerics.validation import require, require_power
 from ..scores import AbsoluteDeviation, Quadratic
-from .standardized import StandardizedDistribution
-from .symmetric import _LOG_TAIL, SymmetricDistribution
+from .base import StandardizedDistribution
+from .univariate import _LOG_TAIL, SymmetricDistribution
 
 __all__ = ["DenseLaw", "Laplace", "Normal"]
 
@@ -34,6 +34,7 @@ class DenseLaw(StandardizedDistribution):
         return -self.entropy()
 
     def _power(self, beta: Tensor | float | None) -> Tensor:
+        require_power(beta)
         return torch.as_tensor(
             1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
         )

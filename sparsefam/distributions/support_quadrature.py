@@ -1,4 +1,4 @@
-"""Expectations of functions that live on windows: quadrature where density and function meet."""
+"""Functions less their mean, for covariances: with the digits that a plain difference loses."""
 
 import math
 from itertools import pairwise
@@ -7,23 +7,95 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, GaussianRBF, Stack
-from ..numerics.arguments import require
+from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Stack
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.units import in_units
-from .centred import centred, units_of
+from ..numerics.validation import require
 
 if TYPE_CHECKING:
-    from .symmetric import SymmetricDistribution
+    from .univariate import SymmetricDistribution
 
 __all__ = [
     "WAVE_ORDER",
+    "centred",
     "covariance_by_windows",
     "expect_by_windows",
     "gaussians_by_windows",
     "require_resolved",
+    "units_of",
     "window_rule",
 ]
+
+
+def centred(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:
+    r"""$\psi(t) - E_p[\psi]$ in the units of `units_of`, (..., *batch, N).
+
+    Args:
+        p: The density.
+        psi: A basis.
+        t: Locations (..., *batch).
+        x: The same locations as $(t - loc)/scale$; t may have lost their digits.
+    """
+    if isinstance(psi, Polynomial):
+        return _centred_powers(p, psi, x)
+    if isinstance(psi, Fourier):
+        return _centred_waves(p, psi, x)
+    values: Tensor = psi(t)
+    return values - p.expect(psi)
+
+
+def _unit(p: "SymmetricDistribution") -> Tensor:
+    return torch.maximum(p.loc.abs(), p.scale).detach()
+
+
+def units_of(p: "SymmetricDistribution", psi: Basis, first: Tensor) -> Tensor:
+    """Return the units (*batch, N) of `centred` functions, times a constant `first` (*batch).
+
+    A power of t is centred in powers of the larger of loc and scale, as those of t itself may
+    overflow where its covariance does not.
+    """
+    step = _unit(p) if isinstance(psi, Polynomial) else torch.ones_like(first)
+    # One factor after the other: what overflows without the first may not overflow with it.
+    return torch.stack([first, *[step] * (len(psi) - 1)], -1).cumprod(-1)
+
+
+def _centred_powers(p: "SymmetricDistribution", psi: Polynomial, x: Tensor) -> Tensor:
+    # (loc + scale x)^k is the sum over j of k!/j!(k-j)! loc^(k-j) (scale x)^j.
+    degree, unit = len(psi) - 1, _unit(p)
+    loc, scale = p.loc / unit, p.scale / unit
+    terms = [torch.zeros_like(x)]
+    for j in range(1, degree + 1):
+        moment = 0.0 if j % 2 else p._standard_moment(j)
+        terms.append(scale**j * (x**j - moment))
+    values = [
+        torch.stack([math.comb(k, j) * loc ** (k - j) * terms[j] for j in range(k + 1)]).sum(0)
+        for k in range(degree + 1)
+    ]
+    return torch.stack(values, -1)
+
+
+def _centred_waves(p: "SymmetricDistribution", psi: Fourier, x: Tensor) -> Tensor:
+    # cos(a + b) - E[cos(a + b)] with a = w loc and b = w scale x, and so for the sine.
+    turn, angle = (y.unsqueeze(-1) * psi.frequencies for y in (p.scale, p.loc))
+    phase, cos, sin = x.unsqueeze(-1) * turn, angle.cos(), angle.sin()
+    dip = _one_less_cosine(phase) - _mean_dip(p, turn, cos, sin, p.expect(psi))
+    return torch.cat([-cos * dip - sin * phase.sin(), cos * phase.sin() - sin * dip], -1)
+
+
+def _one_less_cosine(phase: Tensor) -> Tensor:
+    return 2 * (0.5 * phase).sin().square()
+
+
+def _mean_dip(
+    p: "SymmetricDistribution", turn: Tensor, cos: Tensor, sin: Tensor, means: Tensor
+) -> Tensor:
+    """Return E[1 - cos(turn x)] without cancellation where it is small."""
+    nodes, weights = (y.unsqueeze(-1) for y in p._standard_rule(64))
+    small = turn.abs() < 1
+    direct = (weights * _one_less_cosine(nodes * torch.where(small, turn, 0.0))).sum(0)
+    of_cos, of_sin = means.chunk(2, -1)
+    return torch.where(small, direct, 1 - cos * of_cos - sin * of_sin)
+
 
 # Nodes per half of the support for oscillating functions without a closed form, and with about
 # one radian between them the largest phase that they resolve to rounding.
@@ -60,9 +132,9 @@ def _window_nodes(
     breaks: Tensor | None,
     order: int = 64,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes t, the same nodes as x = (t - loc)/scale, and the weights of `window_rule`.
+    """Return nodes t, the same nodes as x = (t - loc)/scale, and the weights of `window_rule`.
 
-    Where the support is narrow t has few digits of x, and where a window is, x has few of t.
+    Both are needed: t resolves x poorly if the support is narrow, x resolves t if a window is.
     """
     lower, upper = _pieces(lower, upper, breaks, p.loc.dim())
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
@@ -87,7 +159,7 @@ def _window_nodes(
 def _pieces(
     lower: Tensor, upper: Tensor, breaks: Tensor | None, dims: int
 ) -> tuple[Tensor, Tensor]:
-    """Ends (pieces, *windows, *ones) of windows cut at breaks, crossed where a piece is empty."""
+    """Cut windows at breaks: ends (pieces, *windows, *ones), lower above upper if empty."""
     if breaks is None:
         breaks = lower.new_empty(0)
     left, right = (
@@ -102,7 +174,7 @@ def _pieces(
 
 
 def _end(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> tuple[Tensor, ...]:
-    """One end of windows as x and t, moved to the support, and whether t is what it was."""
+    """Return an end of windows as x and t, clipped to the support, and whether it was inside."""
     offset = end - p.loc
     inside = offset.abs() < reach * p.scale
     # Moved before the division, whose derivative overflows far away.
@@ -112,7 +184,7 @@ def _end(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> tuple[Tensor
 
 
 def _within(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """t moved off the ends, where rounding may have put it and a function may jump."""
+    """Move t strictly inside its window, as functions may jump at the ends."""
     lower, upper = lower.detach(), upper.detach()
     first, last = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
     moved = torch.minimum(torch.maximum(t.detach(), first), last)
@@ -132,6 +204,10 @@ def gaussians_by_windows(p: "SymmetricDistribution", centers: Tensor, widths: Te
     Nodes are kept in two coordinates at once, $x = (t - loc)/scale$ for the density and
     $z = (t - c)/w$ for the Gaussian: through t itself the narrower of the two loses its digits.
     """
+    return p._in_blocks(lambda p: _gaussians(p, centers, widths), p._node_count(40) * len(centers))
+
+
+def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> Tensor:
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
     h = p.scale / w
@@ -149,7 +225,7 @@ def gaussians_by_windows(p: "SymmetricDistribution", centers: Tensor, widths: Te
 
 
 def _common_window(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[tuple[Tensor, ...]]:
-    """Ends and middle, each as (x, z), of where the density and the Gaussian both are.
+    """Return ends and middle, each as (x, z), of the overlap of the density and the Gaussian.
 
     Both coordinates of a point are chosen by one condition: chosen apart, at a tie they would
     hand half a derivative each to different points.
@@ -208,14 +284,14 @@ def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
 
 
 def _covers(p: "SymmetricDistribution", lower: Tensor, upper: Tensor) -> Tensor:
-    """Whether each window (*windows) holds the whole support, (*windows, *batch)."""
+    """Return whether each window (*windows) covers the support, (*windows, *batch)."""
     first, last = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in (lower, upper))
     half = p._reach() * p.scale
     return (first <= p.loc - half) & (p.loc + half <= last)
 
 
 def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]:
-    """Where the products of Gaussians are, which is less than where both of them are, (M, N)."""
+    """Return the windows (M, N) of products of Gaussians, narrower than those of the factors."""
     first, last = (x.unsqueeze(-1) for x in _reach(phi))
     a, b = torch.as_tensor(phi.widths).expand_as(phi.centers), torch.as_tensor(psi.widths)
     total = torch.hypot(a.unsqueeze(-1), b)
@@ -225,7 +301,7 @@ def _product_window(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]
 
 
 def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
-    """Covariance of two bases without windows."""
+    """Return the covariance of two bases without windows."""
     everywhere = p.loc.new_tensor(math.inf)
     breaks = Stack(phi, psi).breaks
     t, x, weights = _window_nodes(p, -everywhere, everywhere, breaks, WAVE_ORDER)
@@ -238,7 +314,7 @@ def _everywhere(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
 
 
 def _on_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
-    """Covariance of a basis without windows and one with them."""
+    """Return the covariance of a basis without windows and one with windows."""
     lower, upper = _reach(psi)
     t, x, weights = _window_nodes(p, lower, upper, Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
@@ -272,5 +348,5 @@ def _reach(psi: Basis) -> tuple[Tensor, Tensor]:
 
 
 def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
-    """Values of the j-th function at the nodes of index j along `axis`."""
+    """Evaluate the j-th function at the nodes with index j along `axis`."""
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)

@@ -1,52 +1,126 @@
-"""Turning what users pass into tensors that broadcast, with errors that name the argument."""
+"""Checks and conversions of arguments, copies of objects, and refused second derivatives."""
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from numbers import Integral
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, TypeVar
 
 import torch
 from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
 
 __all__ = [
+    "REFUSAL",
+    "attributes",
+    "attributes_set",
     "broadcast_arguments",
     "broadcast_location_scale",
     "broadcasts_to",
     "cholesky_factor",
+    "copied",
     "difference",
+    "differentiable_once",
     "in_eager",
     "in_memory",
     "is_count",
     "require",
+    "require_integer",
+    "require_power",
     "require_scale_tril",
+    "without_derivative",
 ]
 
+
+_Object = TypeVar("_Object")
+
+_LISTED = torch.__version__ >= "2.12"
+
+
+def attributes(p: object) -> dict[str, Any]:
+    """Return the attributes of an object; in graphs of torch 2.11 those that `__init__` sets."""
+    held = vars(p)
+    if _LISTED or not torch.compiler.is_compiling():
+        return dict(held)
+    return {name: held[name] for name in attributes_set(type(p)) if name in held}
+
+
+def copied(p: _Object) -> _Object:
+    """Return a shallow copy."""
+    new = type(p).__new__(type(p))
+    for name, value in attributes(p).items():
+        vars(new)[name] = value
+    return new
+
+
+def attributes_set(kind: type) -> tuple[str, ...]:
+    """Return all names in the code of `__init__` of a class and its parents."""
+    makers = (vars(c).get("__init__") for c in kind.__mro__)
+    codes = (getattr(maker, "__code__", None) for maker in makers)
+    return tuple({name: None for code in codes if code for name in code.co_names})
+
+
+# What torch.compiler.assume_constant_result does, which would import the compiler.
+attributes_set.__dict__["_dynamo_marked_constant"] = True
+
+REFUSAL = (
+    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "cross-validated penalties"
+)
+
+
+def without_derivative(x: Tensor) -> Tensor:
+    """Return the same numbers; differentiating them raises RuntimeError."""
+    found: Tensor = _Refused.apply(x)
+    return found
+
+
+def differentiable_once(x: Tensor) -> Tensor:
+    """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
+    found: Tensor = _Once.apply(x)
+    return found
+
+
+class _Refused(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise RuntimeError(REFUSAL)
+
+
+class _Once(_Refused):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return without_derivative(grad)
+
+
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
-# What float32 holds, at least.
-_HELD = 3e38
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 
 
 def in_eager() -> bool:
-    """Whether values can be looked at and kept: in no compiled graph, in no transform."""
+    """Return whether values can be read: outside compiled graphs and transforms of torch.func."""
     if torch.compiler.is_compiling():
         return False
     return not torch._C._functorch.get_interpreter_stack()
 
 
 def in_memory(*tensors: Tensor) -> bool:
-    """Whether numpy can read the numbers of tensors where they are.
-
-    No trace misses that, and no forward-mode derivative.
-    """
+    """Return whether numpy can read tensors in place, without loss to a trace or a derivative."""
     if torch._C._get_tracing_state() is not None:
         return False
     for x in tensors:
         if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
             return False
-    # Asked once, as each question to torch takes half a microsecond.
     dual = forward_ad._current_level >= 0
     return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
 
@@ -65,18 +139,15 @@ def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
 
 
 def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
-    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and what else a batch has.
+    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and others (*batch).
 
-    By their order: the first argument is the location, the second the matrix, any other (*batch).
-    Only batches broadcast: a location of one component does not serve a matrix of three.
+    The first argument is the location, the second the matrix. Only batches broadcast: a location
+    of one component does not serve a matrix of three.
 
     Raises:
         ValueError: What `broadcast_arguments` refuses, a location that is no vector, a matrix that
             is not square or not of the location's dimension.
     """
-    alike = _seen_alike(*arguments.values())
-    if alike is not None:
-        return alike
     found = _as_tensors(arguments)
     (name, loc), (matrix_name, matrix), *_ = found.items()
     if loc.dim() < 1 or loc.shape[-1] < 1:
@@ -96,34 +167,21 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
     )
 
 
-def _seen_alike(loc: Any, matrix: Any, *rest: Any) -> tuple[Tensor, ...] | None:
-    """What most often comes: two tensors of one batch and dtype, and Python's numbers."""
-    if not (isinstance(loc, Tensor) and isinstance(matrix, Tensor) and loc.dim()):
-        return None
-    shape, kind = loc.shape, loc.dtype
-    if not shape[-1] or matrix.shape != shape + shape[-1:] or matrix.dtype != kind:
-        return None
-    if not kind.is_floating_point or matrix.device != loc.device:
-        return None
-    # `scalar_tensor` refuses what float32 does not hold, which is infinite elsewhere.
-    if any(type(x) is not float or abs(x) > _HELD for x in rest):
-        return None
-    numbers = (torch.scalar_tensor(x, dtype=kind, device=loc.device) for x in rest)
-    return loc, matrix, *(x.expand(shape[:-1]) for x in numbers)
-
-
 def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
     dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
+    if dtype not in _FLOATING:
+        names = ", ".join(arguments)
+        raise ValueError(f"{names} must be of dtype float32 or float64, got {dtype}")
     device = tensors[0].device if tensors else None
     return {name: _as_tensor(name, x, dtype, device) for name, x in arguments.items()}
 
 
 def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
-    """What the shapes broadcast to, without the last dimensions that are an event's."""
+    """Broadcast shapes without their last dimensions, which belong to one event."""
     batches = [x.shape[: x.dim() - e] for x, e in zip(tensors.values(), events, strict=True)]
-    # Most often they are of one shape, or numbers: seen sooner than broadcast.
+    # Comparing shapes is quicker than broadcasting them.
     named = [batch for batch in batches if batch] or batches[:1]
     if all(batch == named[0] for batch in named):
         return named[0]
@@ -143,6 +201,8 @@ def _as_tensor(
 ) -> Tensor:
     if isinstance(value, Tensor) and value.is_complex():
         raise ValueError(f"{name} must be real, got {value}")
+    if isinstance(value, bool) or isinstance(value, Tensor) and value.dtype == torch.bool:
+        raise ValueError(f"{name} must be a number or a tensor of numbers, got {value}")
     if isinstance(value, Tensor) and (value.dtype, value.device) == (dtype, device):
         return value
     try:
@@ -155,12 +215,14 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
     """Raise unless all of `valid` holds.
 
     As in torch.distributions the check passes through `torch.func.vmap` and is left out of a
-    compiled graph, which cannot branch on values.
+    compiled graph, which cannot branch on values, and for tensors on the meta device.
 
     Raises:
         ValueError: Naming the argument, the rule and the value.
     """
-    if not torch.compiler.is_compiling() and not torch._is_all_true(valid):
+    if torch.compiler.is_compiling() or valid.is_meta:
+        return
+    if not torch._is_all_true(valid):
         raise ValueError(f"{name} must be {rule}, got {value}")
 
 
@@ -178,7 +240,7 @@ def require_scale_tril(name: str, value: Tensor) -> None:
 
 
 def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
-    """Lower-triangular L (*batch, D, D) with positive diagonal and L L' = matrix.
+    """Return the lower-triangular L (*batch, D, D) with a positive diagonal and L L' = matrix.
 
     Raises:
         ValueError: A matrix that is not finite, not symmetric, or singular to rounding.
@@ -186,7 +248,7 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     require(torch.isfinite(matrix), name, "finite", matrix)
     size = matrix.diagonal(dim1=-2, dim2=-1).abs().sqrt()
     eps = torch.finfo(matrix.dtype).eps
-    # The scale of each entry. One on a diagonal with a 0 is left to the test below.
+    # Relative to the diagonal. A zero on it is refused below.
     asymmetry = (matrix - matrix.mT).abs() / size.unsqueeze(-1) / size.unsqueeze(-2)
     require(~(asymmetry > math.sqrt(eps)), name, "symmetric", matrix)
     factor: Tensor
@@ -209,12 +271,28 @@ def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
 
 
 def is_count(x: object) -> bool:
-    """Whether something is a positive integer."""
+    """Return whether something is a positive integer."""
     return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
 
 
+def require_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
+    """Raise ValueError unless a value is an integer from `least` to `most`."""
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    if not integral or not least <= int(value) <= most:  # type: ignore[call-overload]
+        rule = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {'' if integral else 'an integer '}{rule}, got {value!r}")
+
+
+def require_power(beta: object) -> None:
+    """Raise ValueError unless the power of an escort is None, a finite number or finite tensor."""
+    if isinstance(beta, Tensor):
+        require(torch.isfinite(beta), "beta", "finite", beta)
+    elif beta is not None and not (isinstance(beta, Real) and math.isfinite(beta)):
+        raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
+
+
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a - b, and what rounding took from it (Knuth's two-sum).
+    """Return a - b and its rounding error (Knuth's two-sum).
 
     At scale / width = 1e4 the rounding of `center - loc` alone would move the edge of a support by
     1e-3 widths in float32.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Distribution
 
-from sparsefam.numerics.interval import Profile, gaussian_expectation
+from sparsefam.numerics.gaussian_interval import Profile, gaussian_expectation
 
 F32, F64 = torch.float32, torch.float64
 PROFILES = {
@@ -163,21 +163,6 @@ def test_derivatives_of_two_orders(name: str) -> None:
 
     assert gradcheck(evaluate, inputs)
     assert gradgradcheck(evaluate, inputs)
-
-
-@every_profile
-def test_third_derivative(name: str) -> None:
-    loc = torch.tensor([0.3, 0.7], dtype=F64, requires_grad=True)
-
-    def curvature(loc: Tensor) -> Tensor:
-        scale, center = loc.new_tensor([0.5, 2.0]), loc.new_tensor([0.8, 1.9])
-        value = gaussian_expectation(
-            loc, scale, center, loc.new_tensor(0.4), Profile(PROFILES[name])
-        )
-        (slope,) = torch.autograd.grad(value.sum(), loc, create_graph=True)
-        return torch.autograd.grad(slope.sum(), loc, create_graph=True)[0]
-
-    assert gradcheck(curvature, (loc,))
 
 
 def test_gradients_have_the_shapes_of_what_was_broadcast() -> None:

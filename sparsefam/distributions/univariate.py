@@ -1,4 +1,4 @@
-"""Symmetric densities of one dimension, written once for x = (t - loc)/scale."""
+"""Base class of symmetric location-scale families on the line, in x = (t - loc)/scale."""
 
 import math
 from typing import TYPE_CHECKING
@@ -10,20 +10,21 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.arguments import broadcast_arguments, require
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, RealLine, finite, positive_finite
-from .local import covariance_by_windows, expect_by_windows
-from .standardized import StandardizedDistribution
+from .base import StandardizedDistribution
+from .support_quadrature import covariance_by_windows, expect_by_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["SymmetricDistribution"]
 
-# Mass that quadrature may leave out where a support is infinite or its tails are negligible: e^-18
-# and e^-40 are below one rounding error.
+
+# Minus the log of the mass that quadrature leaves out in infinite or negligible tails: e^-18 and
+# e^-40 are below one rounding error.
 _LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 
 
@@ -59,18 +60,18 @@ class SymmetricDistribution(StandardizedDistribution):
         self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
         torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
 
-    # What a subclass knows about its standard form.
+    # Hooks of subclasses, in terms of x.
 
     def _edge(self) -> Tensor | float:
         """Half-width of the support of x; infinite if it is the line."""
         return 1.0
 
     def _reach(self) -> Tensor | float:
-        """Half-width of x that holds all mass but a rounding error, inside the support."""
+        """Half-width of the truncated domain of quadrature, which leaves out one rounding error."""
         return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        """Distribution function of x inside the support, with the digits of the lower tail."""
+        """Return the cdf of x inside the support, relatively accurate in the lower tail."""
         share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
         width = (self._reach() - size).clamp_min(0)
@@ -86,7 +87,7 @@ class SymmetricDistribution(StandardizedDistribution):
             lambda x: self._standard_cdf(x) - lower, lowest, torch.zeros_like(lower)
         )
         x = attach_root_gradient(
-            x,
+            torch.where(lower == 0.5, 0.0, x),
             lambda x: self._standard_cdf(x) - lower,
             lambda x: torch.exp(self._standard_log_prob(x)),
         )
@@ -112,7 +113,7 @@ class SymmetricDistribution(StandardizedDistribution):
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
 
-    # What follows from it.
+    # Derived from the hooks.
 
     def _standard_rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Quadrature nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
@@ -125,9 +126,9 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """x = (value - loc)/scale with points off the support moved to 0, and which are inside."""
+        """Return x = (value - loc)/scale, 0 off the support, and whether it is in the support."""
         inside = ((value - self.loc) / self.scale).abs() < self._edge()
-        # Moved before the division, whose derivative overflows far away.
+        # Replaced before the division, whose derivative overflows far away.
         return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
@@ -182,8 +183,10 @@ class SymmetricDistribution(StandardizedDistribution):
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self._standard_icdf(torch.where(inside, value, 0.5))
-        end = self._edge() * torch.where(value == 0, -1.0, torch.where(value == 1, 1.0, math.nan))
-        return self.loc + self.scale * torch.where(inside, x, end.to(x.dtype))
+        # Not NaN where it is not used: the gradient of the edge would be NaN, too.
+        sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
+        edge = torch.where(sign == 0, math.nan, self._edge() * sign)
+        return self.loc + self.scale * torch.where(inside, x, edge)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draws (*sample, *batch), differentiable in every parameter."""
@@ -198,15 +201,20 @@ class SymmetricDistribution(StandardizedDistribution):
         Gauss-Legendre on each half of the support after a change of variable that absorbs what
         the density does at its edges.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         x, weights = self._standard_rule(order)
         return self.loc + self.scale * x, weights
 
     def _quadrature_expect(self, psi: "Basis | Callable[[Tensor], Tensor]", order: int) -> Tensor:
         if isinstance(psi, Basis) and psi.reach is not None:
-            return expect_by_windows(self, psi, order)
+            pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
+            count = self._node_count(order) * pieces * len(psi)
+            return self._in_blocks(lambda p: expect_by_windows(p, psi, order), count)
         return super()._quadrature_expect(psi, order)
 
+    def _node_count(self, order: int) -> int:
+        return 2 * order
+
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        return covariance_by_windows(self, phi, psi)
+        count = self._node_count(80) * len(phi) * len(psi)
+        return self._in_blocks(lambda p: covariance_by_windows(p, phi, psi), count)

@@ -4,10 +4,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
-from .powers import PowerDistribution, SparsemaxMember
+from ..supports import finite, positive_finite
+from .beta_gaussian import PowerDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]
 
@@ -43,6 +45,16 @@ class BetaLaplace(PowerDistribution):
 
     _order: ClassVar[int] = 1
 
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
     @classmethod
     def from_b(
         cls,
@@ -53,7 +65,8 @@ class BetaLaplace(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         r"""From the score's own scale: $f(t) = -|t - \mu|/b$."""
-        return cls._from_score_scale("b", loc, b, alpha, validate_args)
+        scales = cls._scale_of_score("b", loc, b, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -65,7 +78,8 @@ class BetaLaplace(PowerDistribution):
         validate_args: bool | None = None,
     ) -> Self:
         """From mean and variance."""
-        return cls._from_moments(mean, variance, alpha, validate_args)
+        scales = cls._scale_of_variance(mean, variance, alpha)
+        return cls(*scales, alpha, validate_args=validate_args)
 
     @property
     def b(self) -> Tensor:
@@ -98,7 +112,7 @@ class BetaLaplace(PowerDistribution):
         return torch.where(value < 0.5, x, -x)
 
 
-class Triangular(SparsemaxMember, BetaLaplace):
+class Triangular(BetaLaplace):
     r"""Tent density: the sparsemax counterpart of Laplace's.
 
     $$p(t) = \frac{1}{s}\,(1 - |x|)_+, \qquad x = (t - \mu)/s$$
@@ -122,16 +136,26 @@ class Triangular(SparsemaxMember, BetaLaplace):
         tensor(0.1667)
     """
 
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": finite,
+        "scale": positive_finite,
+    }
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(loc, scale, 2.0, validate_args=validate_args)
+
     @classmethod
     def from_b(  # type: ignore[override]
         cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         r"""From the score's own scale, Tri(t; mu, b) of the paper: $s = \sqrt b$."""
-        return cls._from_score_scale("b", loc, b, 2.0, validate_args)
+        return cls(*cls._scale_of_score("b", loc, b, 2.0), validate_args=validate_args)
 
     @classmethod
     def from_moments(  # type: ignore[override]
         cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
         """From mean and variance: $s^2 = 6$ variance."""
-        return cls._from_moments(mean, variance, 2.0, validate_args)
+        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)

@@ -1,0 +1,228 @@
+"""Closed forms of E_p[psi], registered by the types of p and psi when this package is imported."""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial, Product, Stack
+from .dispatch import register_expect
+from .distributions import (
+    BetaGaussian,
+    KernelDistribution,
+    Laplace,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    SymmetricDistribution,
+    Triangular,
+)
+from .distributions.beta_gaussian import PowerDistribution, PowerLaw
+from .distributions.covariance import gaussians_of
+from .distributions.support_quadrature import (
+    WAVE_ORDER,
+    gaussians_by_windows,
+    require_resolved,
+    window_rule,
+)
+from .numerics.ellipsoid import elliptical_moments, radial_characteristic
+from .numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
+from .numerics.gaussian_interval import gaussian_expectation
+from .numerics.shared_contour import gaussians_by_shared_contour, has_shared_contour
+from .numerics.special import characteristic
+
+__all__ = ["damped_waves", "stack_expectation"]
+
+
+@register_expect(SparseDistribution, Stack)
+def stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
+    """Expectations of several bases side by side."""
+    return torch.cat([p.expect(basis) for basis in psi.bases], -1)
+
+
+def damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
+    """Fourier functions at the centre, damped by the characteristic function of what is around it.
+
+    Args:
+        angles: The frequencies times the centre, (*batch, K).
+        amplitudes: The characteristic function of the density moved to zero, which is real where it
+            is symmetric, at the frequencies (*batch, K).
+    """
+    return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
+
+
+@register_expect(SymmetricDistribution, GaussianRBF)
+def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
+    return gaussians_by_windows(p, psi.centers, _widths(psi))
+
+
+@register_expect(PowerDistribution, GaussianRBF)
+def _power_gaussian(p: PowerDistribution, psi: GaussianRBF) -> Tensor:
+    profile = p.profile()
+    if profile is None:
+        return gaussians_by_windows(p, psi.centers, _widths(psi))
+    loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
+    return gaussian_expectation(loc, scale, psi.centers, _widths(psi), profile)
+
+
+@register_expect(BetaGaussian, GaussianRBF)
+def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
+    exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+    loc, scale, centers = p.loc.unsqueeze(-1), p.scale[..., None, None], psi.centers.unsqueeze(-1)
+    inputs, profile = (loc, scale, centers, _widths(psi)), p.profile()
+    if profile is None:
+        return gaussians_under_ball(*inputs, exponent)
+
+    def by_closed_form(rows: tuple[Tensor, ...], _: Tensor | float) -> Tensor:
+        loc, scale = rows[0], rows[1].squeeze(-1)
+        return gaussian_expectation(loc, scale, psi.centers, rows[3], profile)
+
+    if not has_shared_contour(inputs, exponent):
+        return by_closed_form(inputs, exponent)
+    # A fifth of the time, with errors of 4e-7 in values and 9e-6 in gradients.
+    return gaussians_by_shared_contour(inputs, float(exponent), by_closed_form)
+
+
+@register_expect(Normal, GaussianRBF)
+def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
+    # The product of two Gaussians integrates to a Gaussian of their difference.
+    scale = torch.hypot(p.scale.unsqueeze(-1), _widths(psi))
+    z = (p.loc.unsqueeze(-1) - psi.centers) / scale
+    return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
+
+
+@register_expect(SymmetricDistribution, Polynomial)
+def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
+    # Even central moments only, so all terms of E[(loc + scale x)^k] have one sign.
+    powers = []
+    for k in range(len(psi)):
+        terms = [
+            math.comb(k, j) * p.loc ** (k - j) * p.scale**j * p._standard_moment(j)
+            for j in range(0, k + 1, 2)
+        ]
+        powers.append(torch.stack(terms).sum(0))
+    return torch.stack(powers, -1)
+
+
+@register_expect(SymmetricDistribution, BSpline)
+def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
+    # A polynomial times the density between knots: exact where the density is a polynomial.
+    def integrate(p: SymmetricDistribution) -> Tensor:
+        nodes, weights = window_rule(p, psi.knots[:-1], psi.knots[1:])
+        values: Tensor = psi(nodes)
+        return (weights.unsqueeze(-1) * values).sum((0, 1))
+
+    return p._in_blocks(integrate, p._node_count(64) * len(psi.knots) * len(psi))
+
+
+@register_expect(SymmetricDistribution, Fourier)
+def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
+    def amplitudes(p: SymmetricDistribution) -> Tensor:
+        nodes, weights = p.quadrature(WAVE_ORDER)
+        require_resolved(psi, nodes, WAVE_ORDER)
+        waves = torch.cos((nodes - p.loc).unsqueeze(-1) * psi.frequencies)
+        return (weights.unsqueeze(-1) * waves).sum(0)
+
+    count = p._node_count(WAVE_ORDER) * len(psi.frequencies)
+    return _fourier(p, psi, p._in_blocks(amplitudes, count))
+
+
+@register_expect(BetaGaussian, Fourier)
+def _beta_gaussian_fourier(p: BetaGaussian, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, characteristic(rho, p._exponent.unsqueeze(-1) + 0.5))
+
+
+@register_expect(Triangular, Fourier)
+def _triangular_fourier(p: Triangular, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, torch.sinc(rho / (2 * math.pi)).square())
+
+
+@register_expect(Normal, Fourier)
+def _normal_fourier(p: Normal, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, torch.exp(-0.5 * rho * rho))
+
+
+@register_expect(Laplace, Fourier)
+def _laplace_fourier(p: Laplace, psi: Fourier) -> Tensor:
+    rho = p.scale.unsqueeze(-1) * psi.frequencies
+    return _fourier(p, psi, 1 / (1 + rho * rho))
+
+
+def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tensor:
+    return damped_waves(p.loc.unsqueeze(-1) * psi.frequencies, amplitudes)
+
+
+def _widths(psi: GaussianRBF) -> Tensor:
+    """What functions of numbers have instead of a covariance."""
+    return cast(Tensor, psi.widths)
+
+
+_Elliptical = MultivariateBetaGaussian | MultivariateNormal
+
+
+@register_expect(MultivariateBetaGaussian, GaussianRBF)
+@register_expect(MultivariateNormal, GaussianRBF)
+@register_expect(MultivariateBetaGaussian, Product)
+@register_expect(MultivariateNormal, Product)
+def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
+    gaussians = gaussians_of(psi)
+    if gaussians is None:
+        return NotImplemented
+    if not isinstance(p, PowerLaw):
+        return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
+    exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent)
+
+
+@register_expect(MultivariateBetaGaussian, Fourier)
+def _multivariate_beta_gaussian_fourier(p: MultivariateBetaGaussian, psi: Fourier) -> Tensor:
+    nu = p._exponent.unsqueeze(-1) + p.loc.shape[-1] / 2
+    return _elliptical_fourier(p, psi, radial_characteristic(_whitened_square(p, psi), nu))
+
+
+@register_expect(MultivariateNormal, Fourier)
+def _multivariate_normal_fourier(p: MultivariateNormal, psi: Fourier) -> Tensor:
+    return _elliptical_fourier(p, psi, torch.exp(-0.5 * _whitened_square(p, psi)))
+
+
+def _whitened_square(p: _Elliptical, psi: Fourier) -> Tensor:
+    """Squared lengths of the whitened frequencies, (*batch, K)."""
+    whitened = (p.scale_tril.unsqueeze(-3) * psi.frequencies.unsqueeze(-1)).sum(-2)
+    return whitened.square().sum(-1)
+
+
+def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Tensor:
+    return damped_waves((p.loc.unsqueeze(-2) * psi.frequencies).sum(-1), amplitudes)
+
+
+@register_expect(MultivariateBetaGaussian, Polynomial)
+def _multivariate_beta_gaussian_polynomial(p: MultivariateBetaGaussian, psi: Polynomial) -> Tensor:
+    levels = torch.arange(psi.degree // 2, dtype=p.loc.dtype, device=p.loc.device)
+    first = 2 * p._exponent.unsqueeze(-1) + (p.loc.shape[-1] + 2)
+    return _elliptical_polynomial(p, psi, 1 / (first + 2 * levels))
+
+
+@register_expect(MultivariateNormal, Polynomial)
+def _multivariate_normal_polynomial(p: MultivariateNormal, psi: Polynomial) -> Tensor:
+    return _elliptical_polynomial(p, psi, p.loc.new_ones(*p.batch_shape, psi.degree // 2))
+
+
+def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> Tensor:
+    # In float64: a moment may be in the range of float32 where those that it is made of are not.
+    loc, factor, factors = (x.double() for x in (p.loc, p.scale_tril, factors))
+    spread = (factor.unsqueeze(-2) * factor.unsqueeze(-3)).sum(-1)
+    return elliptical_moments(loc, spread, factors, psi.exponents, psi.lowered).to(p.loc.dtype)
+
+
+@register_expect(KernelDistribution, Basis)
+def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
+    panels = p.panels.for_basis(psi)
+    return p._means(p._values_of(psi, panels), panels)
+
+
+register_expect(KernelDistribution, Stack)(stack_expectation)
