@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..bases import Basis, GaussianRBF
-from ..numerics.normal_equations import blocks
+from ..numerics.least_squares import blocks
 from ..numerics.quadrature import constant
 
 __all__ = ["POWERS", "REACH", "Cells", "cells_of", "tabulate", "untabulate"]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
 from ..distributions import BetaGaussian, SparseDistribution, TruncatedParabola
-from ..numerics.normal_equations import blocks
+from ..numerics.least_squares import blocks
 from ..numerics.quadrature import constant
 from .antiderivatives import POWERS, REACH, Cells, tabulate, untabulate
 
