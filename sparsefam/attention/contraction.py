@@ -10,7 +10,7 @@ from ..bases import Basis
 from ..distributions import Mixture, SparseDistribution
 from ..distributions.standardized import StandardizedDistribution
 from ..numerics.arguments import in_eager
-from ..numerics.least_squares import blocks
+from ..numerics.least_squares import blocks, tensors_of
 from .antiderivatives import Cells, cells_of
 from .tabled import is_parabola, tabled_contexts, tabled_slopes
 
@@ -64,17 +64,6 @@ def _cells(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Cells 
 def _contract(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
     features = density.expect(basis).to(by_head.dtype)
     return (features @ by_head).transpose(1, 2)
-
-
-def tensors_of(basis: Basis) -> dict[str, Tensor]:
-    """Parameters and buffers, and attributes, which some wrappers make of the former."""
-    found = {**dict(basis.named_parameters()), **dict(basis.named_buffers())}
-    modules = () if torch.compiler.is_compiling() else basis.named_modules()  # for torch 2.11
-    for prefix, module in modules:
-        for name, x in vars(module).items():
-            if isinstance(x, Tensor):
-                found[f"{prefix}.{name}" if prefix else name] = x
-    return found
 
 
 class _Expect(nn.Module):

@@ -13,12 +13,7 @@ from torch.distributions import Distribution
 from ..bases import Basis, GaussianRBF
 from ..numerics.arguments import in_eager, is_count
 from ..numerics.distributed import Group, process_group, sum_over_ranks
-from ..numerics.least_squares import (
-    add_event_dims,
-    normal_sums,
-    solve_shared,
-    sum_over_chunks,
-)
+from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
 from ..numerics.refusal import differentiable_once
 from ..numerics.smoothing import unseen
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require
@@ -483,11 +478,10 @@ class RidgeRegression(nn.Module):
 
         def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
             f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
-            weights = weights.movedim(1, -1)
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             # Examples with the same positions are further rows of one product.
-            rows = batch // max(len(f), 1) * groups * queries
-            by_grid = weights.reshape(len(f), rows, weights.shape[-1])
+            products = batch // max(len(f), 1) * groups * queries
+            by_grid = weights.reshape(len(f), products, weights.shape[-1])
             gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
@@ -495,7 +489,8 @@ class RidgeRegression(nn.Module):
 
         each = len(t) * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        gram, cross, squares = sum_over_chunks(sums, rows, t, values, visible.movedim(-1, 1))
+        chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
+        gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         statistics = Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
         found = self._solve(statistics, values.dtype).coefficients

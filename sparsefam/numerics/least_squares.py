@@ -1,83 +1,167 @@
 """Normal equations of least squares, summed over chunks of the observations."""
 
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import torch
-from torch import Size, Tensor
-from torch.utils.checkpoint import checkpoint
+from torch import Size, Tensor, nn
+from torch.func import functional_call, vjp
 
-from .arguments import in_eager
+__all__ = ["add_event_dims", "blocks", "normal_sums", "solve_shared", "tensors_of"]
 
-__all__ = ["add_event_dims", "blocks", "normal_sums", "solve_shared", "sum_over_chunks"]
-
-Sums = tuple[Tensor, ...]
+Sums = tuple[Tensor, Tensor, Tensor]
 
 
 def normal_sums(
-    design: Callable[[Tensor], Tensor],
-    positions: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    chunk_size: int,
+    design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
 ) -> Sums:
     r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
+
+    $F$ exists for one chunk of rows at a time. Backward evaluates it again, for half as many rows,
+    since it holds twice as much of each. There is no forward-mode derivative of several chunks.
 
     Args:
         design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
         positions: Shape (S, L, *event), where S is B, or 1 if all examples share their positions.
         values: $H$, shape (B, L, E).
         mask: Shape (B, L), True where a row counts. Nothing else is read. None: all rows count.
-        chunk_size: Number of rows of $F$ and $H$ that exist at a time, in backward, too.
+        rows: Number of rows of a chunk.
 
     Returns:
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
-    return sum_over_chunks(partial(_sums, design), chunk_size, positions, values, mask)
+    state = tensors_of(design)
+    names, parameters = tuple(state), tuple(state.values())
+    if values.shape[1] <= rows:
+        return _sums(design, names, positions, values, mask, *parameters)
+    inputs = (rows, design, names, positions, values, mask)
+    sums: Sums = _NormalSums.apply(*inputs, *parameters)
+    return sums
 
 
-def sum_over_chunks(
-    function: Callable[..., Sums], chunk_size: int, *tensors: Tensor | None
-) -> Sums:
-    """Add up a function's results over chunks of its arguments along their second dimension.
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
+    for prefix, part in modules:
+        for name, x in vars(part).items():
+            if isinstance(x, Tensor):
+                found[f"{prefix}.{name}" if prefix else name] = x
+    return found
 
-    Backward evaluates the function again, chunk by chunk, so that only one chunk's intermediate
-    results are held at a time. Transforms of `torch.func` do not support that and hold them all.
+
+def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
+    """Rows of the design with the given parameters, in float64."""
+    state = dict(zip(names, parameters, strict=True))
+    found: Tensor = functional_call(design, state, (t,)).double()
+    return found
+
+
+def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Convert to float64, with zeros where masked.
+
+    Zeros come before arithmetic: gradients are zero times what else padding would become.
     """
-    lengths = {x.shape[1] for x in tensors if x is not None}
-    if max(lengths) <= chunk_size:
-        return function(*tensors)
-    # Slices would each get a gradient of full length; the pieces of `split` have one together.
-    chunks = [x.split(chunk_size, 1) for x in tensors if x is not None]
-    recompute = torch.is_grad_enabled() and (torch.compiler.is_compiling() or in_eager())
-    total: Sums | None = None
-    for chunk in zip(*chunks, strict=True):
-        rest = iter(chunk)
-        parts = [None if x is None else next(rest) for x in tensors]
-        if recompute:
-            terms = checkpoint(function, *parts, use_reentrant=False, preserve_rng_state=False)
-        else:
-            terms = function(*parts)
-        total = terms if total is None else tuple(a + b for a, b in zip(total, terms, strict=True))
-    return total or ()
+    if mask is None:
+        return x.double()
+    return torch.where(add_event_dims(mask, x.shape[2:]), x.double(), 0)
 
 
 def _sums(
-    design: Callable[[Tensor], Tensor], t: Tensor, h: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    t = t.double()
-    if mask is not None:
-        # Zeros come before arithmetic: gradients are zero times what else padding would become.
-        t = torch.where(add_event_dims(mask, t.shape[2:]), t, 0)
-        h = torch.where(mask.unsqueeze(-1), h, 0)
-    f, h = design(t).double(), h.double()
-    if mask is not None:
-        f = torch.where(mask.unsqueeze(-1), f, 0)
-    # In this order recomputation, which stops at the last tensor that backward needs, repeats no
-    # product if f is constant, and only the first if not.
-    squares = h.square().sum((-2, -1))
+    design: nn.Module,
+    names: tuple[str, ...],
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    *parameters: Tensor,
+) -> Sums:
+    f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
+    h = _prepare(values, mask)
     cross = _as_examples(f.mT @ _as_columns(h, len(f)), h)
-    return f.mT @ f, cross, squares
+    return f.mT @ f, cross, h.square().sum((-2, -1))
+
+
+class _NormalSums(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        rows: int,
+        design: nn.Module,
+        names: tuple[str, ...],
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        *parameters: Tensor,
+    ) -> Sums:
+        total: Any = None
+        for block in blocks(values.shape[1], rows):
+            terms = _sums(design, names, *_rows(block, positions, values, mask), *parameters)
+            pairs = None if total is None else zip(total, terms, strict=True)
+            total = terms if pairs is None else tuple(a + b for a, b in pairs)
+        gram, cross, squares = total
+        return gram, cross, squares
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
+        ctx.rows, ctx.design, ctx.names, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.shapes = [x.shape for x in output[:2]]
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        positions, values, mask, *parameters = ctx.saved_tensors
+        _, _, _, needs_positions, needs_values, _, *needs = ctx.needs_input_grad
+        learned = [i for i, need in enumerate(needs) if need]
+        zeros = (values.new_zeros(shape, dtype=torch.float64) for shape in ctx.shapes)
+        pairs = zip(slopes[:2], zeros, strict=True)
+        of_gram, of_cross = (zero if slope is None else slope for slope, zero in pairs)
+        of_squares = slopes[2]
+
+        def evaluate(t: Tensor, *some: Tensor) -> Tensor:
+            now = dict(enumerate(parameters)) | dict(zip(learned, some, strict=True))
+            return _evaluate(ctx.design, ctx.names, t, *now.values())
+
+        by_positions = by_values = None
+        by_parameters: list[Tensor | None] = [None] * len(parameters)
+        for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
+            t, h, taken = _rows(block, positions, values, mask)
+            t, h = _prepare(t, taken), _prepare(h, taken)
+            if needs_positions or learned:
+                f, pull_back, *_ = vjp(evaluate, t, *(parameters[i] for i in learned))
+            else:
+                f = evaluate(t)
+            f = _prepare(f, taken)
+            if needs_values:
+                slope = _as_examples(f @ _as_columns(of_cross, len(f)), h)
+                if of_squares is not None:
+                    slope = slope + 2 * of_squares[:, None, None] * h
+                by_values = _write(by_values, block, _prepare(slope, taken), values)
+            if not (needs_positions or learned):
+                continue
+            slope = _as_columns(h, len(f)) @ _as_columns(of_cross, len(f)).mT
+            slope = slope + f @ (of_gram + of_gram.mT)
+            by_t, *by_learned = pull_back(_prepare(slope, taken))
+            if needs_positions:
+                # With a mask each example has copies of the positions that all share.
+                by_t = by_t.sum_to_size(positions[:, block].shape)
+                by_positions = _write(by_positions, block, by_t, positions)
+            for i, more in zip(learned, by_learned, strict=True):
+                total = by_parameters[i]
+                by_parameters[i] = more if total is None else total + more
+        return None, None, None, by_positions, by_values, None, *by_parameters
+
+
+def _write(whole: Tensor | None, block: slice, part: Tensor, like: Tensor) -> Tensor:
+    """Set rows of a gradient, which is made with the first of them."""
+    if whole is None:
+        whole = part.new_empty(like.shape, dtype=like.dtype)
+    whole[:, block] = part
+    return whole
+
+
+def _rows(block: slice, *tensors: Tensor | None) -> Any:
+    return tuple(None if x is None else x[:, block] for x in tensors)
 
 
 def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
