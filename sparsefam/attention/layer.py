@@ -347,14 +347,18 @@ class ContinuousAttention(nn.Module):
         """
         self.rebuild_cache()
         basis, by_head = self.regression.basis, self._split_heads(values)
+        # First: it checks positions and values.
+        if mask.visible is None:
+            function = self.regression.fit(positions, values, mask.observed)
+            coefficients = self._split_heads(function.coefficients)
+        else:
+            coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
         density, weights = self.score_proj.attend(
             channels, alpha, self.temperature, positions, mask
         )
         if mask.visible is None:
-            function = self.regression.fit(positions, values, mask.observed)
-            context = contexts(density, basis, self._split_heads(function.coefficients))
+            context = contexts(density, basis, coefficients)
         else:
-            coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
             features = density.expect(basis).to(values.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
         if self.discrete_proj is not None and scores is not None:

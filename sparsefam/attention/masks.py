@@ -112,7 +112,7 @@ def check_finite(name: str, x: Tensor) -> None:
 def check_tensor(name: str, x: object) -> None:
     """Raise ValueError unless something is a tensor."""
     if not isinstance(x, Tensor):
-        raise ValueError(f"{name} must be a tensor, got {x!r}")
+        raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
 
 
 def check_real(name: str, x: Tensor) -> None:
