@@ -65,65 +65,65 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class ContinuousAttention(nn.Module):
     r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
 
-    The values, observed at `positions`, become a function $V$ by ridge regression on a basis; every
-    query and head has a density $p$ over the domain, and the context is $\mathbb E_p[V(t)]$.
+    The values, observed at `positions`, become a function $V$ by ridge regression on a basis. Every
+    query and head has a density $p$ over the domain, and its context is $\mathbb E_p[V(t)]$.
 
-    With `score="quadratic"` location and scale of the score come from the query $q$,
+    `score="quadratic"` computes location and scale from the query $q$,
 
     $$\mu_h = a + (b - a)\,\mathrm{sigmoid}(w_h^\top q + w_{h0}), \qquad
     \sigma_h = (b - a)\,\bigl[10^{-3} + \mathrm{softplus}(v_h^\top q + v_{h0})\bigr],$$
 
-    in the domain $[a, b]$; the keys are not read. In D dimensions every axis has such a location
-    and such a $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
-    $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$, and $\ell_{ij}$ for $j < i$ linear in $q$,
-    0 at first. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
-    `bias` says: started all together in the middle, as the papers have it, they learn much less.
+    in the domain $[a, b]$, and ignores the keys. In D dimensions every axis has its own location
+    and $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
+    $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$
+    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
+    `bias` is. They learn much less if all start in the middle, as in the papers.
 
-    With `score="moments"` query and keys give discrete attention weights over the positions, and
-    the density is the one with their mean and variance, the latter at least $[10^{-3}(b - a)]^2$;
-    in D dimensions that is added to the diagonal of the covariance. Discrete scores are the usual
-    ones: products of queries and keys over the root of their number of channels. `combine=True`
-    adds the discrete context to the continuous one, with any score.
+    `score="moments"` computes discrete attention weights over the positions from query and keys;
+    the density has their mean and variance, the latter at least $[10^{-3}(b - a)]^2$. In D
+    dimensions that is added to the diagonal of the covariance. Discrete scores are inner products
+    of queries and keys over the root of their length. `combine=True` adds the discrete context to
+    the continuous one, with any score.
 
-    With `score="kernel"` the densities have any shape: a `KernelExp` or `KernelDeformedExp`
-    relative to the uniform density on the domain, whose weights, one for each inducing point, are
-    linear in the query. All densities share one set of nodes, found once for a constant kernel, so
-    that their expectations are two matrix products and what the edges of supports need. With
-    `score="mixture"` each is a `Mixture` of densities of quadratic scores, and their log weights
-    come from the query as well. Of both the keys are not read, and both start wide.
+    `score="kernel"` gives densities of any shape: a `KernelExp` or `KernelDeformedExp` relative to
+    the uniform density on the domain, whose weights, one for each inducing point, are linear in the
+    query. All densities share quadrature nodes, which are computed once if the kernel is constant.
+    `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
+    the query. Both ignore the keys and start wide.
 
-    Sequences have the dtype of the parameters, except under autocast. There, and where parameters
-    are in half precision, values and contexts are rounded; densities, regression and expectations
-    are in float32. `torch.export.export` takes the context of a layer, with the validation of
-    `torch.distributions` switched off. Long sequences are read by blocks of
+    Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
+    parameters are in half precision, values and contexts are rounded; densities, regression and
+    expectations are in float32. `torch.export.export` exports the context of a layer if validation
+    of `torch.distributions` is switched off. Long sequences are read in chunks of
     `layer.regression.chunk_size` positions, which may be changed between calls.
 
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
-        basis: The functions that the value functions are combinations of.
-        alpha: Entropic index, at least 1: 1 softmax, 2 sparsemax. A tensor above 1 may require
-            grad, and broadcasts to (B, num_heads, Lq), as does what a module returns, such as
-            `LearnedAlpha`. At most 2 with `score="kernel"`.
+        basis: The functions of which value functions are linear combinations.
+        alpha: Entropic index, at least 1, and at most 2 with `score="kernel"`; 1 is softmax, 2 is
+            sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may require grad; a
+            module such as `LearnedAlpha` returns such a tensor.
         score: "quadratic", "moments", "kernel" or "mixture".
         combine: Whether to add the context of discrete weights, with the same alpha.
         temperature: What all scores are divided by, positive; the attribute may be changed between
             calls. $\sigma^2$ of quadratic scores is multiplied by it, of components too; log
             weights and discrete scores are divided.
-        inducing_points: Of `score="kernel"`: their number, for a grid on the domain (to the power
-            `ndim`), or locations (I,), or (I, D), in it. Default: 64.
-        kernel: Of `score="kernel"`: (n, D), (m, D) to (n, m), for instance one of
-            `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default: a constant
-            Gaussian, as wide as two steps of the grid. Parameters that require grad are learned;
-            the nodes are then found anew whenever they change, and graphs cannot be compiled.
-        normalization: Of `score="kernel"`: "inside", the default, or "outside", as in
+        inducing_points: For `score="kernel"`: their number, an integer to the power `ndim`, for a
+            grid on the domain, or their locations, (I,) or (I, D). Default: 64.
+        kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
+            instance one of `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default:
+            a constant Gaussian, as wide as two steps of the grid. Parameters that require grad are
+            learned; quadrature nodes are then computed again whenever they change, and the layer
+            cannot be compiled.
+        normalization: For `score="kernel"`: "inside", the default, or "outside", as in
             `KernelDeformedExp`.
-        components: Of `score="mixture"`: how many each density has. Default: 8.
+        components: For `score="mixture"`: number of components of each density. Default: 8.
         penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
-        group: As in `RidgeRegression`: every rank has its part of the sequence and its own queries.
-        domain: Where densities may be centred, and the unit of their scales: the ends (a, b) for
-            every axis, or `ndim` such pairs.
-        ndim: Dimension D of the positions, which is that of the basis's locations.
+        group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
+        domain: Where densities may be centred, and the unit of their scales: ends (a, b) for all
+            axes, or `ndim` such pairs.
+        ndim: Dimension D of the positions and of the basis's locations.
         kdim: Channels of the keys; `embed_dim` if None.
         vdim: Channels of the values; `embed_dim` if None.
         bias: Whether the projections of query, key, value and context have biases.
@@ -206,14 +206,14 @@ class ContinuousAttention(nn.Module):
             normalization=normalization,
             components=components,
         )
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         sizes: tuple[Any, ...] = (embed_dim, num_heads, box)
         if score == "moments":
             sizes = (embed_dim, kdim, num_heads, box, bias)
         self.score_proj = _SCORES[score](*sizes, **options, **factory)
         self.discrete_proj = None
         if combine and score != "moments":
-            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, device, dtype)
+            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
         self.regression = regression.to(device=device, dtype=dtype)
@@ -387,24 +387,17 @@ class ContinuousAttention(nn.Module):
             check_tensor(name, x)
         check_real("positions", positions)
         for name, x in sequences.items():
-            self._check_dtype(name, x)
+            self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
-        first, second = (0, 1) if self.batch_first else (1, 0)
-        batch = query.shape[first] if query.ndim == 3 else 0
-        length = value.shape[second] if value.ndim == 3 else 0
-        queries = query.shape[second] if query.ndim == 3 else 0
+        sizes = [x.shape if self.batch_first else (x.shape[1], x.shape[0]) for x in (query, value)]
+        (batch, queries), length = sizes[0][:2], sizes[1][1]
         for name, size, channels in (
             ("query", queries, self.embed_dim),
             ("key", length, self.kdim),
             ("value", length, self.vdim),
         ):
             shape = (batch, size) if self.batch_first else (size, batch)
-            if sequences[name].ndim != 3:
-                raise ValueError(
-                    f"{name} must have three dimensions, the last of {channels} channels, "
-                    f"got shape {tuple(sequences[name].shape)}"
-                )
             check_shape(name, sequences[name], (*shape, channels), hint=hint)
         if length == 0 and not sharded:
             raise ValueError(
@@ -426,9 +419,10 @@ class ContinuousAttention(nn.Module):
                 raise ValueError(f"attn_mask must be boolean or floating, got {mask.dtype}")
             check_shape("attn_mask", mask, *shapes, hint=hint)
 
-    def _check_dtype(self, name: str, x: Tensor) -> None:
-        if not x.is_floating_point():
-            raise ValueError(f"{name} must be floating, got {x.dtype} of shape {tuple(x.shape)}")
+    def _check_sequence(self, name: str, x: Tensor) -> None:
+        if not x.is_floating_point() or x.ndim != 3:
+            got = f"{x.dtype} of shape {tuple(x.shape)}"
+            raise ValueError(f"{name} must be floating with three dimensions, got {got}")
         # What a user puts in place of a linear layer may have no weight, or a quantised one.
         dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
         if dtype not in _FLOATS or dtype == x.dtype:

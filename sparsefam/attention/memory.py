@@ -144,10 +144,10 @@ class ContractingMemory(nn.Module):
             valid = (positions >= 0) & (positions <= 1)
             valid = valid if mask is None else valid | ~mask
             require(valid, "positions must be in [0, 1]", positions.expand(valid.shape))
+        keep = _keep(1.0, reset, values)
         if state is None:
             function = self.regression.fit(positions, values, mask)
             return function, function.coefficients
-        keep = _keep(1.0, reset, values)
         later = self.tau + (1 - self.tau) * positions
         if reset is not None:
             later = torch.where(reset.unsqueeze(-1), positions, later)

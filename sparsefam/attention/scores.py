@@ -109,12 +109,8 @@ class ScoreProjection(nn.Linear):
         channels: Number of parameters of all heads together.
         heads: Number of densities for each query.
         box: The domain.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
+        **factory: Device and dtype of the parameters.
     """
-
-    # Whether scores depend on the keys.
-    reads_keys = False
 
     def __init__(
         self,
@@ -122,10 +118,9 @@ class ScoreProjection(nn.Linear):
         channels: int,
         heads: int,
         box: Box,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
-        super().__init__(embed_dim, channels, device=device, dtype=dtype)
+        super().__init__(embed_dim, channels, **factory)
         self.heads, self.box = heads, box
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
@@ -167,26 +162,17 @@ class ScoreProjection(nn.Linear):
 
 
 class QuadraticScore(ScoreProjection):
-    """One unimodal density for each head, with location and scale from the query.
-
-    Args:
-        embed_dim: Channels of the queries.
-        heads: Number of densities for each query.
-        box: The domain.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-    """
+    """One unimodal density for each head, with location and scale from the query."""
 
     def __init__(
         self,
         embed_dim: int,
         heads: int,
         box: Box,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         channels = sum(_quadratic_channels(heads, len(box)))
-        super().__init__(embed_dim, channels, heads, box, device, dtype)
+        super().__init__(embed_dim, channels, heads, box, **factory)
 
     @torch.no_grad()
     def init_heads(self) -> None:
@@ -204,19 +190,7 @@ class QuadraticScore(ScoreProjection):
 
 
 class MixtureScore(ScoreProjection):
-    """K components for each head: a log weight, a location and a scale for each.
-
-    Args:
-        embed_dim: Channels of the queries.
-        heads: Number of densities for each query.
-        box: The domain.
-        components: K.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-
-    Raises:
-        ValueError: If the number of components is not a positive integer.
-    """
+    """K components for each head: a log weight, a location and a scale for each."""
 
     def __init__(
         self,
@@ -224,14 +198,13 @@ class MixtureScore(ScoreProjection):
         heads: int,
         box: Box,
         components: int = 8,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         if not is_count(components):
             raise ValueError(f"components must be a positive integer, got {components!r}")
         total = heads * components
         channels = total + sum(_quadratic_channels(total, len(box)))
-        super().__init__(embed_dim, channels, heads, box, device, dtype)
+        super().__init__(embed_dim, channels, heads, box, **factory)
         self.components = components
 
     @torch.no_grad()
@@ -276,12 +249,7 @@ class KernelScore(ScoreProjection):
         inducing_points: Their locations (I,) or (I, D), or their number.
         kernel: The kernel. None: a Gaussian kernel.
         normalization: As in `KernelDeformedExp`.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-
-    Raises:
-        ValueError: If inducing points have another shape or lie outside the box, or their number is
-            not a positive integer to the power D.
+        **factory: Device and dtype of the parameters.
     """
 
     inducing_points: Tensor
@@ -298,19 +266,18 @@ class KernelScore(ScoreProjection):
         inducing_points: Tensor | int = 64,
         kernel: Kernel | None = None,
         normalization: Literal["inside", "outside"] = "inside",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
         if isinstance(kernel, type):
             raise ValueError(f"kernel must be a function or an instance, got the class {kernel!r}")
         points = _inducing_points(inducing_points, box)
-        super().__init__(embed_dim, heads * len(points), heads, box, device, dtype)
+        super().__init__(embed_dim, heads * len(points), heads, box, **factory)
         self.register_buffer("inducing_points", points.to(self.weight))
         self.kernel = _default_kernel(len(points), box) if kernel is None else kernel
         if isinstance(self.kernel, nn.Module):
-            self.kernel.to(device=device, dtype=dtype)
+            self.kernel.to(**factory)
         self.normalization = normalization
         self._clear_cache()
 
@@ -392,25 +359,16 @@ class KernelScore(ScoreProjection):
         tensors = [self.inducing_points]
         if isinstance(self.kernel, nn.Module):
             tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
-        return [
-            (self.kernel, None),
-            *(
-                (
-                    x,
-                    x.detach(),
-                    x.data_ptr(),
-                    x.requires_grad,
-                    x.dtype,
-                    x.device,
-                    None if x.is_inference() else x._version,
-                )
-                for x in tensors
-            ),
-        ]
+        return [(self.kernel, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
         return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
+
+
+def _facts(x: Tensor) -> tuple[Any, ...]:
+    version = None if x.is_inference() else x._version
+    return x.data_ptr(), x.requires_grad, x.dtype, x.device, version
 
 
 def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> bool:
@@ -427,8 +385,7 @@ class DiscreteScore(nn.Module):
         kdim: Channels of the keys.
         heads: Number of weights for each query and position.
         bias: Whether the projections have biases.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
+        **factory: Device and dtype of the parameters.
     """
 
     def __init__(
@@ -437,13 +394,12 @@ class DiscreteScore(nn.Module):
         kdim: int,
         heads: int,
         bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
-        self.k_proj = nn.Linear(kdim, embed_dim, bias, device, dtype)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
+        self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return scores (B, heads, Lq, L): inner products over the root of their length."""
@@ -467,19 +423,7 @@ class DiscreteScore(nn.Module):
 
 
 class MomentScore(DiscreteScore):
-    """One density for each head, with the moments of its discrete attention weights.
-
-    Args:
-        embed_dim: Channels of the queries.
-        kdim: Channels of the keys.
-        heads: Number of densities for each query.
-        box: The domain.
-        bias: Whether the projections have biases.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-    """
-
-    reads_keys = True
+    """One density for each head, with the moments of its discrete attention weights."""
 
     def __init__(
         self,
@@ -488,10 +432,9 @@ class MomentScore(DiscreteScore):
         heads: int,
         box: Box,
         bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
-        super().__init__(embed_dim, kdim, heads, bias, device, dtype)
+        super().__init__(embed_dim, kdim, heads, bias, **factory)
         self.box = box
 
     def rebuild_cache(self, basis: Basis) -> None:
