@@ -63,7 +63,7 @@ def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return x.double()
-    return torch.where(add_event_dims(mask, x.shape[2:]), x.double(), 0)
+    return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
 
 
 def _sums(
@@ -126,22 +126,25 @@ class _NormalSums(torch.autograd.Function):
         by_parameters: list[Tensor | None] = [None] * len(parameters)
         for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
             t, h, taken = _rows(block, positions, values, mask)
-            t, h = _prepare(t, taken), _prepare(h, taken)
+            t = _prepare(t, taken)
             if needs_positions or learned:
                 f, pull_back, *_ = vjp(evaluate, t, *(parameters[i] for i in learned))
             else:
                 f = evaluate(t)
+            # Masked rows of both are zero, and so are their gradients below.
             f = _prepare(f, taken)
+            if needs_positions or learned or of_squares is not None:
+                h = _prepare(h, taken)
             if needs_values:
                 slope = _as_examples(f @ _as_columns(of_cross, len(f)), h)
                 if of_squares is not None:
                     slope = slope + 2 * of_squares[:, None, None] * h
-                by_values = _write(by_values, block, _prepare(slope, taken), values)
+                by_values = _write(by_values, block, slope, values)
             if not (needs_positions or learned):
                 continue
             slope = _as_columns(h, len(f)) @ _as_columns(of_cross, len(f)).mT
             slope = slope + f @ (of_gram + of_gram.mT)
-            by_t, *by_learned = pull_back(_prepare(slope, taken))
+            by_t, *by_learned = pull_back(slope)
             if needs_positions:
                 # With a mask each example has copies of the positions that all share.
                 by_t = by_t.sum_to_size(positions[:, block].shape)
