@@ -26,7 +26,7 @@ __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
 # Size of a chunk of rows: numbers in the design matrix and the values together, and a least number
 # of rows that matrix products need to be fast.
-_NUMBERS, _LEAST_ROWS = 2**20, 256
+_NUMBERS, _LEAST_ROWS = 2**19, 256
 # The same for regressions of each query, whose chunks hold products of functions.
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
 
@@ -230,7 +230,7 @@ class RidgeRegression(nn.Module):
             about B N (N + E) float64 numbers. Gradients, by another reduction, are those of the sum
             of the ranks' losses. A shard may be empty.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
-            many as make eight megabytes.
+            many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
             `torch.distributions`.
 
