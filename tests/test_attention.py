@@ -1,41 +1,33 @@
-"""The attention layer: padding, moments, contexts against brute-force integrals."""
+"""The attention layer: contexts against brute-force integrals, gradients, state, errors."""
 
+import copy
+import io
 import math
 from collections.abc import Callable
 from typing import Any
 
-import entmax
 import numpy as np
 import pytest
 import torch
-from layers import data, require_that_padding_is_ignored
+from layers import KINDS, SCORES, data, make_layer, require_that_padding_is_ignored
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
-from sparsefam import BetaGaussian, Mixture, Normal, SparseDistribution, TruncatedParabola
-from sparsefam.attention import ContinuousAttention, RidgeRegression
-from sparsefam.attention.sight import Sight
-from sparsefam.bases import Fourier, GaussianRBF
-from sparsefam.numerics.deformed import log_beta
+from sparsefam import Normal, SparseDistribution
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
+from sparsefam.attention.masks import AttentionMask
+from sparsefam.bases import Fourier, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
-KINDS = [("quadratic", False), ("moments", False), ("moments", True)]
 ALPHAS = [1.0, 1.5, 2.0]
 
-every_score = pytest.mark.parametrize("score", ["quadratic", "moments", "kernel", "mixture"])
+every_score = pytest.mark.parametrize("score", SCORES)
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
+every_dimension = pytest.mark.parametrize("ndim", [1, 2])
 
 
-def make(score: str, combine: bool = False, alpha: Any = 2.0, **options: Any) -> Any:
-    """A layer of two heads on four channels, in float64 and batch first."""
-    options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1} | options
-    return ContinuousAttention(
-        4, 2, GaussianRBF.grid(10, 0.15), alpha, score, combine=combine, **options
-    )
-
-
-def integrate(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
+def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
     """E_p[function] by 200 panels of 16 Gauss nodes over the support, or 10 scales each way."""
     nodes, weights = map(torch.tensor, np.polynomial.legendre.leggauss(16))
     edge = 10.0 if isinstance(density, Normal) else 1.0
@@ -48,117 +40,113 @@ def integrate(density: SparseDistribution, function: Callable[[Tensor], Tensor])
     return (mass.unsqueeze(-1) * function(t)).sum(-2)
 
 
+def in_plane(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """E_p[function] by Gauss nodes along the radius and equal steps of the angle."""
+    alpha = float(density.alpha.flatten()[0])
+    x, w = map(torch.tensor, np.polynomial.legendre.leggauss(16))
+    edge, panels, angles = (9.0 if alpha == 1 else 1.0), 10, 300
+    starts = torch.arange(panels, dtype=DOUBLE).unsqueeze(-1)
+    r = ((starts + (x + 1) / 2) * edge / panels).flatten()
+    if alpha == 1:
+        mass = torch.exp(-r.square() / 2)
+    else:
+        m = 1 / (alpha - 1)
+        mass = 2 * (m + 1) * (1 - r.square()) ** m
+    mass = mass * r * (w / 2 * edge / panels).repeat(panels)
+    angle = 2 * math.pi * torch.arange(angles, dtype=DOUBLE) / angles
+    u = (r[:, None, None] * torch.stack([angle.cos(), angle.sin()], -1)).reshape(-1, 2)
+    t = density.loc.unsqueeze(-2) + u @ density.scale_tril.mT
+    return ((mass / angles).repeat_interleave(angles).unsqueeze(-1) * function(t)).sum(-2)
+
+
+def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
+    """The context from each head's integral (B, heads, Lq, E) of the whole value function."""
+    query, key, value, _ = inputs
+    parts = [heads[:, h, :, 2 * h : 2 * h + 2] for h in range(2)]
+    if layer.combine:
+        source = layer.score_proj if layer.score == "moments" else layer.discrete_proj
+        weights = source.weights(source(query, key), layer.alpha, 1.0, AttentionMask())
+        values = layer.v_proj(value)
+        parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
+    found: Tensor = layer.out_proj(torch.cat(parts, -1))
+    return found
+
+
 # Contexts
 
 
-@every_kind
+@pytest.mark.parametrize(
+    ("score", "combine"), [("quadratic", False), ("moments", True), ("quadratic", True)]
+)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_context_is_the_integral_of_the_values(score: str, combine: bool, alpha: float) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data()
-    context, density = layer(query, key, value, t)
-    assert density.batch_shape == (2, 2, 3)
-    assert isinstance(density, {1.0: Normal, 1.5: BetaGaussian, 2.0: TruncatedParabola}[alpha])
-    values = layer.v_proj(value)
-    function = layer.regression.fit(t, values)
-    heads = integrate(density, function).unflatten(-1, (2, 2))
-    parts = [heads[:, h, :, h] for h in range(2)]
-    if combine:
-        weights = discrete(layer, query, key, alpha)
-        parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
-    expected = layer.out_proj(torch.cat(parts, -1))
+@every_dimension
+def test_context_is_the_integral_of_the_values(
+    score: str, combine: bool, alpha: float, ndim: int
+) -> None:
+    layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim)
+    if score == "quadratic":
+        nn.init.normal_(layer.score_proj.weight, std=0.5)
+    context, density = layer(*inputs)
+    assert (context.shape, density.batch_shape) == ((2, 3, 4), (2, 2, 3))
+    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
+    integral = (on_line if ndim == 1 else in_plane)(density, function)
+    expected = by_hand(layer, inputs, integral)
+    assert (context - expected).norm() < 1e-8 * expected.norm()
+    single, density = layer.float()(*(x.float() for x in inputs))
+    assert (single.dtype, density.mean.dtype) == (torch.float32, torch.float32)
+    assert (single - expected).norm() < 5e-6 * expected.norm()
+
+
+@every_dimension
+def test_any_basis_serves(ndim: int) -> None:
+    if ndim == 1:
+        basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
+    else:
+        basis = Fourier([[1.0, 0.0], [2.0, -3.0]]) + GaussianRBF.grid(4, 0.3, ndim=2)
+    layer, inputs = make_layer(basis=basis, ndim=ndim), data(ndim=ndim)
+    context, density = layer(*inputs)
+    function = RidgeRegression(basis, 0.1).fit(inputs[3], layer.v_proj(inputs[2]))
+    expected = by_hand(layer, inputs, (on_line if ndim == 1 else in_plane)(density, function))
+    assert (context - expected).norm() < 1e-8 * expected.norm()
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_quadratic_functions_of_space(alpha: float) -> None:
+    layer = make_layer("moments", alpha=alpha, ndim=3, basis=Polynomial(2, ndim=3), penalty=1e-3)
+    inputs = data(30, ndim=3)
+    context, density = layer(*inputs)
+    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
+    mean = density.mean
+    second = density.covariance_matrix + mean.unsqueeze(-1) * mean.unsqueeze(-2)
+    rows, columns = torch.triu_indices(3, 3)
+    features = torch.cat([torch.ones_like(mean[..., :1]), mean, second[..., rows, columns]], -1)
+    heads = torch.einsum("bhqn,bne->bhqe", features, function.coefficients)
+    expected = by_hand(layer, inputs, heads)
     assert (context - expected).norm() < 1e-9 * expected.norm()
 
 
-def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: float) -> Tensor:
-    """Weights of each head by hand, (B, heads, Lq, L)."""
-    source = layer.score_proj if layer.score == "moments" else layer.discrete_proj
-    queries, keys = source.q_proj(query), source.k_proj(key)
-    scores = [queries[..., c] @ keys[..., c].mT / math.sqrt(2) for c in (slice(2), slice(2, 4))]
-    maps = {1.0: torch.softmax, 1.5: entmax.entmax15, 2.0: entmax.sparsemax}
-    return torch.stack([maps[alpha](s, -1) for s in scores], 1)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_moments_are_those_of_the_weights(alpha: float) -> None:
-    layer, (query, key, value, t) = make("moments", alpha=alpha), data()
-    _, density = layer(query, key, value, t)
-    weights = discrete(layer, query, key, alpha)
-    mean = torch.einsum("bhql,bl->bhq", weights, t)
-    second = torch.einsum("bhql,bl->bhq", weights, t.square())
-    assert torch.allclose(density.mean, mean, rtol=1e-12)
-    variance = (second - mean.square()).clamp_min(1e-6)
-    assert torch.allclose(density.variance, variance, rtol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("domain", [(0.0, 1.0), (-3.0, 7.0)])
-def test_one_observation_has_a_valid_density(alpha: float, domain: tuple[float, float]) -> None:
-    layer, (query, key, value, t) = make("moments", alpha=alpha, domain=domain), data(1)
-    context, density = layer(query, key, value, t)
-    assert torch.allclose(density.mean, t[:, None].expand(2, 2, 3), rtol=1e-12)
-    floor = 1e-3 * (domain[1] - domain[0])
-    assert torch.allclose(density.stddev, torch.full((2, 2, 3), floor, dtype=DOUBLE), rtol=1e-9)
-    assert context.isfinite().all()
-
-
 @every_kind
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_constant_sequences_are_read_as_constants(score: str, combine: bool, alpha: float) -> None:
-    layer = make(score, combine, alpha, penalty=1e-4)
-    for name in ("q_proj", "k_proj"):
-        nn.init.eye_(getattr(layer.score_proj, name, layer.out_proj).weight)
-    for projection in (layer.v_proj, layer.out_proj):
-        nn.init.eye_(projection.weight)
-    level = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=DOUBLE)
-    t = torch.linspace(-0.5, 1.5, 80, dtype=DOUBLE)
-    basis = layer.regression.basis
-    basis.centers, basis.widths = (
-        torch.linspace(-1, 2, 40, dtype=DOUBLE),
-        torch.full_like(t[0], 0.15),
-    )
-    # Weights that fall off as a Gaussian of deviation 0.08 around the middle.
-    key = -60 * (t - 0.5).square().reshape(80, 1).expand(2, 80, 4)
-    context, density = layer(torch.ones(2, 3, 4, dtype=DOUBLE), key, level.expand(2, 80, 4), t)
-    assert ((density.mean - 0.5).abs() + 3 * density.stddev < 1).all()
-    expected = (2 if combine else 1) * level
-    assert torch.allclose(context, expected.expand(2, 3, 4), rtol=1e-3)
-
-
-@every_kind
-def test_order_of_the_sequence_does_not_matter(score: str, combine: bool) -> None:
-    layer, (query, key, value, t) = make(score, combine), data()
+@every_dimension
+def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim: int) -> None:
+    layer = make_layer(score, combine, ndim=ndim)
+    query, key, value, t = data(ndim=ndim)
     order = torch.randperm(9)
-    context, _ = layer(query, key[:, order], value[:, order], t[:, order])
-    assert torch.allclose(context, layer(query, key, value, t)[0], rtol=1e-9)
-
-
-@every_kind
-def test_layouts_agree(score: str, combine: bool) -> None:
-    layer, (query, key, value, t) = make(score, combine), data()
-    context, _ = layer(query, key, value, t)
+    expected, _ = layer(query, key, value, t)
+    found, _ = layer(query, key[:, order], value[:, order], t[:, order])
+    assert torch.allclose(found, expected, rtol=1e-9)
+    shared = [layer(query, key, value, x)[0] for x in (t[:1].expand_as(t), t[:1], t[0])]
+    assert torch.allclose(shared[1], shared[0], rtol=1e-10)
+    assert torch.allclose(shared[2], shared[0], rtol=1e-10)
     layer.batch_first = False
-    flipped, density = layer(*flip(query, key, value), t)
-    assert torch.allclose(flipped.transpose(0, 1), context)
+    flipped, density = layer(*(x.transpose(0, 1) for x in (query, key, value)), t)
+    assert torch.allclose(flipped.transpose(0, 1), expected)
     assert density.batch_shape == (2, 2, 3)
 
 
-def flip(*tensors: Tensor) -> list[Tensor]:
-    return [tensor.transpose(0, 1) for tensor in tensors]
-
-
-@every_kind
-def test_shared_positions_are_those_of_every_example(score: str, combine: bool) -> None:
-    layer, (query, key, value, t) = make(score, combine), data()
-    expected, _ = layer(query, key, value, t[:1].expand(2, -1))
-    for shared in (t[0], t[:1]):
-        assert torch.allclose(layer(query, key, value, shared)[0], expected, rtol=1e-10)
-
-
 @every_score
-@pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("combine", [False, True])
-def test_no_queries_or_examples_have_no_contexts(score: str, alpha: float, combine: bool) -> None:
-    layer, inputs = make(score, combine, alpha), data()
+def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> None:
+    layer, inputs = make_layer(score, combine, 1.5), data()
     for batch, queries, penalty in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
         layer.regression.penalty = penalty
         parts = (inputs[0][:batch, :queries], *(x[:batch] for x in inputs[1:]))
@@ -170,101 +158,168 @@ def test_no_queries_or_examples_have_no_contexts(score: str, alpha: float, combi
         assert not slope.any()
 
 
-@every_score
+@pytest.mark.parametrize(
+    ("score", "combine", "ndim"),
+    [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
+)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_discrete_contexts_are_added(score: str, alpha: float) -> None:
-    layer, plain = make(score, True, alpha), make(score, False, alpha)
-    plain.load_state_dict(layer.state_dict(), strict=False)
-    query, key, value, t = data()
-    weights = discrete(layer, query, key, alpha)
-    values = layer.v_proj(value)
-    parts = [weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
-    expected = torch.cat(parts, -1) @ layer.out_proj.weight.mT
-    found = layer(query, key, value, t)[0] - plain(query, key, value, t)[0]
-    assert (found - expected).norm() < 1e-9 * expected.norm()
+def test_padding_changes_neither_context_nor_gradients(
+    score: str, combine: bool, ndim: int, alpha: float
+) -> None:
+    require_that_padding_is_ignored(make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim))
 
 
-@pytest.mark.parametrize("score", ["quadratic", "kernel", "mixture"])
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_temperature_divides_scores(score: str, alpha: float) -> None:
-    """Up to a constant, the deformed logarithm of a density is its score."""
-    layer, inputs = make(score, alpha=alpha), data()
-    t = torch.linspace(0.05, 0.95, 40, dtype=DOUBLE)
-    found: list[list[Tensor]] = []
-    for layer.temperature in (1.0, 2.5):
-        density, parts = layer(*inputs)[1], []
-        if isinstance(density, Mixture):
-            parts.append((density.logits - density.logits[..., :1]).movedim(-1, 0))
-            density = density.components
-        p = density.prob(t.reshape(-1, *(1,) * len(density.batch_shape)))
-        found.append([*parts, torch.where(p > 0, log_beta(p, 2 - alpha), math.nan)])
-    for cold, hot in zip(*found, strict=True):
-        both = cold.isfinite() & hot.isfinite()
-        shift = torch.where(both, cold - 2.5 * hot, math.nan)
-        assert both.float().mean() > 0.3
-        assert (shift - shift.nanmean(0)).nan_to_num().abs().max() < 1e-6
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_reads_an_image_as_in_visual_question_answering(alpha: float) -> None:
+    """Cells of a 14 x 14 grid, 100 Gaussians of covariance 0.001 I (Martins et al., 2020)."""
+    basis = GaussianRBF.grid(100, math.sqrt(1e-3), ndim=2)
+    layer = make_layer("moments", alpha=alpha, ndim=2, basis=basis, penalty=0.01)
+    ticks = (torch.arange(14, dtype=DOUBLE) + 0.5) / 14
+    cells = torch.cartesian_prod(ticks, ticks)
+    query, key, value = (x[:1] for x in data(196, ndim=2)[:3])
+    query, key = query[:, :1], 2 * key
+    _, density = layer(query, key, value, cells)
+    function = layer.regression.fit(cells, layer.v_proj(value))
+    if alpha == 1:
+        # a normal under a normal is the normal of their difference
+        rbf = layer.regression.basis
+        spread = density.covariance_matrix + rbf.widths[0] ** 2 * torch.eye(2, dtype=DOUBLE)
+        difference = torch.distributions.MultivariateNormal(density.loc, spread)
+        centers = rbf.centers.reshape(100, 1, 1, 1, 2)
+        features = difference.log_prob(centers).exp().movedim(0, -1)
+        heads = torch.einsum("bhqn,bne->bhqe", features, function.coefficients)
+    else:
+        heads = in_plane(density, function)
+    expected = by_hand(layer, (query, key, value, cells), heads)
+    for dtype, bound in ((DOUBLE, 1e-10), (torch.float32, 4e-6)):
+        context, _ = layer.to(dtype)(*(x.to(dtype) for x in (query, key, value, cells)))
+        assert (context - expected).norm() < bound * expected.norm()
 
 
-def test_temperature_divides_discrete_scores() -> None:
-    layer, (query, key, value, t) = make("moments", alpha=1.0, temperature=0.2), data()
-    weights = torch.softmax(layer.score_proj(query, key) / 0.2, -1)
-    _, density = layer(query, key, value, t)
-    assert torch.allclose(density.mean, torch.einsum("bhql,bl->bhq", weights, t), rtol=1e-12)
+@pytest.mark.parametrize("kind", ["widths", "covariance", "line"])
+def test_positions_out_of_reach_are_warned_of_once(kind: str) -> None:
+    """Such as pixels, where the basis is on the unit square."""
+    ndim = 1 if kind == "line" else 2
+    basis = GaussianRBF.grid(9, 0.1, ndim=ndim)
+    if kind == "covariance":
+        basis = GaussianRBF(basis.centers, covariance=torch.tensor([[0.01, 0.0], [0.0, 0.04]]))
+    layer = make_layer("quadratic", basis=basis, ndim=ndim, validate_args=True)
+    query, key, value, t = data(8, ndim=None if ndim == 1 else 2)
+    # In reach are 9.5 deviations of 0.1 (or 0.2) beyond the outermost centers, 0 and 1.
+    t[:, 0], t[:, 1:3] = -1.0, 1.9
+    t[0, 5].view(-1)[-1] = 3.0
+    padding = torch.zeros(2, 8, dtype=torch.bool)
+    padding[1, 0] = True
+    with pytest.warns(UserWarning, match=r"0\.13 of the positions lie where") as warned:
+        layer(query, key, value, t, padding)
+        layer(query, key, value, t, padding)
+    assert len(warned) == 1
 
 
-# Padding
+# Gradients, transforms, state
+
+
+@pytest.mark.parametrize(
+    ("score", "combine", "ndim"),
+    [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
+)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: float) -> None:
+    layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(4, ndim)
+    query, *sequence = (x.requires_grad_() for x in inputs)
+    weights = {name: x for name, x in layer.named_parameters() if x.requires_grad}
+
+    def context(query: Tensor, *inputs: Tensor) -> Tensor:
+        parameters = dict(zip(weights, inputs[3:], strict=True))
+        parts = (query[:, :1], *inputs[:3])
+        found: Tensor = torch.func.functional_call(layer, parameters, parts)[0]
+        return found
+
+    parts = (query, *sequence, *weights.values())
+    assert gradcheck(context, parts, rtol=1e-3, atol=1e-6, fast_mode=True)
+
+
+@every_score
+@every_dimension
+def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
+    if ndim == 2 and score in ("kernel", "mixture"):
+        pytest.skip("as on the line")
+    alpha = nn.Parameter(torch.tensor([[1.3], [1.8 if score == "kernel" else 2.2]], dtype=DOUBLE))
+    layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(5, ndim)
+    assert dict(layer.named_parameters())["alpha"] is alpha
+
+    def context(alpha: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(layer, {"alpha": alpha}, inputs)[0]
+        return found
+
+    assert gradcheck(context, (alpha,), rtol=1e-4, atol=1e-7)
+    density = layer(*inputs)[1]
+    if score == "mixture":
+        density, alpha = density.components, alpha.unsqueeze(-1)
+    assert torch.equal(density.alpha, alpha.expand(density.batch_shape))
+
+
+@pytest.mark.parametrize(
+    ("score", "alpha", "ndim", "options", "masked"),
+    [
+        ("quadratic", 2.0, 1, {}, False),
+        ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
+        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 1, {}, False),
+        ("mixture", 2.0, 1, {}, False),
+        ("kernel", 2.0, 1, {}, False),
+        ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
+        ("quadratic", 2.0, 2, {}, False),
+    ],
+    ids=["quadratic", "masked", "moments", "mixture", "kernel", "kernel-alpha", "plane"],
+)
+def test_compiles_whole(
+    score: str,
+    alpha: Any,
+    ndim: int,
+    options: dict[str, Any],
+    masked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # torch cannot trace its own validation of distributions, and so switches it off itself.
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    layer, inputs = make_layer(score, alpha=alpha, ndim=ndim, **options), data(ndim=ndim)
+    padding = (torch.arange(9) >= 7).expand(2, 9)
+    mask = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3 if masked else None
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
+    found, expected = compiled(*inputs, padding, mask), layer(*inputs, padding, mask)[0]
+    assert torch.allclose(found, expected, rtol=1e-10)
+    parameters = [x for x in layer.parameters() if x.requires_grad]
+    grads = [torch.autograd.grad(x.square().sum(), parameters) for x in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@every_score
+def test_maps_over_examples(score: str) -> None:
+    layer, inputs = make_layer(score, alpha=1.5), data()
+
+    def single(*inputs: Tensor) -> Tensor:
+        context: Tensor = layer(*(x.unsqueeze(0) for x in inputs))[0]
+        return context.squeeze(0)
+
+    assert torch.allclose(torch.func.vmap(single)(*inputs), layer(*inputs)[0], rtol=1e-10)
 
 
 @every_kind
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_padding_changes_neither_context_nor_gradients(
-    score: str, combine: bool, alpha: float
-) -> None:
-    require_that_padding_is_ignored(make(score, combine, alpha), data())
-
-
-@pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor(1.3, dtype=DOUBLE)], ids=str)
-def test_weights_of_padding_are_exactly_zero(alpha: Tensor | float) -> None:
-    layer, (query, key, _, _) = make("moments", alpha=alpha), data()
-    mask = torch.rand(2, 9) < 0.5
-    mask[:, 0] = True
-    scores = layer.score_proj(query, key)
-    weights = layer.score_proj.weights(scores, layer.alpha, 1.0, Sight(mask))
-    assert not weights[(~mask)[:, None, None].expand_as(weights)].any()
-    assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3, dtype=DOUBLE))
-
-
-# Parameters
-
-
-@pytest.mark.parametrize("domain", [(0.0, 1.0), (-2.0, 6.0)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_heads_start_spread_over_the_domain(domain: tuple[float, float], bias: bool) -> None:
-    heads, span = 8, domain[1] - domain[0]
-    basis = GaussianRBF.grid(10, 0.1)
-    layer = ContinuousAttention(64, heads, basis, domain=domain, bias=bias, batch_first=True)
-    sequence = torch.randn(5, 7, 64)
-    _, density = layer(torch.randn(5, 11, 64), sequence, sequence, torch.rand(5, 7))
-    centers = domain[0] + span * (torch.arange(heads) + 0.5) / heads
-    assert (density.mean.mean((0, 2)) - centers).abs().max() < 0.02 * span
-    assert (density.mean - centers[:, None]).abs().max() < 0.2 * span
-    assert (density.sigma / span - 0.1).abs().max() < 0.07
-    _, density = layer(torch.zeros(5, 1, 64), sequence, sequence, torch.rand(5, 7))
-    assert torch.allclose(density.mean, centers[:, None].expand(5, heads, 1), rtol=1e-4)
-    assert torch.allclose(density.sigma, torch.full((5, heads, 1), 0.1 * span), rtol=1e-4)
-
-
-@every_score
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-@pytest.mark.parametrize("length", [30, 1000])
-def test_supports_start_wide(score: str, alpha: float, length: int) -> None:
-    basis = GaussianRBF.grid(10, 0.1)
-    layer = ContinuousAttention(64, 8, basis, alpha, score, batch_first=True)
-    sequence = torch.randn(4, length, 64)
-    _, density = layer(torch.randn(4, 3, 64), sequence, sequence, torch.rand(4, length))
-    lengths = density.support.intervals.clamp(0, 1).diff(dim=-1).squeeze(-1).nansum(-1)
-    assert lengths.min() > 0.25
-    assert lengths.mean() > 0.4
+def test_state_dict_round_trip(score: str, combine: bool) -> None:
+    alpha = torch.tensor(1.4, dtype=DOUBLE)
+    layer, twin = make_layer(score, combine, alpha), make_layer(score, combine, alpha + 0.5)
+    inputs = data()
+    assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    for same in (twin, copy.deepcopy(layer)):
+        assert torch.equal(same(*inputs)[0], layer(*inputs)[0])
+    parts = {name.split(".")[0] for name in layer.state_dict()} - {"discrete_proj"}
+    assert parts == {"alpha", "score_proj", "v_proj", "out_proj", "regression"}
 
 
 @every_score
@@ -272,218 +327,255 @@ def test_layers_are_the_same_under_a_seed(score: str) -> None:
     found = []
     for _ in range(2):
         torch.manual_seed(7)
-        layer, inputs = make(score, combine=True), data()
+        layer, inputs = make_layer(score, combine=True), data()
         context = layer(*inputs)[0]
-        wanted = [x for x in layer.parameters() if x.requires_grad]
-        found.append([context, *torch.autograd.grad(context.square().sum(), wanted)])
+        weights = [x for x in layer.parameters() if x.requires_grad]
+        found.append([context, *torch.autograd.grad(context.square().sum(), weights)])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_sigma_stays_above_its_floor() -> None:
-    layer, (query, key, value, t) = make("quadratic", domain=(0.0, 5.0)), data()
-    nn.init.constant_(layer.score_proj.bias, -1e4)
-    context, density = layer(query, key, value, t)
-    assert torch.allclose(density.sigma, torch.full((2, 2, 3), 5e-3, dtype=DOUBLE))
-    assert torch.equal(density.loc, torch.zeros(2, 2, 3, dtype=DOUBLE))
-    assert context.isfinite().all()
+@every_score
+def test_layers_on_the_meta_device(score: str) -> None:
+    options = {"components": 3} if score == "mixture" else {}
+    basis, twins = GaussianRBF.grid(10, 0.15), GaussianRBF.grid(10, 0.15)
+    with torch.device("meta"):
+        layer = ContinuousAttention(4, 2, basis, 1.5, score, batch_first=True, **options)
+    assert layer.score_proj.state_dict().popitem()[1].is_meta
+    twin = ContinuousAttention(4, 2, twins, 1.5, score, batch_first=True, **options)
+    layer = layer.to_empty(device="cpu")
+    layer.load_state_dict(twin.state_dict())
+    inputs = data(dtype=torch.float32)
+    assert torch.equal(layer(*inputs)[0], twin(*inputs)[0])
 
 
 def test_key_and_value_may_have_their_own_channels() -> None:
-    layer = make("moments", kdim=3, vdim=5)
+    layer = make_layer("moments", kdim=3, vdim=5)
     query, _, _, t = data()
     key, value = torch.randn(2, 9, 3, dtype=DOUBLE), torch.randn(2, 9, 5, dtype=DOUBLE)
     assert layer(query, key, value, t)[0].shape == (2, 3, 4)
 
 
-@pytest.mark.parametrize("score", ["quadratic", "moments"])
-def test_alpha_is_learned_per_head(score: str) -> None:
-    alpha = nn.Parameter(torch.tensor([[1.3], [2.2]], dtype=DOUBLE))
-    layer, inputs = make(score, alpha=alpha), data()
-    assert dict(layer.named_parameters())["alpha"] is alpha
+# Precision and export
 
-    def context(alpha: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, {"alpha": alpha}, inputs)[0]
+SINGLE = torch.float32
+# Unit roundoff: inputs, values and contexts are rounded, and nothing in between.
+UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
-    assert gradcheck(context, (alpha,), rtol=1e-4, atol=1e-7)
-    _, density = layer(*inputs)
-    assert torch.equal(density.alpha, alpha.expand(2, 2, 3))
+every_half = pytest.mark.parametrize("half", UNITS, ids=str)
 
 
-@every_kind
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_gradients_of_the_whole_layer(score: str, combine: bool, alpha: float) -> None:
-    layer, (query, key, value, t) = make(score, combine, alpha), data(3)
-    inputs = tuple(x.requires_grad_() for x in (query[:, :1], key, value, t))
-    assert gradcheck(lambda *inputs: layer(*inputs)[0], inputs, atol=1e-6, fast_mode=True)
+def single_layer(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAttention:
+    basis = GaussianRBF.grid(10, 0.15)
+    return ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options)
 
 
-@every_kind
-def test_state_dict_round_trip(score: str, combine: bool) -> None:
-    alpha = torch.tensor(1.4, dtype=DOUBLE)
-    layer, twin = make(score, combine, alpha), make(score, combine, alpha + 1)
-    inputs = data()
-    assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
-    twin.load_state_dict(layer.state_dict())
-    assert torch.equal(twin(*inputs)[0], layer(*inputs)[0])
-    tops = {name.split(".")[0] for name in layer.state_dict()}
-    assert tops == {"alpha", "score_proj", "v_proj", "out_proj", "regression"}
+@every_score
+@every_half
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype, alpha: float) -> None:
+    layer, inputs = single_layer(score, alpha), data(dtype=SINGLE)
+    expected, exact = layer(*inputs)
+    with torch.autocast("cpu", dtype=half):
+        context, density = layer(*inputs)
+    assert context.dtype == half and density.mean.dtype == SINGLE
+    if score != "moments":
+        assert torch.equal(density.mean, exact.mean)
+        assert torch.equal(density.variance, exact.variance)
+    assert (context - expected).norm() < 4 * UNITS[half] * expected.norm()
+    weights = list(layer.parameters())
+    weights = [x for x in weights if x.requires_grad]
+    found, due = (
+        torch.autograd.grad(x.float().square().sum(), weights, materialize_grads=True)
+        for x in (context, expected)
+    )
+    found, due = (torch.cat([x.flatten() for x in grads]) for grads in (found, due))
+    assert (found - due).norm() < 8 * UNITS[half] * due.norm()
 
 
-@every_kind
-def test_float32_follows_float64(score: str, combine: bool) -> None:
-    layer, inputs = make(score, combine), data()
-    expected, _ = layer(*inputs)
-    context, density = layer.float()(*(x.float() for x in inputs))
-    assert (context.dtype, density.loc.dtype) == (torch.float32, torch.float32)
-    assert (context - expected).norm() < 5e-6 * expected.norm()
-
-
-@pytest.mark.parametrize(
-    ("score", "alpha", "options", "masked"),
-    [
-        ("quadratic", 2.0, {}, False),
-        ("quadratic", 1.0, {"combine": True, "validate_args": True}, True),
-        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), {}, False),
-    ],
-    ids=["quadratic", "masked", "moments"],
-)
-def test_compiles_whole(
-    score: str,
-    alpha: Tensor | float,
-    options: dict[str, Any],
-    masked: bool,
-    monkeypatch: pytest.MonkeyPatch,
+@every_score
+@every_half
+def test_layers_in_half_precision_are_those_of_rounded_weights(
+    score: str, half: torch.dtype
 ) -> None:
-    # torch cannot trace its own validation of distributions, and so switches it off itself.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make(score, alpha=alpha, **options), data()
-    padding = (torch.arange(9) >= 7).expand(2, 9)
-    mask = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3 if masked else None
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
-    found, expected = compiled(*inputs, padding, mask), layer(*inputs, padding, mask)[0]
-    assert torch.allclose(found, expected, rtol=1e-10)
-    parameters = list(layer.parameters())
-    grads = [torch.autograd.grad(x.square().sum(), parameters) for x in (found, expected)]
-    for one, other in zip(*grads, strict=True):
-        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
-
-
-def test_any_basis_serves() -> None:
-    basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
-    layer, inputs = ContinuousAttention(4, 2, basis, batch_first=True, dtype=DOUBLE), data()
+    layer, inputs = single_layer(score).to(half), [x.to(half) for x in data(dtype=SINGLE)]
     context, density = layer(*inputs)
-    function = RidgeRegression(basis).fit(inputs[3], layer.v_proj(inputs[2]))
-    heads = integrate(density, function).unflatten(-1, (2, 2))
-    expected = layer.out_proj(torch.cat([heads[:, 0, :, 0], heads[:, 1, :, 1]], -1))
-    assert (context - expected).norm() < 1e-9 * expected.norm()
+    assert context.dtype == half and density.mean.dtype == SINGLE
+    exact = copy.deepcopy(layer).float()
+    expected = exact(*(x.float() for x in inputs))[0]
+    assert (context - expected).norm() < 8 * UNITS[half] * expected.norm()
+
+
+@every_half
+def test_kernel_scores_of_the_plane_in_half_precision(half: torch.dtype) -> None:
+    basis, x = GaussianRBF.grid(9, 0.3, ndim=2), torch.randn(2, 5, 4, dtype=half)
+    options: dict[str, Any] = {"inducing_points": 4, "ndim": 2, "batch_first": True}
+    layer = ContinuousAttention(4, 2, basis, 2.0, "kernel", **options).to(half)
+    context, _ = layer(x, x, x, torch.rand(2, 5, 2))
+    exact = copy.deepcopy(layer).float()
+    assert layer.score_proj._panels.nodes.shape == exact.score_proj._panels.nodes.shape
+    assert context.dtype == half and context.isfinite().all()
+
+
+class Contexts(nn.Module):
+    """What can be exported: tensors, not densities."""
+
+    def __init__(self, layer: ContinuousAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        context: Tensor = self.layer(*inputs)[0]
+        return context
+
+
+# Packed weights that are no contiguous piece of memory are copied, on any device.
+@pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("score", "alpha", "penalty", "masks"),
+    [
+        *((score, 2.0, 0.01, 0) for score in SCORES),
+        ("quadratic", LearnedAlpha(2, [1.3, 1.8]), "gcv", 0),
+        ("quadratic", 1.5, 0.01, 1),
+        ("moments", 1.0, 0.01, 2),
+    ],
+    ids=[*SCORES, "learned", "padding", "mask"],
+)
+def test_exported_layers_say_the_same(
+    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Non-strict export traces torch's own validation of distributions, which branches on values.
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
+
+    def inputs(hidden: int) -> tuple[Tensor, ...]:
+        padding = (torch.arange(9) >= hidden).expand(2, 9)
+        mask = torch.zeros(3, 9).masked_fill(torch.arange(9) < 9 - hidden, -math.inf)
+        return (*data(dtype=SINGLE), padding, mask)[: 4 + masks]
+
+    program = torch.export.export(Contexts(layer), inputs(7))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    other = inputs(6)
+    expected = layer(*other)[0]
+    found = torch.export.load(file).module()(*other)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
 
 
 # Errors
 
-
-BASIS = GaussianRBF.grid(4, 0.2)
+BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
-LAYER = ContinuousAttention(4, 2, BASIS, batch_first=True, validate_args=True)
 PADDING = torch.zeros(2, 9, dtype=torch.bool)
+IN_PLANE = torch.zeros(2, 9, 2)
 
 
 def build(**options: Any) -> Any:
-    return ContinuousAttention(
-        **{"embed_dim": 4, "num_heads": 2, "basis": BASIS, "batch_first": True} | options
-    )
+    layer: Callable[..., Any] = ContinuousAttention
+    return layer(**{"embed_dim": 4, "num_heads": 2, "basis": BASIS, "batch_first": True} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),
+        ({"num_heads": 0}, "embed_dim must be .*num_heads, got 4 and 0"),
+        ({"embed_dim": "4"}, "embed_dim must be .*num_heads, got 4 and 2"),
+        ({"kdim": "3"}, "kdim must be a positive integer, got '3'"),
+        ({"vdim": 0}, "vdim must be a positive integer, got 0"),
+        ({"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
+        ({"alpha": math.nan}, "alpha must be at least 1, got nan"),
+        ({"alpha": "2"}, "alpha must be at least 1, got '2'"),
+        ({"alpha": None}, "alpha must be at least 1, got None"),
+        ({"alpha": nn.Linear(2, 2)}, "alpha must be a module .* got Linear"),
+        ({"score": "kernels"}, "score must be .* or 'mixture', got 'kernels'"),
+        ({"score": "moments", "group": 4}, "group must be None for score='moments'.*got 4"),
+        ({"basis": None}, "basis must be a Basis, got None"),
+        ({"ndim": 1.5}, "ndim must be at least 1, got 1.5"),
+        ({"ndim": 2}, r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
+        ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
+        ({"domain": 5.0}, "domain must be two finite numbers that increase, got 5.0"),
+        ({"domain": (1.0, 1.0)}, r"domain must be .* that increase, got \(1.0, 1.0\)"),
+        ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
+        ({"penalty": -1.0}, "penalty must .*got -1.0"),
+        ({"penalty": np.ones(2)}, r"penalty must .*got array\(\[1., 1.\]\)"),
+        ({"bias": None}, "bias must be True or False, got None"),
+        ({"batch_first": 1}, "batch_first must be True or False, got 1"),
+        ({"combine": "no"}, "combine must be True or False, got 'no'"),
+        ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
+        ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
+        ({"inducing_points": 64}, "inducing_points must not be given unless score='kernel'"),
+        ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
+        *(
+            ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
+            for x in (0, -1.0, math.inf, math.nan, "1", None)
+        ),
+    ],
+)
+def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\).*, got \(2, 3, 3\)"),
+        ((Q[0], K, V, T), r"query must .*got .*shape \(3, 4\)"),
+        ((Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
+        ((Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
+        ((Q, K, V[0], T), "value must|key must"),
+        ((Q, K[:, :0], V[:, :0], T[:, :0]), r"value must .*got shape \(2, 0, 4\)"),
+        ((Q + 0j, K, V, T), "query must be floating .*got torch.complex"),
+        ((Q, K, V.long(), T), "value must be floating .*got torch.int64"),
+        ((Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
+        ((Q, K.half(), V, T), "key must be torch.float32 .* got torch.float16"),
+        ((Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
+        ((Q, K / 0, V, T), "key must be finite .*got nan at index .0, 0, 0."),
+        ((Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
+        ((Q, K, V, T.mT), r"positions must .*always batch first.*batch_first=True.*got \(9, 2\)"),
+        ((Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
+        ((Q, K, V, T + 0j), "positions must be real numbers, got torch.complex"),
+        ((Q, K, V, None), "positions must be a tensor, got NoneType"),
+        ((Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0."),
+        ((Q, K, V, T, [True]), "key_padding_mask must be a tensor, got list"),
+        ((Q, K, V, T, PADDING.float()), "key_padding_mask must be boolean"),
+        ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
+        ((Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index .0."),
+    ],
+)
+def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(score="moments", validate_args=True)(*inputs)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ContinuousAttention(4, 3, BASIS), "embed_dim must be .*num_heads, got 4 and 3"),
-        (lambda: ContinuousAttention(4, 0, BASIS), "embed_dim must be .*num_heads, got 4 and 0"),
-        (lambda: ContinuousAttention(4, 2, BASIS, 0.5), "alpha must be at least 1, got 0.5"),
-        (lambda: ContinuousAttention(4, 2, BASIS, math.nan), "alpha must be at least 1, got nan"),
-        (lambda: build(alpha="2"), "alpha must be at least 1, got '2'"),
-        (lambda: build(alpha=None), "alpha must be at least 1, got None"),
-        (lambda: build(embed_dim="4"), "embed_dim must be .*num_heads, got 4 and 2"),
-        (lambda: build(ndim=1.5), "ndim must be at least 1, got 1.5"),
-        (lambda: build(domain=5.0), "domain must be two finite numbers that increase, got 5.0"),
-        (lambda: build(domain=None), "domain must be two finite numbers that increase, got None"),
-        (
-            lambda: build(alpha=torch.full((5,), 1.5))(Q, K, V, T),
-            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(5,\)",
-        ),
-        (
-            lambda: build(alpha=torch.full((2, 1, 1, 1), 1.5), score="moments")(Q, K, V, T),
-            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(2, 1, 1, 1\)",
-        ),
-        (
-            lambda: build(alpha=torch.full((2, 1, 1), 1.5))(Q[:1], K[:1], V[:1], T[:1]),
-            r"alpha must broadcast to .* \(1, 2, 3\), got shape \(2, 1, 1\)",
-        ),
-        (lambda: ContinuousAttention(4, 2, BASIS, 2.0, "kernels"), "score must be .*got 'kernels'"),
-        (
-            lambda: ContinuousAttention(4, 2, BASIS, domain=(1.0, 1.0)),
-            r"domain must be two finite numbers that increase, got \(1.0, 1.0\)",
-        ),
-        (lambda: ContinuousAttention(4, 2, BASIS, penalty=-1.0), "penalty must .*got -1.0"),
-        (lambda: LAYER(Q, K, V, T.mT), r"positions must .*got \(9, 2\).*batch_first=True"),
-        (lambda: LAYER(Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\), got \(2, 3, 3\)"),
-        (lambda: LAYER(Q[0], K, V, T), r"query must .*got \(3, 4\)"),
-        (lambda: LAYER(Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\), got \(2, 5, 4\)"),
-        (lambda: LAYER(Q, *flip(K, V), T), r"key must .*got \(9, 2, 4\).*batch_first=True; is"),
-        (lambda: LAYER(Q, K, V[0], T), "value must|key must"),
-        (lambda: LAYER(Q, K, V, T, PADDING.float()), "key_padding_mask must be boolean"),
-        (lambda: LAYER(Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
         *(
             (
-                lambda score=score: build(score=score)(Q, K, V, T, ~PADDING),
-                "key_padding_mask must leave every example a position to read, got 0 at index .0.",
+                lambda shape=shape: build(alpha=torch.full(shape, 1.5))(Q, K, V, T),
+                r"alpha must broadcast to .* \(2, 2, 3\), got shape",
             )
-            for score in ("quadratic", "moments")
+            for shape in ((5,), (2, 1, 1, 1), (3, 1))
         ),
-        (lambda: LAYER(Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0."),
+        (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
         (
-            lambda: LAYER(Q, K[:, :0], V[:, :0], T[:, :0]),
-            r"value must .*got shape \(2, 0, 4\)",
+            lambda: build(basis=PLANE, ndim=2, validate_args=True)(Q, K, V, IN_PLANE / 0),
+            "positions must be finite.*got nan at index .0, 0, 0.",
         ),
-        (lambda: LAYER(Q + 0j, K, V, T), "query must be floating, .* got torch.complex"),
-        (lambda: LAYER(Q, K, V.long(), T), "value must be floating, .* got torch.int64"),
-        (lambda: LAYER(Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
-        (lambda: LAYER(Q, K.half(), V, T), "key must be torch.float32 .* got torch.float16"),
-        (lambda: LAYER(Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
-        (lambda: build(alpha=nn.Linear(2, 2)), "alpha must be a module .* got Linear"),
-        (lambda: build(bias=None), "bias must be True or False, got None"),
-        (lambda: build(batch_first=1), "batch_first must be True or False, got 1"),
-        (lambda: build(dtype=torch.complex64), "dtype must be floating, got torch.complex64"),
+        (lambda: setattr(build(), "temperature", -1.0), "temperature must be positive .*got -1.0"),
         (
             lambda: setattr(build().regression, "chunk_size", 0),
             "chunk_size must be a positive integer, got 0",
         ),
-        (lambda: build(penalty=np.ones(2)), r"penalty must .*got array\(\[1., 1.\]\)"),
-        (lambda: LAYER(Q, K, V, T + 0j), "positions must be real numbers, got torch.complex"),
-        (lambda: build(combine="no"), "combine must be True or False, got 'no'"),
-        (lambda: LAYER(Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
-        (lambda: LAYER(Q, K / 0, V, T), "key must be finite .*got nan at index .0, 0, 0."),
-        (lambda: LAYER(Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
-        (lambda: LAYER(Q, K, V, None), "positions must be a tensor, got None"),
-        (lambda: LAYER(Q, K, V, T, [True]), r"key_padding_mask must be a tensor, got \[True\]"),
-        (lambda: build(penalty=None), "penalty must .*got None"),
-        (lambda: build(basis=None), "basis must be a Basis, got None"),
-        (lambda: build(kdim="3"), "kdim must be a positive integer, got '3'"),
-        (lambda: build(vdim=0), "vdim must be a positive integer, got 0"),
-        *(
-            (
-                lambda temperature=temperature: build(temperature=temperature),
-                f"temperature must be positive and finite, got {temperature!r}",
-            )
-            for temperature in (0, -1.0, math.inf, math.nan, "1", None)
-        ),
-        (lambda: setattr(build(), "temperature", -1.0), "temperature must be positive .*got -1.0"),
         (
             lambda: build(penalty=0.0)(Q, K[:, :3], V[:, :3], T[:, :3]),
             "penalty must be positive with fewer observations than functions, 4, got 3",
         ),
     ],
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
+def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from layers import data
+from layers import SCORES, data
 from torch import Tensor, nn
 
-from sparsefam.attention import ContinuousAttention, separate
+from sparsefam.attention import ContinuousAttention, regression
 from sparsefam.bases import GaussianRBF
 
 DOUBLE = torch.float64
-SCORES = ["quadratic", "moments", "kernel", "mixture"]
 
 every_score = pytest.mark.parametrize("score", SCORES)
 
@@ -147,10 +146,9 @@ def test_blocks_change_neither_contexts_nor_gradients(
     assert asked == {7}
     found = [(run(2), {1, 2})]
     if mask is not None:
-        monkeypatch.setattr(separate, "_NUMBERS", 0)
-        monkeypatch.setattr(separate, "_FEWEST", 2)
-        # All at once where observations are checked.
-        found.append((run(None), {1, 2, 7}))
+        monkeypatch.setattr(regression, "_PRODUCTS", 0)
+        monkeypatch.setattr(regression, "_LEAST_POSITIONS", 2)
+        found.append((run(None), {1, 2}))
     for (parts, asked), due in found:
         assert asked == due
         torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
@@ -172,9 +170,13 @@ def test_masked_layers_map_over_examples() -> None:
 @pytest.mark.parametrize(
     ("score", "mask", "message"),
     [
-        ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\), got .*\(3, 8\)"),
-        ("moments", torch.zeros(2, 3, 7), r"attn_mask must .*got .*\(2, 3, 7\)"),
-        ("moments", torch.zeros(3, 7).long(), "attn_mask must be boolean or floating .*int64"),
+        ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\).*, got \(3, 8\)"),
+        ("moments", torch.zeros(2, 3, 7), r"attn_mask must .*got \(2, 3, 7\)"),
+        (
+            "moments",
+            torch.zeros(3, 7).long(),
+            "attn_mask must be boolean or floating.*int64",
+        ),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
         ("quadratic", torch.full((3, 7), -math.inf), "attn_mask and .* leave every query"),
         ("moments", torch.full((3, 7), math.nan), "attn_mask must be numbers below inf, got nan"),

@@ -1,11 +1,9 @@
 """Continuous attention: value functions fitted to observations, read by densities."""
 
-from .layers import ContinuousAttention
-from .learned_alpha import LearnedAlpha
+from .layer import ContinuousAttention
 from .memory import ContractingMemory, ForgettingMemory
-from .regression import RidgeRegression
-from .statistics import Statistics
-from .value_function import ValueFunction
+from .regression import RidgeRegression, Statistics, ValueFunction
+from .scores import LearnedAlpha
 
 __all__ = [
     "ContinuousAttention",

@@ -15,9 +15,9 @@ from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
 from ..numerics.compiled import announce_compiling, enough_work, map_threads
+from ..numerics.least_squares import tensors_of
 from ..numerics.validation import in_eager, in_memory
 from .precision import full_precision
-from .regression import tensors_of
 
 __all__ = ["contexts"]
 

@@ -2,70 +2,240 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
-from ..bases import Basis
-from ..numerics.collective import Group, process_group
-from ..numerics.normal_equations import normal_sums
-from ..numerics.validation import in_eager, is_count
-from .observations import Faults, check_shapes, faults, reached, require
-from .penalty import check_factor, cross_validated
-from .precision import check_dtype
-from .shared_gram import SharedGram
-from .statistics import Statistics, require_finite, require_statistics
-from .value_function import ValueFunction
+from ..bases import Basis, GaussianRBF
+from ..numerics.distributed import Group, process_group, sum_over_ranks
+from ..numerics.gaussian_interval import unseen
+from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
+from ..numerics.validation import differentiable_once, in_eager, is_count
+from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require
+from .precision import full_precision
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["RidgeRegression", "tensors_of"]
+__all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
-# Rows of a block: so many numbers for its design and its values, but not too few to be fast.
-_NUMBERS, _FEWEST = 2**19, 256
+# Size of a chunk of rows: numbers in the design matrix and the values together, and a least number
+# of rows that matrix products need to be fast.
+_NUMBERS, _LEAST_ROWS = 2**19, 256
+# The same for regressions of each query, whose chunks hold products of functions.
+_PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+
+# Range of cross-validated penalties, relative to the trace of the Gram matrix.
+_LOWEST, _HIGHEST = 1e-11, 1e3
+# Points of the first grid of penalties and of each refinement; refinements and Newton steps.
+_COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
+_TINY = 1e-200
+# Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
+_TIE, _RESOLVED = 1e-11, 1e3
+
+
+class Density(Protocol):
+    """Anything that has expectations of a basis."""
+
+    def expect(self, basis: Basis, /) -> Tensor:
+        """Return the expectations, shape (*batch_shape, N)."""
+        ...
+
+
+class ValueFunction:
+    r"""A batch of functions $V_b(t) = C_b^\top \psi(t)$ from locations to E channels.
+
+    Args:
+        basis: The functions $\psi$.
+        coefficients: The matrices $C_b$, shape (B, N, E).
+        penalty: The ridge penalty of the fit, if any: a number, or shape (B,).
+
+    Raises:
+        ValueError: If `basis` is not a basis or `coefficients` has another shape.
+    """
+
+    def __init__(
+        self, basis: Basis, coefficients: Tensor, penalty: Tensor | float | None = None
+    ) -> None:
+        if not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a Basis, got {basis!r}")
+        is_tensor = isinstance(coefficients, Tensor) and coefficients.is_floating_point()
+        if not is_tensor or coefficients.ndim != 3 or coefficients.shape[1] != len(basis):
+            got = tuple(coefficients.shape) if is_tensor else type(coefficients).__name__
+            raise ValueError(f"coefficients must be floating, (B, {len(basis)}, E), got {got}")
+        self.basis = basis
+        self.coefficients = coefficients
+        self.penalty = penalty
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Evaluate every function at its own locations.
+
+        Args:
+            t: Locations, shape (B, ..., *event) or (1, ..., *event), where event is the shape of
+                one location of the basis. A single location is shared by all functions.
+
+        Returns:
+            The values, shape (B, ..., E), in the wider dtype of basis and coefficients.
+
+        Raises:
+            ValueError: If the first dimension is neither B nor 1, or the last ones do not have the
+                shape of a location.
+        """
+        check_tensor("t", t)
+        check_real("t", t)
+        event = self.basis.event_shape
+        if t.ndim == len(event):
+            t = t.unsqueeze(0)
+        batch = len(self.coefficients)
+        fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
+        if not fits or t.shape[0] not in (1, batch):
+            ends = "".join(f", {size}" for size in event)
+            raise ValueError(
+                f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
+            )
+        return self._contract(self.basis(t))
+
+    def expect(self, density: Density) -> Tensor:
+        r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
+
+        Args:
+            density: Any distribution with `expect`, of batch shape (B, ...) or (1, ...).
+
+        Returns:
+            The expectations, shape (B, ..., E).
+
+        Raises:
+            ValueError: If the first dimension of the batch shape is neither B nor 1.
+        """
+        if not callable(getattr(density, "expect", None)):
+            raise ValueError(f"density must have expectations, got {density!r}")
+        features, batch = density.expect(self.basis), len(self.coefficients)
+        if features.ndim < 2 or features.shape[0] not in (1, batch):
+            raise ValueError(
+                f"density must have batch_shape ({batch}, ...) or (1, ...), "
+                f"got {tuple(features.shape[:-1])}"
+            )
+        return self._contract(features)
+
+    def _contract(self, features: Tensor) -> Tensor:
+        """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
+        dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
+        with full_precision(features):
+            return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
+
+
+class Statistics(NamedTuple):
+    r"""Sums over positions, in float64: all that `RidgeRegression` keeps of its observations.
+
+    The sums of two parts of a sequence add up to those of the whole; see `plus`.
+
+    Attributes:
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
+        cross: $F^\top H$, shape (B, N, E).
+        sum_of_squares: $\lVert H \rVert^2$, shape (B,).
+        num_observations: Number of observations, shape (B,).
+    """
+
+    gram: Tensor
+    cross: Tensor
+    sum_of_squares: Tensor
+    num_observations: Tensor
+
+    def plus(self, other: "Statistics", keep: Tensor | float = 1.0) -> "Statistics":
+        """Add the statistics of other positions of the same examples.
+
+        Args:
+            other: Statistics of the same sizes.
+            keep: Factor of these statistics, from 0 to 1, shape () or (B,). 1 forgets nothing, 0
+                forgets all, NaN included.
+
+        Raises:
+            ValueError: If the sizes differ, or `keep` has another shape or range.
+        """
+        check_statistics("other", other)
+        size = tuple(self.cross.shape)
+        if other.cross.shape != size:
+            rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
+            raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
+        weights = _check_keep(keep, self.sum_of_squares)
+        parts = []
+        for old, new in zip(self, other, strict=True):
+            weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
+            parts.append(weight * torch.where(weight == 0, 0, old) + new)
+        return Statistics(*parts)
+
+    def detach(self) -> "Statistics":
+        """Return the same numbers, cut off from the graph."""
+        return Statistics(*(part.detach() for part in self))
+
+
+def check_statistics(name: str, statistics: object) -> None:
+    """Raise ValueError unless these are statistics of one dtype with sizes that fit."""
+    if not isinstance(statistics, Statistics):
+        raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
+    cross = statistics.cross
+    dtype = cross.dtype if isinstance(cross, Tensor) else None
+    for part, x in statistics._asdict().items():
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
+            got = x.dtype if isinstance(x, Tensor) else repr(x)
+            raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
+    if cross.ndim != 3:
+        raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
+    batch, size, _ = cross.shape
+    check_shape(f"{name}.gram", statistics.gram, (batch, size, size), (1, size, size))
+    check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
+    check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
+
+
+def _check_keep(keep: Tensor | float, like: Tensor) -> Tensor:
+    """Convert to a tensor () or (B,) with the dtype and device of another of shape (B,)."""
+    if isinstance(keep, Real):
+        if not 0 <= float(keep) <= 1:
+            raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
+        return like.new_full((), float(keep))
+    if not isinstance(keep, Tensor) or keep.is_complex():
+        raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
+    check_shape("keep", keep, (), tuple(like.shape))
+    require((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
+    return keep.to(like)
 
 
 class RidgeRegression(nn.Module):
-    r"""Fits a value function to observations, by ridge regression on a basis.
+    r"""Fits a value function to observations by ridge regression on a basis.
 
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
-    $F^\top F$ and $F^\top H$ are sums over the L observations, added up block by block, and once
-    more so for the gradients: O(L N (N + E)) time, and O(N (N + E)) memory besides the observations
-    and their gradients.
+    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk. Backward
+    evaluates the basis again. That takes O(L N (N + E)) time, and O(N (N + E)) memory besides the
+    observations and their gradients.
 
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
-    would cost three to five digits of $V$ and, for long sequences, the factorisation itself. So the
-    basis is evaluated and the system solved in float64, whatever the dtype of the observations:
-    with N Gaussians of width 1.5/N, N up to 512, and $\lambda = 0.01$ the coefficients are those
-    of a float64 least-squares solution to 4e-8, the rounding of the result.
-
-    Where all examples share one set of positions, and neither these nor the basis are learned,
-    $F^\top F$ is kept for the next call with the same ones: one matrix, in a buffer that is no part
-    of the state. Whether they are the same is seen by comparing them. Compiled graphs and groups
-    of processes form it anew.
+    would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
+    basis is therefore evaluated and the system solved in float64, whatever the dtype of the
+    observations: with N Gaussians of width 1.5/N, N up to 512, and $\lambda = 0.01$ the
+    coefficients agree with a float64 least-squares solution to 4e-8, the rounding of the result.
 
     Args:
-        basis: The N functions $\psi$; it must accept float64 locations. What it learns must be
-            attributes of it or of its modules, not in lists.
-        penalty: The ridge penalty $\lambda \ge 0$, or "gcv" for each example's minimiser of
-            generalised cross-validation over all its channels, which is differentiable, once.
-        group: If sequences are sharded over processes, their group or mesh: every rank fits with
-            its own positions and has the same functions, those of the whole sequence, by one
-            reduction of about B N (N + E) float64 numbers. Gradients, by another one, are those of
-            the sum of the ranks' losses. A shard may be empty.
-        chunk_size: Rows of a block; the attribute may be set anew. None: a block of four megabytes.
+        basis: The N functions $\psi$, which must accept float64 locations.
+        penalty: The ridge penalty $\lambda \ge 0$, or "gcv": for each example the minimiser of
+            generalised cross-validation over all its channels, which is differentiable once.
+        group: If sequences are sharded over processes, their group or mesh. Every rank fits with
+            its own positions and gets the functions of the whole sequence, by one reduction of
+            about B N (N + E) float64 numbers. Gradients, by another reduction, are those of the sum
+            of the ranks' losses. A shard may be empty.
+        chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
+            many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
             `torch.distributions`.
 
     Raises:
-        ValueError: If the basis is none, the penalty neither "gcv" nor finite and at least 0, the
-            chunk size not positive, or the mesh not of one dimension.
+        ValueError: If `basis` is not a basis, `penalty` is neither "gcv" nor finite and at least 0,
+            `chunk_size` is not positive, or the mesh does not have one dimension.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, eq. 16. arXiv:2006.07214. Golub,
@@ -93,20 +263,19 @@ class RidgeRegression(nn.Module):
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
         number = float(penalty) if isinstance(penalty, Real) else math.nan
-        chosen = isinstance(penalty, str) and penalty == "gcv"
-        if not chosen and not (math.isfinite(number) and number >= 0):
+        is_gcv = isinstance(penalty, str) and penalty == "gcv"
+        if not is_gcv and not (math.isfinite(number) and number >= 0):
             raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
         self.basis = basis
-        self.penalty: float | Literal["gcv"] = "gcv" if chosen else number
+        self.penalty: float | Literal["gcv"] = "gcv" if is_gcv else number
         self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
-        self._shared = SharedGram()
-        self._warned = False
+        self._has_warned = False
 
     @property
     def chunk_size(self) -> int | None:
-        """Rows of a block, if it is not left to their size."""
+        """Number of rows of a chunk, or None if it follows from their size."""
         return self._chunk_size
 
     @chunk_size.setter
@@ -119,14 +288,14 @@ class RidgeRegression(nn.Module):
         return f"penalty={self.penalty}"
 
     def fit(self, positions: Tensor, values: Tensor, mask: Tensor | None = None) -> ValueFunction:
-        """Fits one function per example.
+        """Fit one function per example.
 
         Args:
             positions: Locations of the observations, in any order: shape (B, L), or (B, L, D) for a
-                basis on D dimensions. Without the B, or with 1 for it, they are shared, and with
-                them a single factorisation, among all examples.
+                basis on D dimensions. Without the B, or with 1 in its place, all examples share
+                them, and with them a single factorisation.
             values: The observations, shape (B, L, E).
-            mask: Shape (B, L), True where an observation takes part; what lies at the other places
+            mask: Shape (B, L), True where an observation takes part. What lies at the other places
                 is never read, so that padding cannot leak. None: all take part.
 
         Returns:
@@ -134,21 +303,23 @@ class RidgeRegression(nn.Module):
 
         Raises:
             ValueError: If shapes do not match or are empty, if a position or value that takes part
-                is not finite, or if an example has none that does, or, with a penalty of zero,
+                is not finite, or if an example has no observation, or, with a penalty of zero,
                 fewer than there are basis functions.
 
         Warns:
-            UserWarning: Once, if there are positions outside the interval, or of Gaussians the
-                box, that the functions of the basis reach to its precision.
+            UserWarning: Once, if positions lie where all functions of the basis are zero to its
+                precision.
         """
-        return self.solve(self.statistics(positions, values, mask), values.dtype)
+        self._check_observations(positions, values, mask)
+        return self._solve(self._statistics(positions, values, mask), values.dtype)
 
     def statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Statistics:
-        """The sums over observations that `solve` makes a function of.
+        """Compute the sums over observations from which `solve` makes a function.
 
-        For sequences that come in pieces: those of the pieces add up to those of the whole.
+        Use it for sequences that come in pieces: the sums of the pieces add up to those of the
+        whole.
 
         Args:
             positions: As for `fit`.
@@ -159,142 +330,363 @@ class RidgeRegression(nn.Module):
             The sums, over the positions of all ranks if there is a group.
 
         Raises:
-            ValueError: As `fit`, but for observations that are too few.
+            ValueError: As `fit`, but not for too few observations.
         """
-        event = self.basis.event_shape
-        check_shapes(positions, values, mask, event, self.group is not None)
-        given = positions.ndim == 1 + len(event)
-        positions = positions.unsqueeze(0) if given else positions
-        rows = self._rows(*values.shape[::2])
-        # Shards differ in length, and buffers that do so are too much for some wrappers.
-        shared = (given or len(positions) < len(values)) and mask is None and self.group is None
-        sums = self._sums(positions, values, mask, rows, shared)
-        found = None
-        if self.validate_args:
-            found = faults(positions, values, mask, self._window(), sums.energy)
-        if self.group is not None:
-            sums, found = _over_ranks(sums, found, self.group)
-        if found is not None:
-            found.require_none(positions, values, mask)
-            self._warn(found.outside, mask, values.shape[:2])
-        return sums
+        self._check_observations(positions, values, mask)
+        return self._statistics(positions, values, mask)
 
     def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
-        """The functions that minimise the penalised squares of what the sums are over.
+        """Minimise the penalised sum of squares.
 
         Args:
-            statistics: Of the basis's N functions, as from `statistics`.
+            statistics: Sums over observations, as from `statistics`.
             dtype: Of the coefficients, float32 at least; torch's default dtype if None.
 
         Returns:
             One function for each example.
 
         Raises:
-            ValueError: If the sums are not finite or of another number of functions, or an example
-                has no observations, or, with a penalty of zero, fewer than N.
+            ValueError: If the sums are not finite or belong to another number of functions, or an
+                example has no observation, or, with a penalty of zero, fewer than N.
         """
-        require_statistics("statistics", statistics)
+        check_statistics("statistics", statistics)
         check_dtype(dtype)
         if statistics.cross.shape[-2] != len(self.basis):
-            due = f"of {len(self.basis)} functions"
-            raise ValueError(f"statistics must be {due}, got {tuple(statistics.cross.shape)}")
+            rule = f"of {len(self.basis)} functions"
+            raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
+        return self._solve(statistics, dtype or torch.get_default_dtype())
+
+    def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
+        """Raise ValueError unless shapes and dtypes fit. Only a shard may be empty."""
+        check_tensor("positions", positions)
+        check_tensor("values", values)
+        check_real("positions", positions)
+        if mask is not None:
+            check_tensor("mask", mask)
+        event, sharded = self.basis.event_shape, self.group is not None
+        if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
+            hint = " (and mask (B, L))" if mask is not None else ""
+            raise ValueError(
+                f"values must have shape (B, L, E){hint}, L and E not zero, "
+                f"got {tuple(values.shape)}; unsqueeze(0) makes one example a batch"
+            )
+        if not values.is_floating_point():
+            raise ValueError(f"values must be floating, got {values.dtype}")
+        batch, length = values.shape[:2]
+        shared, hint = (length, *event), " to match values and basis"
+        check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
+        if mask is not None:
+            check_mask("mask", mask, (batch, length), " to match values")
+
+    def _statistics(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Statistics:
+        """Sum over observations of the right shapes, and over all ranks."""
+        if positions.ndim == 1 + len(self.basis.event_shape):
+            positions = positions.unsqueeze(0)
+        sums = self._local_statistics(positions, values, mask)
+        if not self.validate_args:
+            return sums if self.group is None else _sum_statistics(sums, self.group)[0]
+        invalid = _count_invalid(positions, values, mask, sums.cross)
+        if self.group is not None:
+            sums, invalid = _sum_statistics(sums, self.group, invalid)
+        _require_valid(invalid, positions, values, mask)
+        if in_eager() and not self._has_warned:
+            self._warn_if_unreached(positions, mask, values.shape[:2])
+        return sums
+
+    def _local_statistics(
+        self, positions: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Statistics:
+        """Sum over the observations of this process alone."""
+        batch, length, channels = values.shape
+        rows = max(_LEAST_ROWS, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
+        rows = self.chunk_size or rows
+        gram, cross, squares = normal_sums(self.basis, positions, values, mask, rows)
+        count = torch.full_like(squares, length)
+        return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
+
+    def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
+        bounds = _bounds(self.basis)
+        if bounds is None:
+            return
+        outside = (positions < bounds[0]) | (positions > bounds[1])
+        outside = outside.flatten(2).any(-1) if positions.ndim > 2 else outside
+        count = (outside if mask is None else outside & mask).sum()
+        if torch._is_all_true(count == 0):
+            return
+        self._has_warned = True
+        share = count.item() / (outside.numel() if mask is None else int(mask.sum()))
+        warnings.warn(
+            f"{share:.2g} of the positions lie where all functions of the basis are zero; their "
+            "values are ignored (this warning is shown once)",
+            stacklevel=4,
+        )
+
+    def _solve(self, statistics: Statistics, dtype: torch.dtype) -> ValueFunction:
         if self.validate_args:
             self._check_sums(statistics)
-        penalty = cross_validated(statistics) if self.penalty == "gcv" else self.penalty
-        coefficients = self._solve(statistics, penalty)
-        # They cancel, so that in half precision functions would lose more than the values' digits.
-        dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-        return ValueFunction(self.basis, coefficients.to(dtype), penalty)
-
-    def local_statistics(self, positions: Tensor, values: Tensor) -> Statistics:
-        """The sums of this process alone, over observations (1, L) and (B, L, E) that are right."""
-        return self._sums(positions, values, None, self._rows(*values.shape[::2]), False)
-
-    def _rows(self, batch: int, channels: int) -> int:
-        if self.chunk_size is not None:
-            return self.chunk_size
-        return max(_FEWEST, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
-
-    def _sums(
-        self, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int, shared: bool
-    ) -> Statistics:
-        state = tensors_of(self.basis)
-        parameters = tuple(state.values())
-
-        def design(t: Tensor, *parameters: Tensor) -> Tensor:
-            now = dict(zip(state, parameters, strict=True))
-            found: Tensor = torch.func.functional_call(self.basis, now, (t,))
-            return found.double()
-
-        known = self._shared.find(self.basis, (positions, *parameters)) if shared else None
-        parts = (design, rows, positions, values, mask, parameters, known is None)
-        gram, cross, energy = normal_sums(*parts)
-        if known is not None:
-            gram = known
-        elif shared:
-            self._shared.keep(self.basis, (positions, *parameters), gram)
-        length = torch.full_like(energy, values.shape[1])
-        return Statistics(gram, cross, energy, length if mask is None else mask.sum(-1).to(length))
-
-    def _solve(self, statistics: Statistics, penalty: Tensor | float) -> Tensor:
-        """Coefficients (B, N, E)."""
         gram, cross = statistics.gram, statistics.cross
+        penalty: Tensor | float
+        penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
         gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         factor, failed = torch.linalg.cholesky_ex(gram)
         if self.validate_args:
-            check_factor(gram, factor, failed, penalty)
-        # Examples that share a matrix become further columns of one right-hand side.
-        each = len(cross) // max(len(gram), 1)
-        right = cross.reshape(len(gram), each, *cross.shape[1:]).transpose(1, 2)
-        solution = torch.cholesky_solve(right.flatten(2), factor).reshape(right.shape)
-        return solution.transpose(1, 2).flatten(0, 1)
-
-    # Rules
-
-    def _window(self) -> tuple[Tensor, Tensor] | None:
-        """Where the basis is not zero, while there is somebody to be warned."""
-        asked = self.validate_args and not self._warned and in_eager()
-        return reached(self.basis) if asked else None
-
-    def _warn(self, outside: Tensor, mask: Tensor | None, shape: Size) -> None:
-        if not in_eager() or self._warned or torch._is_all_true(outside == 0):
-            return
-        self._warned = True
-        share = outside.item() / (shape.numel() if mask is None else int(mask.sum()))
-        warnings.warn(
-            f"{share:.2g} of the positions are where no function of the basis reaches, and their "
-            "values have no effect; this is said once",
-            stacklevel=4,
-        )
+            _check_factor(gram, factor, failed, penalty)
+        # Coefficients may cancel: rounded to half precision they would lose more than values do.
+        dtype = torch.promote_types(dtype, torch.float32)
+        return ValueFunction(self.basis, solve_shared(factor, cross).to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
-        # The energy, of large values the largest, is only read to choose a penalty.
-        require_finite(statistics, but="" if self.penalty == "gcv" else "energy")
-        number, size = statistics.number, statistics.cross.shape[-2]
+        parts = statistics._asdict()
+        if self.penalty != "gcv":  # nothing else reads it, and it overflows first
+            del parts["sum_of_squares"]
+        # Numbers whose sum is finite are finite: that asks the device a single question.
+        sums = torch.stack([x.detach().sum() for x in parts.values()])
+        if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
+            for name, x in parts.items():
+                require(x.isfinite(), f"statistics.{name} must be finite", x)
+        count, size = statistics.num_observations, statistics.cross.shape[-2]
         rule = "mask must let at least one position of every example take part"
-        require(number > 0, rule, number.long())
+        require(count > 0, rule, count.long())
         if self.penalty == 0:
             rule = f"penalty must be positive with fewer observations than functions, {size}"
-            require(number >= size, rule, number.long())
+            require(count >= size, rule, count.long())
+
+    def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+        r"""Fit a value function for each query to the positions that it may read.
+
+        That holds N (N + E) float64 numbers for each example and query, and for each head where
+        heads differ in what they may read, besides the products of functions of one chunk.
+
+        Args:
+            positions: Shape (B, L, *event), (1, L, *event) or (L, *event).
+            values: Observations by head, shape (B, L, heads, E).
+            visible: Shape (B, heads or 1, Lq, L), True where a query may read the position.
+
+        Returns:
+            The coefficients, shape (B, Lq, N, heads, E).
+        """
+        batch, length, heads, channels = values.shape
+        groups, queries = visible.shape[1:3]
+        size, event = len(self.basis), self.basis.event_shape
+        t = positions.reshape(-1, length, *event)
+        if self.validate_args:
+            observed = visible.flatten(1, 2).any(1) if queries else None
+            invalid = _count_invalid(t, values.flatten(2), observed)
+            _require_valid(invalid, t, values.flatten(2), observed)
+
+        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+            f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
+            h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
+            # Examples with the same positions are further rows of one product.
+            products = batch // max(len(f), 1) * groups * queries
+            by_grid = weights.reshape(len(f), products, weights.shape[-1])
+            gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
+            cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
+            squares = weights @ h.square().sum(-1, keepdim=True)
+            return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
+
+        each = len(t) * size**2 + size * batch * heads * channels
+        rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
+        chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
+        gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
+        gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
+        statistics = Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
+        found = self._solve(statistics, values.dtype).coefficients
+        found = found.reshape(batch, groups, queries, size, heads // groups, channels)
+        return found.movedim(1, 3).flatten(3, 4)
 
 
-def tensors_of(basis: Basis) -> dict[str, Tensor]:
-    """Parameters and buffers, and attributes, which some wrappers make of the former."""
-    found = {**dict(basis.named_parameters()), **dict(basis.named_buffers())}
-    modules = () if torch.compiler.is_compiling() else basis.named_modules()  # for torch 2.11
-    for prefix, module in modules:
-        for name, x in vars(module).items():
-            if isinstance(x, Tensor):
-                found[f"{prefix}.{name}" if prefix else name] = x
-    return found
+def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
+    """Ends (*event) of a box outside which all functions are zero to their precision, if known."""
+    reach = basis.reach
+    if reach is not None:
+        return reach[0].amin(), reach[1].amax()
+    if not isinstance(basis, GaussianRBF):
+        return None
+    centers, widths, covariance = basis.centers.detach(), basis.widths, basis.covariance
+    if widths is not None:
+        deviation = widths.detach().unsqueeze(-1)
+    elif covariance is not None:
+        deviation = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
+    far = unseen(centers) * deviation
+    return (centers - far).amin(0), (centers + far).amax(0)
 
 
-def _over_ranks(
-    sums: Statistics, found: Faults | None, group: "ProcessGroup"
-) -> tuple[Statistics, Faults | None]:
-    """Sums over all positions, and of what is not finite among them, so that all ranks raise."""
-    if found is None:
-        return sums.over_ranks(group)[0], None
-    sums, (bad,) = sums.over_ranks(group, torch.stack(found[:2]))
-    return sums, Faults(bad[0], bad[1], found.outside)
+def _count_invalid(
+    positions: Tensor, values: Tensor, mask: Tensor | None, cross: Tensor | None = None
+) -> Tensor:
+    """Count the positions and the values that take part and are not finite, shape (2,)."""
+    bad = [~positions.isfinite()]
+    # Every value enters `cross`: where that is finite, values need not be read again.
+    known = cross is not None and not torch.compiler.is_compiling()
+    if not known or cross is None or not torch._is_all_true(cross.detach().sum().isfinite()):
+        bad.append(~values.isfinite())
+    if mask is not None:
+        bad = [x & add_event_dims(mask, x.shape[2:]) for x in bad]
+    counts = [x.sum() for x in bad]
+    return torch.stack([*counts, *[torch.zeros_like(counts[0])] * (2 - len(counts))])
+
+
+def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
+    """Raise ValueError if there are numbers that are not finite, here or on another rank."""
+    if not torch.compiler.is_compiling() and torch._is_all_true(invalid == 0):
+        return
+    for name, count, x in zip(("positions", "values"), invalid, (positions, values), strict=True):
+        rule = f"{name} must be finite where they take part"
+        if torch.compiler.is_compiling():
+            torch._assert_async(torch._is_all_true(count == 0), rule)
+        elif not torch._is_all_true(count == 0):
+            x = x.expand(*values.shape[:2], *x.shape[2:])
+            valid = x.isfinite()
+            if mask is not None:
+                valid = valid | ~add_event_dims(mask, x.shape[2:])
+            require(valid, rule, x)
+            raise ValueError(f"{rule}, got others on another rank")
+
+
+def _sum_statistics(
+    sums: Statistics, group: "ProcessGroup", *more: Tensor
+) -> tuple[Statistics, Tensor]:
+    """Add up statistics over all ranks, and with them another tensor, by one reduction."""
+    parts = [*sums, *more]
+    flat = torch.cat([part.to(sums.gram.dtype).reshape(-1) for part in parts])
+    pieces = sum_over_ranks(flat, group).split([math.prod(part.shape) for part in parts])
+    whole = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    return Statistics(*whole[:4]), whole[-1]
+
+
+def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
+    """Raise ValueError if a penalised matrix (B or 1, N, N) is singular to rounding."""
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
+    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
+    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
+    require(valid, rule, torch.zeros_like(pivots) + penalty)
+
+
+def gcv_penalty(statistics: Statistics) -> Tensor:
+    r"""Minimise generalised cross-validation for each example; return penalties of shape (B,).
+
+    $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
+        {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
+
+    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$, whose eigenvalues make
+    every evaluation O(N) work. The statistics cannot resolve residuals below rounding times
+    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which are therefore no reason
+    to prefer a penalty, nor are differences within rounding. Of penalties that tie, as all do for a
+    single observation, the smallest is chosen.
+
+    Penalties have first derivatives: by the implicit function theorem at a minimum inside the
+    range; at its ends, and where residuals are not resolved, those of the trace.
+
+    References:
+        Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good
+        Ridge Parameter. Technometrics 21
+    """
+    with torch.no_grad():
+        curve = _gcv_curve(Statistics(*(x.detach() for x in statistics)))
+        log_penalty = _minimise(
+            curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
+        )
+        _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
+        stationary = (slope.abs() < 1e-6) & (curvature > 1e-6) & (curvature > _RESOLVED * error)
+        rate = torch.where(stationary, 1 / curvature, 0)
+        penalty = log_penalty.exp()
+    if not torch.is_grad_enabled():
+        return penalty
+    trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
+    change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
+    return penalty * (1 + differentiable_once(change))
+
+
+Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def _gcv_curve(statistics: Statistics) -> Curve:
+    """Return a function of log penalties (B, K).
+
+    Its values are log GCV, the first two derivatives in the log penalty, and a bound for the effect
+    of rounding, each (B, K).
+    """
+    gram, cross, squares, count = statistics
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
+    # Eigenvalues that are zero but for rounding have no degrees of freedom.
+    noise = size * eps * eigenvalues[..., -1:]
+    eigenvalues = torch.where(eigenvalues > noise, eigenvalues, 0).unsqueeze(-2)
+    projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
+    trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
+
+    def curve(log_penalty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        penalty = log_penalty.exp().unsqueeze(-1)
+        shrunk = penalty / (eigenvalues + penalty)
+        kept = 1 - shrunk
+        share = projections / (eigenvalues + penalty)
+        residual = squares - (share * (1 + shrunk)).sum(-1)
+        noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
+        known = residual > noise
+        residual = torch.where(known, residual, noise).clamp_min(_TINY)
+        slope = 2 * (share * shrunk.square()).sum(-1)
+        slope = torch.where(known, slope, -0.5 * noise) / residual
+        second = 2 * (share * shrunk.square() * (2 * kept - shrunk)).sum(-1)
+        second = torch.where(known, second, 0.25 * noise) / residual
+        freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
+        freedom_slope = (kept * shrunk).sum(-1) / freedom
+        freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
+        return (
+            residual.log() - 2 * freedom.log(),
+            slope - 2 * freedom_slope,
+            second - slope.square() - 2 * (freedom_second - freedom_slope.square()),
+            noise / residual + 8 * eps * (count + size) / freedom,
+        )
+
+    return curve
+
+
+def _minimise(curve: Curve, trace: Tensor) -> Tensor:
+    """Minimise over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
+    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
+    low, high = lowest, highest
+    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
+        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
+        points = low + (high - low) * grid
+        height, _, _, error = curve(points)
+        height = height + error
+        ties = height <= height.amin(-1, keepdim=True) + _TIE
+        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
+        step = (high - low) / (count - 1)
+        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
+    for _ in range(_NEWTON_STEPS):
+        _, slope, curvature, error = curve(best)
+        newton = best - slope / curvature
+        inside = (curvature > _RESOLVED * error) & (newton > low) & (newton < high)
+        best = torch.where(inside, newton, best)
+    return best.squeeze(-1)
+
+
+def _trace(gram: Tensor) -> Tensor:
+    """Trace (B or 1, 1), positive."""
+    return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
+
+
+def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
+    """Slope (B,) of log GCV in the log penalty, as a differentiable function of the statistics.
+
+    Where the penalty is not stationary (B,), the slope is any finite number.
+    """
+    gram, cross, squares, count = statistics
+    size = gram.shape[-1]
+    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    ridge = penalty[:, None, None]
+    factor = torch.linalg.cholesky_ex(
+        torch.where(stationary[:, None, None], gram + ridge * eye, eye)
+    )[0]
+    inverse = torch.cholesky_inverse(factor)
+    fitted = inverse @ cross
+    residual = squares - (fitted * (cross + ridge * fitted)).sum((-2, -1))
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    freedom = torch.where(stationary, count - size + penalty * trace, 1)
+    residual = torch.where(stationary, residual, 1)
+    slope = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
+    return slope - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / freedom

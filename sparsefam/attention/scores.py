@@ -1,39 +1,115 @@
-"""From queries to densities: linear layers whose channels are the parameters of scores."""
+"""From queries and keys to densities: the scores of attention layers, and a learned alpha."""
 
 import math
+from collections.abc import Sequence
+from functools import cache
+from numbers import Real
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
+from torch.distributions import Distribution, Uniform
+from torch.nn import functional
+from torch.quasirandom import SobolEngine
 
 from ..bases import Basis
-from ..distributions import SparseDistribution
+from ..distributions import (
+    BetaGaussian,
+    KernelDeformedExp,
+    KernelExp,
+    Mixture,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    TruncatedParabola,
+    TruncatedParaboloid,
+)
+from ..distributions.kernel_panels import KernelPanels
+from ..kernels import Kernel, kernel_matrix
+from ..numerics import validation
+from ..numerics.quadrature import constant
+from ..numerics.validation import is_count
 from ..prediction_map import rpm
-from ..scores import MultivariateQuadratic, Quadratic
-from .arguments import Box
-from .placement import FIRST_GAIN, FIRST_SIGMA, first_width, place, places, stretch, widths
-from .precision import full_precision
-from .sight import Sight
+from ..scores import Finite, MultivariateQuadratic, Quadratic
+from .masks import AttentionMask, check_dtype
+from .precision import full_precision, to_single
 
 __all__ = [
+    "Box",
+    "DiscreteScore",
+    "Domain",
+    "KernelScore",
+    "LearnedAlpha",
+    "MixtureScore",
+    "MomentScore",
     "QuadraticScore",
     "ScoreProjection",
-    "by_head",
-    "channel_counts",
-    "first_channels",
-    "quadratics",
+    "box_of",
+    "init_linear",
 ]
+
+Domain = tuple[float, float] | Sequence[tuple[float, float]]
+Box = tuple[tuple[float, float], ...]
+
+# Shares of the domain: sigma when training starts, and the least that sigma, or the standard
+# deviation of matched moments, can become.
+_FIRST_SIGMA, _LEAST_SIGMA = 0.1, 1e-3
+# Gain of weights that are multiplied with queries when training starts: queries then differ little.
+_FIRST_GAIN = 0.1
+# Sigma of neighbouring components over the distance between them: their sum has no gaps.
+_OVERLAP = 0.4
+# Least value of a learned alpha: nearer to 1, derivatives in alpha lose their digits in float32.
+_LEAST_ALPHA = 1.01
+
+# Kernel scores when training starts: the greatest value, and the standard deviation over queries
+# whose channels have variance one.
+_FIRST_HEIGHT, _FIRST_DEVIATION = 1.0, 0.3
+# Length scale of the default kernel over the distance between inducing points.
+_LENGTH = 2.0
+# Tolerance of the quadrature of float32 kernel scores, which is not adapted as scores grow in
+# training: below the default of densities.
+_TOLERANCE = 1e-6
+# Share of the domain by which conversion between dtypes may move an inducing point.
+_SLACK = 1e-2
+_TINY = 1e-30
+
+
+def box_of(name: str, domain: Domain, ndim: int) -> Box:
+    """Return the interval of each axis, from one for all axes or one for each.
+
+    Raises:
+        ValueError: If there are other numbers of intervals, or one whose ends are not finite or do
+            not increase.
+    """
+    box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
+    is_sequence = isinstance(box, Sequence)
+    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
+        each = f", or {ndim} such pairs" if ndim > 1 else ""
+        raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
+    return tuple((float(low), float(high)) for low, high in box)
+
+
+def _is_interval(side: object) -> bool:
+    if not isinstance(side, Sequence) or len(side) != 2:
+        return False
+    low, high = side
+    if not (isinstance(low, Real) and isinstance(high, Real)):
+        return False
+    return math.isfinite(low) and math.isfinite(high) and low < high
 
 
 class ScoreProjection(nn.Linear):
-    """Channels read off the queries, and the densities that they stand for.
+    """A linear layer whose outputs are the parameters of scores.
 
     Args:
         embed_dim: Channels of the queries.
-        channels: How many are read off them.
+        channels: Number of parameters of all heads together.
         heads: Number of densities for each query.
         box: The domain.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
+        **factory: Device and dtype of the parameters.
     """
 
     def __init__(
@@ -42,121 +118,619 @@ class ScoreProjection(nn.Linear):
         channels: int,
         heads: int,
         box: Box,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
-        super().__init__(embed_dim, channels, device=device, dtype=dtype)
+        super().__init__(embed_dim, channels, **factory)
         self.heads, self.box = heads, box
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
-        """Channels (B, Lq, channels) of queries; locations would be lost in what autocast keeps."""
+        """Project queries to channels (B, Lq, channels), without the rounding of autocast."""
         with full_precision(query):
             return super().forward(query.to(self.weight.dtype))
 
-    def spread(self) -> None:
-        """Draws small weights anew, and spreads the heads over the domain."""
+    def init_heads(self) -> None:
+        """Draw small weights, and spread the heads over the domain."""
         raise NotImplementedError
 
-    def prepare(self, basis: Basis) -> None:
-        """Finds what the expectations of a basis need, if it is not as it was."""
+    def rebuild_cache(self, basis: Basis) -> None:
+        """Recompute what expectations of the basis need, if parameters have changed."""
 
-    def read(
+    def attend(
         self,
         channels: Tensor,
         alpha: Tensor | float,
         temperature: float,
         positions: Tensor,
-        sight: Sight,
-    ) -> tuple[SparseDistribution, None]:
-        """Densities (B, heads, Lq) of channels (B, Lq, channels), and no discrete weights."""
+        mask: AttentionMask,
+    ) -> tuple[SparseDistribution, Tensor | None]:
+        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if there are any.
+
+        Args:
+            channels: What `forward` returned.
+            alpha: Entropic index.
+            temperature: What scores are divided by.
+            positions: Locations of the observations.
+            mask: Which of them each query may read.
+        """
         return self.densities(channels.transpose(1, 2), alpha, temperature), None
 
     def densities(
         self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
     ) -> SparseDistribution:
-        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
+        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
         raise NotImplementedError
 
 
 class QuadraticScore(ScoreProjection):
-    """One bump for each head: location and scale.
-
-    Args:
-        embed_dim: Channels of the queries.
-        heads: Number of densities for each query.
-        box: The domain.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-    """
+    """One unimodal density for each head, with location and scale from the query."""
 
     def __init__(
         self,
         embed_dim: int,
         heads: int,
         box: Box,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
-        counts = channel_counts(heads, len(box))
-        super().__init__(embed_dim, sum(counts), heads, box, device, dtype)
+        channels = sum(_quadratic_channels(heads, len(box)))
+        super().__init__(embed_dim, channels, heads, box, **factory)
 
     @torch.no_grad()
-    def spread(self) -> None:
-        """Heads evenly over the domain, sigma a tenth of it, axes as round as it is."""
-        nn.init.xavier_uniform_(self.weight, gain=FIRST_GAIN)
-        self.weight[self.out_features - channel_counts(self.heads, len(self.box))[-1] :] = 0
-        self.bias.copy_(first_channels(places(self.heads, len(self.box)), FIRST_SIGMA))
+    def init_heads(self) -> None:
+        """Spread the heads evenly, with sigma a tenth of the domain and no correlations."""
+        ndim = len(self.box)
+        nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
+        self.weight[self.out_features - _quadratic_channels(self.heads, ndim)[-1] :] = 0
+        self.bias.copy_(_initial_channels(_initial_centers(self.heads, ndim), _FIRST_SIGMA))
 
     def densities(
         self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
     ) -> SparseDistribution:
-        """Densities (B, heads, Lq) of channels (B, channels, Lq)."""
-        return rpm(quadratics(channels, (self.heads,), self.box, temperature), alpha)
+        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        return rpm(_quadratics(channels, (self.heads,), self.box, temperature), alpha)
 
 
-def channel_counts(count: int, ndim: int) -> list[int]:
-    """Channels of the locations, of the diagonals and of what is below them, of some quadratics."""
+class MixtureScore(ScoreProjection):
+    """K components for each head: a log weight, a location and a scale for each."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        heads: int,
+        box: Box,
+        components: int = 8,
+        **factory: Any,
+    ) -> None:
+        if not is_count(components):
+            raise ValueError(f"components must be a positive integer, got {components!r}")
+        total = heads * components
+        channels = total + sum(_quadratic_channels(total, len(box)))
+        super().__init__(embed_dim, channels, heads, box, **factory)
+        self.components = components
+
+    @torch.no_grad()
+    def init_heads(self) -> None:
+        """Spread the components evenly in every head, heavier next to the head's own center."""
+        ndim = len(self.box)
+        correlations = _quadratic_channels(self.heads * self.components, ndim)[-1]
+        nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
+        self.weight[self.out_features - correlations :] = 0
+        centers = _initial_centers(self.components, ndim)
+        logits = _proximity(_initial_centers(self.heads, ndim), centers)
+        sigma = min(_FIRST_SIGMA, _OVERLAP * self.components ** (-1 / ndim))
+        rest = _initial_channels(centers.repeat(self.heads, 1), sigma)
+        self.bias.copy_(torch.cat([logits.flatten(), rest]))
+
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
+        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        counts = (self.heads, self.components)
+        total = self.heads * self.components
+        logits, rest = channels.split([total, channels.shape[1] - total], 1)
+        alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
+        components = rpm(_quadratics(rest, counts, self.box, temperature), alpha)
+        return Mixture(_by_head(logits / temperature, counts), components)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, components={self.components}"
+
+
+class KernelScore(ScoreProjection):
+    r"""A kernel expansion for each head, with a weight for each inducing point.
+
+    The quadrature nodes of all integrals, and the kernel there, are computed once for this kernel,
+    these inducing points and the layer's basis. `rebuild_cache` computes them again when one of
+    these has changed; it does not see changes made in place through `.data`.
+
+    Args:
+        embed_dim: Channels of the queries.
+        heads: Number of densities for each query.
+        box: The domain.
+        inducing_points: Their locations (I,) or (I, D), or their number.
+        kernel: The kernel. None: a Gaussian kernel.
+        normalization: As in `KernelDeformedExp`.
+        **factory: Device and dtype of the parameters.
+    """
+
+    inducing_points: Tensor
+    # Quadrature for this kernel, the same for the current basis, and what they were made from.
+    _found: KernelPanels | None
+    _panels: KernelPanels | None
+    _state: list[tuple[Any, ...]]
+
+    def __init__(
+        self,
+        embed_dim: int,
+        heads: int,
+        box: Box,
+        inducing_points: Tensor | int = 64,
+        kernel: Kernel | None = None,
+        normalization: Literal["inside", "outside"] = "inside",
+        **factory: Any,
+    ) -> None:
+        if normalization not in ("inside", "outside"):
+            raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
+        if isinstance(kernel, type):
+            raise ValueError(f"kernel must be a function or an instance, got the class {kernel!r}")
+        points = _inducing_points(inducing_points, box)
+        super().__init__(embed_dim, heads * len(points), heads, box, **factory)
+        self.register_buffer("inducing_points", points.to(self.weight))
+        self.kernel = _default_kernel(len(points), box) if kernel is None else kernel
+        if isinstance(self.kernel, nn.Module):
+            self.kernel.to(**factory)
+        self.normalization = normalization
+        self._clear_cache()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, inducing_points={len(self.inducing_points)}"
+
+    @torch.no_grad()
+    def init_heads(self) -> None:
+        """Give each head a low and wide score, and spread these evenly over the domain."""
+        if self.weight.is_meta:
+            return
+        points, (low, high) = self._points().double(), _ends(self.box, self.inducing_points)
+        gram = kernel_matrix(self.kernel, points, points)
+        centers = _initial_centers(self.heads, len(self.box)).to(points)
+        weights = _proximity(centers, (points - low) / (high - low))
+        # The kernel may be zero between all inducing points.
+        height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
+        self.bias.copy_((_FIRST_HEIGHT * weights / height).flatten())
+        size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
+        nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
+
+    def densities(
+        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+    ) -> SparseDistribution:
+        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
+        base = _uniform(*_ends(self.box, self.inducing_points))
+        expansion = (weights, self._points(), self.kernel, base)
+        if not isinstance(alpha, Tensor) and alpha == 1:
+            return KernelExp(*expansion, panels=self._panels)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=self._panels)
+
+    def _points(self) -> Tensor:
+        """Inducing points (I, D)."""
+        low, high = _ends(self.box, self.inducing_points)
+        # Conversion to another dtype may have rounded the outermost ones across the ends.
+        points = self.inducing_points.detach().reshape(-1, len(self.box))
+        return torch.maximum(torch.minimum(points, high), low)
+
+    def rebuild_cache(self, basis: Basis) -> None:
+        """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
+        if torch.compiler.is_compiling():
+            return
+        if self.weight.is_meta:
+            self._clear_cache()
+            return
+        state = self._dependencies()
+        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
+        with torch.inference_mode(False), torch.enable_grad():
+            found = self._found if _is_same(state, self._state) else None
+            # Changes of what a function has learned cannot be seen.
+            is_function = not isinstance(self.kernel, nn.Module)
+            if found is None or (is_function and found.matrix is None):
+                self._clear_cache()
+                found = self._find()
+                self._found, self._state = found, state
+            cut = found.for_basis(basis)
+            if self._panels is None or self._panels.nodes is not cut.nodes:
+                self._panels = cut.with_matrix_of(self.kernel, self._points())
+
+    def _clear_cache(self) -> None:
+        self._found, self._panels, self._state = None, None, []
+
+    def _find(self) -> KernelPanels:
+        points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
+        moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
+        rule = f"in the domain {self.box}"
+        valid = moved <= _SLACK * (high - low)
+        validation.require(valid, "inducing_points", rule, self.inducing_points)
+        tolerance = None if points.dtype == torch.float64 else _TOLERANCE
+        points = points.to(torch.promote_types(points.dtype, torch.float32))  # no half precision
+        expansion = (torch.zeros_like(points[:, 0]), points, self.kernel, _uniform(low, high))
+        return KernelDeformedExp(*expansion, tolerance=tolerance).panels
+
+    def _dependencies(self) -> list[tuple[Any, ...]]:
+        """What the quadrature depends on besides the basis, and the state it is in.
+
+        References to tensors and to their storage keep their addresses from being used again.
+        """
+        tensors = [self.inducing_points]
+        if isinstance(self.kernel, nn.Module):
+            tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
+        return [(self.kernel, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The cache belongs to these tensors, not to those of a copy.
+        return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
+
+
+def _facts(x: Tensor) -> tuple[Any, ...]:
+    version = None if x.is_inference() else x._version
+    return x.data_ptr(), x.requires_grad, x.dtype, x.device, version
+
+
+def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> bool:
+    return len(state) == len(cached) and all(
+        new[0] is old[0] and new[2:] == old[2:] for new, old in zip(state, cached, strict=True)
+    )
+
+
+class DiscreteScore(nn.Module):
+    """Discrete attention: weights of the observed positions from products of queries and keys.
+
+    Args:
+        embed_dim: Channels of the queries.
+        kdim: Channels of the keys.
+        heads: Number of weights for each query and position.
+        bias: Whether the projections have biases.
+        **factory: Device and dtype of the parameters.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        kdim: int,
+        heads: int,
+        bias: bool = True,
+        **factory: Any,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
+        self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return scores (B, heads, Lq, L): inner products over the root of their length."""
+        queries, keys = (
+            x.unflatten(-1, (self.heads, x.shape[-1] // self.heads))
+            for x in (self.q_proj(query), self.k_proj(key))
+        )
+        return torch.einsum("bqhe,blhe->bhql", queries, keys) / math.sqrt(queries.shape[-1])
+
+    def init_heads(self) -> None:
+        """Draw the weights, those of queries small, so that many positions get a share."""
+        init_linear(self.q_proj, _FIRST_GAIN)
+        init_linear(self.k_proj)
+
+    def weights(
+        self, scores: Tensor, alpha: Tensor | float, temperature: float, mask: AttentionMask
+    ) -> Tensor:
+        """Return weights (B, heads, Lq, L), exactly zero where masked."""
+        weights: Tensor = rpm(Finite(mask.apply(scores / temperature)), alpha).probs
+        return weights
+
+
+class MomentScore(DiscreteScore):
+    """One density for each head, with the moments of its discrete attention weights."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        kdim: int,
+        heads: int,
+        box: Box,
+        bias: bool = True,
+        **factory: Any,
+    ) -> None:
+        super().__init__(embed_dim, kdim, heads, bias, **factory)
+        self.box = box
+
+    def rebuild_cache(self, basis: Basis) -> None:
+        """Do nothing: expectations need no preparation."""
+
+    def attend(
+        self,
+        scores: Tensor,
+        alpha: Tensor | float,
+        temperature: float,
+        positions: Tensor,
+        mask: AttentionMask,
+    ) -> tuple[SparseDistribution, Tensor]:
+        """Return densities (B, heads, Lq) and discrete weights, of scores (B, heads, Lq, L)."""
+        weights = self.weights(scores, alpha, temperature, mask)
+        event = positions.shape[positions.dim() - (len(self.box) > 1) :]
+        # Shape (B or 1, 1, 1, L, *event).
+        per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
+        match = _match_covariance if event else _match_variance
+        return match(weights, per_query, self.box, alpha), weights
+
+
+def _match_variance(
+    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+) -> SparseDistribution:
+    """Return densities (...) with the moments of positions (..., L) under weights (..., L)."""
+    mean = (weights * positions).sum(-1)
+    variance = (weights * (positions - mean.unsqueeze(-1)).square()).sum(-1)
+    ((low, high),) = box
+    variance = variance.clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return Normal(mean, variance.sqrt())
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParabola.from_moments(mean, variance)
+    return BetaGaussian.from_moments(mean, variance, alpha)
+
+
+def _match_covariance(
+    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+) -> SparseDistribution:
+    """Return densities (...) with the moments of positions (..., L, D) under weights (..., L)."""
+    weights = weights.unsqueeze(-1)
+    mean = (weights * positions).sum(-2)
+    offsets = positions - mean.unsqueeze(-2)
+    covariance = (weights * offsets).mT @ offsets
+    covariance = 0.5 * (covariance + covariance.mT)
+    floor = _scale_to_box(torch.full_like(mean, _LEAST_SIGMA), box).square()
+    # The floor is below rounding if positions lie on a line far outside the domain.
+    rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)
+    covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return MultivariateNormal.from_moments(mean, covariance)
+    if not isinstance(alpha, Tensor) and alpha == 2:
+        return TruncatedParaboloid.from_moments(mean, covariance)
+    return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
+
+
+def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
+    """Draw weights like `torch.nn.MultiheadAttention`."""
+    nn.init.xavier_uniform_(projection.weight, gain)
+    if projection.bias is not None:
+        nn.init.zeros_(projection.bias)
+
+
+# Quadratic scores
+
+
+def _quadratic_channels(count: int, ndim: int) -> list[int]:
+    """Numbers of channels: locations, diagonals and lower triangles of `count` quadratics."""
     return [count * ndim, count * ndim, count * (ndim * (ndim - 1) // 2)]
 
 
-def first_channels(shares: Tensor, sigma: float) -> Tensor:
-    """The channels of quadratics at shares (count, D) of the domain, as round as it is."""
-    counts = channel_counts(*shares.shape)
-    diagonal = torch.full((counts[1],), first_width(sigma))
-    return torch.cat([shares.logit().flatten(), diagonal, torch.zeros(counts[2])])
+def _initial_channels(shares: Tensor, sigma: float) -> Tensor:
+    """Channels of quadratics at shares (count, D) of the domain, all with the same sigma."""
+    sizes = _quadratic_channels(*shares.shape)
+    diagonal = shares.new_full((sizes[1],), math.log(math.expm1(sigma - _LEAST_SIGMA)))
+    return torch.cat([shares.logit().flatten(), diagonal, shares.new_zeros(sizes[2])])
 
 
-def quadratics(
-    channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float = 1.0
+def _quadratics(
+    channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float
 ) -> Quadratic | MultivariateQuadratic:
-    """Scores (B, heads, Lq[, K]) whose parameters are channels (B, ..., Lq).
+    """Return scores (B, heads, Lq[, K]).
 
     Args:
-        channels: Those of all locations, then of all diagonals, then of what is below these.
-        counts: Of the heads, and of the quadratics in each if there are several.
+        channels: Shape (B, channels, Lq): all locations, then all diagonals, then all lower
+            triangles.
+        counts: Number of heads, and of components in each if there are several.
         box: The domain.
-        temperature: What they are divided by.
+        temperature: What the scores are divided by.
     """
     ndim, total = len(box), torch.Size(counts).numel()
-    parts = channels.split(channel_counts(total, ndim), 1)
-    loc, diagonal, below = (by_head(x, (*counts, x.shape[1] // total)) for x in parts)
-    loc, sigma = place(torch.sigmoid(loc), box), stretch(widths(diagonal), box)
+    parts = channels.split(_quadratic_channels(total, ndim), 1)
+    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[1] // total)) for x in parts)
+    loc = _place_in_box(torch.sigmoid(loc), box)
+    sigma = _scale_to_box(_LEAST_SIGMA + functional.softplus(diagonal), box)
     sigma = sigma * math.sqrt(temperature)
     if ndim == 1:
         return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
-    return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(below, ndim))
+    return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
 
 
-def by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """Channels (B, heads * rest, Lq) as (B, heads, Lq, *rest)."""
+def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """Reshape channels (B, heads * rest, Lq) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
     found: Tensor = channels.unflatten(1, counts).movedim(-1, 2).contiguous()
     return found
 
 
-def _unit_tril(below: Tensor, ndim: int) -> Tensor:
-    """Ones on the diagonal (..., D, D), and the entries below it row by row."""
-    rows, columns = torch.tril_indices(ndim, ndim, -1, device=below.device)
-    unit = torch.diag_embed(below.new_ones(*below.shape[:-1], ndim))
-    unit[..., rows, columns] = below
+def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
+    """Return matrices (..., D, D) with a unit diagonal from the entries below it, row by row."""
+    rows, columns = torch.tril_indices(ndim, ndim, -1, device=triangle.device)
+    unit = torch.diag_embed(triangle.new_ones(*triangle.shape[:-1], ndim))
+    unit[..., rows, columns] = triangle
     return unit
+
+
+# The domain
+
+
+def _scale_to_box(shares: Tensor, box: Box) -> Tensor:
+    """Convert lengths (..., D) from shares of the box."""
+    sides = [(high - low) * x for (low, high), x in zip(box, shares.unbind(-1), strict=True)]
+    return torch.stack(sides, -1)
+
+
+def _place_in_box(shares: Tensor, box: Box) -> Tensor:
+    """Convert locations (..., D) from shares of the box."""
+    sides = zip(box, shares.unbind(-1), strict=True)
+    return torch.stack([low + (high - low) * x for (low, high), x in sides], -1)
+
+
+def _initial_centers(count: int, ndim: int) -> Tensor:
+    """Shares (count, D) of the domain, spread evenly over it, on the CPU.
+
+    Equal steps along the first axis and a Sobol sequence along the others: $2^k$ centers lie one
+    each in $2^k$ equal boxes, however these are cut.
+    """
+    with torch.device("cpu"):
+        shares = (torch.arange(count) + 0.5).unsqueeze(-1) / count
+        if ndim == 1:
+            return shares
+        others = SobolEngine(ndim - 1).draw(count).to(shares)
+        return torch.cat([shares, others + 0.5 / count], -1)
+
+
+def _proximity(centers: Tensor, shares: Tensor) -> Tensor:
+    """Proximity (heads, n) of shares (n, D) to the heads' centers (heads, D), from 0 to 1."""
+    distance = (centers.unsqueeze(1) - shares) / _FIRST_SIGMA
+    return torch.exp(-0.5 * distance.square().sum(-1))
+
+
+# Kernel scores
+
+
+def _inducing_points(given: Tensor | int, box: Box) -> Tensor:
+    """Return inducing points (I,) or (I, D): the given ones, or a grid that includes the edges."""
+    ndim = len(box)
+    if isinstance(given, Tensor):
+        return _check_inducing_points(given, box)
+    count = round(given ** (1 / ndim)) if is_count(given) else 0
+    if not count or count**ndim != given:
+        raise ValueError(
+            f"inducing_points must be a tensor, or a positive integer to the power ndim={ndim}, "
+            f"got {given!r}"
+        )
+    sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
+    return torch.cartesian_prod(
+        *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)
+    )
+
+
+def _check_inducing_points(points: Tensor, box: Box) -> Tensor:
+    ndim = len(box)
+    shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
+    if not points.numel() or points.shape not in shapes or not points.is_floating_point():
+        raise ValueError(
+            f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
+            f"got {points.dtype} of shape {tuple(points.shape)}"
+        )
+    if not points.is_meta:
+        low, high = _ends(box, points)
+        rows = points.reshape(-1, ndim)
+        if not ((rows >= low) & (rows <= high)).all():
+            raise ValueError(f"inducing_points must be in the domain {box}, got {points}")
+    return points.detach()
+
+
+def _default_kernel(count: int, box: Box) -> Kernel:
+    """Return a constant Gaussian kernel as wide as two steps between `count` inducing points."""
+    steps = max(round(count ** (1 / len(box))) - 1, 1)
+    lengths = torch.tensor([_LENGTH * (high - low) / steps for low, high in box])
+    kernel: Kernel = RBF(len(box), lengthscale=lengths.squeeze()).requires_grad_(False)
+    return kernel
+
+
+def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Ends of the domain (D,), with the dtype and device of inducing points."""
+    if torch.compiler.is_compiling():
+        low, high = like.new_tensor(box).T.unbind()
+    else:
+        low, high = _cached_ends(box, like.dtype, like.device).unbind()
+    return low, high
+
+
+@cache
+def _cached_ends(box: Box, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return constant(np.array(box).T, dtype, device)
+
+
+def _uniform(low: Tensor, high: Tensor) -> Distribution | list[Distribution]:
+    """Return the uniform density between ends (D,)."""
+    sides: list[Distribution] = [
+        Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)
+    ]
+    return sides[0] if len(sides) == 1 else sides
+
+
+# Alpha
+
+
+class LearnedAlpha(nn.Module):
+    r"""A learned entropic index for each head, to be given to `ContinuousAttention` as `alpha`.
+
+    $$\alpha_h = 1.01 + (\bar\alpha - 1.01)\,\mathrm{sigmoid}(w_h), \qquad
+    \alpha_h = 1.01 + \mathrm{softplus}(w_h) \quad \text{if } \bar\alpha = \infty$$
+
+    It is computed in float32 at least, whatever the dtype of the parameters.
+
+    Args:
+        num_heads: Number of heads; 1 for an index that all heads share.
+        start: The initial value, one number or one for each head, between 1.01 and `high`; also as
+            a tensor or an array.
+        high: The bound $\bar\alpha$; at most 2 for `score="kernel"`.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Examples:
+        >>> LearnedAlpha(2, start=1.5)()
+        tensor([[1.5000],
+                [1.5000]], grad_fn=<AddBackward0>)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        start: Tensor | Sequence[float] | float = 1.5,
+        high: float = 2.0,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        start = start.tolist() if hasattr(start, "tolist") else start
+        _check_learned_alpha(num_heads, start, high)
+        check_dtype(dtype)
+        self.num_heads, self.start, self.high = num_heads, start, high
+        self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set alpha to its initial value."""
+        above = torch.tensor(self.start, dtype=torch.float64, device="cpu") - _LEAST_ALPHA
+        if self.high == math.inf:
+            weight = above + torch.log(-torch.expm1(-above))
+        else:
+            weight = torch.logit(above / (self.high - _LEAST_ALPHA))
+        self.weight.copy_(weight.reshape(-1, 1).expand_as(self.weight))
+
+    def forward(self) -> Tensor:
+        """Return the indices (num_heads, 1), which broadcast to densities (B, num_heads, Lq)."""
+        weight = to_single(self.weight)
+        if self.high == math.inf:
+            return _LEAST_ALPHA + functional.softplus(weight)
+        return _LEAST_ALPHA + (self.high - _LEAST_ALPHA) * torch.sigmoid(weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads}, start={self.start}, high={self.high}"
+
+
+def _check_learned_alpha(num_heads: Any, start: Any, high: Any) -> None:
+    if not is_count(num_heads):
+        raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
+    if not isinstance(high, Real) or not float(high) > _LEAST_ALPHA:
+        raise ValueError(f"high must be a number above {_LEAST_ALPHA}, got {high!r}")
+    each = [start] * num_heads if isinstance(start, Real) else start
+    fits = isinstance(each, Sequence) and len(each) == num_heads
+    if not fits or not all(
+        isinstance(x, Real) and _LEAST_ALPHA < float(x) < float(high) for x in each
+    ):
+        raise ValueError(
+            f"start must be a number, or {num_heads} of them, between {_LEAST_ALPHA} and {high}, "
+            f"got {start!r}"
+        )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.uniform_on import UniformOn
-from ..numerics.collective import sum_over_ranks
+from ..numerics.distributed import sum_over_ranks
 from .features import Statistics
 
 if TYPE_CHECKING:  # not every build of torch has them

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..numerics.collective import sum_over_ranks
+from ..numerics.distributed import sum_over_ranks
 
 if TYPE_CHECKING:  # not every build of torch has them
     from torch.distributed import ProcessGroup

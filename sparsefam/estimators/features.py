@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import Kernel, kernel_matrix
-from ..numerics.collective import sum_over_ranks
+from ..numerics.distributed import sum_over_ranks
 
 if TYPE_CHECKING:  # not every build of torch has them
     from torch.distributed import ProcessGroup

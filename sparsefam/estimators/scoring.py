@@ -9,7 +9,7 @@ from torch import Tensor
 from ..distributions import SparseDistribution
 from ..distributions.base import StandardizedDistribution
 from ..distributions.base_measure import BaseMeasure
-from ..numerics.collective import sum_over_ranks
+from ..numerics.distributed import sum_over_ranks
 from .selection import Chosen
 
 __all__ = ["held_out_loss", "quadratic_score"]

@@ -20,7 +20,7 @@ from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel
 from ..losses.conjugates import conjugate
-from ..numerics.collective import process_group
+from ..numerics.distributed import process_group
 from .arguments import alpha_of, bandwidth_of, count, points_of, positive
 from .design import Gaussian, box, density, objective, spread, width
 from .draws import Floats, drawn

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ..attention.arguments import Domain, box_of
+from ..attention.scores import Domain, box_of
 from ..numerics.validation import is_count
 
 if TYPE_CHECKING:

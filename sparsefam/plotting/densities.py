@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..attention.arguments import Box, Domain, box_of
+from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
 from ..numerics.validation import is_count
 from .canvas import (

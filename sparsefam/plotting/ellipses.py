@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.arguments import Box
+from ..attention.scores import Box
 from ..distributions import MultivariateNormal, SparseDistribution
 from ..supports import Ellipsoid
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from ..attention.arguments import Box, Domain, box_of
+from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseDistribution
 from .canvas import check_count, current_axes, names_of
 from .densities import plot_density

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..attention.arguments import Box
+from ..attention.scores import Box
 from ..distributions import SparseDistribution
 from .ellipses import LEVELS, OPACITY, TAIL, next_color
 

@@ -1,4 +1,4 @@
-"""Sums over the processes of a group."""
+"""Sums over the processes of a group, with gradients."""
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-if TYPE_CHECKING:  # not every build of torch has them
+if TYPE_CHECKING:  # some builds of torch lack them
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -16,7 +16,7 @@ Group: TypeAlias = "ProcessGroup | DeviceMesh"
 
 
 def process_group(group: Group) -> "ProcessGroup":
-    """The process group of a mesh of one dimension, or the group itself.
+    """Return the process group of a mesh of one dimension, or the group itself.
 
     Raises:
         ValueError: If it is neither, or the mesh has another number of dimensions.
@@ -31,16 +31,17 @@ def process_group(group: Group) -> "ProcessGroup":
 
 
 def sum_over_ranks(x: Tensor, group: "ProcessGroup") -> Tensor:
-    """The sum of every rank's x, the same on all ranks.
+    """Add up the x of all ranks; every rank gets the sum.
 
-    The gradient is that of the sum of all ranks' losses: backward is such a sum too, and like
-    forward must be run by every rank.
+    The gradient is that of the sum of all ranks' losses. Backward is a reduction, too: every rank
+    must run it.
     """
-    total: Tensor = _Sum.apply(x, group)
+    total: Tensor = _AllReduce.apply(x, group)
     return total
 
 
-class _Sum(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
+    # torch.distributed.nn.functional.all_reduce has no rule for vmap.
     @staticmethod
     def forward(x: Tensor, group: "ProcessGroup") -> Tensor:
         total = x.clone(memory_format=torch.contiguous_format)

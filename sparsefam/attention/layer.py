@@ -1,0 +1,504 @@
+"""Continuous attention as a layer: queries become densities, values become functions of time."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from numbers import Real
+from typing import Any, Literal
+
+import torch
+from torch import Size, Tensor, nn
+from typing_extensions import Self
+
+from ..bases import Basis
+from ..distributions import SparseDistribution
+from ..kernels import Kernel
+from ..numerics.distributed import Group
+from ..numerics.least_squares import add_event_dims
+from ..numerics.validation import broadcasts_to, is_count
+from .context import contexts
+from .masks import (
+    AttentionMask,
+    check_dtype,
+    check_finite,
+    check_flags,
+    check_mask,
+    check_real,
+    check_shape,
+    check_tensor,
+)
+from .precision import full_precision, is_autocasting, to_single
+from .regression import RidgeRegression
+from .scores import (
+    DiscreteScore,
+    Domain,
+    KernelScore,
+    LearnedAlpha,
+    MixtureScore,
+    MomentScore,
+    QuadraticScore,
+    ScoreProjection,
+    box_of,
+    init_linear,
+)
+
+__all__ = ["ContinuousAttention"]
+
+_SCORES: dict[str, Any] = {
+    "quadratic": QuadraticScore,
+    "moments": MomentScore,
+    "kernel": KernelScore,
+    "mixture": MixtureScore,
+}
+# The only score that reads an option.
+_READERS = {
+    "inducing_points": "kernel",
+    "kernel": "kernel",
+    "normalization": "kernel",
+    "components": "mixture",
+}
+# Weights of another dtype are quantised, and what replaces the layer accepts these inputs.
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class ContinuousAttention(nn.Module):
+    r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
+
+    The values, observed at `positions`, become a function $V$ by ridge regression on a basis. Every
+    query and head has a density $p$ over the domain, and its context is $\mathbb E_p[V(t)]$.
+
+    `score="quadratic"` computes location and scale from the query $q$,
+
+    $$\mu_h = a + (b - a)\,\mathrm{sigmoid}(w_h^\top q + w_{h0}), \qquad
+    \sigma_h = (b - a)\,\bigl[10^{-3} + \mathrm{softplus}(v_h^\top q + v_{h0})\bigr],$$
+
+    in the domain $[a, b]$, and ignores the keys. In D dimensions every axis has its own location
+    and $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
+    $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$
+    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
+    `bias` is. They learn much less if all start in the middle, as in the papers.
+
+    `score="moments"` computes discrete attention weights over the positions from query and keys;
+    the density has their mean and variance, the latter at least $[10^{-3}(b - a)]^2$. In D
+    dimensions that is added to the diagonal of the covariance. Discrete scores are inner products
+    of queries and keys over the root of their length. `combine=True` adds the discrete context to
+    the continuous one, with any score.
+
+    `score="kernel"` gives densities of any shape: a `KernelExp` or `KernelDeformedExp` relative to
+    the uniform density on the domain, whose weights, one for each inducing point, are linear in the
+    query. All densities share quadrature nodes, which are computed once if the kernel is constant.
+    `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
+    the query. Both ignore the keys and start wide.
+
+    Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
+    parameters are in half precision, values and contexts are rounded; densities, regression and
+    expectations are in float32. `torch.export.export` exports the context of a layer if validation
+    of `torch.distributions` is switched off. Long sequences are read in chunks of
+    `layer.regression.chunk_size` positions, which may be changed between calls.
+
+    Args:
+        embed_dim: Channels of the queries and of the context.
+        num_heads: Number of heads; divides `embed_dim`.
+        basis: The functions of which value functions are linear combinations.
+        alpha: Entropic index, at least 1, and at most 2 with `score="kernel"`; 1 is softmax, 2 is
+            sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may require grad; a
+            module such as `LearnedAlpha` returns such a tensor.
+        score: "quadratic", "moments", "kernel" or "mixture".
+        combine: Whether to add the context of discrete weights, with the same alpha.
+        temperature: What all scores are divided by, positive; the attribute may be changed between
+            calls. $\sigma^2$ of quadratic scores is multiplied by it, of components too; log
+            weights and discrete scores are divided.
+        inducing_points: For `score="kernel"`: their number, an integer to the power `ndim`, for a
+            grid on the domain, or their locations, (I,) or (I, D). Default: 64.
+        kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
+            instance one of `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default:
+            a constant Gaussian, as wide as two steps of the grid. Parameters that require grad are
+            learned; quadrature nodes are then computed again whenever they change, and the layer
+            cannot be compiled.
+        normalization: For `score="kernel"`: "inside", the default, or "outside", as in
+            `KernelDeformedExp`.
+        components: For `score="mixture"`: number of components of each density. Default: 8.
+        penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
+        group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
+        domain: Where densities may be centred, and the unit of their scales: ends (a, b) for all
+            axes, or `ndim` such pairs.
+        ndim: Dimension D of the positions and of the basis's locations.
+        kdim: Channels of the keys; `embed_dim` if None.
+        vdim: Channels of the values; `embed_dim` if None.
+        bias: Whether the projections of query, key, value and context have biases.
+        batch_first: Whether sequences are (B, L, channels) rather than (L, B, channels).
+        device: Device of the parameters; the basis is moved there.
+        dtype: Dtype of the parameters; the basis is converted to it.
+        validate_args: As in `RidgeRegression`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or is given and the score does not read it.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
+        Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
+        arXiv:2104.03046. Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse
+        Continuous Attention, section 5. arXiv:2111.01222
+
+    Examples:
+        >>> from sparsefam.bases import GaussianRBF
+        >>> layer = ContinuousAttention(8, 2, GaussianRBF.grid(16, 0.1), batch_first=True)
+        >>> query, sequence = torch.randn(4, 1, 8), torch.randn(4, 50, 8)
+        >>> context, density = layer(query, sequence, sequence, positions=torch.rand(4, 50))
+        >>> context.shape, density.batch_shape
+        (torch.Size([4, 1, 8]), torch.Size([4, 2, 1]))
+    """
+
+    alpha: Tensor | nn.Module | float
+    score_proj: ScoreProjection | MomentScore
+    discrete_proj: DiscreteScore | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        basis: Basis,
+        alpha: Tensor | nn.Module | float = 2.0,
+        score: str = "quadratic",
+        *,
+        combine: bool = False,
+        temperature: float = 1.0,
+        inducing_points: Tensor | int | None = None,
+        kernel: Kernel | None = None,
+        normalization: Literal["inside", "outside"] | None = None,
+        components: int | None = None,
+        penalty: float | Literal["gcv"] = 1e-2,
+        group: "Group | None" = None,
+        domain: Domain = (0.0, 1.0),
+        ndim: int = 1,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__()
+        kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
+        _check_sizes(embed_dim, num_heads, kdim, vdim)
+        check_flags(bias=bias, combine=combine, batch_first=batch_first)
+        check_dtype(dtype)
+        _check_score(score, alpha)
+        if (score == "moments" or combine) and group is not None:
+            rule = "group must be None for score='moments' and for combine=True"
+            raise ValueError(f"{rule}, got {group!r}")
+        self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
+        self.batch_first, self.score, self.combine = batch_first, score, combine
+        self.temperature, self.domain, self.ndim = temperature, domain, ndim
+        if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
+            self.register_buffer("alpha", alpha)
+        else:
+            self.alpha = alpha
+        regression = RidgeRegression(basis, penalty, group=group, validate_args=validate_args)
+        self._event = _event_shape(ndim, basis)
+        box = box_of("domain", domain, ndim)
+        options = _score_options(
+            score,
+            inducing_points=inducing_points,
+            kernel=kernel,
+            normalization=normalization,
+            components=components,
+        )
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        sizes: tuple[Any, ...] = (embed_dim, num_heads, box)
+        if score == "moments":
+            sizes = (embed_dim, kdim, num_heads, box, bias)
+        self.score_proj = _SCORES[score](*sizes, **options, **factory)
+        self.discrete_proj = None
+        if combine and score != "moments":
+            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
+        self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
+        self.regression = regression.to(device=device, dtype=dtype)
+        self.register_load_state_dict_post_hook(_rebuild_cache)
+        self.rebuild_cache()
+        self.reset_parameters()
+
+    @property
+    def temperature(self) -> float:
+        """What all scores are divided by."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        _check_temperature(value)
+        self._temperature = value
+
+    def reset_parameters(self) -> None:
+        """Draw new weights, and spread the heads over the domain."""
+        self.score_proj.init_heads()
+        if self.discrete_proj is not None:
+            self.discrete_proj.init_heads()
+        for projection in (self.v_proj, self.out_proj):
+            init_linear(projection)
+        if isinstance(self.alpha, LearnedAlpha):
+            self.alpha.reset_parameters()
+
+    def extra_repr(self) -> str:
+        alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
+        return (
+            f"{self.embed_dim}, {self.num_heads}, {alpha}score={self.score!r}, "
+            f"combine={self.combine}, temperature={self.temperature}, domain={self.domain}, "
+            f"ndim={self.ndim}"
+        )
+
+    # The cache of kernel scores is rebuilt whenever parameters may have changed other than by
+    # training: compiled graphs could not do it.
+
+    def rebuild_cache(self) -> None:
+        """Compute what all calls with the same basis and kernel share, if these have changed."""
+        self.score_proj.rebuild_cache(self.regression.basis)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        # `to_empty` leaves parameters that have yet to be filled.
+        with suppress(ValueError):
+            self.rebuild_cache()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.rebuild_cache()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, SparseDistribution]:
+        """Attend to the value function of each example.
+
+        Args:
+            query: Shape (Lq, B, embed_dim), or (B, Lq, embed_dim) if `batch_first`.
+            key: Shape (L, B, kdim), or (B, L, kdim).
+            value: Shape (L, B, vdim), or (B, L, vdim).
+            positions: Where the values were observed, in any order: shape (B, L) whatever
+                `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D).
+            key_padding_mask: Shape (B, L), True where a position is padding. Key, value and
+                position are never read there.
+            attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
+                read. Every query then has a value function of its own, fitted to what it may read,
+                in O(L N (N + E)) each. Other numbers are added to discrete scores.
+
+        Returns:
+            The context, shaped like the query, and in place of weights the density, of batch shape
+            (B, num_heads, Lq).
+
+        Raises:
+            ValueError: If shapes do not match, if a mask leaves a query nothing to read, or as
+                `RidgeRegression.fit` does.
+        """
+        self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        batch, queries = query.shape[:2]
+        mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
+        reads_keys = self.combine or self.score == "moments"
+        if mask.observed is not None:
+            # Masked numbers must be finite: gradients are zero times what they would become.
+            observed = mask.observed.unsqueeze(-1)
+            key = torch.where(observed, key, 0) if reads_keys else key
+            value = torch.where(observed, value, 0)
+            positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
+        if self.regression.validate_args:
+            mask.check(reads_keys, self.regression.group is not None)
+            for name, x in {"query": query, "key": key, "value": value}.items():
+                if name != "key" or reads_keys:
+                    check_finite(name, x)
+        alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
+        _check_alpha_shape(alpha, (batch, self.num_heads, queries))
+        values, channels = self.v_proj(value), to_single(self.score_proj(query, key))
+        scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
+        with full_precision(query):
+            context, density = self._attend(
+                to_single(values), channels, scores, alpha, positions, mask
+            )
+        context = self.out_proj(context.to(values.dtype).flatten(2))
+        return context if self.batch_first else context.transpose(0, 1), density
+
+    def _attend(
+        self,
+        values: Tensor,
+        channels: Tensor,
+        scores: Tensor | None,
+        alpha: Tensor | float,
+        positions: Tensor,
+        mask: AttentionMask,
+    ) -> tuple[Tensor, SparseDistribution]:
+        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq).
+
+        Args:
+            values: Shape (B, L, embed_dim).
+            channels: What `score_proj` returned.
+            scores: What `discrete_proj` returned, if there is one.
+            alpha: Entropic index.
+            positions: Where the values were observed.
+            mask: Which of them each query may read.
+        """
+        self.rebuild_cache()
+        basis, by_head = self.regression.basis, self._split_heads(values)
+        # First: it checks positions and values.
+        if mask.visible is None:
+            function = self.regression.fit(positions, values, mask.observed)
+            coefficients = self._split_heads(function.coefficients)
+        else:
+            coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
+        density, weights = self.score_proj.attend(
+            channels, alpha, self.temperature, positions, mask
+        )
+        if mask.visible is None:
+            context = contexts(density, basis, coefficients)
+        else:
+            features = density.expect(basis).to(values.dtype)
+            context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
+        if self.discrete_proj is not None and scores is not None:
+            weights = self.discrete_proj.weights(scores, alpha, self.temperature, mask)
+        if self.combine and weights is not None:
+            context = context + torch.einsum("bhql,blhe->bqhe", weights, by_head)
+        return context, density
+
+    def _split_heads(self, channels: Tensor) -> Tensor:
+        """Reshape channels (..., embed_dim) to (..., heads, head_dim)."""
+        heads: Tensor = channels.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads))
+        return heads
+
+    def _check_inputs(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        padding: Tensor | None,
+        mask: Tensor | None,
+    ) -> None:
+        """Raise ValueError unless inputs fit the layer and each other."""
+        sequences = {"query": query, "key": key, "value": value}
+        for name, x in {**sequences, "positions": positions}.items():
+            check_tensor(name, x)
+        check_real("positions", positions)
+        for name, x in sequences.items():
+            self._check_sequence(name, x)
+        sharded = self.regression.group is not None
+        hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
+        sizes = [x.shape if self.batch_first else (x.shape[1], x.shape[0]) for x in (query, value)]
+        (batch, queries), length = sizes[0][:2], sizes[1][1]
+        for name, size, channels in (
+            ("query", queries, self.embed_dim),
+            ("key", length, self.kdim),
+            ("value", length, self.vdim),
+        ):
+            shape = (batch, size) if self.batch_first else (size, batch)
+            check_shape(name, sequences[name], (*shape, channels), hint=hint)
+        if length == 0 and not sharded:
+            raise ValueError(
+                f"value must have at least one position, got shape {tuple(value.shape)}"
+            )
+        each, shared = (batch, length, *self._event), (length, *self._event)
+        hint = f", always batch first,{hint}"
+        check_shape("positions", positions, each, (1, *shared), shared, hint=hint)
+        if padding is not None:
+            check_tensor("key_padding_mask", padding)
+            check_mask("key_padding_mask", padding, (batch, length), hint)
+        if mask is not None:
+            check_tensor("attn_mask", mask)
+            if sharded:
+                rule = "attn_mask must be None with a group: each rank has its own queries"
+                raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
+            shapes = ((queries, length), (batch * self.num_heads, queries, length))
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise ValueError(f"attn_mask must be boolean or floating, got {mask.dtype}")
+            check_shape("attn_mask", mask, *shapes, hint=hint)
+
+    def _check_sequence(self, name: str, x: Tensor) -> None:
+        if not x.is_floating_point() or x.ndim != 3:
+            got = f"{x.dtype} of shape {tuple(x.shape)}"
+            raise ValueError(f"{name} must be floating with three dimensions, got {got}")
+        # What a user puts in place of a linear layer may have no weight, or a quantised one.
+        dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
+        if dtype not in _FLOATS or dtype == x.dtype:
+            return
+        if not is_autocasting(x) or torch.float64 in (x.dtype, dtype):
+            raise ValueError(f"{name} must be {dtype} like the layer, got {x.dtype}")
+
+
+def _rebuild_cache(module: nn.Module, _: object) -> None:
+    # A function and no bound method, as the hook travels with copies of the layer.
+    if isinstance(module, ContinuousAttention):
+        module.rebuild_cache()
+
+
+def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
+    if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
+        raise ValueError(
+            f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
+        )
+    for name, size in {"kdim": kdim, "vdim": vdim}.items():
+        if not is_count(size):
+            raise ValueError(f"{name} must be a positive integer, got {size!r}")
+
+
+def _check_temperature(temperature: object) -> None:
+    if not isinstance(temperature, Real) or not 0 < float(temperature) < inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
+
+
+def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
+    """Raise ValueError for an unknown score, or an alpha that it does not support."""
+    if score not in _SCORES:
+        *names, last = map(repr, _SCORES)
+        raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
+    if isinstance(alpha, nn.Module):
+        try:
+            inspect.signature(alpha.forward).bind()
+        except TypeError:
+            rule = "alpha must be a module that is called without arguments"
+            raise ValueError(f"{rule}, got {alpha!r}") from None
+    elif not isinstance(alpha, Tensor):
+        if not isinstance(alpha, Real) or not alpha >= 1:
+            raise ValueError(f"alpha must be at least 1, got {alpha!r}")
+        if score == "kernel" and alpha > 2:
+            raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
+    if isinstance(alpha, LearnedAlpha) and score == "kernel" and alpha.high > 2:
+        raise ValueError(f"alpha.high must be at most 2 for score='kernel', got {alpha.high}")
+
+
+def _score_options(score: str, **options: object) -> dict[str, object]:
+    """Return the options that are not None. Raise ValueError if the score does not read one."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if _READERS[name] != score:
+            raise ValueError(
+                f"{name} must not be given unless score={_READERS[name]!r}, got score={score!r}"
+            )
+    return given
+
+
+def _check_alpha_shape(alpha: Tensor | float, densities: tuple[int, int, int]) -> None:
+    if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, densities):
+        raise ValueError(
+            f"alpha must broadcast to (batch, num_heads, Lq) = {densities}, "
+            f"got shape {tuple(alpha.shape)}"
+        )
+
+
+def _event_shape(ndim: int, basis: Basis) -> Size:
+    """Return the shape of a position: () in one dimension, else (ndim,)."""
+    if not is_count(ndim):
+        raise ValueError(f"ndim must be at least 1, got {ndim!r}")
+    event = Size() if ndim == 1 else Size([ndim])
+    if basis.event_shape != event:
+        raise ValueError(
+            f"basis must take locations of event shape {tuple(event)} for ndim={ndim}, "
+            f"got {tuple(basis.event_shape)}"
+        )
+    return event

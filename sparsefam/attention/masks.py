@@ -1,0 +1,150 @@
+"""Masks of attention layers, and the checks of shapes and values that attention shares."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "AttentionMask",
+    "check_dtype",
+    "check_finite",
+    "check_flags",
+    "check_mask",
+    "check_real",
+    "check_shape",
+    "check_tensor",
+    "require",
+]
+
+Shape = tuple[int, ...]
+
+
+class AttentionMask(NamedTuple):
+    """Which positions queries may read.
+
+    Attributes:
+        observed: Shape (B, L), True where some query may read the position. None: all positions.
+        visible: Shape (B, heads or 1, Lq, L), True where this query may read the position. None:
+            every query reads what is observed.
+        bias: What is added to discrete scores, shaped like `visible`, or None.
+    """
+
+    observed: Tensor | None = None
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def from_masks(
+        cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
+    ) -> "AttentionMask":
+        """Combine the two masks of `torch.nn.MultiheadAttention`.
+
+        Args:
+            padding: Shape (B, L), True where a position is padding.
+            mask: Shape (Lq, L) or (B * heads, Lq, L), True where a query may not read, or numbers
+                to add to discrete scores.
+            batch: B.
+            heads: Number of heads.
+        """
+        observed = None if padding is None else ~padding
+        if mask is None:
+            return cls(observed)
+        by_head = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
+        allowed = ~by_head if mask.dtype == torch.bool else by_head != -math.inf
+        bias = None if mask.dtype == torch.bool else torch.where(allowed, by_head, 0)
+        visible = allowed.expand(batch, *allowed.shape[1:])
+        if observed is not None:
+            visible = visible & observed[:, None, None]
+        # Without queries the mask says nothing about positions.
+        return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
+
+    def check(self, discrete: bool, sharded: bool) -> None:
+        """Raise ValueError where a query may read nothing, or where a bias would be ignored.
+
+        Args:
+            discrete: Whether there are discrete scores to which the bias is added.
+            sharded: Whether other ranks hold further positions.
+        """
+        if self.visible is not None:
+            rule = "attn_mask and key_padding_mask must leave every query a position to read"
+            count = self.visible.sum(-1)
+            require(count > 0, rule, count)
+        elif self.observed is not None and not sharded:
+            rule = "key_padding_mask must leave every example a position to read"
+            count = self.observed.sum(-1)
+            require(count > 0, rule, count)
+        if self.bias is not None:
+            require(self.bias < math.inf, "attn_mask must be numbers below inf", self.bias)
+            rule = "attn_mask must be boolean, or 0 and -inf, where no weights are discrete"
+            require((self.bias == 0) | discrete, rule, self.bias)
+
+    def apply(self, scores: Tensor) -> Tensor:
+        """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
+        if self.bias is not None:
+            scores = scores + self.bias.to(scores.dtype)
+        visible = self.visible
+        if visible is None and self.observed is not None:
+            visible = self.observed[:, None, None]
+        return scores if visible is None else torch.where(visible, scores, -math.inf)
+
+
+def require(valid: Tensor, rule: str, values: Tensor) -> None:
+    """Raise ValueError that names the first place that is not valid.
+
+    Compiled graphs, which cannot raise, assert instead.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(torch._is_all_true(valid), rule)
+    elif not torch._is_all_true(valid):
+        first = (~valid).nonzero()[0].tolist()
+        raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")
+
+
+def check_finite(name: str, x: Tensor) -> None:
+    """Raise ValueError unless all numbers are finite."""
+    # Numbers whose sum is finite are finite: that reads them once and writes nothing.
+    if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
+        require(x.isfinite(), f"{name} must be finite where it takes part", x)
+
+
+def check_tensor(name: str, x: object) -> None:
+    """Raise ValueError unless something is a tensor."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
+
+
+def check_real(name: str, x: Tensor) -> None:
+    """Raise ValueError for locations that are complex or boolean."""
+    if x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be real numbers, got {x.dtype}")
+
+
+def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
+    """Raise ValueError unless a tensor has one of the shapes."""
+    if x.shape not in shapes:
+        listed = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} must have shape {listed}{hint}, got {tuple(x.shape)}")
+
+
+def check_mask(name: str, x: Tensor, shape: Shape, hint: str = "") -> None:
+    """Raise ValueError unless a tensor is boolean and has the shape."""
+    if x.shape != shape or x.dtype != torch.bool:
+        raise ValueError(
+            f"{name} must be boolean of shape {shape}{hint}, got {x.dtype} of shape "
+            f"{tuple(x.shape)}"
+        )
+
+
+def check_dtype(dtype: object) -> None:
+    """Raise ValueError unless a dtype is None or floating."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype must be floating, got {dtype!r}")
+
+
+def check_flags(**flags: object) -> None:
+    """Raise ValueError for settings that are neither True nor False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")

@@ -1,0 +1,198 @@
+"""Normal equations of least squares, summed over chunks of the observations."""
+
+from typing import Any
+
+import torch
+from torch import Size, Tensor, nn
+from torch.func import functional_call, vjp
+
+__all__ = ["add_event_dims", "blocks", "normal_sums", "solve_shared", "tensors_of"]
+
+Sums = tuple[Tensor, Tensor, Tensor]
+
+
+def normal_sums(
+    design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+) -> Sums:
+    r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
+
+    $F$ exists for one chunk of rows at a time. Backward evaluates it again, for half as many rows,
+    since it holds twice as much of each. There is no forward-mode derivative of several chunks.
+
+    Args:
+        design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
+        positions: Shape (S, L, *event), where S is B, or 1 if all examples share their positions.
+        values: $H$, shape (B, L, E).
+        mask: Shape (B, L), True where a row counts. Nothing else is read. None: all rows count.
+        rows: Number of rows of a chunk.
+
+    Returns:
+        Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
+    """
+    state = tensors_of(design)
+    names, parameters = tuple(state), tuple(state.values())
+    if values.shape[1] <= rows:
+        return _sums(design, names, positions, values, mask, *parameters)
+    inputs = (rows, design, names, positions, values, mask)
+    sums: Sums = _NormalSums.apply(*inputs, *parameters)
+    return sums
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
+    for prefix, part in modules:
+        for name, x in vars(part).items():
+            if isinstance(x, Tensor):
+                found[f"{prefix}.{name}" if prefix else name] = x
+    return found
+
+
+def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
+    """Rows of the design with the given parameters, in float64."""
+    state = dict(zip(names, parameters, strict=True))
+    found: Tensor = functional_call(design, state, (t,)).double()
+    return found
+
+
+def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Convert to float64, with zeros where masked.
+
+    Zeros come before arithmetic: gradients are zero times what else padding would become.
+    """
+    if mask is None:
+        return x.double()
+    return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
+
+
+def _sums(
+    design: nn.Module,
+    names: tuple[str, ...],
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    *parameters: Tensor,
+) -> Sums:
+    f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
+    h = _prepare(values, mask)
+    cross = _as_examples(f.mT @ _as_columns(h, len(f)), h)
+    return f.mT @ f, cross, h.square().sum((-2, -1))
+
+
+class _NormalSums(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        rows: int,
+        design: nn.Module,
+        names: tuple[str, ...],
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        *parameters: Tensor,
+    ) -> Sums:
+        total: Any = None
+        for block in blocks(values.shape[1], rows):
+            terms = _sums(design, names, *_rows(block, positions, values, mask), *parameters)
+            pairs = None if total is None else zip(total, terms, strict=True)
+            total = terms if pairs is None else tuple(a + b for a, b in pairs)
+        gram, cross, squares = total
+        return gram, cross, squares
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
+        ctx.rows, ctx.design, ctx.names, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.shapes = [x.shape for x in output[:2]]
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        positions, values, mask, *parameters = ctx.saved_tensors
+        _, _, _, needs_positions, needs_values, _, *needs = ctx.needs_input_grad
+        learned = [i for i, need in enumerate(needs) if need]
+        zeros = (values.new_zeros(shape, dtype=torch.float64) for shape in ctx.shapes)
+        pairs = zip(slopes[:2], zeros, strict=True)
+        of_gram, of_cross = (zero if slope is None else slope for slope, zero in pairs)
+        of_squares = slopes[2]
+
+        def evaluate(t: Tensor, *some: Tensor) -> Tensor:
+            now = dict(enumerate(parameters)) | dict(zip(learned, some, strict=True))
+            return _evaluate(ctx.design, ctx.names, t, *now.values())
+
+        by_positions = by_values = None
+        by_parameters: list[Tensor | None] = [None] * len(parameters)
+        for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
+            t, h, taken = _rows(block, positions, values, mask)
+            t = _prepare(t, taken)
+            if needs_positions or learned:
+                f, pull_back, *_ = vjp(evaluate, t, *(parameters[i] for i in learned))
+            else:
+                f = evaluate(t)
+            # Masked rows of both are zero, and so are their gradients below.
+            f = _prepare(f, taken)
+            if needs_positions or learned or of_squares is not None:
+                h = _prepare(h, taken)
+            if needs_values:
+                slope = _as_examples(f @ _as_columns(of_cross, len(f)), h)
+                if of_squares is not None:
+                    slope = slope + 2 * of_squares[:, None, None] * h
+                by_values = _write(by_values, block, slope, values)
+            if not (needs_positions or learned):
+                continue
+            slope = _as_columns(h, len(f)) @ _as_columns(of_cross, len(f)).mT
+            slope = slope + f @ (of_gram + of_gram.mT)
+            by_t, *by_learned = pull_back(slope)
+            if needs_positions:
+                # With a mask each example has copies of the positions that all share.
+                by_t = by_t.sum_to_size(positions[:, block].shape)
+                by_positions = _write(by_positions, block, by_t, positions)
+            for i, more in zip(learned, by_learned, strict=True):
+                total = by_parameters[i]
+                by_parameters[i] = more if total is None else total + more
+        return None, None, None, by_positions, by_values, None, *by_parameters
+
+
+def _write(whole: Tensor | None, block: slice, part: Tensor, like: Tensor) -> Tensor:
+    """Set rows of a gradient, which is made with the first of them."""
+    if whole is None:
+        whole = part.new_empty(like.shape, dtype=like.dtype)
+    whole[:, block] = part
+    return whole
+
+
+def _rows(block: slice, *tensors: Tensor | None) -> Any:
+    return tuple(None if x is None else x[:, block] for x in tensors)
+
+
+def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
+    r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
+    solution = torch.cholesky_solve(_as_columns(right, len(factor)), factor)
+    return _as_examples(solution, right)
+
+
+def _as_columns(x: Tensor, count: int) -> Tensor:
+    """Reshape (B, l, E) to (S, l, B/S * E): examples that share a matrix are further columns."""
+    x = x.reshape(count, len(x) // max(count, 1), *x.shape[1:])
+    return x.transpose(1, 2).flatten(2)
+
+
+def _as_examples(x: Tensor, like: Tensor) -> Tensor:
+    """Undo `_as_columns` for examples like (B, ..., E)."""
+    each = len(like) // max(len(x), 1)
+    found: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return found
+
+
+def add_event_dims(mask: Tensor, event: Size) -> Tensor:
+    """Reshape a mask over locations to broadcast against locations of an event shape."""
+    return mask.reshape(*mask.shape, *(1,) * len(event))
+
+
+def blocks(length: int, rows: int) -> list[slice]:
+    """Return slices of at most `rows` rows that cover `length`, at least one slice."""
+    if length <= rows:  # a graph of dynamic length need not know how many there are
+        return [slice(None)]
+    return [slice(start, start + rows) for start in range(0, length, rows)]
