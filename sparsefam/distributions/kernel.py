@@ -21,7 +21,7 @@ from ..kernels import (
     require_kernel,
 )
 from ..numerics.arguments import in_eager, in_memory, require
-from ..numerics.means import weighted_means
+
 from ..supports import finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure
@@ -254,7 +254,7 @@ class KernelDistribution(SparseDistribution):
     def _means(self, values: Tensor, panels: KernelPanels) -> Tensor:
         """Expectations (*batch, N) of functions with values (Q, N) at nodes, centred gradients."""
         weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
-        means = weighted_means(weights, values).to(self.weights.dtype)
+        means = _ratio(weights, values).to(self.weights.dtype)
         return means.reshape(*self.batch_shape, values.shape[1])
 
     def _values_of(self, psi: Basis, panels: KernelPanels) -> Tensor:
@@ -297,3 +297,6 @@ class KernelDistribution(SparseDistribution):
     def mode(self) -> Tensor:
         """Where the density is largest (*batch, *event), by search from the best node."""
         return highest_location(self)
+def _ratio(weights, values):
+    sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
+    return sums[:, :-1] / sums[:, -1:]

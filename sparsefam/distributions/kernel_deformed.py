@@ -10,8 +10,7 @@ from torch.distributions import Distribution
 
 from ..kernels import Kernel
 from ..numerics.arguments import require
-from ..numerics.power_integrals import effective_weights
-from ..numerics.truncated import LOG_LARGE, Power
+from ..numerics.truncated_power import LOG_LARGE, Power, integrals
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
 from .kernel_power import Parts
@@ -119,6 +118,6 @@ class KernelDeformedExp(KernelFamily):
             log = self._power.log_base(scores.detach().amax((0, 1)))
             rule = f"so small that powers are below exp({LOG_LARGE:g}) with normalization='outside'"
             require(log < LOG_LARGE, "weights", rule, self.weights)
-        weights, lowered = effective_weights(scores, measure, self._power)
+        weights, lowered = integrals(scores, measure, self._power, "power lowered")
         mass = weights.sum((0, 1))
         return Parts(torch.zeros_like(mass), weights, mass, lowered)

@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from ..kernels import Kernel
 from ..numerics.arguments import require
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import Power
 from .kernel_family import KernelFamily
 from .kernel_panels import KernelPanels
 from .kernel_power import Parts

@@ -7,8 +7,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 from torch.types import _size
 
-from ..numerics.power_integrals import effective_weights
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import Power, integrals
 from ..supports import IntervalUnion, Region
 from .kernel_line import KernelLine
 from .kernel_power import Parts
@@ -166,5 +165,5 @@ class KernelEscort(KernelFamily):
     def _parts(self) -> Parts:
         level = self._parent._parts.level
         offsets = self._scores_on(self.panels) - level
-        weights, lowered = effective_weights(offsets, self._measure(self.panels), self._power)
+        weights, lowered = integrals(offsets, self._measure(self.panels), self._power, "power lowered")
         return Parts(level, weights, weights.sum((0, 1)), lowered)

@@ -6,10 +6,7 @@ import torch
 from torch import Tensor
 
 from ..numerics.arguments import require
-from ..numerics.effective import edge_pieces
-from ..numerics.power_integrals import partial_masses
-from ..numerics.quantiles import attach_quantile, attach_slope, panel_quantiles
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import *
 from ..supports import IntervalUnion
 from .kernel_power import KernelPower
 from .once import once

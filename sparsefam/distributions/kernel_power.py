@@ -10,8 +10,7 @@ from ..bases import Basis
 from ..numerics.arguments import require
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
-from ..numerics.power_integrals import effective_weights, log_integrals
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import Power, integrals, sum_nodes
 from ..scores import KernelExpansion
 from .kernel import KernelDistribution
 from .kernel_panels import KernelPanels
@@ -84,7 +83,7 @@ class KernelPower(KernelDistribution):
     def _unnormalized_on(self, panels: KernelPanels) -> Tensor:
         if panels is self.panels:
             return self._parts.weights
-        found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), self._power)
+        found, _ = integrals(self._offsets_on(panels), self._measure(panels), self._power, "power lowered")
         return found
 
     def _batched(self, rows: Tensor) -> Tensor:
@@ -154,7 +153,7 @@ class KernelPower(KernelDistribution):
         if power.is_exponential:
             logs = (self._parts.weights * offsets).sum((0, 1))
         else:
-            logs = log_integrals(offsets, self._measure(self.panels), power)
+            logs = sum_nodes(integrals(offsets, self._measure(self.panels), power, "log")[0])
         relative = self._batched(mass.log() - power.factor_of_log * logs / mass)
         log_base = self.panels.base.log_density(self.panels.nodes).to(self._dtype).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
@@ -210,6 +209,6 @@ class KernelPower(KernelDistribution):
         exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
         found = self._parts.lowered
         if beta is not None or panels is not self.panels:
-            found, _ = effective_weights(self._offsets_on(panels), self._measure(panels), power)
+            found, _ = integrals(self._offsets_on(panels), self._measure(panels), power, "power lowered")
         scale = torch.exp(-exponent * self._parts.mass.log())
         return found * scale

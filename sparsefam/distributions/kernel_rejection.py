@@ -13,7 +13,7 @@ from torch import Size, Tensor
 
 from ..kernels import kernel_matrix
 from ..numerics.panels import Axis, product_rule
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import Power
 
 if TYPE_CHECKING:
     from .kernel_family import KernelFamily

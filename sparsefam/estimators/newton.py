@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..distributions.kernel_panels import KernelPanels
 from ..kernels import kernel_matrix
-from ..numerics.levels import level_step, nearby_level
+from ..numerics.normalizer import initial_normalizer as nearby_level, newton_step as level_step
 from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated import Power
+from ..numerics.truncated_power import Power
 from .features import Features, Statistics
 
 __all__ = ["PEAKED", "Fit", "Objective"]
