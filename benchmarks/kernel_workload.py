@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.distributions.kernel_panels import KernelPanels
+from sparsefam.distributions.kernel_mesh import KernelMesh
 
 from .kernel_reference import GaussianScore, Truth, bumps, truth
 from .kernel_rivals import Products, trapezoid_broadcast
@@ -69,10 +69,10 @@ class KernelWorkload:
     bandwidth: float
     psi: sf.bases.GaussianRBF
     upstream: Tensor
-    _panels: dict["KernelDensity", KernelPanels] = field(default_factory=dict)
+    _panels: dict["KernelDensity", KernelMesh] = field(default_factory=dict)
     _products: dict["KernelDensity", Products] = field(default_factory=dict)
 
-    def panels(self, density: "KernelDensity") -> KernelPanels:
+    def panels(self, density: "KernelDensity") -> KernelMesh:
         """The nodes that these densities need, found once and shared, as attention does."""
         if density not in self._panels:
             self._panels[density] = density.build(self.weights, self).panels
@@ -153,7 +153,7 @@ class KernelDensity:
         self,
         weights: Tensor,
         work: KernelWorkload,
-        panels: KernelPanels | None = None,
+        panels: KernelMesh | None = None,
     ) -> sf.SparseDistribution:
         """The densities of some weights."""
         arguments = weights, work.points, work.kernel

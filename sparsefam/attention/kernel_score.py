@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..bases import Basis
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
-from ..distributions.kernel_panels import KernelPanels
+from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel, kernel_matrix
 from ..numerics.arguments import require
 from .arguments import Box
@@ -52,8 +52,8 @@ class KernelScore(ScoreProjection):
     """
 
     inducing_points: Tensor
-    _found: KernelPanels | None
-    _panels: KernelPanels | None
+    _found: KernelMesh | None
+    _panels: KernelMesh | None
     _state: list[tuple[Any, ...]]
 
     def __init__(
@@ -142,7 +142,7 @@ class KernelScore(ScoreProjection):
     def _forget(self) -> None:
         self._found, self._panels, self._state = None, None, []
 
-    def _find(self) -> KernelPanels:
+    def _find(self) -> KernelMesh:
         points, (low, high) = self._points(), ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"

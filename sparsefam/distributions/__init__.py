@@ -6,9 +6,7 @@ from .dense import Laplace, Normal
 from .divergences import bregman_divergence, tsallis_divergence
 from .elliptical import EllipticalDistribution
 from .finite import SparseCategorical
-from .kernel import KernelDistribution
-from .kernel_deformed import KernelDeformedExp
-from .kernel_exp import KernelExp
+from .kernel_family import KernelDeformedExp, KernelDistribution, KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
 from .multivariate import MultivariateBetaGaussian

@@ -14,8 +14,7 @@ from .dense import Normal
 from .divergence_integrands import Logs, bregman_excess, kl_excess, surprise, tsallis_excess
 from .divergence_normals import tsallis_of_normals
 from .foreign_line import ForeignOnLine
-from .kernel import KernelDistribution
-from .kernel_family import KernelFamily
+from .kernel_family import KernelDistribution
 from .line_integral import line_integral
 from .mixture import Mixture
 from .powers import PowerDistribution
@@ -182,13 +181,15 @@ def _own_cuts(p: Any) -> Tensor:
     if isinstance(p, Mixture):
         return p._cuts()
     if isinstance(p, KernelDistribution):
-        ends = _moving_edges(p) if isinstance(p, KernelFamily) else intervals_of(p).flatten(-2)
+        ends = (
+            _moving_edges(p) if isinstance(p, KernelDistribution) else intervals_of(p).flatten(-2)
+        )
         breaks = p.panels.axes[0].breaks.to(ends).expand(*p.batch_shape, -1)
         return torch.cat([torch.where(ends.isfinite(), ends, math.nan), breaks], -1)
     return cuts_of(p)
 
 
-def _moving_edges(p: KernelFamily) -> Tensor:
+def _moving_edges(p: KernelDistribution) -> Tensor:
     """Ends of the support (*batch, J), with derivatives where the density jumps there."""
     ends = p._intervals.flatten(-2)
     power = p._power_of(p.weights)
@@ -199,9 +200,9 @@ def _moving_edges(p: KernelFamily) -> Tensor:
     inner = (t > first) & (t < last)
     safe = torch.where(inner, t, p._inner_location()).requires_grad_()
     # Where f - A is at a fixed level: dt = -d(f - A)/f'.
-    offset = p._score_at(safe) - p._batched(p._parts.level)
+    offset = p._score_at(safe) - p._batched(p._level)
     (rate,) = torch.autograd.grad(offset.sum(), safe, retain_graph=True)
-    offset = p._score_at(safe.detach()) - p._batched(p._parts.level)
+    offset = p._score_at(safe.detach()) - p._batched(p._level)
     moved = t - (offset - offset.detach()) / torch.where(rate == 0, math.inf, rate)
     return torch.where(inner, moved, t).movedim(0, -1)
 

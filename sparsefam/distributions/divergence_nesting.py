@@ -10,7 +10,7 @@ from torch.distributions import Independent
 from .adoption import intervals_of
 from .divergence_ellipsoids import Ellipsoids, ellipsoid_in
 from .foreign import ForeignDistribution
-from .kernel import KernelDistribution
+from .kernel_family import KernelDistribution
 from .mixture import Mixture
 from .multivariate import MultivariateBetaGaussian
 from .multivariate_normal import MultivariateNormal

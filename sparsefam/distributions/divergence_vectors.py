@@ -16,8 +16,8 @@ from .divergence_line import cross_entropy, kl_on_line
 from .divergence_nesting import ellipsoids_of, lies_beyond, lies_inside
 from .divergence_normals import coordinates
 from .elliptical import EllipticalDistribution
-from .kernel import KernelDistribution
-from .kernel_panels import KernelPanels
+from .kernel_family import KernelDistribution
+from .kernel_mesh import KernelMesh
 from .mixture import Mixture
 from .multivariate import MultivariateBetaGaussian
 from .multivariate_normal import MultivariateNormal
@@ -154,7 +154,7 @@ def _kl_of_kernels(p: KernelDistribution, q: Any) -> Tensor:
     return torch.where(missed, math.inf, value)
 
 
-def _plain_kl(p: KernelDistribution, q: Any, panels: KernelPanels) -> Tensor:
+def _plain_kl(p: KernelDistribution, q: Any, panels: KernelMesh) -> Tensor:
     """With weights for smooth functions: the edges of a kernel family are not."""
     nodes, log_p, log_q = _logs_at(panels, p, q)
     both = log_p.isfinite() & log_q.isfinite()
@@ -166,16 +166,16 @@ def _plain_kl(p: KernelDistribution, q: Any, panels: KernelPanels) -> Tensor:
     return found
 
 
-def _logs_at(panels: KernelPanels, p: Any, q: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _logs_at(panels: KernelMesh, p: Any, q: Any) -> tuple[Tensor, Tensor, Tensor]:
     nodes = panels.nodes.reshape(len(panels.nodes), *(1,) * len(p.batch_shape), -1)
     logs = torch.broadcast_tensors(p.log_prob(nodes), q.log_prob(nodes))
     return nodes, *logs
 
 
-def _cut(panels: KernelPanels, q: Any) -> KernelPanels:
+def _cut(panels: KernelMesh, q: Any) -> KernelMesh:
     """Panels that end where a product has kinks along an axis."""
     if not isinstance(q, Independent) or not isinstance(q.base_dist, SymmetricDistribution):
         return panels
     kinks = q.base_dist.loc.detach()
     axes = [axis.cut(kinks[..., d].flatten()) for d, axis in enumerate(panels.axes)]
-    return KernelPanels.of_axes(axes, panels.base, panels.tolerance)
+    return KernelMesh.of_axes(axes, panels.base, panels.tolerance)

@@ -11,8 +11,7 @@ from .adoption import adopted
 from .base import SparseDistribution
 from .foreign import class_name
 from .foreign_line import ForeignOnLine
-from .kernel import KernelDistribution
-from .kernel_family import KernelEscort
+from .kernel_family import KernelDistribution
 from .mixture import Mixture
 from .multivariate_normal import MultivariateNormal
 from .once import once
@@ -43,6 +42,8 @@ def _doubled(p: SparseDistribution) -> SparseDistribution:
         return Mixture(p.logits.double(), whole, validate_args=False)
     if isinstance(p, ForeignOnLine) and class_name(p.base) == "Uniform":
         return p._uniform()
+    if isinstance(p, KernelDistribution):
+        return p if p.alpha.dtype == torch.float64 else p.to_float64()
     new = copied(p)
     new._validate_args = False
     if p.alpha.dtype == torch.float64:
@@ -52,12 +53,4 @@ def _doubled(p: SparseDistribution) -> SparseDistribution:
             delattr(new, name)
         elif isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
-    if isinstance(new, KernelEscort):
-        parent: Any = _doubled(new._parent)
-        power = new._escorted
-        eps = power.eps.double() if isinstance(power.eps, Tensor) else power.eps
-        new._parent, new._escorted = parent, power._replace(eps=eps)
-        new.panels = parent.panels
-    elif isinstance(new, KernelDistribution):
-        new.panels = new._find_panels(None)
     return new

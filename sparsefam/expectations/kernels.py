@@ -1,4 +1,4 @@
-"""Kernel families: one matrix product, on panels that also resolve the basis."""
+"""Expectations of bases under kernel families: one matrix product."""
 
 from torch import Tensor
 
@@ -12,8 +12,7 @@ __all__: list[str] = []
 
 @register_expect(KernelDistribution, Basis)
 def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
-    panels = p.panels.for_basis(psi)
-    return p._means(p._values_of(psi, panels), panels)
+    return p.basis_means(psi)
 
 
 register_expect(KernelDistribution, Stack)(stack_expectation)

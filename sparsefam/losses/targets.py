@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Distribution
 
 from ..distributions import SparseCategorical, SparseDistribution
 from ..distributions.adoption import cuts_of
-from ..distributions.kernel import KernelDistribution
+from ..distributions.kernel_family import KernelDistribution
 from ..distributions.line_integral import line_integral
 from ..distributions.widened import widened
 from ..numerics.arguments import require

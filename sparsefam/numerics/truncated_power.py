@@ -376,9 +376,7 @@ def _may_dip(values: Tensor, row: Tensor, column: Tensor) -> Tensor:
     return near & ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
 
 
-def _vertex(
-    values: Tensor, series: Tensor, row: Tensor, column: Tensor
-) -> tuple[Tensor, Tensor]:
+def _vertex(values: Tensor, series: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
     """Find vertices of polynomials, and values there, by Newton's method from a parabola's."""
     left, mid, right = (values[row + k, column] for k in range(3))
     turn = (1 + row + (left - right) / (2 * (left + right - 2 * mid))).nan_to_num(0.0)
@@ -674,9 +672,7 @@ def weights_of(
     eps = power.eps if isinstance(power.eps, Tensor) else None
     number = 0.0 if isinstance(power.eps, Tensor) else float(power.eps)
     function = _weights_op if torch.compiler.is_compiling() else _weights
-    found: list[Tensor] = function(
-        x, measure, eps, upper, number, power.ratio, power.order, names
-    )
+    found: list[Tensor] = function(x, measure, eps, upper, number, power.ratio, power.order, names)
     return found
 
 
