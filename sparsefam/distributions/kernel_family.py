@@ -131,7 +131,7 @@ class KernelDistribution(SparseDistribution):
         for name in self._per_row:
             new.__dict__[name] = getattr(self, name).index_select(-1, rows)
         new.__dict__["_power"] = self._power.take(rows)
-        return new  # type: ignore[return-value]
+        return new
 
     # Nodes
 
@@ -356,7 +356,7 @@ class KernelDistribution(SparseDistribution):
         return self._unnormalized_on(panels) / self._mass
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Return nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
 
         All densities have the same nodes. Next to an edge of the support weights may be negative,
         but their sums with smooth g are right.
@@ -493,7 +493,7 @@ class KernelDistribution(SparseDistribution):
     def entropy(self) -> Tensor:
         r"""Shannon entropy $-\int p \log p\,dt$ (*batch).
 
-        Accurate to 1e-6 only if the base's log density is singular at an end of its support.
+        Accurate to 1e-6 only where the base's log density is singular at an end of its support.
         """
         power, offsets = self._power, self._offsets_on(self.panels)
         if power.is_exponential:

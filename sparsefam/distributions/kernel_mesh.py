@@ -320,8 +320,8 @@ def _find_axis(
     if found is None:
         raise ValueError(
             "kernel must be smooth between the inducing points, the base "
-            f"{base.factors[axis]} next to its ends, or tolerance larger: a mesh on {ends} does not "
-            f"resolve both to {tolerance:g}"
+            f"{base.factors[axis]} next to its ends, or tolerance larger: a mesh on {ends} does "
+            f"not resolve both to {tolerance:g}"
         )
     return found
 

@@ -668,7 +668,7 @@ def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tenso
 def weights_of(
     x: Tensor, measure: Tensor, power: Power, names: str, upper: Tensor | None = None
 ) -> list[Tensor]:
-    """Compute `power_weights` of names with spaces between, as one operation in a compiled graph."""
+    """Compute `power_weights` of names in one string, as one operator in a compiled graph."""
     eps = power.eps if isinstance(power.eps, Tensor) else None
     number = 0.0 if isinstance(power.eps, Tensor) else float(power.eps)
     function = _weights_op if torch.compiler.is_compiling() else _weights
