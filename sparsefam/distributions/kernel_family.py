@@ -874,6 +874,8 @@ class KernelEscort(KernelDistribution):
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
 # The number of locations in a cell at which the base is evaluated.
 _LOOKS = 17
+# Units of rounding of a score.
+_ROUNDING = 8
 # Numbers in the largest matrix of a round; proposals for each draw, and in any case.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
 
@@ -927,9 +929,11 @@ def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
     sets = torch.arange(len(columns), device=row.device).reshape(p._points.shape[:-2])
     own = sets.expand(p.batch_shape).reshape(-1)[row]
     columns = columns[own, :, torch.arange(len(t), device=row.device)]
-    scores = (columns * p.weights.reshape(-1, columns.shape[-1])[row]).sum(-1)
+    terms, level = columns * p.weights.reshape(-1, columns.shape[-1])[row], p._level[row]
+    # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
+    rounding = _ROUNDING * torch.finfo(t.dtype).eps * (terms.abs().sum(-1) + level.abs())
     base = p.panels.base.log_density(t.double())
-    return _log_power(p._power.take(row), scores - p._level[row]) + base
+    return _log_power(p._power.take(row), terms.sum(-1) - level - rounding) + base
 
 
 def _log_power(power: Power, x: Tensor) -> Tensor:

@@ -124,7 +124,9 @@ def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Take Newton steps from A (R,) until the next would be as small as rounding."""
-    if f.is_cuda or not f.numel():
+    if not f.numel():
+        return A
+    if f.is_cuda:
         for _ in range(_STEPS.get(f.dtype, 3)):
             A = A + newton_step(*power_sums(f - A, measure, power), power.eps)
         return A
