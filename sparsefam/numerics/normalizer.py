@@ -34,6 +34,8 @@ _INITIAL_STEPS = {torch.float32: 6, torch.float64: 8}
 _STALLED = 0.1
 # The error of a mass from which one more step leaves rounding.
 _CLOSE = {torch.float32: 1e-4, torch.float64: 1e-7}
+# Steps after the final weights, in rows where these tell that A is not accurate.
+_MOST_CORRECTIONS = 3
 # The greatest number of steps with weights of cut subintervals; the number on a GPU.
 _MOST_STEPS = 30
 _STEPS = {torch.float32: 2, torch.float64: 3}
@@ -116,6 +118,8 @@ def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
         A = _newton(initial_normalizer(f, measure, power), f, measure, power)
     weights, escort = power_weights(f - A, measure, power, ("power", "lowered"))
     mass = sum_nodes(weights)
+    if not (power.is_exponential or f.is_cuda):
+        _correct((A, weights, escort, mass), f, measure, power)
     # The last step is so small that the weights follow it along their derivative.
     step = newton_step(mass, sum_nodes(escort), power.eps)
     weights = torch.addcmul(weights, step, escort, value=-1)
@@ -151,6 +155,27 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> Tensor:
         rows, A, before = rows[left], A[left], mass[left]
         least = torch.minimum(least, error)[left]
     return found
+
+
+def _correct(
+    solution: tuple[Tensor, Tensor, Tensor, Tensor], f: Tensor, measure: Tensor, power: Power
+) -> None:
+    """Take further steps in rows whose mass is not close to 1, changing A, weights and mass.
+
+    These are few: rough roots of nearly tangent scores are less accurate than others.
+    """
+    A, weights, escort, mass = solution
+    for _ in range(_MOST_CORRECTIONS):
+        rows = ((mass - 1).abs() > _CLOSE.get(f.dtype, 1e-3)).nonzero().squeeze(-1)
+        if not len(rows):
+            return
+        own = power.take(rows)
+        step = newton_step(mass[rows], sum_nodes(escort[..., rows]), own.eps)
+        level = A[rows] + step
+        parts = power_weights(f[..., rows] - level, measure, own, ("power", "lowered"))
+        changed = (level, *parts, sum_nodes(parts[0]))
+        for old, new in zip(solution, changed, strict=True):
+            old.index_copy_(-1, rows, new)
 
 
 @torch.library.custom_op("sparsefam::normalized_weights", mutates_args=())
