@@ -1,21 +1,18 @@
 """Where the time of kernel families goes: what their arithmetic must do, counted as it runs.
 
 `python -m benchmarks.kernel_passes` counts, in a forward and a backward pass of the densities of
-`kernel_speed`, the products of matrices, the passes over tensors with a number for every density
-and node, and the time in compiled loops; `--write` puts that into docs/benchmarks.md.
+`kernel_speed`, the products of matrices and the passes over tensors with a number for every density
+and node; `--write` puts that into docs/benchmarks.md.
 """
 
 import argparse
 import time
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from sparsefam.numerics import normalizer, panel_rows, power_integrals
 
 from .kernel_speed import DENSITIES
 from .kernel_workload import METHODS, KernelDensity, KernelWorkload, kernel_workload
@@ -27,9 +24,8 @@ _COMMAND = "python -m benchmarks.kernel_passes --write"
 _TITLE = (
     "One thread, 6400 densities. Products: those of scores, expectations and their gradients. "
     "Passes: other operations on tensors with a number for every density and node. Rest: "
-    "operations on less. Loops: time in those compiled by numba, which find levels, roots and "
-    "weights. Bound: products at the rate of a large one plus all bytes at that of a sum of two "
-    "such tensors, both measured in the same run; loops read one such tensor and write two."
+    "operations on less. Bound: products at the rate of a large one plus all bytes at that of a sum "
+    "of two such tensors, both measured in the same run."
 )
 _HEADER = ["density", "method", "nodes", "Gflop", "ms", "passes", "GB", "ms", "rest", "GB", "ms"]
 _ROUNDS = 7
@@ -91,21 +87,6 @@ def _best(function: Callable[[], object]) -> float:
     return min(times)
 
 
-def _in_loops(function: Callable[[], object]) -> float:
-    """Seconds of a call in the loops for panels, at best."""
-    spent: list[float] = []
-
-    def timed(*args: Any, **kwargs: Any) -> panel_rows.Weighed:
-        start = time.perf_counter()
-        found = panel_rows.weigh(*args, **kwargs)
-        spent.append(time.perf_counter() - start)
-        return found
-
-    with patch.object(normalizer, "weigh", timed), patch.object(power_integrals, "weigh", timed):
-        _best(function)
-    return min(spent, default=0.0)
-
-
 def _rates(work: KernelWorkload) -> tuple[float, float]:
     """Operations and bytes in a second."""
     weights = work.weights.flatten(0, -2)
@@ -132,14 +113,10 @@ def passes_table(work: KernelWorkload) -> Table:
             for number, size in (found.large, found.small):
                 bound += size / byte_rate
                 parts += [str(number), f"{size / 1e9:.2f}", f"{1e3 * size / byte_rate:.1f}"]
-            loops = _in_loops(lambda d=density, m=method: METHODS[m](d, work))  # type: ignore[misc]
-            if loops:
-                bound += 3 * 4 * count * work.weights.shape[:-1].numel() / byte_rate
-            parts.append(f"{1e3 * loops:.1f}" if loops else "")
             ends = [f"{1e3 * bound:.0f}", f"{1e3 * seconds:.0f}", f"{seconds / bound:.1f}"]
             rows.append([density.name, method, str(count), *parts, *ends])
     rates = f" Here {flop_rate / 1e9:.0f} Gflop/s and {byte_rate / 1e9:.0f} GB/s."
-    return Table(_TITLE + rates, [*_HEADER, "loops ms", "bound ms", "best ms", "over bound"], rows)
+    return Table(_TITLE + rates, [*_HEADER, "bound ms", "best ms", "over bound"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -630,7 +630,8 @@ class KernelDistribution(SparseDistribution):
         """Draw independent samples (*sample, *batch, *event): by quantiles, vectors by rejection.
 
         Vectors are proposed uniformly in cells around the nodes and accepted under a bound that is
-        estimated from the nodes; density above the bound, which is rare, is cut off.
+        estimated from the nodes. Where a proposal is above it, the bound is raised and the vectors
+        of that density are drawn anew.
 
         Raises:
             RuntimeError: A density of vectors that is much narrower than the nodes are apart.
@@ -884,16 +885,12 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
     """Draw vectors (*sample, *batch, D) by rejection in cells around the nodes."""
     ends = [_cell_ends(axis) for axis in p.panels.axes]
     log_bound, log_volume = _bounds(p, ends)
-    above = torch.softmax(log_bound + log_volume, -1).cumsum(-1)
     rows, dim = len(log_bound), len(ends)
     count = sample_shape.numel() * rows
-    row = torch.arange(count, device=above.device) % max(rows, 1)
-    # Increasing over all rows: row r's distribution function, plus r.
-    above = (
-        above / above[:, -1:] + torch.arange(rows, device=above.device).unsqueeze(-1)
-    ).flatten()
+    row = torch.arange(count, device=log_bound.device) % max(rows, 1)
+    above = _distribution(log_bound + log_volume)
     found = p.weights.new_empty(count, dim)
-    waiting, proposals = torch.arange(count, device=above.device), 0
+    waiting, proposals = torch.arange(count, device=row.device), 0
     sets = p._points.shape[:-2].numel()
     room = max(1, _ELEMENTS // (p._points.shape[-2] * sets))
     while len(waiting):
@@ -916,10 +913,28 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
             -1,
         ).to(p.weights)
         excess = _log_density(p, t, at) - log_bound[at, cell]
+        over = excess > 0
+        if over.any():
+            # Raise the bounds, and draw all of these densities' vectors anew.
+            place = (at[over], cell[over])
+            log_bound[place] = torch.maximum(log_bound[place] + 2 * excess[over], log_bound[place])
+            above = _distribution(log_bound + log_volume)
+            again = torch.zeros(rows, dtype=torch.bool, device=at.device)
+            again[at[over]] = True
+            again = again[row].index_fill(0, waiting, True)
+            waiting = again.nonzero().squeeze(-1)
+            continue
         accepted = torch.rand_like(excess).log() < excess
         found[part[accepted]] = t[accepted]
         waiting = torch.cat([part[~accepted], rest])
     return found.reshape(*sample_shape, *p.batch_shape, dim)
+
+
+def _distribution(log_mass: Tensor) -> Tensor:
+    """Return row r's distribution function over cells, plus r, flat (R Q,): increasing."""
+    above = torch.softmax(log_mass, -1).cumsum(-1)
+    above = above / above[:, -1:]
+    return (above + torch.arange(len(above), device=above.device).unsqueeze(-1)).flatten()
 
 
 def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
