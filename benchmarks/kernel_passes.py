@@ -24,8 +24,8 @@ _COMMAND = "python -m benchmarks.kernel_passes --write"
 _TITLE = (
     "One thread, 6400 densities. Products: those of scores, expectations and their gradients. "
     "Passes: other operations on tensors with a number for every density and node. Rest: "
-    "operations on less. Bound: products at the rate of a large one plus all bytes at that of a sum "
-    "of two such tensors, both measured in the same run."
+    "operations on less. Bound: products at the rate of a large one plus all bytes at that of a "
+    "sum of two such tensors, both measured in the same run."
 )
 _HEADER = ["density", "method", "nodes", "Gflop", "ms", "passes", "GB", "ms", "rest", "GB", "ms"]
 _ROUNDS = 7

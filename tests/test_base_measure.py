@@ -27,6 +27,10 @@ def smooth(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-2 * (x - z.mT).square())
 
 
+def vectors(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-2 * torch.cdist(x, z).square())
+
+
 def linear(x: Tensor, z: Tensor) -> Tensor:
     return x @ z.mT
 
@@ -204,7 +208,7 @@ def test_the_example_of_the_paper_is_refused() -> None:
 def test_kernels_of_pyro() -> None:
     normal = td.Normal(0.0, 1.0)
     kernel = gp.Polynomial(1, bias=torch.tensor(1.0), degree=2)
-    with pytest.raises(ValueError, match=r"Prop\. 1.*\|t\|\^4"):
+    with pytest.raises(ValueError, match="Prop. 1"):
         density(kernel, normal, 1.0)
     p = density(gp.Linear(1), normal, 1.0)  # N(0.65, 1)
     assert abs(p.mean.item() - 0.65) < 1e-10
@@ -272,7 +276,7 @@ def test_growth_is_checked_along_every_axis() -> None:
 )
 def test_a_batch_of_distributions_that_keep_parameters_in_others(law: Any) -> None:
     points = torch.tensor([[0.4, 0.5], [0.6, 0.7]])
-    p = KernelExp(torch.zeros(2), points, smooth, td.Independent(law, 1))
+    p = KernelExp(torch.zeros(2), points, vectors, td.Independent(law, 1))
     torch.testing.assert_close(p.mean, law.mean, rtol=1e-5, atol=1e-5)
 
 
@@ -281,7 +285,7 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
         td.Categorical(torch.ones(2, 2)), td.Normal(torch.zeros(2, 2), torch.ones(2, 2))
     )
     with pytest.raises(ValueError, match="base must be a sequence of 2 univariate"):
-        KernelExp(torch.zeros(1), torch.zeros(1, 2), smooth, td.Independent(mixed, 1))
+        KernelExp(torch.zeros(1), torch.zeros(1, 2), vectors, td.Independent(mixed, 1))
 
 
 # Arguments

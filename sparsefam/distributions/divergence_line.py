@@ -192,7 +192,7 @@ def _own_cuts(p: Any) -> Tensor:
 def _moving_edges(p: KernelDistribution) -> Tensor:
     """Ends of the support (*batch, J), with derivatives where the density jumps there."""
     ends = p._intervals.flatten(-2)
-    power = p._power_of(p.weights)
+    power = p._batched_power()
     if not torch.is_grad_enabled() or not bool(torch.as_tensor(power.is_jump).any()):
         return ends
     t = ends.movedim(-1, 0)
