@@ -181,9 +181,7 @@ def _own_cuts(p: Any) -> Tensor:
     if isinstance(p, Mixture):
         return p._cuts()
     if isinstance(p, KernelDistribution):
-        ends = (
-            _moving_edges(p) if isinstance(p, KernelDistribution) else intervals_of(p).flatten(-2)
-        )
+        ends = _moving_edges(p)
         breaks = p.panels.axes[0].breaks.to(ends).expand(*p.batch_shape, -1)
         return torch.cat([torch.where(ends.isfinite(), ends, math.nan), breaks], -1)
     return cuts_of(p)
@@ -196,7 +194,7 @@ def _moving_edges(p: KernelDistribution) -> Tensor:
     if not torch.is_grad_enabled() or not bool(torch.as_tensor(power.is_jump).any()):
         return ends
     t = ends.movedim(-1, 0)
-    first, last = p._range()
+    first, last = p.panels.axes[0].breaks[[0, -1]].to(t)
     inner = (t > first) & (t < last)
     safe = torch.where(inner, t, p._inner_location()).requires_grad_()
     # Where f - A is at a fixed level: dt = -d(f - A)/f'.
