@@ -13,7 +13,8 @@ from torch import Tensor
 from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
 from sparsefam.distributions.kernel_mesh import _thinned as thinned
-from sparsefam.numerics.chebyshev_mesh import ChebyshevMesh as Axis, interpolation_errors as errors
+from sparsefam.numerics.chebyshev_mesh import ChebyshevMesh as Axis
+from sparsefam.numerics.chebyshev_mesh import interpolation_errors as errors
 
 WIDTH = 0.1
 POINTS = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
