@@ -221,8 +221,7 @@ def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> 
 
 @register_expect(KernelDistribution, Basis)
 def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
-    panels = p.panels.for_basis(psi)
-    return p._means(p._values_of(psi, panels), panels)
+    return p.basis_means(psi)
 
 
 register_expect(KernelDistribution, Stack)(stack_expectation)

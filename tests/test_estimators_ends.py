@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from torch.distributions import Uniform, kl_divergence
 
 from sparsefam import KernelDeformedExp
-from sparsefam.distributions.uniform_on import UniformOn
+from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
 from sparsefam.estimators.ends import Outermost
 

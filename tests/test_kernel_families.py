@@ -12,8 +12,9 @@ from torch import Tensor
 
 from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial
-from sparsefam.distributions.kernel_refinement import thinned
-from sparsefam.numerics.panels import Axis, errors
+from sparsefam.distributions.kernel_mesh import _thinned as thinned
+from sparsefam.numerics.chebyshev_mesh import ChebyshevMesh as Axis
+from sparsefam.numerics.chebyshev_mesh import interpolation_errors as errors
 
 WIDTH = 0.1
 POINTS = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp
-from sparsefam.distributions import kernel_rejection
+from sparsefam.distributions import kernel_family
 from sparsefam.distributions.base import SparseDistribution
 
 DOUBLE = torch.float64
@@ -260,7 +260,7 @@ def test_no_gradients_of_vectors() -> None:
 
 def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its width is a thousandth of the kernel's, which the nodes resolve.
-    monkeypatch.setattr(kernel_rejection, "_ANY_PROPOSALS", 10**4)
+    monkeypatch.setattr(kernel_family, "_ANY_PROPOSALS", 10**4)
     p = make([1e6], PLANE[1:2], 1.0)
     with pytest.raises(RuntimeError, match="100 of 100 draws left.* narrower than the nodes are"):
         p.sample((100,))

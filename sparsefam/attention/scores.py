@@ -27,7 +27,7 @@ from ..distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
-from ..distributions.kernel_panels import KernelPanels
+from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
 from ..numerics.quadrature import constant
@@ -254,8 +254,8 @@ class KernelScore(ScoreProjection):
 
     inducing_points: Tensor
     # Quadrature for this kernel, the same for the current basis, and what they were made from.
-    _found: KernelPanels | None
-    _panels: KernelPanels | None
+    _found: KernelMesh | None
+    _panels: KernelMesh | None
     _state: list[tuple[Any, ...]]
 
     def __init__(
@@ -341,7 +341,7 @@ class KernelScore(ScoreProjection):
     def _clear_cache(self) -> None:
         self._found, self._panels, self._state = None, None, []
 
-    def _find(self) -> KernelPanels:
+    def _find(self) -> KernelMesh:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"

@@ -11,9 +11,7 @@ from .elliptical import (
     MultivariateNormal,
     TruncatedParaboloid,
 )
-from .kernel import KernelDistribution
-from .kernel_deformed import KernelDeformedExp
-from .kernel_exp import KernelExp
+from .kernel_family import KernelDeformedExp, KernelDistribution, KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Laplace, Normal

@@ -1,43 +1,87 @@
-"""The base densities of kernel families: any univariate torch density, and products of them."""
+"""Base densities of kernel families: univariate torch distributions and their products."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Uniform
+from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from ..numerics.validation import attributes, copied, require
-from .uniform_on import UniformOn
+from ..supports import IntervalUnion
 
-__all__ = ["Base", "BaseMeasure"]
+__all__ = ["Base", "BaseMeasure", "UniformOn"]
 
-# Mass that may be lost at either end of an unbounded base, and how far it is looked for.
+# Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
 _DOUBLINGS = 70
-# Log densities below -_FAR are not looked at; growth below _SMALL is none; orders of growth that
-# differ by _CLOSE are the same, and are measured over so many steps.
-_FAR, _SMALL, _CLOSE, _WINDOW = 1e15, 1e-6, 0.02, 9
-# By how much a log density that is linear in the score grows when the score doubles, at least.
-_LINEAR = 1.9
-# By how much logarithms of densities that are one may differ, whose parameters were rounded.
+# Log densities below -_FAR are not evaluated.
+_FAR = 1e15
+# The difference of logarithms of densities whose parameters differ by rounding.
 _SAME = 1e-4
-# Where panels end at first: at such powers of this number times the scale.
+# Breaks of the first mesh: powers of _FAR_APART times the scale.
 _FAR_APART, _SCALES = 16, 20
 
 Base = Distribution | Sequence[Distribution] | None
 Growth = Callable[[Tensor], Tensor]
 
 
+class UniformOn(Distribution):
+    """Uniform density on disjoint intervals within a longer one, the domain of inducing points.
+
+    Args:
+        intervals: Disjoint intervals (K, 2).
+        whole: The uniform density that is restricted to them.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, intervals: Tensor, whole: Uniform) -> None:
+        self.intervals, self.whole = intervals, whole
+        super().__init__(validate_args=False)
+
+    @property
+    def breaks(self) -> Tensor:
+        """Jumps of the density (2 K,)."""
+        return self.intervals.flatten()
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """The intervals."""
+        return IntervalUnion(self.intervals)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Lengths of the intervals (K,)."""
+        return self.intervals.diff(dim=-1).squeeze(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Moment of a draw."""
+        lengths = self.lengths
+        return lengths @ self.intervals.mean(-1) / lengths.sum()
+
+    @property
+    def variance(self) -> Tensor:
+        """Moment of a draw."""
+        lengths, away = self.lengths, self.intervals.mean(-1) - self.mean
+        return lengths @ (away.square() + lengths.square() / 12) / lengths.sum()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density: constant on the intervals, -inf off them."""
+        inside = IntervalUnion(self.intervals).check(value)
+        return torch.where(inside, -self.lengths.sum().log(), -math.inf)
+
+
 class BaseMeasure:
-    """A product of univariate densities, which are constants: they are not differentiated.
+    """A product of univariate densities, which are constants.
 
     Args:
         base: None (uniform on the unit box), a univariate distribution, an `Independent` of one, or
             a sequence of univariate ones.
         dim: The number of factors.
-        dtype: Of the densities that it becomes part of: how much of the tails is cut.
+        dtype: The dtype of the kernel family, which decides how much of the tails is cut.
 
     Raises:
         ValueError: Anything else, a batch, or parameters that require grad.
@@ -50,25 +94,25 @@ class BaseMeasure:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it adds nothing to what panels must resolve."""
+        """Whether all factors are uniform, so that a mesh need not resolve them."""
         return all(isinstance(factor, Uniform) for factor in self.factors)
 
     def log_density(self, t: Tensor) -> Tensor:
-        """Log density of the product at t (..., D); -inf off its support."""
+        """Return the log density at t (..., D), -inf off the support."""
         return torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
 
     def require_inside(self, name: str, points: Tensor) -> None:
-        """Raise unless points (..., D) are finite and in the closed support, gaps and all."""
+        """Raise unless points (..., D) are finite and in the closed support or a gap in it."""
         require(torch.isfinite(points), name, "finite", points)
         whole = [f.whole if isinstance(f, UniformOn) else f for f in self.factors]
         inside = torch.isfinite(BaseMeasure(whole, self.dim, self.dtype).log_density(points))
         require(inside, name, "inside the support of the base", points)
 
     def log_factor(self, axis: int, t: Tensor) -> Tensor:
-        """Log density of one factor (...); -inf off its closed support, in the dtype of t."""
+        """Return the log density of a factor (...), -inf off its closed support."""
         factor = self.factors[axis]
         if isinstance(factor, Uniform):
-            # Closed, where torch's is half open.
+            # The support is closed, while torch's is half open.
             inside = (factor.low <= t) & (t <= factor.high)
             return torch.where(inside, -(factor.high - factor.low).log(), -math.inf).to(t.dtype)
         inside = factor.support.check(t) if factor.support is not None else torch.isfinite(t)
@@ -78,7 +122,7 @@ class BaseMeasure:
 
     @staticmethod
     def _inner(factor: Distribution) -> Tensor:
-        """Some location inside the support."""
+        """Return a location inside the support."""
         try:
             mean = factor.mean
         except NotImplementedError:
@@ -90,7 +134,7 @@ class BaseMeasure:
         return mean if torch.isfinite(mean).all() else factor.mode
 
     def is_of(self, base: Base, t: Tensor) -> bool:
-        """Whether this is a base's measure, which is looked at in locations (n, D)."""
+        """Return whether this is the measure of a base, compared at locations (n, D)."""
         if base is self._source:
             return True
         other = BaseMeasure(base, self.dim, self.dtype)
@@ -99,19 +143,19 @@ class BaseMeasure:
         return all(torch.allclose(x, y, _SAME, _SAME) for x, y in pairs)
 
     def bounds(self, axis: int) -> tuple[float, float]:
-        """The ends of the support of a factor, maybe infinite."""
+        """Return the ends of a factor's support, which may be infinite."""
         support = self.factors[axis].support
         low = getattr(support, "lower_bound", -math.inf)
         high = getattr(support, "upper_bound", math.inf)
         return float(low), float(high)
 
     def reach(self, axis: int, deviation: Growth, growth: Growth) -> tuple[float, float]:
-        """The ends of the interval outside of which density times growth has no mass to speak of.
+        """Return the ends of the interval outside which density times growth has negligible mass.
 
         Args:
-            axis: Which factor.
+            axis: The factor.
             deviation: sqrt(k(t, t)) at locations, (q,) to (q,).
-            growth: Logarithm of what the density may be multiplied with there, of deviations.
+            growth: From deviations to the greatest log density relative to the base.
 
         Raises:
             ValueError: A tail that does not outweigh the growth (Prop. 1).
@@ -125,25 +169,25 @@ class BaseMeasure:
         return low, high
 
     def scales(self, axis: int) -> Tensor:
-        """Locations around the centre of a factor, further and further apart."""
+        """Return locations around the centre of a factor, at geometric distances."""
         steps = self._unit(axis) * float(_FAR_APART) ** torch.arange(
             1, _SCALES, dtype=torch.float64
         )
         return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
 
     def breaks(self, axis: int) -> Tensor:
-        """Where a factor jumps."""
+        """Return the jumps of a factor."""
         factor = self.factors[axis]
         if isinstance(factor, UniformOn):
             return factor.breaks
         return self.centre(axis).new_empty(0)
 
     def centre(self, axis: int) -> Tensor:
-        """Some location inside a factor's support, its mean if it has one."""
+        """Return a location inside a factor's support, its mean if that exists."""
         return self._inner(self.factors[axis]).detach()
 
     def _unit(self, axis: int) -> Tensor:
-        """The scale of a factor."""
+        """Return the scale of a factor."""
         factor = self.factors[axis]
         try:
             found = factor.stddev
@@ -153,50 +197,25 @@ class BaseMeasure:
         return torch.where(torch.isfinite(found) & (found > 0), found, other).detach()
 
     def _steps(self, axis: int) -> Tensor:
-        """Distances from the centre, by quarters of powers of two."""
+        """Return distances from the centre, four to each doubling."""
         powers = torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4
         return self._unit(axis) * 2.0**powers
 
     def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
-        """The first location from where on outwards the tail is light."""
+        """Return the location beyond which the tail is negligible."""
         t = self.centre(axis) + steps
         log = self.log_factor(axis, t)
         seen = int((log > -_FAR).sum())
-        log, size, away = log[:seen], deviation(t[:seen]), steps[:seen].abs()
-        power = growth(size)
+        log, away, power = log[:seen], steps[:seen].abs(), growth(deviation(t[:seen]))
         heavy = (log + (power - power[:1]) + away.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
-        place = min(last, seen - 1)
-        # Whether the density grows as the exponential of the score, or as a mere power of it.
-        exponential = growth(2 * size[place]) > _LINEAR * power[place] > _SMALL
-        self._compare(axis, log, size, away, bool(exponential), last < seen)
-        return float(t[last])
-
-    def _compare(
-        self, axis: int, log: Tensor, size: Tensor, away: Tensor, exponential: bool, light: bool
-    ) -> None:
-        """Refuse growth of the order of the tail, of which a large enough score wins."""
-        eta, order = (_order(x[-_WINDOW:], away[-_WINDOW:]) for x in (-log, size))
-        if exponential and order > _CLOSE and order >= eta - _CLOSE:
-            self._refuse(
-                axis,
-                f"k(t, t) grows as |t|^{2 * order:.2g}, an exponent that must be less than twice "
-                f"that of the tail, exp(-c |t|^{eta:.2g})",
+        if last == seen:
+            raise ValueError(
+                "base must have tails that outweigh the growth of the kernel, or not every score "
+                f"has a density (Prop. 1), got {self.factors[axis]}: the greatest density that "
+                f"k(t, t) allows for has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
             )
-        if not light:
-            self._refuse(axis, "the power of k(t, t) that bounds the density has no mean under it")
-
-    def _refuse(self, axis: int, reason: str) -> NoReturn:
-        raise ValueError(
-            "base must have tails that outweigh the growth of the kernel, or not every score has a "
-            f"density (Prop. 1), got {self.factors[axis]}: {reason}"
-        )
-
-
-def _order(x: Tensor, t: Tensor) -> float:
-    """The exponent of the power of t that x > 0 grows as."""
-    logs = x.clamp_min(_SMALL).log()
-    return float((logs[-1] - logs[0]) / (t[-1] / t[0]).log())
+        return float(t[last])
 
 
 def _factors(base: Base, dim: int) -> list[Distribution]:
@@ -217,22 +236,34 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:
-    """The members of a batch of univariate distributions."""
+    """Return the members of a batch of univariate distributions.
+
+    Each is made anew from its parameters, as some distributions keep these in others.
+    """
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
-    factors = []
+    values = base.__dict__
+    names = [n for n in base.arg_constraints if n in values or "probs" not in base.arg_constraints]
+    factors: list[Distribution] = []
     for index in range(dim):
-        factor = copied(base)
-        for name in base.arg_constraints:
-            if isinstance(base.__dict__.get(name), Tensor):
-                factor.__dict__[name] = base.__dict__[name][index]
-        torch.distributions.Distribution.__init__(factor, validate_args=False)
-        factors.append(factor)
+        try:
+            parameters = {name: getattr(base, name)[index] for name in names}
+            factors.append(type(base)(**parameters, validate_args=False))
+        except (AttributeError, IndexError, TypeError):
+            factors = []
+            break
+    t = BaseMeasure._inner(base).detach().expand(dim)
+    members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
+    if not members or not torch.allclose(torch.stack(members), base.log_prob(t), equal_nan=True):
+        raise ValueError(
+            f"base must be a sequence of {dim} univariate distributions, as one member of a batch "
+            f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
+        )
     return factors
 
 
 def _doubled(factor: Distribution) -> Distribution:
-    """The distribution without validation, its parameters constants in float64."""
+    """Return the distribution in float64, without validation."""
     factor = copied(factor)
     for name, value in attributes(factor).items():
         if isinstance(value, Distribution):

@@ -20,7 +20,7 @@ from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, PowerDistribution
 from .categorical import SparseCategorical
 from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
-from .kernel import KernelDistribution
+from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .torch_adapter import (

@@ -1,60 +1,611 @@
-"""Samples of kernel families, and their escorts."""
+"""Kernel families: densities of any shape whose score is a sum of kernels."""
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Real
+from typing import ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import lazy_property
 from torch.types import _size
 
-from ..numerics.power_integrals import effective_weights
-from ..numerics.truncated import Power
-from ..supports import IntervalUnion, Region
-from .kernel_line import KernelLine
-from .kernel_power import Parts
-from .kernel_rejection import draw_by_rejection
-from .once import once
+from ..bases import Basis
+from ..kernels import (
+    Kernel,
+    expansion,
+    expansion_alpha,
+    expansion_points,
+    gram_matrix,
+    kernel_matrix,
+    require_kernel,
+)
+from ..numerics.chebyshev_mesh import ChebyshevMesh
+from ..numerics.deformed import expm1_ratio
+from ..numerics.normalizer import normalized_weights
+from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
+from ..numerics.validation import in_eager, in_memory, require
+from ..scores import KernelExpansion
+from ..supports import IntervalUnion, Region, finite_vector
+from .base import SparseDistribution
+from .base_measure import BaseMeasure
+from .kernel_mesh import KernelMesh, dtype_of
+from .kernel_univariate import (
+    draw_components,
+    quantiles,
+    support_intervals,
+    univariate_cdf,
+    univariate_icdf,
+    with_quantile_gradient,
+)
 
-__all__ = ["KernelFamily"]
+__all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
+
+# Errors of scores on the mesh, by dimension, in float32 and float64.
+_TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
+# The first for numbers where large weights cancel, which takes few nodes in any case.
+_OF_WIDE = 1e-6
+# Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
+_PEAKED = 1.2
+# A score may be larger than those that the mesh is made for by this factor.
+_MARGIN = 4.0
+# From here on the last bit of a score in float32 is more than a millionth.
+_LARGE = 16.0
+# The error of a mass that rounding may cause.
+_MASS = 1e-2
+# The share of a mass that may be where the mesh does not resolve the base.
+_FAR_OUT = 1e-3
+# The share of a moment that its integrand times the distance may be at the end of the mesh.
+_LEFT = 1e-4
+# The search for a mode: its steps, and the factor of the distance of neighbours.
+_STEPS, _CLOSER = 40, 0.6
 
 
-class KernelFamily(KernelLine):
-    """A kernel family with everything that a density here has."""
+class KernelDistribution(SparseDistribution):
+    r"""A truncated power of a kernel score, $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$.
 
-    _per_batch: ClassVar[tuple[str, ...]] = (
-        *("_scores", "_scores_detached", "_parts", "_parts_detached"),
-        *("_intervals", "_intervals_detached"),
-    )
+    The score is $f(t) = \sum_i w_i k(t, t_i)$ and $q_0$ the base density. All integrals are sums
+    over nodes that the batch shares, with weights of its own for each density, so an expectation is
+    one matrix product.
 
-    def __init__(self, *arguments: Any) -> None:
+    Subclasses compute $A$ and the weights in their constructor. These are kept with their graph:
+    more than one backward pass through one density needs `retain_graph=True`.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
+    weights: Tensor
+    inducing_points: Tensor
+    # By density, the last axis: A and Z (R,), scores and weights of p Z and of its escort (m, G, R)
+    _per_row: ClassVar[tuple[str, ...]] = ("_level", "_mass", "_scores", "_nodal", "_escort_nodal")
+    _per_batch: ClassVar[tuple[str, ...]] = (*_per_row, "_intervals", "_power")
+    _level: Tensor
+    _mass: Tensor
+    _scores: Tensor
+    _nodal: Tensor
+    _escort_nodal: Tensor
+    _power: Power
+
+    def __init__(
+        self,
+        weights: Tensor,
+        inducing_points: Tensor,
+        kernel: Kernel,
+        base: Distribution | Sequence[Distribution] | None,
+        alpha: Tensor | float,
+        validate_args: bool | None,
+    ) -> None:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise RuntimeError(
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
                 "use torch.compile, with panels of a density made before"
             )
-        super().__init__(*arguments)
+        points = expansion_points(weights, inducing_points)
+        require_kernel(kernel)
+        self.alpha = expansion_alpha(weights, points, alpha)
+        batch = self.alpha.shape
+        self.weights = weights.expand(*batch, -1)
+        self.inducing_points, self.kernel, self.base = inducing_points, kernel, base
+        self._points = points
+        event = points.shape[-1:] if points.shape[-1] > 1 else Size()
+        super().__init__(batch, event, validate_args=validate_args)
+        if not self._validate_args:  # otherwise torch has checked it
+            require(finite_vector.check(weights), "weights", "finite", weights)
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Batch and event shape for shapes of the tensor arguments, given by name; for Pyro."""
+        """Return batch and event shape for shapes of the tensor arguments, by name; for Pyro."""
         points, weights = arg_shapes["inducing_points"], arg_shapes["weights"]
         batches = weights[:-1], points[:-2], arg_shapes.get("alpha", Size())
         dim = points[-1] if len(points) > 1 else 1
         return torch.broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
 
+    def expand(
+        self, batch_shape: _size, _instance: SparseDistribution | None = None
+    ) -> "KernelDistribution":
+        """Return the density with its batch expanded."""
+        new = super().expand(batch_shape, _instance)
+        rows = torch.arange(self._mass.shape[-1], device=self._mass.device)
+        rows = rows.reshape(self.batch_shape).expand(new.batch_shape).reshape(-1)
+        for name in self._per_row:
+            new.__dict__[name] = getattr(self, name).index_select(-1, rows)
+        new.__dict__["_power"] = self._power.take(rows)
+        return new
+
+    # Nodes
+
+    def _set_panels(self, tolerance: float | None, panels: KernelMesh | None) -> None:
+        """Find the mesh and evaluate the scores at its nodes."""
+        if panels is None:
+            self.panels = self._find_panels(tolerance)
+        elif not isinstance(panels, KernelMesh):
+            raise ValueError(f"panels must be those of another density, got {panels!r}")
+        else:
+            self.panels = panels
+            if not torch.compiler.is_compiling():
+                with torch.no_grad():
+                    dtype, validate = self.weights.dtype, bool(self._validate_args)
+                    panels.require_fit(self.kernel, self._points, self.base, dtype, validate)
+        self._scores = self._scores_at_nodes()
+
+    def _find_panels(self, tolerance: float | None) -> KernelMesh:
+        rough, fine = _TOLERANCE.get(self._points.shape[-1], _TOLERANCE[3])
+        if by_default := tolerance is None:
+            tolerance = fine if self.weights.dtype == torch.float64 else rough
+        if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
+            raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
+        base = BaseMeasure(self.base, self._points.shape[-1], self.weights.dtype)
+        points = self._points.detach().double()
+        base.require_inside("inducing_points", points)
+        gram = gram_matrix(self.kernel, points)
+        weights = self.weights.detach().double().unsqueeze(-1)
+        squares = (weights.mT @ gram @ weights).flatten().tolist()
+        norm = math.sqrt(max([0.0, *squares]))
+        # The power is smallest at the largest alpha of all densities that may share the mesh.
+        eps = float(self.alpha.detach().double().amin()) - 1 if self.alpha.numel() else 1.0
+
+        # |f(t)| is at most its norm times sqrt(k(t, t)); other scores may have larger norms.
+        def growth(deviation: Tensor) -> Tensor:
+            size = _MARGIN * norm * deviation
+            return torch.log1p(eps * size) / eps if eps > 0 else size
+
+        find = partial(KernelMesh.find, self.kernel, self._points, base, growth=growth)
+        panels = find(tolerance=float(tolerance))
+        if by_default and panels.is_wide and not self.event_shape and tolerance > _OF_WIDE:
+            panels = find(tolerance=_OF_WIDE)
+        if self.event_shape or not squares:
+            return panels
+        with torch.no_grad():
+            peaked = bool((self.alpha < _PEAKED).any())
+            finer = panels.for_scores(self._exact_scores, peaked, self.kernel, points)
+        return panels if finer is panels else finer.with_matrix_of(self.kernel, self._points)
+
+    def _exact_scores(self, t: Tensor) -> Tensor:
+        """Return the scores (R, q) at locations (q,), float64."""
+        located = t.reshape(-1, *(1,) * (len(self.batch_shape) + 1))
+        weights = self.weights.detach().double()
+        found = expansion(self.kernel, self._points, weights, located, self.batch_shape)
+        return found.reshape(len(t), -1).T
+
+    def _scores_at_nodes(self) -> Tensor:
+        """Return f at the nodes (m, G, R), in the dtype of all sums over nodes.
+
+        For numbers in float32 that is float64 if so many kernels overlap that large weights cancel,
+        or scores are so large that their last bits matter, where values can be read for nothing.
+        """
+        dtype, univariate = self.weights.dtype, not self.event_shape
+        if univariate and self.panels.is_wide:
+            dtype = torch.float64
+        scores = self._scores_in(dtype, self.panels)
+        readable = dtype == torch.float32 and in_eager() and in_memory(scores)
+        if univariate and readable and scores.numel():
+            low, high = scores.detach().aminmax()
+            if max(-float(low), float(high)) > _LARGE:
+                return self._scores_in(torch.float64, self.panels)
+        return scores
+
+    def _scores_in(self, dtype: torch.dtype, panels: KernelMesh) -> Tensor:
+        """Return f at the nodes of a mesh (m, G, R) in a dtype."""
+        matrix = panels.matrix
+        if matrix is None:
+            matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
+        # Vectors take too many nodes for everything else to be in float64, too.
+        weights = self.weights.to(torch.float64 if self.panels.is_wide else dtype)
+        matrix = matrix.to(weights)
+        if matrix.dim() == 2:
+            scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
+        else:
+            scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
+        return scores.to(dtype).reshape(*panels.measure.shape, -1)
+
+    def _offsets_on(self, panels: KernelMesh) -> Tensor:
+        """Return f - A at the nodes of a mesh (m, G, R)."""
+        if panels is self.panels:
+            return self._scores - self._level
+        return self._scores_in(self._scores.dtype, panels) - self._level
+
+    def _measure(self, panels: KernelMesh) -> Tensor:
+        return panels.measure.unsqueeze(-1).to(self._scores.dtype)
+
+    # Solving
+
+    def _normalize(self, power: Power) -> None:
+        """Set A and the weights of the density with Z = 1."""
+        level, nodal, escort, mass = normalized_weights(
+            self._scores, self._measure(self.panels), power.eps
+        )
+        require(
+            (mass - 1).abs() <= _MASS,
+            "weights",
+            f"so small that scores have digits after the point in {mass.dtype}",
+            self.weights,
+        )
+        self._power, self._level, self._mass = power, level, torch.ones_like(level)
+        self._nodal, self._escort_nodal = nodal, escort
+
+    def _integrate(self, power: Power, level: Tensor) -> None:
+        """Set Z and the weights of a density whose A is given."""
+        self._power, self._level = power, level
+        measure = self._measure(self.panels)
+        self._nodal, self._escort_nodal = integrals(
+            self._scores - level, measure, power, "power lowered"
+        )
+        self._mass = sum_nodes(self._nodal)
+
+    @torch.no_grad()
+    def _require_resolved(self) -> None:
+        """Raise if large scores move a density so far into a tail that the mesh misses it.
+
+        Raises:
+            ValueError: Masses on this mesh and on a halved one differ.
+        """
+        panels = self.panels
+        far = panels.measure.sum(0) < panels.tolerance
+        if self.event_shape or not self.batch_shape.numel() or not bool(far.any()):
+            return
+        logs = self._scores + panels.measure.log().unsqueeze(-1)
+        shares = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
+        # No power moves as far as the exponential.
+        if bool((shares[far].sum(0) <= _FAR_OUT).all()):
+            return
+        mass = sum_nodes(self._weights_on(panels.with_order(2 * panels.axes[0].size)))
+        rule = "so small that the density is not in the far tails of the base"
+        require((mass - 1).abs() <= math.sqrt(panels.tolerance), "weights", rule, self.weights)
+
+    def _batched(self, rows: Tensor) -> Tensor:
+        return rows.reshape(self.batch_shape).to(self.weights.dtype)
+
+    def _batched_power(self) -> Power:
+        """Return the power with eps in the shape of the batch."""
+        power = self._power
+        if isinstance(power.eps, Tensor):
+            return power._replace(eps=self._batched(power.eps))
+        return power
+
+    # Densities
+
+    def _score_at(self, t: Tensor) -> Tensor:
+        """Return f at locations (*S, *batch, *event), which broadcast against the batch."""
+        located = t if self.event_shape else t.unsqueeze(-1)
+        return expansion(self.kernel, self._points, self.weights, located, self.batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density; -inf off the support, with zero gradient."""
+        if self._validate_args:
+            self._validate_sample(value)
+        locations = value if self.event_shape else value.unsqueeze(-1)
+        base = self.panels.base.log_density(locations.detach()).to(self.weights.dtype)
+        inside = torch.isfinite(base)
+        lifted = inside.unsqueeze(-1) if self.event_shape else inside
+        safe = torch.where(lifted, value, self._inner_location().to(value.dtype))
+        if locations.requires_grad:
+            located = safe if self.event_shape else safe.unsqueeze(-1)
+            log = self.panels.base.log_density(located)
+            base = base + (log - log.detach()).to(base.dtype)
+        return torch.where(inside, self._log_relative(self._score_at(safe)) + base, -math.inf)
+
+    def _log_relative(self, scores: Tensor) -> Tensor:
+        """Return log p relative to the base, of scores (*S, *batch)."""
+        power = self._batched_power()
+        x = scores - self._batched(self._level)
+        inside = power.eps * x > -1
+        log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
+        return torch.where(inside, log - self._batched(self._mass.log()), -math.inf)
+
+    def _inner_location(self) -> Tensor:
+        """Return a location in the base's support (*event)."""
+        return self._points.detach().reshape(-1, *self.event_shape)[0]
+
+    @property
+    def _share(self) -> Tensor:
+        """The factor (*batch) of f in the score of the prediction map with this alpha."""
+        own = self._batched_power().factor_of_log
+        rule = "finite for a score to be determined"
+        require(torch.as_tensor(own != 0), "alpha", rule, self.alpha)
+        return own * torch.exp(-(self.alpha - 1) * self._batched(self._mass.log()))
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
+        """
+        log_mass = self._mass.log().reshape(self.batch_shape)
+        rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
+        return rest.to(self.weights.dtype) + self._share * self._batched(self._level)
+
+    @property
+    def score(self) -> KernelExpansion:
+        """The kernel expansion with `rpm(score, alpha, base)` equal to this density."""
+        weights = self._share.unsqueeze(-1) * self.weights
+        return KernelExpansion(weights, self.inducing_points, self.kernel)
+
+    # Integrals
+
+    def _unnormalized_on(self, panels: KernelMesh) -> Tensor:
+        """Return weights (m, G, R) at the nodes of a mesh, times Z."""
+        if panels is self.panels:
+            return self._nodal
+        measure = self._measure(panels)
+        return integrals(self._offsets_on(panels), measure, self._power, "power lowered")[0]
+
+    def _weights_on(self, panels: KernelMesh) -> Tensor:
+        """Return weights (m, G, R) at the nodes of a mesh: their sum with g is E_p[g]."""
+        return self._unnormalized_on(panels) / self._mass
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        All densities have the same nodes. Next to an edge of the support weights may be negative,
+        but their sums with smooth g are right.
+
+        Args:
+            order: Subintervals are halved until each axis has at least this many nodes.
+
+        Raises:
+            ValueError: `order` below 1.
+        """
+        if order < 1:
+            raise ValueError(f"order must be at least 1, got {order}")
+        panels = self.panels.with_order(order)
+        weights = self._weights_on(panels).to(self.weights.dtype)
+        count = len(panels.nodes)
+        nodes = panels.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
+        nodes = nodes.expand(count, *self.batch_shape, -1)
+        weights = weights.reshape(count, *self.batch_shape)
+        return nodes if self.event_shape else nodes.squeeze(-1), weights
+
+    def basis_means(self, psi: Basis) -> Tensor:
+        """Return E_p[psi] (*batch, N), on a mesh that also resolves the basis."""
+        panels = self.panels.for_basis(psi)
+        return self._means(self._values_of(psi, panels), panels).to(self._dtype_with(psi))
+
+    def _means(self, values: Tensor, panels: KernelMesh) -> Tensor:
+        """Return expectations (*batch, N) of functions with values (Q, N) at nodes."""
+        weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
+        # A column of ones gives the total, and makes gradients those of centred functions.
+        sums = weights.T.to(values) @ torch.cat([values, values.new_ones(len(values), 1)], -1)
+        means = sums[:, :-1] / sums[:, -1:]
+        return means.reshape(*self.batch_shape, values.shape[1])
+
+    def _values_of(self, psi: Basis, panels: KernelMesh) -> Tensor:
+        """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
+        nodes = panels.nodes if self.event_shape else panels.nodes.squeeze(-1)
+        dtype = self._dtype_with(psi)
+        if self._scores.dtype != self.weights.dtype or dtype == torch.float64:
+            return psi.in_float64(nodes)
+        values: Tensor = psi(nodes.to(dtype))
+        return values
+
+    def _dtype_with(self, *bases: Basis) -> torch.dtype:
+        """Return the dtype of expectations of bases."""
+        dtype = self.weights.dtype
+        for basis in bases:
+            if any(x.is_floating_point() for x in (*basis.parameters(), *basis.buffers())):
+                dtype = torch.promote_types(dtype, dtype_of(basis))
+        return dtype
+
+    def _moment(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the expectation of a function from nodes (Q, D) to (Q, N)."""
+        values = function(self.panels.nodes.to(self._scores.dtype))
+        return self._means(values, self.panels).to(self.weights.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch, *event); a ValueError if the base's tails leave none."""
+        self._require_moment(1)
+        found = self._moment(lambda t: t)
+        return found if self.event_shape else found.squeeze(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each component (*batch, *event)."""
+        found = self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
+        return found if self.event_shape else found.squeeze(-1)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Covariance (*batch, D, D), also of a number; a ValueError if there is none."""
+        self._require_moment(2)
+        nodes = self.panels.nodes.to(self._scores.dtype)
+        offset = nodes - self._means(nodes, self.panels).unsqueeze(-2)
+        weights = self._weights_on(self.panels).reshape(len(nodes), -1).T
+        weights = weights.reshape(*self.batch_shape, len(nodes), 1)
+        return ((weights * offset).mT @ offset).to(self.weights.dtype)
+
+    def _require_moment(self, order: int) -> None:
+        """Raise unless the mesh holds nearly all of an absolute moment, which then exists.
+
+        An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
+
+        Raises:
+            ValueError: A base whose tails are too heavy for it.
+        """
+        if torch.compiler.is_compiling():
+            return
+        base, panels = self.panels.base, self.panels
+        for axis in range(base.dim):
+            low, high = base.bounds(axis)
+            open_ends = [place for place, end in ((0, low), (-1, high)) if math.isinf(end)]
+            if not open_ends:
+                continue
+            weights = self._weights_on(panels).detach().double().flatten(0, 1)
+            places, centre = panels.nodes[:, axis], base.centre(axis)
+            total = ((places - centre).abs() ** order) @ weights
+            t, lengths = (x.flatten()[open_ends] for x in panels.axes[axis].rule())
+            last = torch.stack([weights[places == end].sum(0).abs() for end in t], -1) / lengths
+            left = last @ ((t - centre).abs() ** (order + 1))
+            rule = f"so light in its tails that the moment of order {order} exists, within reach"
+            require(left <= _LEFT * total, "base", rule, base.factors[axis])
+
+    @property
+    @torch.no_grad()
+    def mode(self) -> Tensor:
+        """Location of the largest density (*batch, *event), by search from the best node."""
+        nodes, _ = self.quadrature(1)
+        best = self.log_prob(nodes).argmax(0, keepdim=True)
+        dim = self._points.shape[-1]
+        lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
+        t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
+        width = torch.stack([axis.breaks.diff().amax() for axis in self.panels.axes]).to(t)
+        steps = torch.cartesian_prod(*[torch.linspace(-1, 1, 5).to(t)] * dim)
+        steps = steps.reshape(-1, *(1,) * len(self.batch_shape), dim)
+        for _ in range(_STEPS):
+            near = t + width * steps
+            log = self.log_prob(near if self.event_shape else near.squeeze(-1))
+            best = log.argmax(0, keepdim=True).unsqueeze(-1).expand(1, *self.batch_shape, dim)
+            t, width = near.gather(0, best), width * _CLOSER
+        t = t.squeeze(0)
+        return t if self.event_shape else t.squeeze(-1)
+
+    def tsallis_entropy(self) -> Tensor:
+        r"""$-\Omega_\alpha(p)$ relative to the base, which the prediction map maximises (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
+        """
+        # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
+        mean = sum_nodes(self._weights_on(self.panels) * self._scores)
+        return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
+
+    def entropy(self) -> Tensor:
+        r"""Shannon entropy $-\int p \log p\,dt$ (*batch).
+
+        Accurate to 1e-6 only where the base's log density is singular at an end of its support.
+        """
+        power, offsets = self._power, self._offsets_on(self.panels)
+        if power.is_exponential:
+            logs = sum_nodes(self._nodal * offsets)
+        else:
+            logs = sum_nodes(integrals(offsets, self._measure(self.panels), power, "log")[0])
+        relative = self._batched(self._mass.log() - power.factor_of_log * logs / self._mass)
+        log_base = self.panels.base.log_density(self.panels.nodes).to(logs.dtype).unsqueeze(-1)
+        log_base = torch.where(log_base.isinf(), 0.0, log_base)
+        return relative - self._means(log_base, self.panels).squeeze(-1).to(relative.dtype)
+
+    # Escorts
+
+    def escort(self, beta: Tensor | float | None = None) -> "KernelDistribution":
+        r"""The $\beta$-escort $p^\beta/\int p^\beta$, relative to the base; default $2 - \alpha$.
+
+        At alpha = 2 the default is the base, restricted to the support.
+
+        Raises:
+            ValueError: `beta` not a number, negative or infinite.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
+        """
+        if beta is not None and float(beta) == 1:
+            return self
+        return KernelEscort(self, self._escort_power(beta))
+
+    def _escort_power(self, beta: Tensor | float | None) -> Power:
+        """Return the power of p^beta."""
+        if beta is None:
+            # 2 - alpha, which lowers the exponent of a prediction map by one.
+            return self._power.lowered()
+        if isinstance(beta, Tensor) and beta.numel() > 1:
+            raise ValueError(f"beta must be one number for a kernel family, got {beta}")
+        if not 0 <= float(beta) < math.inf:
+            raise ValueError(f"beta must be finite and not negative, got {beta}")
+        if self._power.order:
+            raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
+        return self._power._replace(ratio=self._power.ratio * float(beta))
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
+
+        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
+
+        The expectations are under the $\beta$-escort; default $\beta = 2 - \alpha$.
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
+        """
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        panels = self.panels.for_basis(phi).for_basis(psi)
+        weights = self._escort_weights_on(panels, beta).flatten(0, 1).T
+        left, right = self._values_of(phi, panels), self._values_of(psi, panels)
+        dtype = torch.promote_types(left.dtype, right.dtype)
+        weights, left, right = weights.to(dtype), left.to(dtype), right.to(dtype)
+        total = weights.sum(-1, keepdim=True)
+        # Both centred: the covariance of a constant is 0 to the last digit.
+        left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
+        found = ((weights.unsqueeze(-1) * left).mT @ right).to(self._dtype_with(phi, psi))
+        return found.reshape(*self.batch_shape, *found.shape[1:])
+
+    def _escort_weights_on(self, panels: KernelMesh, beta: Tensor | float | None) -> Tensor:
+        """Return weights (m, G, R) of p^beta at the nodes of a mesh."""
+        if beta is not None and float(beta) == 1:
+            return self._weights_on(panels)
+        power = self._escort_power(beta)
+        exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
+        found = self._escort_nodal
+        if beta is not None or panels is not self.panels:
+            measure = self._measure(panels)
+            found, _ = integrals(self._offsets_on(panels), measure, power, "power lowered")
+        return found * torch.exp(-exponent * self._mass.log())
+
+    # Supports, distribution functions and samples
+
+    @lazy_property
+    def _intervals(self) -> Tensor:
+        return support_intervals(self)
+
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
-        """The exact union of intervals; of vectors what tells inside from outside."""
+        """The exact union of intervals; for vectors a region that can be checked."""
         if self.event_shape:
-            return Region(self._is_inside, len(self.event_shape))
+            return Region(lambda t: self.log_prob(t) > -math.inf, len(self.event_shape))
         return IntervalUnion(self._intervals)
 
-    def _is_inside(self, value: Tensor) -> Tensor:
-        return self.log_prob(value) > -float("inf")
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function of a number."""
+        self._require_number("cdf")
+        return univariate_cdf(self, value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function of a number, differentiable in the level and in the parameters.
+
+        Raises:
+            ValueError: Levels outside [0, 1].
+        """
+        self._require_number("icdf")
+        return univariate_icdf(self, value)
+
+    def _require_number(self, name: str) -> None:
+        if self.event_shape:
+            raise NotImplementedError(f"{name} exists for numbers only")
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """Whether `rsample` exists: of numbers, where every support is one interval.
+        """Whether `rsample` exists: for numbers, if every support is one interval.
 
         Over a gap the derivative of the quantile function misses how mass moves across;
         `rsample_components` is exact.
@@ -62,7 +613,7 @@ class KernelFamily(KernelLine):
         return not self.event_shape and self._intervals.shape[-2] == 1
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples with derivatives in the parameters, by the quantile function.
+        """Draw samples with derivatives in the parameters, by the quantile function.
 
         Raises:
             NotImplementedError: Supports of several intervals, and vectors.
@@ -72,27 +623,27 @@ class KernelFamily(KernelLine):
                 "rsample exists for numbers whose support is one interval; use rsample_components "
                 "over several, and sample for vectors"
             )
-        return self._attached(self.sample(sample_shape))
+        return with_quantile_gradient(self, self.sample(sample_shape))
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch, *event): by quantiles, of vectors by rejection.
+        """Draw independent samples (*sample, *batch, *event): by quantiles, vectors by rejection.
 
-        Draws are independent also of vectors: their effective sample size is their number. The
-        envelope under which those are drawn is estimated from the nodes, and raised where a
-        proposal is found above it.
+        Vectors are proposed uniformly in cells around the nodes and accepted under a bound that is
+        estimated from the nodes. Where a proposal is above it, the bound is raised and the vectors
+        of that density are drawn anew.
 
         Raises:
             RuntimeError: A density of vectors that is much narrower than the nodes are apart.
         """
         if self.event_shape:
-            return draw_by_rejection(self, Size(sample_shape))
+            return _draw_vectors(self, Size(sample_shape))
         shape = self._extended_shape(Size(sample_shape))
         level = torch.rand(shape, dtype=self.weights.dtype, device=self.weights.device)
-        return self._quantiles(level)
+        return quantiles(self, level)
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
-        r"""A draw from every interval of the support, and the interval's mass.
+        r"""Draw from every interval of the support, and return the intervals' masses.
 
         Both are differentiable: $\sum_k m_k \phi(t_k)$ has the mean $E_p[\phi]$ and the right
         gradient, also over gaps, where that of a plain sample is biased.
@@ -103,68 +654,346 @@ class KernelFamily(KernelLine):
         Raises:
             NotImplementedError: Vectors.
         """
-        if self.event_shape:
-            raise NotImplementedError("rsample_components exists for numbers only")
-        lower, upper = self._intervals.unbind(-1)
-        present = ~lower.isnan()
-        ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
-        before, after = (self.cdf(end) for end in ends)  # (K, *batch)
-        masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
-        shape = Size([*sample_shape, *before.shape])
-        share = torch.rand(shape, dtype=before.dtype, device=before.device)
-        with torch.no_grad():
-            t = self._quantiles(before + share * (after - before))
-            t = torch.minimum(torch.maximum(t, ends[0]), ends[1])
-        # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
-        drift = before + share * (after - before)
-        t = self._attached(t, drift)
-        return t.movedim(len(sample_shape), -1), masses.movedim(0, -1)
+        self._require_number("rsample_components")
+        return draw_components(self, sample_shape)
 
-    def escort(self, beta: Tensor | float | None = None) -> "KernelFamily":
-        r"""The $\beta$-escort $p^\beta/\int p^\beta$, relative to the base; default $2 - \alpha$.
+    def to_float64(self) -> "KernelDistribution":
+        """Return the same density computed in float64."""
+        raise NotImplementedError
 
-        At alpha = 2 the default is the base, restricted to the support.
+
+class KernelExp(KernelDistribution):
+    r"""Kernel exponential family: the map at alpha = 1 of a kernel score, relative to a base.
+
+    $$p(t) = \exp(f(t) - A)\, q_0(t), \qquad f(t) = \sum_{i=1}^I w_i\, k(t, t_i)$$
+
+    Args:
+        weights: $w$ (*batch, I).
+        inducing_points: $t_i$: (I,) or (I, 1) for numbers, (I, D) for vectors; (*batch, I, D) if
+            each density has its own.
+        kernel: Positive semi-definite, (n, D), (m, D) to (n, m), for instance one of
+            `pyro.contrib.gp.kernels`. It is called with float64 matrices.
+        base: $q_0$: a univariate distribution, or for vectors an `Independent` or a sequence of
+            them; default uniform on [0, 1] in each dimension. It is a constant.
+        tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
+            float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
+            float64 for numbers, less in more dimensions.
+        panels: `panels` of another density with the same kernel, inducing points, base and dtype,
+            whose nodes are shared; default: a new mesh. Required in compiled graphs.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; inducing
+            points outside the base's support; a kernel of another shape, not finite, or not
+            positive semi-definite on the inducing points; a base with parameters that require grad,
+            or with tails too heavy for the growth of k(t, t) (Prop. 1); a kernel that no number of
+            nodes within reason resolves.
+
+    References:
+        Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2022),
+        Kernel Deformed Exponential Families for Sparse Continuous Attention, section 4.1 and
+        Prop. 1.
+
+    Examples:
+        >>> from pyro.contrib.gp.kernels import RBF
+        >>> kernel = RBF(1, lengthscale=torch.tensor(0.1))
+        >>> p = KernelExp(torch.tensor([3.0, 0.0, 2.0]), torch.tensor([0.2, 0.5, 0.8]), kernel)
+        >>> p.mean.detach()
+        tensor(0.3936)
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        inducing_points: Tensor,
+        kernel: Kernel,
+        base: Distribution | Sequence[Distribution] | None = None,
+        *,
+        tolerance: float | None = None,
+        panels: KernelMesh | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(weights, inducing_points, kernel, base, 1.0, validate_args)
+        with torch.enable_grad():
+            self._set_panels(tolerance, panels)
+            self._normalize(Power(0.0))
+        if panels is None:
+            self._require_resolved()
+
+    def escort(self, beta: Tensor | float | None = None) -> "KernelExp":
+        r"""The $\beta$-escort relative to the base, whose weights are beta times these; default 1.
 
         Raises:
-            ValueError: `beta` no number, negative or infinite.
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
+            ValueError: `beta` negative or not finite.
         """
-        if beta is not None and float(beta) == 1:
+        if beta is None:
             return self
-        return KernelEscort(self, self._escort_power(beta))
+        power = torch.as_tensor(beta, dtype=self.weights.dtype, device=self.weights.device)
+        require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
+        parts = self.inducing_points, self.kernel, self.base
+        weights = power.unsqueeze(-1) * self.weights
+        return KernelExp(weights, *parts, panels=self.panels, validate_args=self._validation)
+
+    def to_float64(self) -> "KernelExp":
+        """Return the same density computed in float64."""
+        parts = self.weights.double(), self.inducing_points.double(), self.kernel, self.base
+        return KernelExp(*parts, validate_args=False)
 
 
-class KernelEscort(KernelFamily):
+class KernelDeformedExp(KernelDistribution):
+    r"""Kernel deformed exponential family: the map at alpha in (1, 2] of a kernel score.
+
+    Relative to a base density $q_0$, of the score $f(t) = \sum_{i=1}^I w_i\, k(t, t_i)$,
+    $$p(t) = [1 + (\alpha - 1)(f(t) - A)]_+^{1/(\alpha - 1)}\, q_0(t)$$
+    with `normalization="inside"`, and
+    $$p(t) = \frac1Z [1 + (\alpha - 1) f(t)]_+^{1/(\alpha - 1)}\, q_0(t)$$
+    with `"outside"`. The first is the regularized prediction map, whose support is never empty; the
+    second is Algorithm 1 of the kernel paper.
+
+    The constructor solves for $A$ and the quadrature weights, once for all members.
+
+    Args:
+        weights: $w$ (*batch, I).
+        inducing_points: $t_i$: (I,) or (I, 1) for numbers, (I, D) for vectors; (*batch, I, D) if
+            each density has its own.
+        kernel: Positive semi-definite, (n, D), (m, D) to (n, m), for instance one of
+            `pyro.contrib.gp.kernels`. It is called with float64 matrices.
+        base: $q_0$: a univariate distribution, or for vectors an `Independent` or a sequence of
+            them; default uniform on [0, 1] in each dimension. It is a constant.
+        alpha: Entropic index in (1, 2], a number or (*batch).
+        normalization: "inside" or "outside".
+        tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
+            float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
+            float64 for numbers, less in more dimensions.
+        panels: `panels` of another density with the same kernel, inducing points, base and dtype,
+            whose nodes are shared; default: a new mesh. Required in compiled graphs.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: As `KernelExp`; `alpha` outside (1, 2]; another `normalization`; a support that
+            is empty outside, naming the batch indices, or a power too large to be normalised there.
+
+    References:
+        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        section 4.2, Prop. 2 and Algorithm 1.
+
+    Examples:
+        >>> from pyro.contrib.gp.kernels import RBF
+        >>> kernel = RBF(1, lengthscale=torch.tensor(0.1))
+        >>> weights, points = torch.tensor([4.0, -4.0, 3.0]), torch.tensor([0.2, 0.5, 0.8])
+        >>> KernelDeformedExp(weights, points, kernel).support.intervals
+        tensor([[0.0134, 0.3319],
+                [0.6810, 0.9704]])
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        inducing_points: Tensor,
+        kernel: Kernel,
+        base: Distribution | Sequence[Distribution] | None = None,
+        alpha: Tensor | float = 2.0,
+        normalization: Literal["inside", "outside"] = "inside",
+        *,
+        tolerance: float | None = None,
+        panels: KernelMesh | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if normalization not in ("inside", "outside"):
+            raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
+        self.normalization = normalization
+        super().__init__(weights, inducing_points, kernel, base, alpha, validate_args)
+        rule = f"in (1, 2] in {self.alpha.dtype}"
+        require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
+        with torch.enable_grad():
+            self._set_panels(tolerance, panels)
+            if isinstance(alpha, Real):
+                power = Power(float(alpha) - 1)
+            else:
+                power = Power((self.alpha - 1).reshape(-1).to(self._scores.dtype))
+            if normalization == "inside":
+                self._normalize(power)
+            else:
+                self._normalize_outside(power)
+        if panels is None:
+            self._require_resolved()
+
+    def _normalize_outside(self, power: Power) -> None:
+        """Set Z and the weights at A = 0."""
+        if not power.is_product:
+            log = power.log_base(self._scores.detach().amax((0, 1)))
+            rule = f"so small that powers are below exp({LOG_LARGE:g}) with normalization='outside'"
+            require(log < LOG_LARGE, "weights", rule, self.weights)
+        self._integrate(power, self._scores.new_zeros(self._scores.shape[-1]))
+        alive = (self._mass.detach() > 0).reshape(self.batch_shape)
+        if not torch.compiler.is_compiling() and not torch._is_all_true(alive):
+            raise ValueError(
+                "weights must be such that 1 + (alpha - 1) f is positive somewhere "
+                "(normalization='inside' always has a support), got an empty support at batch "
+                f"indices {(~alive).nonzero().tolist()}"
+            )
+
+    def to_float64(self) -> "KernelDeformedExp":
+        """Return the same density computed in float64."""
+        parts = self.weights.double(), self.inducing_points.double(), self.kernel, self.base
+        eps = self._power.eps
+        alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
+        return KernelDeformedExp(*parts, alpha, self.normalization, validate_args=False)
+
+
+class KernelEscort(KernelDistribution):
     """An escort of a density of a kernel family; made by its `escort`.
 
     Args:
         parent: The density.
-        power: The power of which it is an escort.
+        power: The power of the escort.
     """
 
-    def __init__(self, parent: KernelFamily, power: Power) -> None:
-        self._parent, self._escorted = parent, power
+    def __init__(self, parent: KernelDistribution, power: Power) -> None:
+        self._parent = parent
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
-        super().__init__(
-            parent.weights,
-            parent.inducing_points,
-            parent.kernel,
-            parent.base,
-            alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item(),
-            None,
-            parent.panels,
-            parent._validation,
-        )
+        parts = parent.weights, parent.inducing_points, parent.kernel, parent.base
+        own = alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item()
+        super().__init__(*parts, own, parent._validation)
+        self.panels = parent.panels
+        with torch.enable_grad():
+            self._scores = parent._scores
+            self._integrate(power, parent._level)
 
-    @property
-    def _power(self) -> Power:
-        return self._escorted
+    def to_float64(self) -> "KernelEscort":
+        """Return the same density computed in float64."""
+        parent, power = self._parent.to_float64(), self._power
+        if isinstance(power.eps, Tensor):
+            power = power._replace(eps=parent._power.eps)
+        return KernelEscort(parent, power)
 
-    @once
-    def _parts(self) -> Parts:
-        level = self._parent._parts.level
-        offsets = self._scores_on(self.panels) - level
-        weights, lowered = effective_weights(offsets, self._measure(self.panels), self._power)
-        return Parts(level, weights, weights.sum((0, 1)), lowered)
+
+# Draws of vectors
+
+# A cell's bound: the node's score, raised by this share of the way to the greatest of its
+# neighbours and by that share of their range, at most 1, for peaks between nodes.
+_TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
+# The number of locations in a cell at which the base is evaluated.
+_LOOKS = 17
+# Units of rounding of a score.
+_ROUNDING = 8
+# Numbers in the largest matrix of a round; proposals for each draw, and in any case.
+_ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
+
+
+def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
+    """Draw vectors (*sample, *batch, D) by rejection in cells around the nodes."""
+    ends = [_cell_ends(axis) for axis in p.panels.axes]
+    log_bound, log_volume = _bounds(p, ends)
+    rows, dim = len(log_bound), len(ends)
+    count = sample_shape.numel() * rows
+    row = torch.arange(count, device=log_bound.device) % max(rows, 1)
+    above = _distribution(log_bound + log_volume)
+    found = p.weights.new_empty(count, dim)
+    waiting, proposals = torch.arange(count, device=row.device), 0
+    sets = p._points.shape[:-2].numel()
+    room = max(1, _ELEMENTS // (p._points.shape[-2] * sets))
+    while len(waiting):
+        if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
+            raise RuntimeError(
+                f"sample has {len(waiting)} of {count} draws left after {proposals} proposals: the "
+                "density is much narrower than the nodes are apart; a smaller tolerance brings "
+                "more nodes"
+            )
+        part, rest = waiting[:room], waiting[room:]
+        proposals += len(part)
+        at = row[part]
+        level = at + torch.rand(at.shape, dtype=torch.float64, device=at.device)
+        cell = torch.searchsorted(above, level, right=True)
+        cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
+        places = torch.unravel_index(cell, [len(end) - 1 for end in ends])
+        share = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
+        t = torch.stack(
+            [torch.lerp(e[i], e[i + 1], s) for e, i, s in zip(ends, places, share.T, strict=True)],
+            -1,
+        ).to(p.weights)
+        excess = _log_density(p, t, at) - log_bound[at, cell]
+        over = excess > 0
+        if over.any():
+            # Raise the bounds, and draw all of these densities' vectors anew.
+            place = (at[over], cell[over])
+            log_bound[place] = torch.maximum(log_bound[place] + 2 * excess[over], log_bound[place])
+            above = _distribution(log_bound + log_volume)
+            again = torch.zeros(rows, dtype=torch.bool, device=at.device)
+            again[at[over]] = True
+            again = again[row].index_fill(0, waiting, True)
+            waiting = again.nonzero().squeeze(-1)
+            continue
+        accepted = torch.rand_like(excess).log() < excess
+        found[part[accepted]] = t[accepted]
+        waiting = torch.cat([part[~accepted], rest])
+    return found.reshape(*sample_shape, *p.batch_shape, dim)
+
+
+def _distribution(log_mass: Tensor) -> Tensor:
+    """Return row r's distribution function over cells, plus r, flat (R Q,): increasing."""
+    above = torch.softmax(log_mass, -1).cumsum(-1)
+    above = above / above[:, -1:]
+    return (above + torch.arange(len(above), device=above.device).unsqueeze(-1)).flatten()
+
+
+def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
+    """Return the log density times Z of some rows (n,) at locations (n, D)."""
+    columns = kernel_matrix(p.kernel, p._points, t).to(p.weights)
+    columns = columns.reshape(-1, *columns.shape[-2:])
+    sets = torch.arange(len(columns), device=row.device).reshape(p._points.shape[:-2])
+    own = sets.expand(p.batch_shape).reshape(-1)[row]
+    columns = columns[own, :, torch.arange(len(t), device=row.device)]
+    terms, level = columns * p.weights.reshape(-1, columns.shape[-1])[row], p._level[row]
+    # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
+    rounding = _ROUNDING * torch.finfo(t.dtype).eps * (terms.abs().sum(-1) + level.abs())
+    base = p.panels.base.log_density(t.double())
+    return _log_power(p._power.take(row), terms.sum(-1) - level - rounding) + base
+
+
+def _log_power(power: Power, x: Tensor) -> Tensor:
+    """Return the logarithm of a power, float64, -inf where it is zero."""
+    inside = power.eps * x > -1
+    log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
+    return torch.where(inside, log, -math.inf).double()
+
+
+def _bounds(p: KernelDistribution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return bounds of the log density times Z in cells (R, Q), and logarithms of volumes (Q,)."""
+    counts = [len(end) - 1 for end in ends]
+    x = p._offsets_on(p.panels).permute(2, 1, 0).reshape(-1, *counts)
+    high = low = x
+    for axis in range(1, x.dim()):
+        high, low = _neighbours_max(high, axis), -_neighbours_max(-low, axis)
+    beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
+    x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
+    rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
+    base = [_highest_of_base(p.panels.base, axis, end) for axis, end in enumerate(ends)]
+    volumes = [end.diff().log() for end in ends]
+    sums = (torch.cartesian_prod(*parts).sum(-1) for parts in (base, volumes))
+    log_base, log_volume = sums
+    return _log_power(p._power.take(rows), x) + log_base, log_volume
+
+
+def _cell_ends(axis: ChebyshevMesh) -> Tensor:
+    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node."""
+    lengths = axis.rule()[1]
+    ends = axis.breaks[:-1].unsqueeze(-1) + lengths.cumsum(-1)
+    return torch.cat([axis.breaks[:1], ends[:, :-1].flatten(), axis.breaks[1:]]).sort().values
+
+
+def _neighbours_max(x: Tensor, axis: int) -> Tensor:
+    """Return the greatest of each entry and its neighbours along an axis."""
+    n = x.shape[axis]
+    pair = torch.maximum(x.narrow(axis, 0, n - 1), x.narrow(axis, 1, n - 1))
+    first, last = pair.narrow(axis, 0, 1), pair.narrow(axis, n - 2, 1)
+    return torch.maximum(torch.cat([first, pair], axis), torch.cat([pair, last], axis))
+
+
+def _highest_of_base(base: BaseMeasure, axis: int, ends: Tensor) -> Tensor:
+    """Return the greatest log density (n,) of a factor of the base, seen at points of each cell."""
+    share = torch.linspace(0, 1, _LOOKS + 2, dtype=ends.dtype, device=ends.device)[1:-1]
+    log = base.log_factor(axis, ends[:-1].unsqueeze(-1) + ends.diff().unsqueeze(-1) * share)
+    high = log.amax(-1)
+    rise = (high - log.amin(-1)).clamp_max(1.0).nan_to_num(0.0)
+    return high + 2 * rise / _LOOKS

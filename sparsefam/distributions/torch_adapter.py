@@ -20,9 +20,7 @@ from ..supports import RealLine
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
-from .kernel import KernelDistribution
-from .kernel_deformed import KernelDeformedExp
-from .kernel_exp import KernelExp
+from .kernel_family import KernelDistribution
 from .normal import Laplace, Normal
 from .univariate import SymmetricDistribution
 
@@ -134,7 +132,7 @@ def to_float64(p: Any) -> Any:
     if isinstance(p, TorchUnivariate) and torch_name(p.base) == "Uniform":
         return p._uniform()
     if isinstance(p, KernelDistribution):
-        return _kernel_to_float64(p)
+        return p if p.alpha.dtype == torch.float64 else p.to_float64()
     if (convert := getattr(p, "_to_float64", None)) is not None:
         return convert()
     new = p.expand(p.batch_shape)
@@ -143,15 +141,6 @@ def to_float64(p: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
     return new
-
-
-def _kernel_to_float64(p: Any) -> Any:
-    if p.weights.dtype == torch.float64 or type(p) not in (KernelExp, KernelDeformedExp):
-        return p
-    options: dict[str, Any] = {"base": p.base, "validate_args": False}
-    if isinstance(p, KernelDeformedExp):
-        options |= {"alpha": p.alpha.double(), "normalization": p.normalization}
-    return type(p)(p.weights.double(), p.inducing_points.double(), p.kernel, **options)
 
 
 def is_unbounded(p: Any) -> bool:

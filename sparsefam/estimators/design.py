@@ -15,7 +15,7 @@ from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.base_measure import Base, BaseMeasure
-from ..distributions.kernel_panels import KernelPanels
+from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel
 from .extent import Extent, gathered
 from .features import Features, Statistics
@@ -107,7 +107,7 @@ def objective(
     return Objective(features, panels, data(features), alpha)
 
 
-def _panels(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> KernelPanels:
+def _panels(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> KernelMesh:
     typical = torch.zeros(len(points), dtype=points.dtype)
     typical[0] = _SIZE
     found = density(kernel, points, typical, base, alpha).panels

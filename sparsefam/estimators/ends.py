@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..distributions import KernelDeformedExp, KernelExp
-from ..distributions.uniform_on import UniformOn
+from ..distributions.base_measure import UniformOn
 from ..numerics.distributed import sum_over_ranks
 from .features import Statistics
 

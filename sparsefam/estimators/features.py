@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..distributions.kernel_panels import KernelPanels
+from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel, kernel_matrix
 from ..numerics.distributed import sum_over_ranks
 
@@ -49,12 +49,12 @@ class Features:
     on_nodes: Tensor
 
     @classmethod
-    def of(cls, kernel: Kernel, points: Tensor, panels: KernelPanels) -> "Features":
+    def of(cls, kernel: Kernel, points: Tensor, panels: KernelMesh) -> "Features":
         """Those of inducing points (I, D), at the nodes of panels."""
         mixing = whitening(kernel, points)
         return cls(kernel, points, mixing, mixing[:0]).on(panels)
 
-    def on(self, panels: KernelPanels) -> "Features":
+    def on(self, panels: KernelMesh) -> "Features":
         """The same at the nodes of other panels."""
         matrix = panels.matrix
         if matrix is None:

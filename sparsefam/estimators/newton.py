@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ..distributions.kernel_panels import KernelPanels
+from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import kernel_matrix
-from ..numerics.levels import level_step, nearby_level
-from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated import Power
+from ..numerics.normalizer import initial_normalizer, newton_step, normalized_weights
+from ..numerics.truncated_power import Power
 from .features import Features, Statistics
 
 __all__ = ["PEAKED", "Fit", "Objective"]
@@ -100,7 +99,7 @@ class Objective:
     """
 
     features: Features
-    panels: KernelPanels
+    panels: KernelMesh
     data: Statistics
     alpha: float
     is_rough: bool = False
@@ -214,9 +213,9 @@ def _at_nodes(scores: Tensor, measure: Tensor, eps: float) -> tuple[Tensor, Tens
     """`normalized_weights` of the rule alone: the level (1,), weights of p and of p^(2 - alpha)."""
     of, top = Power(eps), scores.amax()
     x = scores - top
-    level = nearby_level(x, measure, of)
+    level = initial_normalizer(x, measure, of)
     for _ in range(_LEVEL_STEPS):
         power, lowered = (measure * v for v in of.pair(x - level))
-        level = level + level_step(power.sum(), lowered.sum(), eps)
+        level = level + newton_step(power.sum(), lowered.sum(), eps)
     power, lowered = (measure * v for v in of.pair(x - level))
     return level + top, power, lowered

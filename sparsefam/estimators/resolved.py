@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from ..distributions import KernelDeformedExp, KernelExp
-from ..numerics.panels import product_rule
+from ..numerics.chebyshev_mesh import product_rule
 
 __all__ = ["unseen_mass", "warn_unseen"]
 
@@ -26,7 +26,7 @@ def unseen_mass(p: KernelExp | KernelDeformedExp) -> float:
     """
     if not p.event_shape:
         return 0.0
-    scores = p._scores_on(p.panels)
+    scores = p._scores
     if float(scores.amax() - scores.amin()) <= _STEEP:
         return 0.0
     nodes, weights = product_rule([axis.halved() for axis in p.panels.axes])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from ..distributions import SparseCategorical, SparseDistribution
-from ..distributions.kernel import KernelDistribution
+from ..distributions.kernel_family import KernelDistribution
 from ..distributions.torch_adapter import cuts_of, to_float64
 from ..numerics.deformed import log_beta
 from ..numerics.quadrature import line_integral

@@ -1,0 +1,391 @@
+"""Quadrature nodes of kernel families: meshes on which their scores are polynomials."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ..bases import Basis
+from ..kernels import Kernel, kernel_matrix
+from ..numerics.chebyshev_mesh import (
+    ChebyshevMesh,
+    Columns,
+    find_mesh,
+    interpolation_errors,
+    product_rule,
+)
+from ..numerics.validation import require
+from .base_measure import Base, BaseMeasure
+
+__all__ = ["KernelMesh", "dtype_of"]
+
+_MOST_NODES = 2**18
+# Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
+_SHARE, _MISSED = 0.2, 0.05
+# Units of rounding by which a polynomial in floating point may differ from itself.
+_ROUNDING = 100
+# Least number of nodes along each axis: edges are resolved along the last axis only.
+_LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# The number of overlapping kernels from which on they are summed in float64.
+_OVERLAP = 48.0
+# The number of nodes at which bases are compared; the relative difference of equal kernels.
+_LOOKED_AT, _SAME = 16, 1e-6
+# Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
+_MOST_STEPS, _PATIENCE = 24, 4
+# Errors over their bounds that are not rounding.
+_ROUGH = 1e4
+# Orders that `_thinned` tries, its margin, and the relative difference of equal lengths.
+_ORDERS, _MARGIN, _ALIKE = 3, 0.5, 1e-9
+# Nodes per subinterval that cost as much as a cut.
+_EDGES = 4
+# Tensors and their versions.
+_State = list[tuple[Tensor, int | None]]
+_Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMesh:
+    """Nodes shared by densities with one kernel, set of inducing points and base.
+
+    Attributes:
+        axes: The mesh of each axis. Edges of supports are located along the last one.
+        nodes: All nodes (Q, D), float64, the first of every subinterval before the second of any.
+        measure: Quadrature weights times the base density, by subinterval (m, G), float64.
+        base: The base density.
+        tolerance: Relative error to which scores are polynomials.
+        matrix: The kernel at inducing points and nodes (*B, I, Q), float64; None if it is learned.
+        is_wide: Whether so many kernels overlap that their sums need float64.
+    """
+
+    axes: tuple[ChebyshevMesh, ...]
+    nodes: Tensor
+    measure: Tensor
+    base: BaseMeasure
+    tolerance: float
+    matrix: Tensor | None
+    is_wide: bool = False
+    _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    _fits: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_finer", "_fits")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Refined meshes are remembered for a basis, not for a copy of it.
+        self.__dict__.update(state, _finer=WeakKeyDictionary(), _fits=[])
+
+    @classmethod
+    def find(
+        cls,
+        kernel: Kernel,
+        inducing_points: Tensor,
+        base: BaseMeasure,
+        tolerance: float,
+        growth: Callable[[Tensor], Tensor],
+    ) -> "KernelMesh":
+        """Find a mesh for a kernel, with as few nodes as the tolerance allows.
+
+        Args:
+            kernel: The kernel.
+            inducing_points: (*B, I, D).
+            base: The base density.
+            tolerance: Greatest error of a polynomial, relative to the kernel's greatest value.
+            growth: Bound of the log density relative to the base, from sqrt(k(t, t)).
+
+        Raises:
+            ValueError: The base does not outweigh the growth of the kernel, or a mesh would be too
+                large.
+        """
+        with torch.no_grad():
+            points = inducing_points.double().reshape(-1, base.dim)
+            axes = [
+                _find_axis(kernel, points, base, axis, tolerance, growth)
+                for axis in range(base.dim)
+            ]
+            panels = cls.of_axes(axes, base, tolerance)
+            panels = panels.with_order(_LEAST_NODES.get(base.dim, 1))
+        return panels.with_matrix_of(kernel, inducing_points)
+
+    @classmethod
+    def of_axes(
+        cls, axes: list[ChebyshevMesh], base: BaseMeasure, tolerance: float
+    ) -> "KernelMesh":
+        """Return the tensor product of axes."""
+        count = math.prod(axis.size for axis in axes)
+        if count > _MOST_NODES:
+            raise ValueError(
+                f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
+            )
+        nodes, weights = product_rule(axes)
+        order = axes[-1].order
+        nodes = nodes.reshape(-1, order, len(axes)).transpose(0, 1).flatten(0, 1)
+        measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
+        return cls(tuple(axes), nodes, measure, base, tolerance, None)
+
+    def with_matrix_of(self, kernel: Kernel, inducing_points: Tensor) -> "KernelMesh":
+        """Return the mesh with the kernel at its nodes, unless the kernel is learned."""
+        matrix = kernel_matrix(kernel, inducing_points, self.nodes)
+        sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
+        kept = None if matrix.requires_grad else matrix
+        return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
+
+    def require_fit(
+        self, kernel: Kernel, points: Tensor, base: Base, dtype: torch.dtype, validate: bool
+    ) -> None:
+        """Raise unless this is the mesh of a kernel, inducing points (*B, I, D) and a base.
+
+        The kernel is evaluated at one node, and only if it, its parameters or the points are others
+        than at the last call.
+
+        Args:
+            kernel: The kernel.
+            points: Inducing points.
+            base: The base.
+            dtype: The dtype of the density.
+            validate: Whether to compare values, not shapes and dtypes alone.
+
+        Raises:
+            ValueError: Another dimension, base, kernel or inducing points; a mesh of a dtype with
+                fewer digits.
+        """
+        dim = points.shape[-1]
+        if self.base.dim != dim:
+            raise ValueError(f"panels must have dimension {dim}, got {self.base.dim}")
+        if dtype == torch.float64 and self.base.dtype != dtype:
+            raise ValueError(f"panels must be of a density in {dtype}, got {self.base.dtype}")
+        rule = "of a density with the same kernel and inducing points"
+        if self.matrix is not None and points.shape[:-1] != self.matrix.shape[:-1]:
+            raise ValueError(f"panels must be {rule}, got {tuple(points.shape)} points")
+        if not validate:
+            return
+        if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _LOOKED_AT]):
+            raise ValueError(f"panels must be of a density with the same base, got {base}")
+        state = [*(_state_of(kernel) if isinstance(kernel, nn.Module) else []), (points, None)]
+        if self._fits and self._fits[0] is kernel and _same(state, self._fits[1], values=True):
+            return
+        self.base.require_inside("inducing_points", points.double())
+        if self.matrix is not None:
+            # At the first of the points a kernel is seldom zero.
+            place = (self.nodes - points.reshape(-1, dim)[0]).abs().sum(-1).argmin(-1, True)
+            found, known = kernel_matrix(kernel, points, self.nodes[place]), self.matrix[..., place]
+            same = (found - known).abs() <= _SAME * known.abs().amax()
+            require(same, "panels", rule, "values that differ")
+        self._fits[:] = [kernel, [(x.detach(), version) for x, version in state]]
+
+    def with_order(self, order: int) -> "KernelMesh":
+        """Return the mesh, halved until each axis has as many nodes; itself if it has."""
+        axes = []
+        for axis in self.axes:
+            while axis.size < order:
+                axis = axis.halved()
+            axes.append(axis)
+        same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
+        return self if same else KernelMesh.of_axes(axes, self.base, self.tolerance)
+
+    def for_scores(
+        self, scores: Columns, peaked: bool, kernel: Kernel, points: Tensor
+    ) -> "KernelMesh":
+        """Return a mesh on which scores, not only kernels, are polynomials; itself if they are.
+
+        Args:
+            scores: From locations (q,), float64, to (n, q).
+            peaked: Whether their exponentials must be integrated to the tolerance, too.
+            kernel: The kernel.
+            points: Inducing points (*B, I, 1), float64.
+        """
+
+        def rough(axis: ChebyshevMesh) -> Tensor:
+            values = scores(axis.rule()[0].flatten())
+            rounding = torch.finfo(values.dtype).eps * values.abs().amax()
+            bound = _SHARE * self.tolerance + _ROUNDING * rounding
+            return interpolation_errors(scores, axis).amax(0) / bound
+
+        axis, worst = _refined(self.axes[0], rough)
+        found = [axis]
+        if self.base.is_flat and 0 < worst <= 1:
+            columns = partial(_columns, kernel, points.flatten(0, -2), 0)
+            thin = _thinned(axis, columns, worst)
+            found = [thin] if thin is axis or not peaked else [thin, axis]
+        if peaked:  # A coarse axis may have to be halved where a fine one need not.
+            found = [_refined(axis, partial(self._missed, scores))[0] for axis in found]
+        return self._along(min(found, key=lambda axis: axis.size))
+
+    def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
+        if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
+            return self
+        found = KernelMesh.of_axes([axis], self.base, self.tolerance)
+        return replace(found, is_wide=self.is_wide)
+
+    def _missed(self, scores: Columns, axis: ChebyshevMesh) -> Tensor:
+        """Return errors (P,) of the mass of exponentials, over the allowed ones."""
+        nodes, values = axis.rule()[0].flatten(), scores(axis.rule()[0].flatten())
+        top = values.amax(-1, keepdim=True)
+        # The effect of rounding of locations, and of the score itself, on a mass.
+        steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
+        rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
+
+        def masses(axis: ChebyshevMesh, values: Tensor) -> Tensor:
+            weights = axis.rule()[1]
+            found: Tensor = ((values - top).exp().unflatten(-1, weights.shape) * weights).sum(-1)
+            return found
+
+        rough, finer = masses(axis, values), axis.halved()
+        fine = masses(finer, scores(finer.rule()[0].flatten()))
+        missed = (fine.unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
+        due = (_MISSED * self.tolerance / rough.shape[-1] + rounding) * rough.sum(-1, keepdim=True)
+        found: Tensor = (missed / due).amax(0)
+        return found
+
+    def for_basis(self, psi: Basis) -> "KernelMesh":
+        """Return a mesh on which the functions of a basis are polynomials, too; itself if they are.
+
+        The mesh is remembered until the basis changes. In compiled graphs, which cannot read
+        values, and in several dimensions it is the mesh itself.
+        """
+        if torch.compiler.is_compiling() or len(self.axes) > 1:
+            return self
+        state = _state_of(psi)
+        known = self._finer.get(psi)
+        if known is None or not _same(state, known[0]):
+            with torch.no_grad():
+                known = (state, self._cut_for(psi))
+            self._finer[psi] = known
+        return known[1]
+
+    def _cut_for(self, psi: Basis) -> "KernelMesh":
+        axis, breaks = self.axes[0], psi.breaks
+        if breaks is not None:
+            axis = axis.cut(breaks)
+
+        def columns(t: Tensor) -> Tensor:
+            values: Tensor = psi.in_float64(t) if self.is_wide else psi(t.to(dtype))
+            return values.double().T
+
+        dtype = torch.float64 if self.is_wide else dtype_of(psi)
+        tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
+
+        def excess(axis: ChebyshevMesh) -> Tensor:
+            largest = columns(axis.rule()[0].flatten()).abs().amax()
+            return interpolation_errors(columns, axis).amax(0) / (tolerance * largest)
+
+        return self._along(_refined(axis, excess)[0])
+
+
+def _state_of(module: nn.Module) -> _State:
+    """Return the tensors of a module, which keeps them alive, and their versions."""
+    tensors = (*module.parameters(), *module.buffers())
+    return [(x, None if x.is_inference() else x._version) for x in tensors]
+
+
+def _same(state: _State, known: _State, values: bool = False) -> bool:
+    """Return whether tensors and versions are the same; with `values`, those of equal tensors."""
+    return len(state) == len(known) and all(
+        version == before and (x is y or values and x.shape == y.shape and torch.equal(x, y))
+        for (x, version), (y, before) in zip(state, known, strict=True)
+    )
+
+
+def dtype_of(psi: Basis) -> torch.dtype:
+    """Return the dtype of a basis's tensors; float64 if it has none."""
+    found = [x.dtype for x in (*psi.parameters(), *psi.buffers()) if x.is_floating_point()]
+    return found[0] if found else torch.float64
+
+
+def _find_axis(
+    kernel: Kernel,
+    points: Tensor,
+    base: BaseMeasure,
+    axis: int,
+    tolerance: float,
+    growth: Callable[[Tensor], Tensor],
+) -> ChebyshevMesh:
+    """Find the mesh of an axis."""
+    ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
+    breaks = base.breaks(axis).to(points)
+    found = find_mesh(
+        partial(_columns, kernel, points, axis),
+        lambda t: base.log_factor(axis, t).exp(),
+        ends,
+        tolerance,
+        torch.cat([points[:, axis], breaks]),
+        torch.cat([base.scales(axis).to(points), breaks]),
+    )
+    if found is None:
+        raise ValueError(
+            "kernel must be smooth between the inducing points, the base "
+            f"{base.factors[axis]} next to its ends, or tolerance larger: a mesh on {ends} does "
+            f"not resolve both to {tolerance:g}"
+        )
+    return found
+
+
+def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
+    """Return the kernel (n, q) between n points and those moved along an axis to q coordinates."""
+    if points.shape[-1] == 1:
+        return kernel_matrix(kernel, points, t.unsqueeze(-1))
+    moved = points.unsqueeze(1).repeat(1, len(t), 1)
+    moved[..., axis] = t
+    found = kernel_matrix(kernel, points, moved.flatten(0, 1))
+    return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
+
+
+def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
+    """Return sqrt(k(t, t)) along an axis through the mean point."""
+    moved = points.mean(0).repeat(len(t), 1)
+    moved[:, axis] = t
+    return kernel_matrix(kernel, moved, moved).diagonal().clamp_min(0).sqrt()
+
+
+def _refined(
+    axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]
+) -> tuple[ChebyshevMesh, float]:
+    """Refine until no error exceeds its bound, or rounding stops it; return the worst, too."""
+    best, wasted, worst = _ROUGH, 0, _ROUGH
+    for _ in range(_MOST_STEPS):
+        found = excess(axis)
+        worst = float(found.amax())
+        if worst <= 1 or wasted == _PATIENCE:
+            break
+        if worst <= best / 2:
+            best, wasted = worst, 0
+        elif best < _ROUGH:
+            wasted += 1
+        axis = axis.refined(found > 1)
+    return axis, worst
+
+
+def _thinned(axis: ChebyshevMesh, columns: Columns, share: float) -> ChebyshevMesh:
+    """Return the cheapest mesh of equal subintervals that resolves columns; itself if unequal.
+
+    Args:
+        axis: A mesh that resolves them better than necessary.
+        columns: Functions of locations (q,), float64, to values (n, q).
+        share: The ratio of their error to its bound, above 0.
+    """
+    widths, first, last = axis.breaks.diff(), axis.breaks[0], axis.breaks[-1]
+    if widths.amax() - widths.amin() > _ALIKE * widths.sum():
+        return axis
+    bound = _MARGIN * interpolation_errors(columns, axis).amax() / share
+    best, count = axis, len(widths)
+    for order in range(axis.order, axis.order + _ORDERS):
+        while count > 1:
+            fewer = ChebyshevMesh(
+                torch.linspace(first, last, count, dtype=widths.dtype, device=widths.device), order
+            )
+            if interpolation_errors(columns, fewer).amax() > bound:
+                break
+            count -= 1
+            if _cost(fewer) < _cost(best):
+                best = fewer
+    return best
+
+
+def _cost(axis: ChebyshevMesh) -> int:
+    return axis.size + _EDGES * axis.order

@@ -1,0 +1,865 @@
+r"""Truncated powers $[1 + \epsilon x]_+^k$ of functions known at the nodes of a mesh.
+
+On each subinterval of a `ChebyshevMesh`, mapped to $[-1, 1]$ with Gauss-Legendre nodes $t_j$,
+$\int [1 + \epsilon x(t)]_+^k\,\psi(t)\,dQ(t)$ is computed as a sum $\sum_j W_j \psi(t_j)$. If
+$1 + \epsilon x$ keeps its sign, $W_j$ is the quadrature weight times the power. If it changes sign,
+the subinterval is *cut*: the polynomial through the nodes is integrated over each piece on which it
+is positive, against the Lagrange polynomials. Weights on cut subintervals may be negative, but
+neither $\psi$ nor x is evaluated anywhere but at the nodes, so expectations and their gradients
+remain matrix products.
+
+Nodes are the first axis of all arrays and subintervals the last.
+"""
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy  # loads its parts lazily, which keeps the import of this package short
+import torch
+from numpy.polynomial import chebyshev
+from torch import Tensor
+
+from .deformed import log1p_ratio
+from .quadrature import constant, gauss_legendre, smooth_unit_rule
+from .validation import REFUSAL
+
+__all__ = [
+    "LOG_LARGE",
+    "Pieces",
+    "Power",
+    "chebyshev_sum",
+    "fold_rows",
+    "integrals",
+    "lowered_derivative",
+    "pieces_by_column",
+    "positive_pieces",
+    "power_quantiles",
+    "power_sums",
+    "power_slopes",
+    "power_weights",
+    "sum_nodes",
+    "unfold_rows",
+    "weights_of",
+]
+
+# Exponents whose power is computed by multiplication.
+_SHORT = range(5)
+# Exponents that differ from a whole number below _SMALL by less than this are rounded to it.
+_ROUNDING, _SMALL = 1e-13, 20
+# Replaces log 0, so that its product with 0 is finite; the logarithm of the largest power.
+_LOG_ZERO, LOG_LARGE = -1e6, 80.0
+# From this exponent on a power meets zero so smoothly that subintervals need not be cut.
+_SMOOTH = 12.0
+# The largest number of positive pieces in a subinterval on devices whose values are not read.
+_MOST_PIECES = 3
+# A dip is looked for if the vertex of the parabola through three check points is within so many
+# half distances of them; polynomials are no parabolas, and at 1.2 one dip in forty is missed.
+_REACH = 2.0
+# The outermost of m nodes are 3 / m^2 from the ends, and there a polynomial may rise by several
+# times its range over the nodes.
+_BEYOND = 16
+# The same share of the range where the power is not smooth next to a root outside the subinterval.
+_NEAR = 0.2
+# Steps towards a root.
+_ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
+_BOTH = ("power", "lowered")
+# Units of rounding by which a base density that is constant on each subinterval may vary there.
+_FLAT = 100
+# Steps of the search for quantiles, and those after which most are found.
+_QUANTILE_STEPS, _FIRST_STEPS = {torch.float32: 14, torch.float64: 24}, 4
+
+
+class Power(NamedTuple):
+    r"""$[1 + \epsilon x]_+^k$ with $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$.
+
+    Attributes:
+        eps: alpha - 1 >= 0, a number, or positive numbers that broadcast against x.
+        ratio: 1, or beta for a beta-escort.
+        order: How many times the power has been differentiated.
+    """
+
+    eps: Tensor | float
+    ratio: float = 1.0
+    order: int = 0
+
+    @property
+    def is_exponential(self) -> bool:
+        """Whether eps is the number 0."""
+        return not isinstance(self.eps, Tensor) and self.eps == 0
+
+    @property
+    def exponent(self) -> Tensor | float:
+        """k, a number or a tensor of the shape of eps."""
+        if self.is_exponential:
+            return math.inf
+        k = self.ratio / self.eps - self.order
+        if isinstance(k, Tensor) or not abs(k) < _SMALL:
+            return k
+        # 1 / (4/3 - 1) is 3.000000000000001 in floating point, but 3 has a shorter rule.
+        whole = float(round(k))
+        return whole if abs(k - whole) < _ROUNDING else k
+
+    @property
+    def is_jump(self) -> Tensor | bool:
+        """Whether the power is 0 or 1."""
+        return self.exponent == 0
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the power is computed by multiplication, without a logarithm."""
+        return not isinstance(self.exponent, Tensor) and self.exponent in (-1, *_SHORT)
+
+    @property
+    def factor(self) -> Tensor | float:
+        """The derivative in x, divided by the power whose exponent is less by one."""
+        factor = self.ratio - self.order * self.eps
+        if isinstance(factor, Tensor):
+            return torch.where(factor == 0, self.eps, factor)
+        return self.eps if self.is_jump else factor
+
+    @property
+    def factor_of_log(self) -> Tensor | float:
+        r"""$k\epsilon$, which has a limit as eps tends to 0."""
+        return self.ratio - self.order * self.eps
+
+    def lowered(self) -> "Power":
+        """Return the power with its exponent less by one."""
+        return self._replace(order=self.order + 1)
+
+    def take(self, columns: Tensor) -> "Power":
+        """Return the power for some columns, if eps is a tensor with one value for each."""
+        if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
+            return self
+        return self._replace(eps=self.eps[columns])
+
+    def inside(self, x: Tensor) -> Tensor:
+        r"""Return $1 + \epsilon x$."""
+        if isinstance(self.eps, Tensor):
+            return 1 + self.eps * x
+        return torch.add(x.new_ones(()), x, alpha=self.eps)
+
+    # torch.where is not vectorised on the CPU; signs and clamping replace it.
+
+    def at(self, x: Tensor) -> Tensor:
+        """Return the power at x, accurate for small eps; 0^k is 0 for any k."""
+        if self.is_exponential:
+            # Where the base has no mass, a score may be arbitrarily large.
+            most = math.floor(math.log(torch.finfo(x.dtype).max))
+            return torch.exp((self.ratio * x).clamp_max(most))
+        if self.is_product:
+            return _short_power(self.inside(x).clamp_min_(0), int(self.exponent))
+        y = (self.eps * x).clamp_min(-1)
+        log = self.exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
+        return torch.exp(log.clamp_max(LOG_LARGE)) * (1 + y).sign()
+
+    def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the power and the power with its exponent less by one."""
+        if self.is_exponential:
+            power = self.at(x)
+            return power, power
+        base, exponent = self.inside(x).clamp_min_(0), self.exponent
+        if not isinstance(exponent, Tensor) and exponent in _SHORT:
+            return _short_power(base, int(exponent)), _short_power(base, int(exponent) - 1)
+        lowered = self.lowered().at(x)
+        return lowered * base, lowered
+
+    def log_base(self, x: Tensor) -> Tensor:
+        r"""Return $\log(1 + \epsilon x)/\epsilon$ where that exists, 0 elsewhere."""
+        y = self.eps * x
+        inside = y > -1
+        x, y = torch.where(inside, x, 0.0), torch.where(inside, y, 0.0)
+        return x * log1p_ratio(y)
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        r"""Return $\partial_\epsilon$ of `log_base`, accurate as eps tends to 0."""
+        y = self.eps * x
+        small = y.abs() < (3e-2 if x.dtype == torch.float32 else 1e-3)
+        near, far = torch.where(small, y, 0.0), torch.where(small | (y <= -1), 1.0, y)
+        tail = -3 / 4 + near * (4 / 5 + near * (-5 / 6 + near * 6 / 7))
+        series = x.square() * (-1 / 2 + near * (2 / 3 + near * tail))
+        scale = torch.where(small, torch.ones_like(x), self.eps)
+        return torch.where(small, series, (far / (1 + far) - torch.log1p(far)) / scale.square())
+
+    def functions(self, names: tuple[str, ...], x: Tensor) -> list[Tensor]:
+        """Return the named functions at x.
+
+        | name | function, where v is the power and L its `log_base` |
+        |---|---|
+        | power | v |
+        | lowered | the power with its exponent less by one |
+        | slope | derivative of v in eps, at order 0 |
+        | log | v L |
+        | log_lowered | derivative of v L in x |
+        | log_slope | derivative of v L in eps, at order 0 |
+        """
+        if names == _BOTH:
+            return [*self.pair(x)]
+        return [self._function(name, x) for name in names]
+
+    def _function(self, name: str, x: Tensor) -> Tensor:
+        if name == "power":
+            return self.at(x)
+        if name == "lowered":
+            return self.lowered().at(x)
+        if name == "log":
+            return self.at(x) * self.log_base(x)
+        if name == "log_lowered":
+            return self.lowered().at(x) * (1 + self.factor_of_log * self.log_base(x))
+        slope = self.log_slope(x)
+        if name == "slope":
+            return self.at(x) * self.ratio * slope
+        return self.at(x) * slope * (1 + self.ratio * self.log_base(x))
+
+
+def _short_power(u: Tensor, exponent: int) -> Tensor:
+    """Return u^k for u >= 0, 0 at u = 0; exponent -1 is the derivative of a jump off the jump."""
+    if exponent < 0:
+        return torch.zeros_like(u)
+    if exponent == 0:
+        return u.sign()
+    if exponent > 2:
+        return _short_power(u, 2) * _short_power(u, exponent - 2)
+    return u if exponent == 1 else u.square()
+
+
+# Chebyshev polynomials on the reference element [-1, 1]
+
+
+class _Element(NamedTuple):
+    """Constants of the reference element with m Gauss-Legendre nodes.
+
+    Attributes:
+        weights: Gauss-Legendre weights (m,).
+        coefficients: From nodal values to Chebyshev coefficients (m, m).
+        points: Check points (C,), Chebyshev extrema with both ends.
+        checks: From nodal values to values at the check points (C, m).
+        bends: From nodal values to the greatest depth of a dip below each inner check point, up to
+            a sign (C - 2, m).
+        series: From nodal values to the coefficients of the polynomial and of its first and second
+            derivative (3 m, m).
+    """
+
+    weights: Tensor
+    coefficients: Tensor
+    points: Tensor
+    checks: Tensor
+    bends: Tensor
+    series: Tensor
+
+
+@cache
+def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
+    nodes, weights = scipy.special.roots_legendre(order)
+    count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
+    points = -np.cos(np.pi * np.arange(count) / (count - 1))
+    coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+    checks = chebyshev.chebvander(points, order - 1) @ coefficients
+    bends = (checks[:-2] + checks[2:] - 2 * checks[1:-1]) * _REACH**2 / 8
+    derivative = np.zeros((order, order))
+    for k in range(1, order):
+        slope = chebyshev.chebder(np.eye(order)[k])
+        derivative[: len(slope), k] = slope
+    first = derivative @ coefficients
+    series = np.concatenate([coefficients, first, derivative @ first])
+    parts = (weights, coefficients, points, checks, bends, series)
+    return _Element(*(constant(x, dtype, device) for x in parts))
+
+
+def _element_like(x: Tensor) -> _Element:
+    return _element(len(x), x.dtype, x.device)
+
+
+def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Evaluate Chebyshev series with coefficients (m, n) at x (..., n) by Clenshaw's recurrence."""
+    twice = 2 * x
+    above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
+    for c in reversed(coefficients[1:-1].unbind()):
+        above, current = current, torch.addcmul(c - above, twice, current)
+    if len(coefficients) == 1:
+        return current
+    return torch.addcmul(coefficients[0] - above, x, current)
+
+
+def _chebyshev_polynomials(y: Tensor, count: int) -> list[Tensor]:
+    """Return the first Chebyshev polynomials at y."""
+    twice, basis = 2 * y, [torch.ones_like(y), y]
+    while len(basis) < count:
+        basis.append(torch.addcmul(-basis[-2], twice, basis[-1]))
+    return basis[:count]
+
+
+# Roots, and the pieces between them
+
+
+class Pieces(NamedTuple):
+    """Pieces of subintervals on which polynomials are positive, ordered by column and location.
+
+    Attributes:
+        column: The polynomial (K,).
+        lower: Lower ends (K,), from -1 to 1.
+        upper: Upper ends (K,).
+    """
+
+    column: Tensor
+    lower: Tensor
+    upper: Tensor
+
+
+def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
+    """Find where the polynomials with nodal values u (m, n) are positive.
+
+    A root is bracketed by two check points with values of unlike sign, or by a check point and the
+    vertex of a dip across zero next to it. On a GPU, whose values are not read, every polynomial
+    has three pieces, of which some are empty, and further ones are missed. Rough roots are found by
+    half as many steps: an error of theirs is squared in the integral of the polynomial.
+    """
+    element = _element_like(u)
+    series = element.series @ u
+    points, values = _check_points(u, series, element)
+    signs = torch.zeros(len(values) + 2, u.shape[1], dtype=torch.bool, device=u.device)
+    torch.gt(values, 0, out=signs[1:-1])
+    # Pieces begin where the sign rises and end where it falls, one for one.
+    column, first = _places(signs[1:] & ~signs[:-1])
+    other, last = _places(signs[:-1] & ~signs[1:])
+    columns = torch.cat([column, other])
+    steps = _ROOT_STEPS.get(u.dtype, 4) // (2 if rough else 1)
+    roots = _roots(torch.cat([first, last]), columns, points, values, series, steps)
+    lower, upper = roots.chunk(2)
+    return Pieces(column, lower, torch.maximum(lower, upper))
+
+
+def _places(marks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return columns and rows (K,) of the marks (C, n), by column."""
+    if not marks.is_cuda:
+        column, row = marks.T.contiguous().nonzero(as_tuple=True)
+        return column, row
+    count, n = marks.shape
+    falling = torch.arange(count, 0, -1, device=marks.device).unsqueeze(-1)
+    row = count - (marks * falling).topk(_MOST_PIECES, 0).values.T
+    column = torch.arange(n, device=marks.device).repeat_interleave(_MOST_PIECES)
+    return column, row.clamp_max(count - 1).flatten()
+
+
+def _check_points(u: Tensor, series: Tensor, element: _Element) -> tuple[Tensor, Tensor]:
+    """Return check points and values (C, n), some moved to the vertex of a dip across zero."""
+    values = element.checks @ u
+    deep = (element.bends @ u).abs_() > values[1:-1].abs()
+    if u.is_cuda:
+        row = deep.byte().argmax(0)
+        column = torch.arange(u.shape[1], device=u.device)
+    else:
+        row, column = deep.nonzero(as_tuple=True)
+        near = _may_dip(values, row, column)
+        row, column = row[near], column[near]
+    points = element.points.unsqueeze(-1).expand_as(values)
+    if not len(row):
+        return points, values
+    points = points.clone()
+    x, height = _vertex(values, series[:, column], row, column)
+    crosses = (x > element.points[row]) & (x < element.points[row + 2])
+    crosses &= (height > 0) != (values[row + 1, column] > 0)
+    crosses &= _may_dip(values, row, column)
+    place = row + 1, column
+    points[place] = torch.where(crosses, x, points[place])
+    values[place] = torch.where(crosses, height, values[place])
+    return points, values
+
+
+def _may_dip(values: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return whether parabolas through three values of one sign may cross zero between them."""
+    left, mid, right = (values[row + k, column] for k in range(3))
+    bend, tilt = left + right - 2 * mid, left - right
+    near = (mid * bend > 0) & (tilt.abs() <= _REACH * bend.abs())
+    near &= mid.abs() <= _REACH**2 / 8 * bend.abs()
+    return near & ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
+
+
+def _vertex(values: Tensor, series: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+    """Find vertices of polynomials, and values there, by Newton's method from a parabola's."""
+    left, mid, right = (values[row + k, column] for k in range(3))
+    turn = (1 + row + (left - right) / (2 * (left + right - 2 * mid))).nan_to_num(0.0)
+    x = -torch.cos(math.pi / (len(values) - 1) * turn)
+    parts = series.unflatten(0, (3, -1)).transpose(0, 1)
+    for _ in range(3):
+        value, rate, curve = chebyshev_sum(parts, x.expand(3, -1))
+        step = (x - (rate / curve).nan_to_num(0.0)).clamp(-1, 1) - x
+        x, value = x + step, value + step * (rate + step * curve / 2)
+    return x, value
+
+
+def _roots(
+    row: Tensor, column: Tensor, points: Tensor, values: Tensor, series: Tensor, steps: int
+) -> Tensor:
+    """Find roots (K,) before the check points of some rows and columns.
+
+    Row 0 stands for the lower end, and one row more than there are check points for the upper. The
+    first guess is a secant's; each step goes to the root of a parabola, which also serves where two
+    roots nearly coincide.
+    """
+    before, after = (row - 1).clamp_min(0), row.clamp_max(len(points) - 1)
+    low, high = points[before, column], points[after, column]
+    first, last = values[before, column], values[after, column]
+    apart = first != last
+    share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
+    x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
+    rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
+    parts = series.index_select(1, column).unflatten(0, (3, -1)).transpose(0, 1)
+    for _ in range(steps):
+        value, rate, curve = chebyshev_sum(parts, x.expand(3, -1))
+        left = (value <= 0) == rising
+        low, high = torch.where(left, x, low), torch.where(left, high, x)
+        rest = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
+        step = x - 2 * value / (rate + torch.copysign(rest, rate))
+        # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
+        inside = ((step >= low) & (step <= high)) | ((step - x).abs() <= least)
+        x = torch.where(inside, step, (low + high) / 2)
+    x = torch.where(row == 0, -1.0, torch.where(row == len(points), 1.0, x))
+    return x.clamp(-1, 1)
+
+
+# Integrals over cut subintervals
+
+
+def power_weights(
+    x: Tensor,
+    measure: Tensor,
+    power: Power,
+    names: tuple[str, ...],
+    upper: Tensor | None = None,
+) -> list[Tensor]:
+    """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
+
+    Args:
+        x: Values at the nodes of subintervals (m, *columns).
+        measure: Quadrature weights times a base density, which broadcast against x.
+        power: The power, its eps a number or broadcasting against the columns.
+        names: Functions that `Power.functions` knows.
+        upper: Upper limits of the integrals (*columns), from -1 to 1; default 1.
+    """
+    x = x.contiguous()
+    found = [v * measure for v in power.functions(names, x)]
+    if power.is_exponential or not isinstance(power.eps, Tensor) and power.exponent > _SMOOTH:
+        if upper is None:
+            return found
+    if isinstance(power.eps, Tensor):
+        power = power._replace(eps=power.eps.expand(x.shape[1:]).reshape(-1))
+    columns = x.reshape(len(x), -1)
+    column, lower, end = _cut_pieces(columns, power, _is_polynomial(power, names), upper)
+    if not len(column):
+        return found
+    values = columns.index_select(1, column)
+    weights = _piece_weights(values, lower, end, power.take(column), names)
+    scale = measure.flatten(1) / _element_like(x).weights.unsqueeze(-1)
+    scale = scale.index_select(1, column // (columns.shape[1] // scale.shape[1]))
+    for whole, part in zip(found, weights, strict=True):
+        whole = whole.view_as(columns).index_fill_(1, column, 0.0)
+        whole.index_add_(1, column, part.mul_(scale))
+    return found
+
+
+def power_sums(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor]:
+    r"""Integrate $[1 + \epsilon x]_+^k$ and $[1 + \epsilon x]_+^{k-1}$: (R,) each.
+
+    The sums over nodes of `power_weights`, for less.
+
+    Args:
+        x: Values at the nodes of subintervals (m, G, R).
+        measure: Quadrature weights times a base density (m, G, 1).
+        power: The power, its eps a number or (R,).
+    """
+    sums = [v.mul_(measure).sum(0).flatten() for v in power.pair(x)]
+    columns, rows = x.reshape(len(x), -1), x.shape[-1]
+    if isinstance(power.eps, Tensor):
+        power = power._replace(eps=power.eps.repeat(x.shape[1]))
+    polynomial = _is_polynomial(power, _BOTH)
+    column, lower, upper = _cut_pieces(columns, power, polynomial, rough=polynomial)
+    element, scale = _element_like(x), measure.squeeze(-1)
+    base = element.coefficients @ (scale / element.weights.unsqueeze(-1))
+    varying = base[1:].abs().sum(0) > _FLAT * torch.finfo(x.dtype).eps * base[0].abs()
+    flat = not x.is_cuda and not bool(varying.any())
+    nodes, weights = _unit_rule(len(x), x, power.take(column), _BOTH, 0 if flat else 1)
+    y = torch.addcmul(lower, upper - lower, nodes.unsqueeze(-1))
+    share = weights.unsqueeze(-1) * (upper - lower)
+    cell = column // rows
+    share *= base[0, cell] if flat else chebyshev_sum(base.index_select(1, cell), y)
+    values = chebyshev_sum(element.coefficients @ columns.index_select(1, column), y)
+    for whole, v in zip(sums, power.take(column).pair(values), strict=True):
+        whole.index_fill_(0, column, 0.0).index_add_(0, column, (v * share).sum(0))
+    mass, rate = (whole.view(-1, rows).sum(0) for whole in sums)
+    return mass, rate
+
+
+def _cut_pieces(
+    x: Tensor, power: Power, polynomial: bool, upper: Tensor | None = None, rough: bool = False
+) -> Pieces:
+    """Find the positive pieces of cut subintervals; of all subintervals on a GPU or with limits.
+
+    Args:
+        x: Nodal values (m, n).
+        power: Its eps a number or (n,).
+        polynomial: Whether the quadrature weights are exact where there is no root.
+        upper: Upper limits (n,), or None for 1.
+        rough: As in `positive_pieces`.
+    """
+    if upper is not None:
+        pieces = positive_pieces(power.inside(x))
+        limit = upper.reshape(-1)[pieces.column]
+        return Pieces(pieces.column, *(torch.minimum(end, limit) for end in pieces[1:]))
+    if x.is_cuda:
+        return positive_pieces(power.inside(x), rough)
+    candidates = _near_root(x, -1 / power.eps, None if polynomial else _NEAR)
+    pieces = positive_pieces(power.take(candidates).inside(x.index_select(1, candidates)), rough)
+    if polynomial:
+        cut = (pieces.lower > -1) | (pieces.upper < 1)
+        pieces = Pieces(*(part[cut] for part in pieces))
+    return pieces._replace(column=candidates[pieces.column])
+
+
+def _near_root(x: Tensor, root: Tensor | float, slack: float | None) -> Tensor:
+    """Return the columns (k,) of x (m, n) whose range, widened by a share of it, has the root."""
+    slack = _BEYOND / len(x) ** 2 if slack is None else slack
+    low, high = x.amin(0), x.amax(0)
+    away = (high - low) * slack
+    return ((low < root + away) & (high > root - away)).nonzero().squeeze(-1)
+
+
+def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
+    """Whether functions of a positive polynomial are polynomials."""
+    k = power.exponent
+    whole = not isinstance(k, Tensor) and k in range(int(_SMOOTH) + 1)
+    return whole and {"power", "lowered"}.issuperset(names)
+
+
+def _piece_weights(
+    x: Tensor, lower: Tensor, upper: Tensor, power: Power, names: tuple[str, ...]
+) -> list[Tensor]:
+    """Integrate functions of polynomials x (m, K) times the Lagrange polynomials over pieces (K,).
+
+    The functions are integrated against Chebyshev polynomials by a rule on each piece.
+    """
+    element, order, width = _element_like(x), len(x), upper - lower
+    nodes, weights = _unit_rule(order, x, power, names)
+    y = torch.addcmul(lower, width, nodes.unsqueeze(-1))
+    basis = _chebyshev_polynomials(y, order)
+    coefficients = element.coefficients @ x
+    values = coefficients[0] * basis[0]
+    for c, b in zip(coefficients[1:], basis[1:], strict=True):
+        values.addcmul_(c, b)
+    share = weights.unsqueeze(-1) * width
+    moments = [
+        torch.stack([(height * b).sum(0) for b in basis])
+        for height in (share * v for v in power.functions(names, values))
+    ]
+    if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
+        place = names.index("lowered")
+        jumps = _at_edges(x, element, lower, upper)
+        moments[place] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[place])
+    return [element.coefficients.T @ part for part in moments]
+
+
+def _at_edges(x: Tensor, element: _Element, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return Chebyshev polynomials at roots over |u'|, the integral of the derivative of a jump."""
+    order = len(x)
+    slope = (element.series @ x)[order : 2 * order]
+    total = torch.zeros_like(x)
+    for end in (lower, upper):
+        proper = (upper > lower) & (end.abs() < 1)
+        rate = chebyshev_sum(slope, end).abs()
+        share = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
+        total += torch.stack(_chebyshev_polynomials(end, order)) * share
+    return total
+
+
+def _unit_rule(
+    order: int, like: Tensor, power: Power, names: tuple[str, ...], factors: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights (q,) on [0, 1]: Gauss for powers of polynomials, else graded.
+
+    Args:
+        order: Number of coefficients of a polynomial.
+        like: A tensor of the same dtype and device.
+        power: The power.
+        names: The functions.
+        factors: The number of further polynomials in the integrand.
+    """
+    if power.is_exponential:
+        count = 2 * order
+    elif _is_polynomial(power, names):
+        count = (int(power.exponent) + factors) * (order - 1) // 2 + 1
+    else:
+        return smooth_unit_rule(3 * order, like)
+    nodes, weights = gauss_legendre(count, like)
+    return (nodes + 1) / 2, weights / 2
+
+
+# Quantiles
+
+
+def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
+    """Return lower and upper ends (P, n) of the pieces of n columns, both 1 where there is none."""
+    column, lower, upper = pieces
+    if column.is_cuda:
+        return lower.reshape(n, -1).T, upper.reshape(n, -1).T
+    rank = torch.arange(len(column)) - torch.searchsorted(column, column)
+    most = int(rank.amax()) + 1 if len(rank) else 1
+    ends = (end.new_ones(most, n).index_put((rank, column), end) for end in (lower, upper))
+    first, last = ends
+    return first, last
+
+
+def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> Tensor:
+    """Find where a power times a base density, integrated from -1, reaches a mass.
+
+    Args:
+        x: Nodal values (m, n).
+        density: Base density at the nodes (m, n).
+        power: The power, its eps a number or (n,).
+        mass: The masses (n,).
+
+    Returns:
+        Locations (n,) in the positive pieces.
+    """
+    coefficients = _element_like(x).coefficients
+    low, high = pieces_by_column(positive_pieces(power.inside(x)), x.shape[1])
+    x, density = coefficients @ x, coefficients @ density
+    below = _areas(x, density, power, low, high).clamp_min(0).cumsum(0)
+    piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
+    before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
+    first, last = (end.gather(0, piece).squeeze(0) for end in (low, high))
+    due, total = (part.squeeze(0) for part in (mass - before, below.gather(0, piece) - before))
+    share = (due / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    y, low, high = first + (last - first) * share, first, last
+    least, rows = 8 * torch.finfo(y.dtype).eps, None
+    found = y
+    for count in range(_QUANTILE_STEPS.get(y.dtype, 24)):
+        area = _areas(x, density, power, first, y.unsqueeze(0)).squeeze(0)
+        step = y + (due - area) / (power.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y))
+        low, high = torch.where(step >= y, y, low), torch.where(step <= y, y, high)
+        moved = (step - y).abs() > least
+        # Rounding may put a quantile just outside its bracket.
+        inside = ((step >= low) & (step <= high)) | ~moved
+        y = torch.where(inside, step, (low + high) / 2)
+        found = y if rows is None else found.index_copy(0, rows, y)
+        if count == _FIRST_STEPS and not y.is_cuda:
+            # The few quantiles that are left are mostly close to an edge.
+            left = moved.nonzero().squeeze(-1)
+            x, density = x.index_select(1, left), density.index_select(1, left)
+            first, due, low, high, y = (part[left] for part in (first, due, low, high, y))
+            rows, power = left, power.take(left)
+    return found
+
+
+def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
+    """Integrate a power times a base density, given by coefficients, from lower to upper (P, n)."""
+    exponent = power.exponent
+    if not power.is_exponential and (isinstance(exponent, Tensor) or exponent not in _SHORT):
+        nodes, weights = smooth_unit_rule(2 * len(x), x)
+    else:
+        nodes, weights = gauss_legendre(2 * len(x), x)
+        nodes, weights = (nodes + 1) / 2, weights / 2
+    width = upper - lower
+    y = lower + width * nodes.reshape(-1, 1, 1)
+    height = power.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y)
+    return (weights.reshape(-1, 1, 1) * height).sum(0) * width
+
+
+def weights_of(
+    x: Tensor, measure: Tensor, power: Power, names: str, upper: Tensor | None = None
+) -> list[Tensor]:
+    """Compute `power_weights` of names in one string, as one operator in a compiled graph."""
+    eps = power.eps if isinstance(power.eps, Tensor) else None
+    number = 0.0 if isinstance(power.eps, Tensor) else float(power.eps)
+    function = _weights_op if torch.compiler.is_compiling() else _weights
+    found: list[Tensor] = function(x, measure, eps, upper, number, power.ratio, power.order, names)
+    return found
+
+
+def _weights(
+    x: Tensor,
+    measure: Tensor,
+    eps: Tensor | None,
+    upper: Tensor | None,
+    number: float,
+    ratio: float,
+    order: int,
+    names: str,
+) -> list[Tensor]:
+    power = Power(number if eps is None else eps, ratio, order)
+    return power_weights(x, measure, power, tuple(names.split()), upper)
+
+
+# A custom operator, since which subintervals are cut depends on the data.
+@torch.library.custom_op("sparsefam::power_weights", mutates_args=())
+def _weights_op(
+    x: Tensor,
+    measure: Tensor,
+    eps: Tensor | None,
+    upper: Tensor | None,
+    number: float,
+    ratio: float,
+    order: int,
+    names: str,
+) -> list[Tensor]:
+    return [w.contiguous() for w in _weights(x, measure, eps, upper, number, ratio, order, names)]
+
+
+@_weights_op.register_fake
+def _(
+    x: Tensor,
+    measure: Tensor,
+    eps: Tensor | None,
+    upper: Tensor | None,
+    number: float,
+    ratio: float,
+    order: int,
+    names: str,
+) -> list[Tensor]:
+    return [torch.empty_like(x).contiguous() for _ in names.split()]
+
+
+# Differentiable weights
+
+# The function whose weights are the derivative in x, up to the power's factor, and that whose
+# weights are the derivative in eps.
+_BY_X = {"power": "lowered", "log": "log_lowered"}
+_BY_EPS = {"power": "slope", "log": "log_slope"}
+
+
+def integrals(
+    x: Tensor, measure: Tensor, power: Power, names: str, upper: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Compute differentiable weights (m, *columns) of functions of 1 + eps x.
+
+    Weights of "power" are differentiable in x as often as that makes sense if eps is a number, and
+    once in x and a tensor eps; those of "log" once. At order 0 only is there a derivative in eps.
+
+    Args:
+        x: Values at the nodes of subintervals (m, *columns), the last axis for the rows of a batch.
+        measure: Quadrature weights times a base density, which broadcast against x.
+        power: The power, its eps a number or (R,), which broadcasts against the columns.
+        names: "power", "power lowered", "log" or another of `Power.functions`.
+        upper: Upper limits (*columns), without a derivative.
+    """
+    arguments = power.eps, upper, power.ratio, power.order, names
+    found: tuple[Tensor, ...] = _Weights.apply(x, measure, *arguments)
+    return found
+
+
+def sum_nodes(w: Tensor) -> Tensor:
+    """Sum weights (m, G, R) over all nodes (R,)."""
+    return w.flatten(0, -2).sum(0)
+
+
+class _Weights(torch.autograd.Function):
+    """Weights of functions of 1 + eps x."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        measure: Tensor,
+        eps: Tensor | float,
+        upper: Tensor | None,
+        ratio: float,
+        order: int,
+        names: str,
+    ) -> tuple[Tensor, ...]:
+        return tuple(weights_of(x, measure, Power(eps, ratio, order), names, upper))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, measure, eps, upper, ctx.ratio, ctx.order, ctx.names = inputs
+        ctx.set_materialize_grads(False)
+        ctx.number = None if isinstance(eps, Tensor) else eps
+        lowered = output[1] if ctx.names == "power lowered" else None
+        ctx.save_for_backward(x, measure, upper, lowered, None if ctx.number == eps else eps)
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
+        return unfold_rows(
+            _Weights.apply(*fold_rows(info.batch_size, dims, *inputs)), info.batch_size
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        x, measure, upper, lowered, eps = ctx.saved_tensors
+        power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
+        by_x, by_eps = None, None
+        for name, grad in zip(ctx.names.split(), grads, strict=True):
+            if grad is None:
+                continue
+            if name == "lowered":
+                rate = lowered_derivative(x, measure, power, upper)
+            elif name == "power" and lowered is not None:
+                rate = _scaled(lowered, power)
+            elif name in _BY_X:
+                (rate,) = integrals(x, measure, power, _BY_X[name], upper)
+                rate = _scaled(rate, power) if name == "power" else rate
+            else:
+                raise RuntimeError(REFUSAL)
+            by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
+            if ctx.needs_input_grad[2]:
+                slope = power_slopes(x, measure, power, name, grad, upper)
+                by_eps = slope if by_eps is None else by_eps + slope
+        return by_x, None, by_eps, None, None, None, None
+
+
+def _scaled(lowered: Tensor, power: Power) -> Tensor:
+    return power.factor * lowered if power.order or power.ratio != 1 else lowered
+
+
+def lowered_derivative(
+    x: Tensor, measure: Tensor, power: Power, upper: Tensor | None = None
+) -> Tensor:
+    """Return the derivative in x of the weights of the power with its exponent less by one."""
+    if isinstance(power.eps, Tensor):
+        raise RuntimeError("second derivatives need alpha to be a number, not a tensor")
+    lowered = power.lowered()
+    return lowered.factor * integrals(x, measure, lowered, "power lowered", upper)[1]
+
+
+def power_slopes(
+    x: Tensor,
+    measure: Tensor,
+    power: Power,
+    name: str,
+    grad: Tensor,
+    upper: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient in eps (R,) from that of the weights of a function."""
+    if name not in _BY_EPS or power.order:
+        raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
+    (slopes,) = integrals(x, measure, power, _BY_EPS[name], upper)
+    product = grad * slopes
+    return product.flatten(0, -2).sum(0) if upper is None else product.sum(0)
+
+
+def fold_rows(
+    count: int, dims: tuple[Any, ...], x: Tensor, measure: Tensor, *rest: Any
+) -> list[Any]:
+    """Return arguments with the axis that vmap adds among the rows, the last axis."""
+
+    def lift(value: Tensor, dim: int | None) -> Tensor:
+        if dim is None:
+            value = value.unsqueeze(-2).expand(*value.shape[:-1], count, -1)
+        else:
+            value = value.movedim(dim, -2)
+        return value.flatten(-2)
+
+    # A measure with one column is shared by all rows.
+    if measure.shape[-1] > 1 or dims[1] is not None:
+        measure = lift(measure, dims[1])
+    others = [
+        lift(value, dim) if isinstance(value, Tensor) else value
+        for value, dim in zip(rest, dims[2:], strict=True)
+    ]
+    return [lift(x, dims[0]), measure, *others]
+
+
+def unfold_rows(
+    found: tuple[Tensor, ...], count: int
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Return results with the axis of vmap before their rows, and its place."""
+    parts = tuple(w.unflatten(-1, (count, -1)) for w in found)
+    return parts, tuple(w.dim() - 2 for w in parts)
