@@ -12,7 +12,7 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam.distributions.uniform_on import UniformOn
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.ends import Outermost
+from sparsefam.estimators.sparse_density import Extremes
 
 GIVEN: dict[str, Any] = {"bandwidth": 0.15, "penalty": 1e-4, "inducing_points": 20}
 
@@ -71,22 +71,24 @@ def test_nothing_is_cut_of_a_density_that_is_positive_everywhere() -> None:
 def test_parts_of_the_data_have_the_outermost_of_all() -> None:
     x, ones = torch.from_numpy(two_uniforms(200)).unsqueeze(-1), torch.ones(200)
     base = [Uniform(-0.25, 1.25)]
-    parts = Outermost.of(x[:90], ones[:90], base) | Outermost.of(x[90:], ones[90:], base)
+    parts = Extremes.merged(
+        [Extremes.of(x[:90], ones[:90], base[0]), Extremes.of(x[90:], ones[90:], base[0])]
+    )
     lower, upper = torch.tensor([0.0, 0.31, 0.6]), torch.tensor([0.2, 0.59, 2.0])
     found, weight = parts.within(lower, upper)
     assert weight.tolist() == [1, 0, 1]
     for (first, last), low, high in zip(found, lower, upper, strict=True):
         due = x[(x >= low) & (x <= high)]
         assert (first, last) == ((due.min(), due.max()) if len(due) else (torch.inf, -torch.inf))
-    unseen, weight = Outermost.of(x, (x[:, 0] < 0.5).double(), base).within(lower, upper)
+    unseen, weight = Extremes.of(x, (x[:, 0] < 0.5).double(), base[0]).within(lower, upper)
     assert unseen[2].tolist() == [torch.inf, -torch.inf] and weight[2] == 0
 
 
 def test_ties_of_parts_are_those_of_all() -> None:
     x = torch.tensor([0.2, 0.5, 0.2, 0.2, 0.5, 0.3], dtype=torch.float64).unsqueeze(-1)
     weight, base = torch.tensor([1.0, 2.0, 3.0, 0.0, 5.0, 7.0]).double(), [Uniform(0.0, 1.0)]
-    parts = [Outermost.of(x[some], weight[some], base) for some in (slice(0, 2), slice(2, 6))]
-    for both in (parts[0] | parts[1], Outermost.of(x, weight, base)):
+    parts = [Extremes.of(x[some], weight[some], base[0]) for some in (slice(0, 2), slice(2, 6))]
+    for both in (Extremes.merged(parts), Extremes.of(x, weight, base[0])):
         at, largest = both.within(torch.tensor([0.0, 0.1]), torch.tensor([1.0, 0.25]))
         assert at.tolist() == [[0.2, 0.5], [0.2, 0.2]]
         assert largest.tolist() == [7, 4]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from sparsefam.estimators import SparseDensity, newton, selection
+from sparsefam.estimators import SparseDensity, newton
 
 _NARROWER = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09, .*bandwidth 0\.03"
 
@@ -59,7 +59,7 @@ def test_later_data_may_be_narrower() -> None:
 
 
 def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "_MOST_REFINED", 1)
+    monkeypatch.setattr(newton, "_MOST_REFINED", 1)
     with pytest.raises(ValueError, match=_NARROWER):
         SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
 
@@ -81,7 +81,7 @@ def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
 def test_ties_by_rounding_are_an_error(alpha: float) -> None:
     """A range of few roundings has no room for nodes: halving panels never ended."""
     for size in (1e15, -1e15):
-        with pytest.raises(ValueError, match="X must have columns whose range is more than"):
+        with pytest.raises(ValueError, match="X must have columns whose range exceeds rounding"):
             SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + size)
     far = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + 1e9)
     near = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None])

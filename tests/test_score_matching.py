@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Normal, Uniform
 
 from sparsefam.estimators import ScoreMatchingKernelExp
-from sparsefam.estimators.derivatives import kernel_derivatives
-from sparsefam.estimators.design import Gaussian
+from sparsefam.estimators.score_matching import _kernel_derivatives
+from sparsefam.estimators.sparse_density import Gaussian
 
 FIXED: dict[str, Any] = {"bandwidth": 1.5, "penalty": 1e-3, "inducing_points": 20}
 
@@ -21,7 +21,7 @@ FIXED: dict[str, Any] = {"bandwidth": 1.5, "penalty": 1e-3, "inducing_points": 2
 def test_derivatives_of_a_kernel() -> None:
     width = torch.tensor([0.5, 2.0], dtype=torch.float64)
     x, points = torch.randn(7, 2).double(), torch.randn(3, 2).double()
-    first, second = kernel_derivatives(Gaussian(width), points, x)
+    first, second = _kernel_derivatives(Gaussian(width), points, x)
     k = Gaussian(width)(x, points)
     u = (x.T.unsqueeze(-1) - points.T.unsqueeze(1)) / width.reshape(2, 1, 1).square()
     torch.testing.assert_close(first, -u * k)
