@@ -138,14 +138,14 @@ def test_what_a_narrow_kernel_adds_more_counts_twice(
         return model_selection.Choice(none, fit, 1.0)
 
     kernels: dict[Any, model_selection.Choice] = {"wide": fitted(0, 0.2), "narrow": fitted(loss, added)}
-    found = selection.best_kernel(list(kernels), kernels.__getitem__)
+    found = model_selection.best_kernel(list(kernels), kernels.__getitem__)
     assert found is kernels[chosen]
 
 
 def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(5).random((300, 1))
     found = SparseDensity(inducing_points=40).fit(x)
-    monkeypatch.setattr(selection, "_DOUBT", 1)
+    monkeypatch.setattr(model_selection, "_BIAS_FACTOR", 1)
     narrow = SparseDensity(inducing_points=40).fit(x)
     assert found.bandwidth_ > narrow.bandwidth_ and found.criterion_ > narrow.criterion_
 

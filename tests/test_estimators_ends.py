@@ -69,7 +69,7 @@ def test_nothing_is_cut_of_a_density_that_is_positive_everywhere() -> None:
 
 
 def test_parts_of_the_data_have_the_outermost_of_all() -> None:
-    x, ones = torch.from_numpy(two_uniforms(200)).unsqueeze(-1), torch.ones(200)
+    x, ones = torch.from_numpy(two_uniforms(200)).unsqueeze(-1), torch.ones(200).double()
     base = [Uniform(-0.25, 1.25)]
     parts = Extremes.merged(
         [Extremes.of(x[:90], ones[:90], base[0]), Extremes.of(x[90:], ones[90:], base[0])]
@@ -80,7 +80,8 @@ def test_parts_of_the_data_have_the_outermost_of_all() -> None:
     for (first, last), low, high in zip(found, lower, upper, strict=True):
         due = x[(x >= low) & (x <= high)]
         assert (first, last) == ((due.min(), due.max()) if len(due) else (torch.inf, -torch.inf))
-    unseen, weight = Extremes.of(x, (x[:, 0] < 0.5).double(), base[0]).within(lower, upper)
+    seen = x[:, 0] < 0.5
+    unseen, weight = Extremes.of(x[seen], ones[seen], base[0]).within(lower, upper)
     assert unseen[2].tolist() == [torch.inf, -torch.inf] and weight[2] == 0
 
 

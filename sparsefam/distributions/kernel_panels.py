@@ -30,6 +30,8 @@ _LEAST_NODES = {1: 1, 2: 128, 3: 32}
 _OVERLAP = 48.0
 # At how many nodes a base is compared, and by what part of the largest value kernels may differ.
 _LOOKED_AT, _SAME = 16, 1e-6
+# Points whose kernels along an axis are evaluated together.
+_BLOCK = 8
 # For a basis: what tells whether it has changed, and panels for it.
 _Finer = WeakKeyDictionary[Basis, tuple[list[tuple[int, int]], "KernelPanels"]]
 
@@ -279,8 +281,13 @@ def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
         return kernel_matrix(kernel, points, t.unsqueeze(-1))
     moved = points.unsqueeze(1).repeat(1, len(t), 1)
     moved[..., axis] = t
-    found = kernel_matrix(kernel, points, moved.flatten(0, 1))
-    return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
+    # A few points at a time: only the diagonal of each block is needed.
+    pairs = zip(points.split(_BLOCK), moved.split(_BLOCK), strict=True)
+    blocks = [
+        kernel_matrix(kernel, some, to.flatten(0, 1)).unflatten(-1, to.shape[:2]).diagonal().T
+        for some, to in pairs
+    ]
+    return torch.cat(blocks)
 
 
 def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:

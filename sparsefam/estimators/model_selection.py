@@ -118,8 +118,7 @@ def best_penalty(
 
     for larger in _LARGER_PENALTIES:
         if larger > penalties[0]:
-            problem, fit = problem.resolved_minimum(start, larger, tol, max_iter)
-            start = fit.coefficients
+            start = problem.minimum(start, larger, tol, max_iter).coefficients
     best = _best_of(penalties, attempt, 1)
     exact = best.objective.locating_edges() if objective.alpha < PEAKED else objective
     return refit(best._replace(objective=exact), tol, max_iter)
