@@ -202,7 +202,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         group, dim = self._group(), x.shape[1]
         bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, weight, group)
-        self.base_ = _box(columns) if self.base is None else self.base
+        self.base_: Any = _box(columns) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
         points = inducing_points_of(self.inducing_points, dim)
@@ -228,7 +228,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             choice = choices[int(np.argmin(losses))]
         self._extremes = None
         if self.base is None and dim == 1:
-            self._extremes = Extremes.of(x, weight, self.base_[0], group)
+            self._extremes = Extremes.of(x, weight, _box(columns)[0], group)
         return self._keep(choice)
 
     def partial_fit(

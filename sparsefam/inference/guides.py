@@ -73,7 +73,7 @@ class AutoBetaGaussian(AutoNormal):
             raise TypeError(f"model must be callable, got {model!r}")
         if not isinstance(alpha, Real) or isinstance(alpha, bool) or not alpha > 1:
             raise ValueError(f"alpha must be a number above 1, got {alpha!r}; 1 is AutoNormal")
-        self.alpha = alpha
+        self.alpha: float = alpha
         options = {"init_loc_fn": init_loc_fn, "create_plates": create_plates}
         # The half-width of a density with standard deviation 1.
         half_width = math.sqrt(3 + 2 / (alpha - 1))
