@@ -1,4 +1,4 @@
-"""What estimates are chosen and compared by, how long fits show themselves, three dimensions."""
+"""Model selection: criteria, the quadratic score, the search for settings, and its progress."""
 
 import sys
 from typing import Any
@@ -137,7 +137,10 @@ def test_what_a_narrow_kernel_adds_more_counts_twice(
         fit = newton.Fit(none, loss, loss + added, 0.0, 0, 0.0, none, none)
         return model_selection.Choice(none, fit, 1.0)
 
-    kernels: dict[Any, model_selection.Choice] = {"wide": fitted(0, 0.2), "narrow": fitted(loss, added)}
+    kernels: dict[Any, model_selection.Choice] = {
+        "wide": fitted(0, 0.2),
+        "narrow": fitted(loss, added),
+    }
     found = model_selection.best_kernel(list(kernels), kernels.__getitem__)
     assert found is kernels[chosen]
 
