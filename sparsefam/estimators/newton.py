@@ -304,8 +304,8 @@ class Objective:
         escort, phi = at.escort[on], self.features.on_nodes[on]
         mass = escort.sum()
         center = escort @ phi / mass
-        phi *= escort.sqrt().unsqueeze(-1)
-        hessian = phi.mT @ phi - mass * torch.outer(center, center)
+        # Weights of subintervals with an edge may be negative.
+        hessian = (escort.unsqueeze(-1) * phi).mT @ phi - mass * torch.outer(center, center)
         hessian.diagonal().add_(penalty)
         return torch.linalg.cholesky(hessian), center
 
