@@ -74,6 +74,12 @@ def test_reparameterized_models_are_right(moving) -> None:
         watched()
 
 
+def test_models_are_callable() -> None:
+    for check in (check_model, warn_moving_supports):
+        with pytest.raises(TypeError, match="model must be callable, got None"):
+            check(None)
+
+
 def test_nothing_is_said_of_supports_that_stand_still() -> None:
     assert check_model(unmoved) == []
 

@@ -1,9 +1,10 @@
 """Fenchel-Young losses: against scipy's quadrature, entmax's losses, likelihoods and moments."""
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import entmax
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta
 from torch import Tensor
-from torch.distributions import Beta, Categorical, Distribution, Gamma, kl_divergence
+from torch.distributions import Beta, Categorical, Distribution, kl_divergence
 
 import sparsefam as sf
 from sparsefam.losses import (
@@ -57,100 +58,12 @@ def test_the_loss_of_the_prediction_map_is_zero(name: str, alpha: float) -> None
     torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-13)
 
 
-TARGETS: list[Distribution] = [
-    sf.TruncatedParabola(double(0.25), double(0.75)),
-    sf.Triangular(double(2.0), double(0.5)),
-    sf.Laplace(double(0.0), double(0.5)),
-    Gamma(double(2.0), double(3.0)),
-]
-
-
-def regularizer(density: float, alpha: float) -> float:
-    """What is integrated to Omega."""
-    if density == 0:
-        return 0.0
-    if alpha == 1:
-        return float(density * np.log(density))
-    return float((density**alpha - density) / (alpha * (alpha - 1)))
-
-
-def by_quadrature(score: sf.scores.Score, q: Distribution, p: Distribution, alpha: float) -> float:
-    """Omega*(f) + Omega(q) - E_q[f] from its definition, with Omega*(f) = E_p[f] - Omega(p)."""
-
-    def part(law: Distribution, t: float) -> float:
-        at = torch.tensor(t, dtype=DOUBLE)
-        density = float(law.log_prob(at).exp())
-        return regularizer(density, alpha) - density * float(score(at))
-
-    totals = []
-    for law in (q, p):
-        low, high, kinks = range_of(law)
-        totals.append(quad(lambda t, law=law: part(law, t), low, high, points=kinks, limit=400)[0])
-    return totals[0] - totals[1]
-
-
-def range_of(law: Distribution) -> tuple[float, float, list[float]]:
-    if isinstance(law, Gamma):
-        return 1e-300, 20.0, [0.1, 0.6, 2.0]
-    center = float(law.loc)  # type: ignore[attr-defined]
-    reach = 25.0
-    if isinstance(law, sf.SymmetricDistribution) and not isinstance(law, sf.Laplace | sf.Normal):
-        reach = float(law.scale)
-    return center - reach, center + reach, [0.125 * k for k in range(-15, 20)]
-
-
-@every_alpha
-@pytest.mark.parametrize("kind", ["quadratic", "absolute"])
-def test_densities_against_quadrature(kind: str, alpha: float) -> None:
-    make = sf.scores.Quadratic if kind == "quadratic" else sf.scores.AbsoluteDeviation
-    score = make(double(0.25), double(0.75))
-    p = sf.rpm(score, alpha)
-    for q in TARGETS:
-        due = by_quadrature(score, q, p, alpha)
-        assert fenchel_young(score, q, alpha).item() == pytest.approx(due, rel=1e-8, abs=1e-8)
-        assert due > 0
-
-
-@every_alpha
-def test_the_gradient_is_a_difference_of_moments(alpha: float) -> None:
-    """In f = a t + b t^2 the gradient is the mean of (t, t^2) under p less that of the samples."""
-    a, b = double(0.6, -1.0).requires_grad_(), double(-2.0, -0.25).requires_grad_()
-    score = sf.scores.Quadratic(-a / (2 * b), (-1 / (2 * b)).sqrt())
-    t = double(-3.0, 0.1, 0.4, 5.0).unsqueeze(-1)
-    found = torch.autograd.grad(fenchel_young(score, t, alpha, reduction="sum") / 4, (a, b))
-    spread = variance(alpha) * score.sigma.detach() ** (4 / (alpha + 1))
-    due = (score.loc - t.mean(), score.loc.square() + spread - t.square().mean())
-    for slope, moment in zip(found, due, strict=True):
-        torch.testing.assert_close(slope, moment.detach(), rtol=1e-9, atol=1e-10)
-
-
-def variance(alpha: float) -> float:
-    """Of ((alpha - 1) (R^2 - t^2)/2)^m, m = 1/(alpha - 1), with R such that the mass is 1."""
-    if alpha == 1:
-        return 1.0
-    m = 1 / (alpha - 1)
-    mass = ((alpha - 1) / 2) ** m * math.sqrt(math.pi) * math.gamma(m + 1) / math.gamma(m + 1.5)
-    radius: float = mass ** (-1 / (2 * m + 1))
-    return radius**2 / (2 * m + 3)
-
-
 @every_alpha
 @given(shift=st.floats(-3, 3), stretch=st.floats(0.1, 4))
 def test_no_density_has_a_negative_loss(alpha: float, shift: float, stretch: float) -> None:
     score = sf.scores.Quadratic(double(0.25), double(0.75))
     q = sf.TruncatedParabola(double(shift), double(stretch))
     assert fenchel_young(score, q, alpha).item() >= -1e-12
-
-
-@every_alpha
-@given(st.lists(st.floats(-3, 3), min_size=12, max_size=12))
-def test_the_loss_is_convex_in_the_score(alpha: float, numbers: list[float]) -> None:
-    """Between two rows of finite scores."""
-    first, second = torch.tensor(numbers, dtype=DOUBLE).reshape(2, 6)
-    middle = (first + second) / 2
-    y = torch.tensor(2)
-    values = [fenchel_young(sf.scores.Finite(z), y, alpha) for z in (first, middle, second)]
-    assert values[1] <= (values[0] + values[2]) / 2 + 1e-12
 
 
 def test_at_one_it_is_likelihood() -> None:
@@ -342,7 +255,7 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
     [
         ("finite", torch.zeros(2), "target must be integers"),
         ("finite", torch.tensor([0, 3]), "target must be categories 0 to 2"),
-        ("finite", Categorical(torch.ones(4)), "target must be a law of 3 categories"),
+        ("finite", Categorical(torch.ones(4)), "target must be a distribution of 3 categories"),
         ("kernel", double(0.5, 1.5), "target must be inside the support of the base"),
         ("vectors", torch.zeros(3), "target must broadcast"),
     ],
@@ -350,3 +263,121 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
 def test_targets_of_another_kind(name: str, target: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fenchel_young(SCORES[name], target, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RegressionHead(2, alpha=0.5), "alpha must be finite, at least 1, got 0.5"),
+        (lambda: RegressionHead(2, alpha=math.inf), "alpha must be finite, at least 1, got inf"),
+        (lambda: RegressionHead(0), "in_features must be a positive integer, got 0"),
+        (lambda: ClassificationHead(2, 0), "num_classes must be a positive integer, got 0"),
+        (lambda: FenchelYoungLoss(0.5), "alpha must be finite, at least 1, got 0.5"),
+        (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
+    ],
+)
+def test_bad_layers(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Every score, by sums over fine grids
+
+
+def scalar(value: float) -> Tensor:
+    return torch.tensor(value, dtype=DOUBLE)
+
+
+def line(low: float, high: float) -> tuple[Tensor, float]:
+    """Middles of many short cells, and their length."""
+    count = 100_000
+    return low + (high - low) * (torch.arange(count, dtype=DOUBLE) + 0.5) / count, (
+        high - low
+    ) / count
+
+
+def plane(reach: float) -> tuple[Tensor, float]:
+    t = torch.linspace(-reach, reach, 701, dtype=DOUBLE)
+    return torch.cartesian_prod(t, t), float(t[1] - t[0]) ** 2
+
+
+class Case(NamedTuple):
+    """A score of some parameters, where it is summed, samples with weights, and a density."""
+
+    score: Callable[..., sf.scores.Score]
+    parameters: tuple[Tensor, ...]
+    grid: tuple[Tensor, float]
+    samples: Tensor
+    target: Distribution
+    tolerance: float = 1e-6
+
+
+SAMPLES = double(-3.0, 0.25, 0.5, 1.5)
+INSIDE = double(0.1, 0.25, 0.5, 1.0)
+NUMBERS = (SAMPLES, sf.TruncatedParabola(scalar(0.25), scalar(0.75)))
+MIXED = (double(-1.0, 2.0), double(0.75, 0.5))
+CASES = {
+    "quadratic": Case(sf.scores.Quadratic, (scalar(0.3), scalar(0.5)), line(-4, 4), *NUMBERS),
+    "absolute": Case(
+        sf.scores.AbsoluteDeviation, (scalar(0.3), scalar(0.5)), line(-20, 20), *NUMBERS
+    ),
+    "location-scale": Case(
+        lambda loc, scale: sf.scores.LocationScale(loc, scale, lambda x: x**4 / 4),
+        (scalar(0.3), scalar(0.8)),
+        line(-4, 4),
+        *NUMBERS,
+    ),
+    "mixture": Case(
+        lambda logits, loc: sf.scores.LogDensity(sf.Mixture(logits, sf.Normal(loc, MIXED[1]))),
+        (double(0.5, 0.0), MIXED[0]),
+        line(-12, 12),
+        *NUMBERS,
+    ),
+    "kernel": Case(
+        lambda w: sf.scores.KernelExpansion(w, torch.linspace(0, 1, 4).double(), hills),
+        (double(3.0, -4.0, 1.0, 5.0),),
+        line(0, 1),
+        INSIDE,
+        sf.TruncatedParabola(scalar(0.5), scalar(0.25)),
+    ),
+    "vectors": Case(
+        lambda loc, tril: sf.scores.MultivariateQuadratic(loc, tril.tril()),
+        (double(0.3, -0.2), torch.tensor([[0.6, 0.0], [0.3, 0.5]], dtype=DOUBLE)),
+        plane(6),
+        torch.tensor([[0.0, 0.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]], dtype=DOUBLE),
+        sf.TruncatedParaboloid(double(0.25, 0.0), 0.75 * torch.eye(2, dtype=DOUBLE)),
+        1e-4,
+    ),
+}
+CASE_ALPHAS = {"location-scale": [2.0], "mixture": [1.0], "kernel": [1.0, 1.5, 2.0]}
+CASE_PAIRS = [(name, a) for name in CASES for a in CASE_ALPHAS.get(name, [1.0, 1.5])]
+
+
+def omega(p: Tensor, alpha: float) -> Tensor:
+    if alpha == 1:
+        return torch.special.xlogy(p, p)
+    return (p**alpha - p) / (alpha * (alpha - 1))
+
+
+@pytest.mark.parametrize(("name", "alpha"), CASE_PAIRS)
+def test_value_and_gradient(name: str, alpha: float) -> None:
+    """Omega*(f) - mean f, or + Omega(q) - E_q[f]; and the means of f's own gradient."""
+    case = CASES[name]
+    parameters = [a.clone().requires_grad_() for a in case.parameters]
+    score, (t, cell) = case.score(*parameters), case.grid
+    weight, f = double(1.0, 2.0, 0.0, 0.5), case.score(*parameters)(t)
+    p = sf.rpm(score, alpha).log_prob(t).exp().detach()
+    q = case.target.log_prob(t).exp()
+    conjugate = cell * (p * f - omega(p, alpha)).sum()
+    at_samples = (weight * score(case.samples)).sum() / weight.sum()
+    at_density = cell * (q * f - omega(q, alpha)).sum()
+    for target, weights, known in (
+        (case.samples, weight, at_samples),
+        (case.target, None, at_density),
+    ):
+        found = fenchel_young(score, target, alpha, weight=weights)
+        due = conjugate - known
+        assert found.item() == pytest.approx(due.item(), abs=case.tolerance)
+        slopes = [torch.autograd.grad(x, parameters, retain_graph=True) for x in (found, due)]
+        for mine, theirs in zip(*slopes, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=case.tolerance, atol=case.tolerance * 10)

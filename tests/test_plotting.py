@@ -107,15 +107,6 @@ def test_lines_are_the_density_and_bars_the_support(ax: Axes, name: str) -> None
     assert arrows(ax) == ["<", ">"] * (len(drawn) if math.isinf(intervals[0][0]) else 0)
 
 
-def test_shading_is_under_the_line(ax: Axes) -> None:
-    plot_density(sf.TruncatedParabola(2.0, 0.5), ax)
-    (line,), (shade,) = lines(ax, "density"), ax.collections
-    corners = shade.get_paths()[0].vertices
-    t, height = data(line)
-    assert corners[:, 1].max() == pytest.approx(height.max())
-    assert set(np.round(t, 9)) <= set(np.round(corners[:, 0], 9))
-
-
 def test_jumps_are_upright(ax: Axes) -> None:
     plot_density(sf.BetaGaussian(1.0, 2.0, math.inf), ax)
     t, height = data(lines(ax, "density")[0])
@@ -158,12 +149,6 @@ def test_a_view_cuts_without_inventing_an_edge(ax: Axes) -> None:
     assert arrows(ax) == [">"]
 
 
-def test_a_view_beside_the_support_shows_nothing(ax: Axes) -> None:
-    plot_density(sf.TruncatedParabola(0.0, 1.0), ax, view=(2.0, 3.0))
-    assert not lines(ax, "support")
-    assert not data(lines(ax, "density")[0])[1].any()
-
-
 def test_drawing_again_adds_rows_below_zero(ax: Axes) -> None:
     for loc in (0.0, 3.0):
         plot_density(sf.TruncatedParabola(loc, 1.0), ax)
@@ -173,12 +158,6 @@ def test_drawing_again_adds_rows_below_zero(ax: Axes) -> None:
     assert len(set(levels)) == 6
     assert 0 < min(levels) and max(levels) < -low / (high - low)
     assert high > 7.5 and min(ax.get_yticks()) == 0
-
-
-def test_labels_and_colours(ax: Axes) -> None:
-    plot_density(sf.Normal(torch.zeros(2), torch.ones(2)), ax, label=["a", "b"], color="red")
-    assert ax.get_legend_handles_labels()[1] == ["a", "b"]
-    assert {line.get_color() for line in ax.lines} == {"red"}
 
 
 def test_the_method_draws(ax: Axes) -> None:
@@ -228,6 +207,14 @@ def test_categories_have_no_data(ax: Axes) -> None:
 def test_bad_options(ax: Axes, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plot_density(sf.Normal(torch.zeros(2), torch.ones(2)), ax, **options)
+
+
+@pytest.mark.parametrize("p", [None, "p", torch.distributions.Normal(0.0, 1.0)])
+def test_only_densities_of_the_package(ax: Axes, p: object) -> None:
+    with pytest.raises(ValueError, match="p must be a distribution of sparsefam, got"):
+        plot_density(p, ax)
+    with pytest.raises(ValueError, match="attention must be a distribution or a tensor, got"):
+        plot_attention(p, POSITIONS, ax=ax)
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +283,3 @@ def test_tokens_are_written_at_their_positions(ax: Axes) -> None:
 def test_bad_attention(ax: Axes, arguments: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plot_attention(*arguments, ax=ax)
-
-
-def test_bad_tokens(ax: Axes) -> None:
-    with pytest.raises(ValueError, match="tokens must have length 4"):
-        plot_attention(WEIGHTS, POSITIONS, tokens=["a"], ax=ax)

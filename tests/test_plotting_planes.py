@@ -301,17 +301,7 @@ def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:
     assert ax.get_legend_handles_labels()[1] == ["a", "b"]
 
 
-def test_cells_lie_on_their_part_of_the_image(ax: Axes) -> None:
-    plot_attention_map(torch.eye(3)[:2], torch.zeros(4, 6), ax=ax, color="white", domain=WIDE)
-    t, colour = pixels(ax)
-    x, y = t[:, 0], t[:, 1]
-    away = (abs(x - np.round(x)) > 0.1) & (abs(y - np.round(y)) > 0.1)
-    lit = ((x < 1) & (y < 0)) | ((x > 1) & (x < 2) & (y > 0))
-    np.testing.assert_allclose(colour[away & lit], 0.8, atol=0.01)
-    assert not colour[away & ~lit].any()
-
-
-@pytest.mark.parametrize("shape", [(5, 7), (1, 5, 7), (3, 5, 7), (4, 5, 7)])
+@pytest.mark.parametrize("shape", [(5, 7), (1, 5, 7), (4, 5, 7)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
 def test_images_are_taken_channels_first(
     ax: Axes, shape: tuple[int, ...], dtype: torch.dtype

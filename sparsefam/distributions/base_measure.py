@@ -59,14 +59,26 @@ class UniformOn(Distribution):
     @property
     def mean(self) -> Tensor:
         """Moment of a draw."""
-        lengths = self.lengths
-        return lengths @ self.intervals.mean(-1) / lengths.sum()
+        return self._shares @ self.intervals.mean(-1)
 
     @property
     def variance(self) -> Tensor:
         """Moment of a draw."""
-        lengths, away = self.lengths, self.intervals.mean(-1) - self.mean
-        return lengths @ (away.square() + lengths.square() / 12) / lengths.sum()
+        return self.stddev.square()
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation, whose squares neither overflow nor underflow."""
+        unit = self.intervals[-1, 1] - self.intervals[0, 0]
+        away = (self.intervals.mean(-1) - self.mean) / unit
+        squares = away.square() + (self.lengths / unit).square() / 12
+        return unit * (self._shares @ squares).sqrt()
+
+    @property
+    def _shares(self) -> Tensor:
+        """Mass of each interval (K,)."""
+        lengths = self.lengths
+        return lengths / lengths.sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density: constant on the intervals, -inf off them."""

@@ -326,14 +326,23 @@ def _find_axis(
     return found
 
 
+# Points whose kernels along an axis are evaluated together.
+_BLOCK = 8
+
+
 def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
     """Return the kernel (n, q) between n points and those moved along an axis to q coordinates."""
     if points.shape[-1] == 1:
         return kernel_matrix(kernel, points, t.unsqueeze(-1))
     moved = points.unsqueeze(1).repeat(1, len(t), 1)
     moved[..., axis] = t
-    found = kernel_matrix(kernel, points, moved.flatten(0, 1))
-    return found.unflatten(-1, (len(points), len(t))).diagonal().T  # type: ignore[no-any-return]
+    # A few points at a time: only the diagonal of each block is needed.
+    pairs = zip(points.split(_BLOCK), moved.split(_BLOCK), strict=True)
+    blocks = [
+        kernel_matrix(kernel, some, to.flatten(0, 1)).unflatten(-1, to.shape[:2]).diagonal().T
+        for some, to in pairs
+    ]
+    return torch.cat(blocks)
 
 
 def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ except ImportError as missing:
     ) from missing
 
 from .beta_gaussian import BetaGaussianDensity
+from .model_selection import quadratic_score
 from .score_matching import ScoreMatchingKernelExp
-from .scoring import quadratic_score
 from .sparse_density import SparseDensity
 
 __all__ = ["BetaGaussianDensity", "ScoreMatchingKernelExp", "SparseDensity", "quadratic_score"]

@@ -1,5 +1,6 @@
-"""Beta-Gaussians fitted to data, by moments or by likelihood."""
+"""`BetaGaussianDensity`: beta-Gaussians fitted to data by moments or by likelihood."""
 
+import math
 import warnings
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ..distributions import (
@@ -19,27 +20,28 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from .arguments import alpha_above, count, positive
-from .draws import Floats, drawn
-from .extent import Extent
-from .likelihood import Ball, log_constant, most_likely
+from .data import Columns, Floats, check_alpha, check_count, check_positive, draw, sample_weights
 
 __all__ = ["BetaGaussianDensity"]
 
-# The least 1 / alpha that is looked at and the largest: below alpha = 1.001 it is a normal density.
+# The range of 1 / alpha that is searched: below alpha = 1.001 the density is taken for normal.
 _SEARCHED = (0.5, 0.999)
-# Beyond this alpha the exponent m is rounding, and the curvature of the likelihood singular.
+# Above this alpha, rounding of the exponent m makes the Hessian of the likelihood singular.
 _STEEPEST = 1 / np.finfo(np.float64).eps
-# Eigenvalues of a correlation matrix that are rounding.
+# Eigenvalues of a correlation matrix below this are taken for rounding.
 _SINGULAR = 1e-13
-# By what factor the exponent falls at a time, below 1: the fits follow each other inwards.
+# Exponents below 1 are approached by fits whose exponents decrease by this factor.
 _STAGE = 4.0
-# What part of the log-likelihood an alpha above 1 has to bring.
+# The gain of log-likelihood, relative to it, that alpha above 1 must bring.
 _BETTER = 1e-9
+# Armijo's constant, and the shortest step.
+_ARMIJO, _SHORTEST = 1e-4, 1e-12
+# The radius of the outermost observation in the first ball, relative to that of the ball.
+_INSIDE = 0.9
 
 
 class _Moments(NamedTuple):
-    """Mean (D,), the covariance's lower factor (D, D), and the data with neither (n, D)."""
+    """Mean (D,), lower factor of the covariance (D, D), and the whitened data (n, D)."""
 
     mean: Tensor
     factor: Tensor
@@ -48,9 +50,10 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor) -> "_Moments":
-        extent = Extent.of(x, weight)
-        mean, scale = extent.mean, extent.deviation
-        x, weight = (x[weight > 0] - mean) / scale, weight[weight > 0] / weight.sum()
+        x, weight = x[weight > 0], weight[weight > 0] / weight.sum()
+        columns = Columns.of(x, weight)
+        mean, scale = columns.mean, columns.deviation
+        x = (x - mean) / scale
         correlation = (weight.unsqueeze(-1) * x).T @ x
         least = float(torch.linalg.eigvalsh(correlation)[0])
         if least < _SINGULAR:
@@ -63,40 +66,60 @@ class _Moments(NamedTuple):
         return cls(mean, scale.unsqueeze(-1) * factor, whitened, weight)
 
 
+class _Ball(NamedTuple):
+    """The affine map of a support onto the unit ball.
+
+    Attributes:
+        matrix: A and b side by side, (D, D + 1).
+        steps: Newton steps taken.
+        decrease: The decrease that another step promises.
+    """
+
+    matrix: Tensor
+    steps: int = 0
+    decrease: float = 0.0
+
+    @classmethod
+    def around(cls, x: Tensor) -> "_Ball":
+        """Return a ball around zero that contains whitened data (n, D)."""
+        eye = torch.eye(x.shape[1], dtype=x.dtype)
+        radius = x.norm(dim=1).amax() / _INSIDE
+        return cls(torch.cat([eye / radius, torch.zeros_like(eye[:, :1])], 1))
+
+
 class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
-    r"""The beta-Gaussian of data: a centre, an ellipsoid beyond which nothing is, and alpha.
+    r"""Fit a beta-Gaussian to data: location, ellipsoidal support and alpha.
 
     $$p(x) \propto (1 - |L^{-1}(x - \mu)|^2)_+^m, \qquad m = 1/(\alpha - 1)$$
 
     The likelihood is 0, without a gradient, wherever the support misses an observation, so that
-    general optimisers get lost. Two ways that do not:
+    general optimisers fail. Two methods do not:
 
     * "likelihood": at a given alpha, minus the log-likelihood is convex in $L^{-1}$ and
-      $L^{-1}\mu$ together, a barrier that keeps all observations inside, and bounded. Newton's
-      method starts from an ellipsoid around them. If alpha is not given, it is the most likely one
-      from 1 to 2. Above 2 the density falls off so steeply at its edge that Fisher's information
-      is infinite, and a support that just holds the data may be likelier than the true one.
+      $L^{-1}\mu$ together, and a barrier that keeps all observations inside. Newton's method starts
+      from an ellipsoid around them. If alpha is not given, it is the most likely one from 1 to 2.
+      Above 2 the density falls so steeply at its edge that the Fisher information is infinite, and
+      the smallest ellipsoid around the data may be likelier than the true one.
     * "moments": the density with the mean and the covariance of the data, which at a given alpha
-      has the least Fenchel-Young loss. If alpha is not given, the kurtosis tells it:
+      has the least Fenchel-Young loss. If alpha is not given, it follows from the kurtosis:
       $\kappa = E|\Sigma^{-1/2}(x - \mu)|^4/(D(D + 2)) = N/(N + 2)$ with $N = D + 2m + 2$. It is 1
       where $\kappa \ge 1$, and inf, the uniform density, where $\kappa \le (D + 2)/(D + 4)$. The
       support need not contain all observations.
 
-    Alpha takes hundreds of observations to be told; with fewer, and with many columns, the
-    likelihood tends to 2, and moments are the better guess.
+    Estimating alpha takes hundreds of observations; with fewer, and with many columns, the most
+    likely alpha is often 2, and the method of moments is better.
 
     Args:
         alpha: Entropic index, from 1 (normal) to inf (uniform, by moments only); chosen by default.
         method: "likelihood" or "moments".
-        tol: The fit ends when a step promises to take less than this off minus the mean
-            log-likelihood.
-        max_iter: Newton steps at most.
+        tol: The fit ends when a step promises a smaller decrease of minus the mean log-likelihood.
+        max_iter: Greatest number of Newton steps.
 
     Attributes:
         density_: The density: `BetaGaussian` or `Normal` of one column, `MultivariateBetaGaussian`
             or `MultivariateNormal` of more.
         alpha_: The alpha that was given or chosen.
-        support_: Of one column: the ends of the support, (1, 2).
+        support_: For one column, the ends of the support (1, 2).
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
 
@@ -138,14 +161,12 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 all zero; parameters outside of their range.
         """
         data = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        given = _check_sample_weight(
-            sample_weight, data, dtype=np.float64, ensure_non_negative=True
-        )
+        weight = sample_weights(sample_weight, data)
         if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
-        alpha = None if self.alpha is None else alpha_above(self.alpha)
-        limits = positive("tol", self.tol), count("max_iter", self.max_iter)
-        moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(given))
+        alpha = None if self.alpha is None else check_alpha(self.alpha, np.inf)
+        limits = check_positive("tol", self.tol), check_count("max_iter", self.max_iter)
+        moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(weight))
         self.n_iter_ = 0
         if self.method == "moments":
             self.alpha_ = _by_kurtosis(moments) if alpha is None else alpha
@@ -163,7 +184,7 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _by_likelihood(
         self, moments: _Moments, alpha: float | None, *limits: Any
     ) -> tuple[float, Tensor]:
-        """Alpha, and the map of its support onto the unit ball."""
+        """Return alpha, and the affine map of its support onto the unit ball."""
         if alpha is not None and alpha > _STEEPEST:
             raise ValueError(
                 f"alpha must be at most {_STEEPEST:.2g} for method='likelihood', got {alpha}"
@@ -183,7 +204,7 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return alpha, ball.matrix
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Log density of each observation (n,); -inf where it is zero."""
+        """Return the log density of each observation (n,); -inf where the density is zero."""
         check_is_fitted(self)
         x = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
         found: Floats = self.density_.log_prob(
@@ -192,22 +213,20 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Mean log density, -inf if one observation is off the support; see `quadratic_score`."""
+        """Return the mean log density, -inf if one observation is off the support.
+
+        `quadratic_score` stays finite.
+        """
         return float(self.score_samples(X).mean())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draws (n_samples, D) from the density.
-
-        Args:
-            n_samples: How many.
-            random_state: Seed, or numpy's random state.
-        """
+        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
         check_is_fitted(self)
-        return drawn(self.density_, n_samples, random_state)
+        return draw(self.density_, n_samples, random_state)
 
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
-    """The most likely alpha from 1 to 2."""
+    """Return the alpha of greatest likelihood from 1 to 2."""
     dim = moments.mean.numel()
     normal = -dim / 2 * (1 + np.log(2 * np.pi))
     found = minimize_scalar(
@@ -223,19 +242,19 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
     return float(1 / found.x)
 
 
-def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> tuple[Ball, float]:
-    """The support of an alpha, and the mean log density of whitened data."""
-    due = 1 / (alpha - 1)
-    m, ball = max(due, 1.0), Ball.around(moments.whitened)
+def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> tuple[_Ball, float]:
+    """Return the most likely support at an alpha, and the mean log density of whitened data."""
+    exponent = 1 / (alpha - 1)
+    m, ball = max(exponent, 1.0), _Ball.around(moments.whitened)
     while True:
-        ball, mean = most_likely(moments.whitened, moments.weight, m, ball, tol, max_iter)
-        if m == due:
-            return ball, mean + log_constant(moments.mean.numel(), m)
-        m = max(due, m / _STAGE)
+        ball, mean = _maximum(moments.whitened, moments.weight, m, ball, tol, max_iter)
+        if m == exponent:
+            return ball, mean + _log_constant(moments.mean.numel(), m)
+        m = max(exponent, m / _STAGE)
 
 
 def _by_kurtosis(moments: _Moments) -> float:
-    """The alpha of a density with the kurtosis of the data."""
+    """Return the alpha at which the density has the kurtosis of the data."""
     dim = moments.mean.numel()
     fourth = moments.weight @ moments.whitened.square().sum(1).square()
     kurtosis = float(fourth) / (dim * (dim + 2))
@@ -246,7 +265,10 @@ def _by_kurtosis(moments: _Moments) -> float:
 
 
 def _by_moments(dim: int, alpha: float) -> Tensor:
-    """The map of whitened data's support onto the unit ball; at alpha = 1 that to themselves."""
+    """Return the affine map of the support of whitened data onto the unit ball.
+
+    At alpha = 1, where there is no support, it is the identity.
+    """
     factor = 1.0 if alpha == 1 else (dim + 2 + 2 / (alpha - 1)) ** -0.5
     eye = torch.eye(dim, dtype=torch.float64)
     return torch.cat([factor * eye, torch.zeros_like(eye[:, :1])], 1)
@@ -263,3 +285,97 @@ def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribut
     if len(loc) == 1:
         return BetaGaussian(loc.squeeze(), tril.squeeze(), alpha)
     return MultivariateBetaGaussian(loc, tril, alpha)
+
+
+def _log_constant(dim: int, m: float) -> float:
+    """Return the log normalising constant of (1 - |z|^2)^m on the unit ball."""
+    half = dim / 2
+    return math.lgamma(m + 1 + half) - math.lgamma(m + 1) - half * math.log(math.pi)
+
+
+class _Point(NamedTuple):
+    """Minus the log-likelihood, its gradient and the Cholesky factor of its Hessian."""
+
+    value: Tensor
+    slope: Tensor
+    factor: Tensor
+
+
+def _maximum(
+    x: Tensor, weight: Tensor, m: float, start: _Ball, tol: float, max_iter: int
+) -> tuple[_Ball, float]:
+    r"""Return the support of greatest likelihood, and the mean log-likelihood less `_log_constant`.
+
+    In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
+
+    $$-\log|A| - m \sum_i w_i \log(1 - |A x_i - b|^2),\qquad \sum_i w_i = 1,$$
+
+    is convex in A and b together: the logarithmic barrier of the ellipsoids that contain the data.
+    Newton's method finds its one minimum from any ellipsoid around the data.
+
+    Args:
+        x: Whitened observations (n, D).
+        weight: Positive weights (n,) that sum to 1.
+        m: Exponent, positive.
+        start: A support that contains all observations.
+        tol: The fit ends when a step promises a smaller decrease.
+        max_iter: Greatest number of steps.
+    """
+    dim = x.shape[1]
+    rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)
+    free = torch.cat([torch.ones(dim, dim).tril(), torch.ones(dim, 1)], 1).flatten() > 0
+    matrix, at = start.matrix, _at(start.matrix, rows, weight, m, free)
+    for steps in range(max_iter + 1):
+        step = -torch.cholesky_solve(at.slope.unsqueeze(-1), at.factor).squeeze(-1)
+        decrease = -float(at.slope @ step) / 2
+        if decrease < tol or steps == max_iter:
+            break
+        full = torch.zeros_like(matrix).flatten().masked_scatter(free, step).reshape(matrix.shape)
+        size = _length(matrix, full, rows, weight, m, at.value, decrease)
+        matrix = matrix + size * full
+        at = _at(matrix, rows, weight, m, free)
+    return _Ball(matrix, steps, decrease), -float(at.value)
+
+
+def _value(matrix: Tensor, rows: Tensor, weight: Tensor, m: float) -> Tensor:
+    """Minus the log-likelihood; inf if an observation is outside or an axis is not positive."""
+    squares = (rows @ matrix.T).square().sum(1)
+    axes = matrix.diagonal()
+    if (squares >= 1).any() or (axes <= 0).any():
+        return squares.new_tensor(torch.inf)
+    return -axes.log().sum() - m * (weight @ torch.log1p(-squares))
+
+
+def _length(
+    matrix: Tensor,
+    step: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    m: float,
+    value: Tensor,
+    decrease: float,
+) -> float:
+    """Halve the length of a step until Armijo's rule holds."""
+    size = 1.0
+    while size > _SHORTEST:
+        # Rounding must not reject the last steps.
+        bound = value - 2 * _ARMIJO * size * decrease + 1e-15 * value.abs()
+        if _value(matrix + size * step, rows, weight, m) <= bound:
+            break
+        size /= 2
+    return size
+
+
+def _at(matrix: Tensor, rows: Tensor, weight: Tensor, m: float, free: Tensor) -> _Point:
+    z, axes = rows @ matrix.T, matrix.diagonal()
+    room = 1 - z.square().sum(1)
+    pull = 2 * m * weight / room
+    inverse = torch.zeros_like(matrix)
+    inverse.diagonal().copy_(1 / axes)
+    slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
+    outer = torch.einsum("nj,nk->njk", z, rows).flatten(1)[:, free]
+    curvature = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
+    own = torch.kron(torch.eye(len(axes), dtype=z.dtype), (pull.unsqueeze(-1) * rows).T @ rows)
+    curvature += own[free][:, free] + inverse.square().flatten()[free].diag()
+    factor = torch.linalg.cholesky(curvature)
+    return _Point(_value(matrix, rows, weight, m), slope.flatten()[free], factor)

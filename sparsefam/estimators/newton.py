@@ -1,7 +1,7 @@
 """The penalized Fenchel-Young loss of kernel scores, and its minimum by Newton's method."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -10,56 +10,157 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
-from ..kernels import kernel_matrix
+from ..kernels import Kernel, kernel_matrix
+from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.normalizer import initial_normalizer, newton_step, normalized_weights
 from ..numerics.truncated_power import Power
-from .features import Features, Statistics
+from .data import sum_over
 
-__all__ = ["PEAKED", "Fit", "Objective"]
+if TYPE_CHECKING:  # some builds of torch lack process groups
+    from torch.distributed import ProcessGroup
 
-# The alpha below which densities are so much more peaked than their scores that panels which
-# resolve these need not resolve them.
+__all__ = ["PEAKED", "Features", "Fit", "Objective", "Statistics", "whitening"]
+
+# Below this alpha the mesh of a fit must resolve the density, not only its score.
 PEAKED = 1.2
 
-# What part of the decrease that a step promises it must bring, and the shortest step.
-_ARMIJO, _SHORTEST = 1e-4, 1e-8
-# With how many coefficients the first steps are not Newton's, and how many these are at most.
+# Eigenvalues of the kernel matrix below this share of the largest are taken for rounding.
+_RANK = 1e-10
+# Rows of data whose kernel values are in memory at a time.
+_CHUNK = 2**13
+# Armijo's constant, and the shortest step along a direction. The secant's root replaces a step
+# that fails within these shares of it.
+_ARMIJO, _SHORTEST, _SHRINK = 1e-4, 1e-8, (0.05, 0.5)
+# Above this number of coefficients L-BFGS takes the first steps, at most so many.
 _NEWTON, _LBFGS_STEPS = 2000, 200
-# Newton steps that take a mass that is nearly 1 to rounding.
-_LEVEL_STEPS = 2
-# To what panels resolve narrow densities.
-_TOLERANCE = 1e-6
-# Of numbers, the nodes at least where edges of supports are not located.
+# Newton steps on a normaliser that is nearly right.
+_NORMALIZER_STEPS = 2
+# The least number of nodes for sums that ignore edges of the support, in one dimension.
 _FINE = 512
+# The error of the mass on one subinterval, relative to the whole mass: with and without edges.
+_MISSED, _MISSED_AT_EDGES = 1e-7, 1e-2
+# Rounds of refinement and fit, halvings in one round, and nodes beyond which none is added.
+_MOST_REFINED, _HALVINGS, _MOST_NODES = 12, 12, 2**13
+
+
+def whitening(kernel: Kernel, points: Tensor) -> Tensor:
+    """Return the matrix (I, R) from coefficients of orthonormal functions to kernel weights."""
+    values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
+    keep = values > _RANK * values[-1]
+    mixing: Tensor = vectors[:, keep] / values[keep].sqrt()
+    return mixing
+
+
+@dataclass(frozen=True)
+class Features:
+    r"""Orthonormal functions of the space that kernels at inducing points span.
+
+    With $K = Q \Lambda Q^\top$ they are $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$: a score
+    $c^\top \phi$ has the squared norm $c^\top c$, and penalties are well-conditioned.
+
+    Attributes:
+        kernel: The kernel.
+        points: Inducing points (I, D).
+        mixing: Matrix from coefficients to kernel weights, (I, R).
+        on_nodes: Values at the nodes of a mesh (Q, R).
+    """
+
+    kernel: Kernel
+    points: Tensor
+    mixing: Tensor
+    on_nodes: Tensor
+
+    @classmethod
+    def of(cls, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Features":
+        """Whiten a kernel at inducing points (I, D) and evaluate it at the nodes of a mesh."""
+        mixing = whitening(kernel, points)
+        return cls(kernel, points, mixing, mixing[:0]).on(mesh)
+
+    def on(self, mesh: KernelMesh) -> "Features":
+        """Evaluate the functions at the nodes of another mesh."""
+        matrix = mesh.matrix
+        if matrix is None:
+            matrix = kernel_matrix(self.kernel, self.points, mesh.nodes).detach()
+        return replace(self, on_nodes=matrix.T @ self.mixing)
+
+    def at(self, x: Tensor) -> Tensor:
+        """Evaluate the functions at locations (n, D): (n, R)."""
+        return kernel_matrix(self.kernel, self.points, x).T @ self.mixing
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over weighted data that determine a fit. Sums over parts of the data add up.
+
+    Attributes:
+        weight: Sum of the weights.
+        squares: Sum of their squares.
+        first: Weighted sum of the features (R,).
+        second: Weighted sum of their outer products (R, R).
+    """
+
+    weight: Tensor
+    squares: Tensor
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def of(
+        cls, features: Features, x: Tensor, weight: Tensor, group: "ProcessGroup | None" = None
+    ) -> "Statistics":
+        """Sum over locations (n, D) with weights (n,), in chunks, and over all ranks of a group."""
+        size = features.mixing.shape[1]
+        first, second = x.new_zeros(size), x.new_zeros(size, size)
+        for rows, share in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
+            phi = features.at(rows)
+            first = first + share @ phi
+            second = second + (share.unsqueeze(-1) * phi).mT @ phi
+        parts = [weight.sum(), weight.square().sum(), first, second]
+        flat = sum_over(torch.cat([part.reshape(-1) for part in parts]), group)
+        sums = flat.split([part.numel() for part in parts])
+        return cls(*[a.reshape(b.shape) for a, b in zip(sums, parts, strict=True)])
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.weight + other.weight,
+            self.squares + other.squares,
+            self.first + other.first,
+            self.second + other.second,
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the features (R,)."""
+        return self.first / self.weight
+
+    @property
+    def size(self) -> Tensor:
+        """Kish's effective number of observations."""
+        return self.weight.square() / self.squares
+
+    def second_moment(self, center: Tensor) -> Tensor:
+        """Mean outer product of deviations from a center (R,): (R, R)."""
+        d = self.mean - center
+        covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
+        return covariance + torch.outer(d, d)
 
 
 class _Point(NamedTuple):
-    """The loss at coefficients, its slope, and what its curvature is made of.
+    """The loss at coefficients and its derivatives.
 
     Attributes:
         value: The loss.
-        level: The normaliser.
-        slope: Its derivatives (R,).
+        normalizer: The normaliser A.
+        slope: Gradient (R,).
         mean: Means of the features under the density (R,).
-        lowered: Weights of p^(2 - alpha) at the nodes that have any (q,).
-        phi: The features there (q, R).
+        escort: Weights of p^(2 - alpha) at the nodes (Q,).
     """
 
     value: Tensor
-    level: Tensor
+    normalizer: Tensor
     slope: Tensor
     mean: Tensor
-    lowered: Tensor
-    phi: Tensor
-
-    def factor(self, penalty: float) -> Tensor:
-        """Cholesky's factor of the curvature (R, R)."""
-        sums = self.lowered @ self.phi
-        curvature = (self.lowered.unsqueeze(-1) * self.phi).mT @ self.phi
-        curvature -= torch.outer(sums, sums) / self.lowered.sum()
-        curvature.diagonal().add_(penalty)
-        found: Tensor = torch.linalg.cholesky(curvature)
-        return found
+    escort: Tensor
 
 
 class Fit(NamedTuple):
@@ -68,18 +169,18 @@ class Fit(NamedTuple):
     Attributes:
         coefficients: (R,).
         loss: The loss without its penalty.
-        criterion: An estimate of that loss for data that were not seen.
-        level: The normaliser.
-        steps: How many steps it took.
-        decrease: What another step would have promised to take off.
-        factor: Cholesky's factor of the curvature (R, R).
-        center: Means of the features under p^(2 - alpha), normalised (R,).
+        criterion: Takeuchi's estimate of that loss for new data.
+        normalizer: The normaliser A.
+        steps: Number of Newton steps.
+        decrease: The decrease that another step promises.
+        factor: Cholesky factor of the curvature (R, R).
+        center: Means of the features under the escort p^(2 - alpha), normalised (R,).
     """
 
     coefficients: Tensor
     loss: float
     criterion: float
-    level: float
+    normalizer: float
     steps: int
     decrease: float
     factor: Tensor
@@ -91,82 +192,128 @@ class Objective:
     r"""$\Omega^*_\alpha(f) - \bar f + \tfrac{\rho}{2} \|f\|^2$, convex in the coefficients of f.
 
     Attributes:
-        features: The functions f is made of.
-        panels: Where they are integrated.
-        data: What is known of the data.
+        features: The functions that span the scores.
+        mesh: The mesh on which densities are integrated.
+        data: Sums over the data.
         alpha: Entropic index from 1 to 2.
-        is_rough: Whether to sum over the nodes as if densities had no edges between them.
+        ignores_edges: Whether to sum over the nodes without locating edges of the support.
     """
 
     features: Features
-    panels: KernelMesh
+    mesh: KernelMesh
     data: Statistics
     alpha: float
-    is_rough: bool = False
+    ignores_edges: bool = False
 
     def __str__(self) -> str:
         return f"alpha {self.alpha:g}, {self.features.kernel}"
 
-    def roughly(self) -> "Objective":
-        """The same but for edges, with more nodes of numbers, so that these matter less."""
+    def ignoring_edges(self) -> "Objective":
+        """The same by plain sums, on a finer mesh in one dimension, for a quick search."""
         if self.alpha == 1:
             return self
-        features, panels = self.features, self.panels
-        if len(panels.axes) == 1:
-            panels = panels.with_order(_FINE)
-        if panels is not self.panels:
-            features = features.on(panels.with_matrix_of(features.kernel, features.points))
-        return replace(self, features=features, panels=panels, is_rough=True)
+        mesh = self.mesh.with_order(_FINE) if len(self.mesh.axes) == 1 else self.mesh
+        return replace(self, ignores_edges=True)._on(mesh)
 
-    def resolving(self, c: Tensor) -> "Objective":
-        """The same on panels that resolve the density of coefficients (R,); itself if its own do.
+    def locating_edges(self) -> "Objective":
+        """The same with edges of the support located."""
+        return replace(self, ignores_edges=False)
 
-        Beyond one dimension nothing is refined. No finer than losses are compared: large weights
-        that cancel leave scores fewer digits than a density's own panels ask for at first.
+    def _on(self, mesh: KernelMesh) -> "Objective":
+        if mesh is self.mesh:
+            return self
+        mesh = mesh.with_matrix_of(self.features.kernel, self.features.points)
+        return replace(self, features=self.features.on(mesh), mesh=mesh)
+
+    def resolved_minimum(
+        self, start: Tensor, penalty: float, tol: float, max_iter: int
+    ) -> tuple["Objective", Fit]:
+        """Minimise on a mesh that resolves the density, and return that objective, too.
+
+        Between nodes that are too far apart a score can rise around observations unseen by the
+        integral, and the loss comes out too small. So the mesh is refined where the density of the
+        minimum is, and the fit repeated.
+
+        Raises:
+            ValueError: The density gets narrower each time.
         """
-        features = self.features
-        if self.alpha >= PEAKED or len(self.panels.axes) > 1:
+        problem = self
+        for _ in range(_MOST_REFINED):
+            fit = problem.minimum(start, penalty, tol, max_iter)
+            refined = problem._refined(fit)
+            if refined is problem:
+                return problem, fit
+            problem, start = refined, fit.coefficients
+        if self.ignores_edges:
+            return problem, fit
+        raise ValueError(
+            "penalty must be larger, or bandwidth or alpha, for nodes to resolve the density, got "
+            f"penalty {penalty:g}, {self}"
+        )
+
+    def _refined(self, fit: Fit) -> "Objective":
+        """Halve the subintervals that do not resolve the density's mass; itself if there are none.
+
+        Located edges need no refinement above `PEAKED`. Several dimensions are never refined.
+        """
+        if len(self.mesh.axes) > 1 or not (self.ignores_edges or self.alpha < PEAKED):
             return self
-        kernel, points = features.kernel, features.points
-        weights = features.mixing @ c
+        share = _MISSED if self.alpha < PEAKED else _MISSED_AT_EDGES
+        kernel, points, base = self.features.kernel, self.features.points, self.mesh.base
+        weights, power = self.features.mixing @ fit.coefficients, Power(self.alpha - 1)
 
-        def scores(t: Tensor) -> Tensor:
-            return weights.unsqueeze(0) @ kernel_matrix(kernel, points, t.unsqueeze(-1))
+        def masses(axis: ChebyshevMesh) -> tuple[Tensor, Tensor]:
+            """Masses on subintervals (P,), and the rounding error of log densities there."""
+            t, measure = axis.rule()
+            f = (weights @ kernel_matrix(kernel, points, t.reshape(-1, 1))).reshape(t.shape)
+            density = power.at(f - fit.normalizer) * base.log_factor(0, t).exp()
+            steep = (f.diff() / t.diff()).abs().amax(-1) * t.abs().amax()
+            rounding = torch.finfo(t.dtype).eps * (steep + f.abs().amax(-1))
+            return (measure * density).sum(-1), rounding
 
-        own = replace(self.panels, tolerance=max(self.panels.tolerance, _TOLERANCE))
-        panels = own.for_scores(scores, True, kernel, points)
-        if panels is own:
+        axis = self.mesh.axes[0]
+        for _ in range(_HALVINGS):
+            coarse, rounding = masses(axis)
+            fine = masses(axis.halved())[0].unflatten(-1, (-1, 2)).sum(-1)
+            missed = (coarse - fine).abs() > share * fine.sum() + rounding * fine
+            if not missed.any() or axis.size > _MOST_NODES:
+                break
+            axis = axis.cut(((axis.breaks[:-1] + axis.breaks[1:]) / 2)[missed])
+        if axis is self.mesh.axes[0]:
             return self
-        panels = panels.with_matrix_of(kernel, points)
-        return replace(self, features=features.on(panels), panels=panels)
-
-    def level(self, c: Tensor) -> float:
-        """The normaliser at coefficients (R,)."""
-        return float(self._at(c, 0.0).level)
+        return self._on(KernelMesh.of_axes([axis], base, self.mesh.tolerance))
 
     def _at(self, c: Tensor, penalty: float) -> _Point:
-        phi, measure = self.features.on_nodes, self.panels.measure.unsqueeze(-1)
+        phi, measure = self.features.on_nodes, self.mesh.measure.unsqueeze(-1)
         eps = self.alpha - 1
         scores = (phi @ c).reshape(measure.shape)
-        normalized = _at_nodes if self.is_rough else normalized_weights
-        level, weights, lowered, *_ = normalized(scores, measure, eps)
-        weights, lowered = weights.flatten(), lowered.flatten()
-        # In the plane and in space most nodes are off the support.
-        (on,) = torch.nonzero((weights != 0) | (lowered != 0), as_tuple=True)
-        weights, lowered, phi = weights[on], lowered[on], phi[on]
-        mean = weights @ phi
+        normalized = _sum_over_nodes if self.ignores_edges else normalized_weights
+        normalizer, weights, escort, *_ = normalized(scores, measure, eps)
+        mean = weights.flatten() @ phi
         # Omega* = A + (alpha - 1) Omega(p), and p^(alpha - 1) = 1 + (alpha - 1)(f - A).
-        conjugate = (level.squeeze() + eps * (mean @ c)) / self.alpha
+        conjugate = (normalizer.squeeze() + eps * (mean @ c)) / self.alpha
         value = conjugate - self.data.mean @ c + penalty / 2 * (c @ c)
         slope = mean - self.data.mean + penalty * c
-        return _Point(value, level.squeeze(), slope, mean, lowered, phi)
+        return _Point(value, normalizer.squeeze(), slope, mean, escort.flatten())
+
+    def _curvature(self, at: _Point, penalty: float) -> tuple[Tensor, Tensor]:
+        """Cholesky factor of the Hessian (R, R), and the escort's means of the features (R,)."""
+        # Most nodes are off the support in two and three dimensions.
+        (on,) = torch.nonzero(at.escort, as_tuple=True)
+        escort, phi = at.escort[on], self.features.on_nodes[on]
+        mass = escort.sum()
+        center = escort @ phi / mass
+        # Weights of subintervals with an edge may be negative.
+        hessian = (escort.unsqueeze(-1) * phi).mT @ phi - mass * torch.outer(center, center)
+        hessian.diagonal().add_(penalty)
+        return torch.linalg.cholesky(hessian), center
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:
-        """From a start (R,), until a step promises to take off less than `tol`."""
+        """Minimise from a start (R,) until a step promises a decrease below `tol`."""
         c = start if len(start) <= _NEWTON else self._approached(start, penalty, tol)
         at = self._at(c, penalty)
         for steps in range(max_iter + 1):
-            factor = at.factor(penalty)
+            factor, center = self._curvature(at, penalty)
             step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
             decrease = -float(at.slope @ step) / 2
             if decrease < tol or steps == max_iter:
@@ -175,13 +322,12 @@ class Objective:
             if moved is None:
                 break
             c, at = moved
-        loss = at.value - penalty / 2 * (c @ c)
-        # Takeuchi's criterion: what leaving out each observation in turn adds, to first order.
-        spread = self.data.spread(at.mean)
-        extra = torch.cholesky_solve(spread, factor).trace() / self.data.size
-        center = at.lowered @ at.phi / at.lowered.sum()
-        found = (float(loss), float(loss + extra), float(at.level))
-        return Fit(c, *found, steps, decrease, factor, center)
+        loss = float(at.value - penalty / 2 * (c @ c))
+        # Takeuchi's criterion adds the effect of leaving out each observation, to first order.
+        spread = self.data.second_moment(at.mean)
+        optimism = torch.cholesky_solve(spread, factor).trace() / self.data.size
+        criterion, normalizer = loss + float(optimism), float(at.normalizer)
+        return Fit(c, loss, criterion, normalizer, steps, decrease, factor, center)
 
     def _approached(self, start: Tensor, penalty: float, tol: float) -> Tensor:
         """Coefficients near the minimum by L-BFGS, whose steps need no curvature."""
@@ -190,32 +336,35 @@ class Objective:
             at = self._at(torch.from_numpy(c), penalty)
             return float(at.value), at.slope.numpy()
 
-        # By the penalty's curvature, what is left is at most the slope's square over twice that.
-        close = (2 * penalty * tol / len(start)) ** 0.5
-        options = {"gtol": close, "ftol": 0.0, "maxiter": _LBFGS_STEPS}
-        found = minimize(loss, start.numpy(), method="L-BFGS-B", jac=True, options=options)
-        return torch.from_numpy(found.x)
+        # The penalty bounds the curvature from below, and so the decrease that is left by that of
+        # a quadratic with this gradient.
+        gradient = (2 * penalty * tol / len(start)) ** 0.5
+        options = {"gtol": gradient, "ftol": 0.0, "maxiter": _LBFGS_STEPS}
+        result = minimize(loss, start.numpy(), method="L-BFGS-B", jac=True, options=options)
+        return torch.from_numpy(result.x)
 
     def _moved(
         self, c: Tensor, at: _Point, step: Tensor, penalty: float
     ) -> tuple[Tensor, _Point] | None:
-        """Along a step, halved until it brings what it promises; None where rounding hides that."""
+        """Step along a direction by Armijo's rule; None where rounding hides a decrease."""
         promised, size = float(at.slope @ step), 1.0
         while size >= _SHORTEST:
-            found = self._at(c + size * step, penalty)
-            if found.value <= at.value + _ARMIJO * size * promised:
-                return c + size * step, found
-            size /= 2
+            tried = self._at(c + size * step, penalty)
+            if tried.value <= at.value + _ARMIJO * size * promised:
+                return c + size * step, tried
+            # The derivative along the step increases, as the loss is convex; its secant's root.
+            share = promised / min(promised - float(tried.slope @ step), promised)
+            size *= min(max(share, _SHRINK[0]), _SHRINK[1])
         return None
 
 
-def _at_nodes(scores: Tensor, measure: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """`normalized_weights` of the rule alone: the level (1,), weights of p and of p^(2 - alpha)."""
-    of, top = Power(eps), scores.amax()
+def _sum_over_nodes(scores: Tensor, measure: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normaliser (1,), weights of p and of p^(2 - alpha), by the nodes alone."""
+    power, top = Power(eps), scores.amax()
     x = scores - top
-    level = initial_normalizer(x, measure, of)
-    for _ in range(_LEVEL_STEPS):
-        power, lowered = (measure * v for v in of.pair(x - level))
-        level = level + newton_step(power.sum(), lowered.sum(), eps)
-    power, lowered = (measure * v for v in of.pair(x - level))
-    return level + top, power, lowered
+    normalizer = initial_normalizer(x, measure, power)
+    for _ in range(_NORMALIZER_STEPS):
+        weights, escort = (measure * v for v in power.pair(x - normalizer))
+        normalizer = normalizer + newton_step(weights.sum(), escort.sum(), eps)
+    weights, escort = (measure * v for v in power.pair(x - normalizer))
+    return normalizer + top, weights, escort

@@ -1,7 +1,8 @@
-"""Kernel exponential families by score matching: a linear solve, in any dimension."""
+"""`ScoreMatchingKernelExp`: kernel exponential families by score matching, in any dimension."""
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -19,28 +20,32 @@ from torch.distributions import Distribution, Normal
 
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel, kernel_matrix, require_kernel
-from .arguments import bandwidth_of, points_of, positive
-from .derivatives import Matching, base_gradient
-from .design import Gaussian, density, spread
-from .draws import Floats
-from .extent import Extent
-from .features import whitening
+from .data import (
+    Columns,
+    Floats,
+    bandwidth_of,
+    check_positive,
+    inducing_points,
+    inducing_points_of,
+)
+from .newton import whitening
+from .sparse_density import Gaussian, kernel_density
 
 __all__ = ["ScoreMatchingKernelExp"]
 
-# Candidates: bandwidths in standard deviations, penalties. Folds to compare them on.
+# Candidates: bandwidths in standard deviations, and penalties; the number of folds.
 _BANDWIDTHS = (2.0, 1.0, 0.5, 0.25)
 _PENALTIES = tuple(10.0**-k for k in range(-1, 9))
 _FOLDS = 5
-# Of the default base, in standard deviations of the data.
+# The standard deviation of the default base, relative to that of the data.
 _WIDE = 2.0
-# Observations further apart than so many bandwidths do not see each other; of how many this is
-# looked at.
-_GAP, _LOOKED_AT = 4.0, 2000
-# The part of the observations that may lie apart without being a group.
-_OUTLIERS = 0.02
-# Dimensions in which the density is normalised.
+# Groups of observations are further apart than so many bandwidths. At most so many observations
+# are searched for groups, and groups with less than a share of them are outliers.
+_GAP, _SEARCHED, _OUTLIERS = 4.0, 2000, 0.02
+# The greatest dimension in which the density is normalised.
 _NORMALIZED = 3
+# Rows of data whose derivatives are in memory at a time.
+_CHUNK = 2**11
 
 
 class _Fit(NamedTuple):
@@ -54,33 +59,38 @@ class _Fit(NamedTuple):
 
 
 class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
-    r"""The density $p \propto e^f q_0$ whose log has the gradient of the data's, in any dimension.
+    r"""Fit the density $p \propto e^f q_0$ by matching the gradient of its logarithm to the data.
 
     The score f is a kernel expansion at inducing points (Nystrom) that minimises
 
     $$\frac1n \sum_i \sum_d \left[\tfrac12 (\partial_d f)^2 + \partial_d^2 f + \partial_d f\,
       \partial_d \log q_0\right](x_i) + \tfrac{\lambda}{2} \|f\|^2$$
 
-    by one linear solve: no integral is needed. Up to three columns the density is normalised.
+    by one linear solve in any dimension, without an integral. The density is normalised for up to
+    three columns.
 
-    Score matching cannot see how the mass is shared between groups with nothing in between, as the
-    gradient of a log density does not tell. Where the data consist of such groups, `fit` warns;
-    `SparseDensity(alpha=1.0)` is the estimator for them.
+    Score matching cannot determine how groups that are far apart share the mass, because the
+    gradient of a log density does not depend on it. `fit` warns if the data consist of such groups;
+    use `SparseDensity(alpha=1.0)` for them.
 
     Args:
-        kernel: (n, D), (m, D) to (n, m), called with float64 tensors, twice differentiable in the
-            first by forward mode, and once by reverse mode for `gradient`; default Gaussian.
-        inducing_points: Locations (I, D), or how many of the data; default up to 150.
-        penalty: $\lambda > 0$, in squares of a derivative; by default that with the least loss of
-            held-out data in five folds.
-        bandwidth: Of the Gaussian kernel: one number, or one for each column; chosen likewise.
-        base: Base density of each column with a derivative; default normal, twice as wide as the
-            data.
-        random_state: Of the choice of inducing points.
+        kernel: Function of (n, D), (m, D) to (n, m), called with float64 tensors; twice
+            differentiable in its first argument by forward mode, and once by reverse mode for
+            `gradient`. Default Gaussian.
+        inducing_points: Locations (I, D), or the number of observations to choose; default up to
+            150.
+        penalty: $\lambda > 0$, in squares of a derivative. The default has the least held-out loss
+            in five folds.
+        bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen like
+            the penalty. Not with `kernel`.
+        base: Base density of each column, with a derivative; default normal with twice the standard
+            deviation of the data.
+        random_state: Seed for the choice of inducing points and folds.
 
     Attributes:
-        density_: The normalised density, a `KernelExp`, of up to three columns.
-        penalty_, bandwidth_: What was given or chosen.
+        density_: The normalised density, a `KernelExp`; for up to three columns.
+        penalty_: The penalty that was given or chosen.
+        bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
         loss_: The score matching loss of the data, without the penalty.
         n_features_in_: Number of columns.
 
@@ -126,44 +136,45 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         x = torch.from_numpy(data.copy())
-        ones = torch.ones(len(x), dtype=x.dtype)
-        extent, state = Extent.of(x, ones), check_random_state(self.random_state)
-        self.base_ = self._base_of(extent)
-        points = points_of(self.inducing_points, x.shape[1])
+        dim, state = x.shape[1], check_random_state(self.random_state)
+        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
+        columns = Columns.of(x, torch.ones(len(x), dtype=x.dtype))
+        self.base_ = self._base_of(columns)
+        points = inducing_points_of(self.inducing_points, dim)
         if isinstance(points, int):
-            measure = BaseMeasure(self.base_, x.shape[1], x.dtype)
-            points = spread(x, ones, extent, measure, points, state)
+            bounds = BaseMeasure(self.base_, dim, x.dtype).bounds(0)
+            points = inducing_points(x, columns, bounds, points, state)
+        kernels = self._kernels(bandwidth, columns.deviation)
         folds = torch.from_numpy(state.permutation(len(x)) % min(_FOLDS, len(x)))
-        fits = [self._best_penalty(kernel, points, x, folds) for kernel in self._kernels(extent)]
+        fits = [self._best_penalty(kernel, points, x, folds) for kernel in kernels]
         self._keep(min(fits, key=lambda fit: fit.held_out), points)
         self._warn_of_gaps(data)
         return self
 
-    def _base_of(self, extent: Extent) -> list[Distribution]:
+    def _base_of(self, columns: Columns) -> list[Distribution]:
         if self.base is None:
-            pairs = zip(extent.mean, _WIDE * extent.deviation, strict=True)
+            pairs = zip(columns.mean, _WIDE * columns.deviation, strict=True)
             return [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
         base = [self.base] if isinstance(self.base, Distribution) else self.base
-        if not isinstance(base, Sequence) or len(base) != len(extent.mean):
-            rule = f"a density for each of {len(extent.mean)} columns"
+        if not isinstance(base, Sequence) or len(base) != len(columns.mean):
+            rule = f"a density for each of {len(columns.mean)} columns"
             raise ValueError(f"base must be {rule}, got {self.base!r}")
         return list(base)
 
-    def _kernels(self, extent: Extent) -> list[Kernel]:
-        bandwidth = bandwidth_of(self.bandwidth, len(extent.mean))
+    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor) -> list[Kernel]:
         if self.kernel is not None:
             require_kernel(self.kernel)
             return [self.kernel]
         if bandwidth is not None:
             return [Gaussian(bandwidth)]
         # Distances grow with the root of the number of columns.
-        scale = extent.deviation * len(extent.mean) ** 0.5
+        scale = deviation * len(deviation) ** 0.5
         return [Gaussian(share * scale) for share in _BANDWIDTHS]
 
     def _best_penalty(self, kernel: Kernel, points: Tensor, x: Tensor, folds: Tensor) -> _Fit:
         mixing = whitening(kernel, points)
         parts = [
-            Matching.of(kernel, points, mixing, self.base_, x[folds == k])
+            _Matching.of(kernel, points, mixing, self.base_, x[folds == k])
             for k in range(int(folds.max()) + 1)
         ]
         whole = reduce(add, parts)
@@ -172,7 +183,7 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
         penalties = (
             tuple(unit * share for share in _PENALTIES)
             if self.penalty is None
-            else (positive("penalty", self.penalty),)
+            else (check_positive("penalty", self.penalty),)
         )
 
         def held_out(penalty: float) -> float:
@@ -194,15 +205,15 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
             fit.kernel.bandwidth.numpy() if isinstance(fit.kernel, Gaussian) else None
         )
         if points.shape[1] <= _NORMALIZED:
-            self.density_ = density(fit.kernel, points, fit.weights, self.base_, 1.0)
+            self.density_ = kernel_density(fit.kernel, points, fit.weights, self.base_, 1.0)
         else:
             self.__dict__.pop("density_", None)
 
     def _warn_of_gaps(self, data: Floats) -> None:
-        """Where observations fall into groups that no kernel joins."""
+        """Warn if observations fall into groups that no kernel joins."""
         if self.bandwidth_ is None:
             return
-        scaled = data[:: -(-len(data) // _LOOKED_AT)] / self.bandwidth_
+        scaled = data[:: -(-len(data) // _SEARCHED)] / self.bandwidth_
         graph = radius_neighbors_graph(scaled, _GAP)
         count, groups = connected_components(graph, directed=False)
         sizes = np.bincount(groups)
@@ -220,17 +231,20 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
 
     def gradient(self, X: ArrayLike) -> Floats:
-        """Gradient of the log density at each location, (n, D), as samplers need it."""
+        """Return the gradient of the log density at each location, (n, D)."""
         x = self._locations(X)
         with torch.enable_grad():
             t = x.clone().requires_grad_()
             score = self.weights_ @ kernel_matrix(self.kernel_, self.points_, t)
             (slope,) = torch.autograd.grad(score.sum(), t)
-        found: Floats = (slope + base_gradient(self.base_, x)).numpy()
-        return found
+        gradient: Floats = (slope + _base_gradient(self.base_, x)).numpy()
+        return gradient
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Log density of each observation (n,); beyond three columns but for a constant."""
+        """Return the log density of each observation (n,).
+
+        For more than three columns it lacks a constant.
+        """
         x = self._locations(X)
         if x.shape[1] <= _NORMALIZED:
             log = self.density_.log_prob(x if self.density_.event_shape else x.squeeze(-1))
@@ -238,12 +252,101 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
             log = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
             pairs = zip(self.base_, x.T, strict=True)
             log = log + torch.stack([law.log_prob(t) for law, t in pairs]).sum(0)
-        found: Floats = log.numpy()
-        return found
+        log_density: Floats = log.numpy()
+        return log_density
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Minus the mean score matching loss, larger is better."""
+        """Return minus the mean score matching loss: larger is better."""
         x = self._locations(X)
         weights = torch.eye(len(self.points_), dtype=x.dtype)
-        matching = Matching.of(self.kernel_, self.points_, weights, self.base_, x)
+        matching = _Matching.of(self.kernel_, self.points_, weights, self.base_, x)
         return -matching.loss(self.weights_)
+
+
+def _kernel_derivatives(kernel: Kernel, points: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return first and second derivatives (D, n, I) of k(x, points) along each axis of x (n, D)."""
+    found = [_along(kernel, points, x, axis) for axis in range(x.shape[1])]
+    first, second = zip(*found, strict=True)
+    return torch.stack(first), torch.stack(second)
+
+
+def _along(kernel: Kernel, points: Tensor, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    direction = torch.zeros_like(x)
+    direction[:, axis] = 1
+
+    def slope(t: Tensor) -> Tensor:
+        found: Tensor = torch.func.jvp(
+            lambda s: kernel_matrix(kernel, points, s).T, (t,), (direction,)
+        )[1]
+        return found
+
+    first, second, *_ = torch.func.jvp(slope, (x,), (direction,))
+    return first, second
+
+
+def _base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
+    """Return the gradient (n, D) of the log density of a base at locations (n, D).
+
+    Raises:
+        ValueError: The base's density is zero at a location, or has no derivative.
+    """
+    with torch.enable_grad():
+        t = x.detach().requires_grad_()
+        log = torch.stack([law.log_prob(t[:, d]) for d, law in enumerate(base)]).sum(0)
+        if not torch.isfinite(log).all():
+            raise ValueError("X must be inside the support of the base, got values outside")
+        if not log.requires_grad:
+            raise ValueError(f"base must have log densities with a derivative, got {base}")
+        (found,) = torch.autograd.grad(log.sum(), t)
+    return found
+
+
+@dataclass(frozen=True)
+class _Matching:
+    r"""The score matching loss as a sum over observations: $\tfrac12 c^\top G c + b^\top c$.
+
+    Attributes:
+        count: Number of observations.
+        quadratic: Sum of G (R, R).
+        linear: Sum of b (R,).
+    """
+
+    count: int
+    quadratic: Tensor
+    linear: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        points: Tensor,
+        mixing: Tensor,
+        base: Sequence[Distribution],
+        x: Tensor,
+    ) -> "_Matching":
+        """Sum over data (n, D), for features with a mixing matrix (I, R)."""
+        size = mixing.shape[1]
+        quadratic, linear = x.new_zeros(size, size), x.new_zeros(size)
+        for rows in x.split(_CHUNK):
+            first, second = (d @ mixing for d in _kernel_derivatives(kernel, points, rows))
+            drift = _base_gradient(base, rows).T.unsqueeze(-1)
+            quadratic = quadratic + torch.einsum("dnr,dns->rs", first, first)
+            linear = linear + (second + first * drift).sum((0, 1))
+        return cls(len(x), quadratic, linear)
+
+    def __add__(self, other: "_Matching") -> "_Matching":
+        return _Matching(
+            self.count + other.count,
+            self.quadratic + other.quadratic,
+            self.linear + other.linear,
+        )
+
+    def minimum(self, penalty: float) -> Tensor:
+        """Return the coefficients (R,) that minimise the penalized mean loss."""
+        ridge = penalty * torch.eye(len(self.linear), dtype=self.linear.dtype)
+        found: Tensor = torch.linalg.solve(self.quadratic / self.count + ridge, self.linear)
+        return -found / self.count
+
+    def loss(self, c: Tensor) -> float:
+        """Return the mean loss of coefficients (R,)."""
+        return float(0.5 * c @ self.quadratic @ c + self.linear @ c) / self.count

@@ -1,10 +1,11 @@
-"""Density estimation with true zeros, in scikit-learn's manner."""
+"""`SparseDensity`: density estimation with exact zeros."""
 
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,37 +13,93 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp
-from ..distributions.base_measure import BaseMeasure
+from ..distributions.base_measure import Base, BaseMeasure, UniformOn
 from ..kernels import Kernel
-from ..losses.conjugates import conjugate
+from ..losses import conjugate
+from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
-from .arguments import alpha_of, bandwidth_of, count, points_of, positive
-from .design import Gaussian, box, density, objective, spread, width
-from .draws import Floats, drawn
-from .ends import Outermost, trimmed
-from .extent import Extent
-from .features import Features, Statistics
-from .newton import Objective
-from .progress import Told, progress
-from .resolved import warn_unseen
-from .scoring import held_out_loss
-from .selection import Chosen, best_kernel, best_penalty, polished
+from .data import (
+    MARGIN,
+    Columns,
+    Floats,
+    all_gather,
+    bandwidth_of,
+    check_alpha,
+    check_count,
+    check_positive,
+    draw,
+    inducing_points,
+    inducing_points_of,
+    sample_weights,
+)
+from .model_selection import (
+    Choice,
+    Report,
+    best_kernel,
+    best_penalty,
+    held_out_loss,
+    progress,
+    refit,
+)
+from .newton import PEAKED, Features, Objective, Statistics
 
-__all__ = ["SparseDensity"]
+if TYPE_CHECKING:  # some builds of torch lack process groups
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Gaussian", "SparseDensity", "kernel_density"]
 
 # Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 _ALPHAS = (2.0, 1.5, 1.0)
 _PENALTIES = tuple(10.0**-k for k in range(1, 9))
+# The least bandwidth that is tried, relative to the distance of evenly spaced inducing points:
+# sums of narrower kernels fall to zero between them.
+_NARROWEST = 0.5
+# The size of the scores for which the first mesh is made.
+_SCORE = 10.0
+# The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
+# several dimensions edges are located along the last axis only.
+_TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
+# Equal subintervals of the base whose extreme observations are kept.
+_STRETCHES = 2**14
+# The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
+# many observations of any density miss there.
+_BEYOND = 0.5
+# Warn of an error of the mass above this: edges in three dimensions leave some thousandths.
+_MISSED = 1e-2
+# Scores whose range is below this are no steeper than those for which meshes are made.
+_STEEP = 50.0
+# Rows of nodes whose kernel values are in memory at a time.
+_CHUNK = 2**14
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$.
+
+    Unlike Pyro's, it has no parameters to learn, so its values at the nodes can be stored.
+    """
+
+    bandwidth: Tensor
+
+    def __str__(self) -> str:
+        return f"bandwidth {', '.join(f'{h:.3g}' for h in self.bandwidth.tolist())}"
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Evaluate the kernel between (n, D) and (m, D): (n, m)."""
+        # torch.cdist has no forward-mode derivative.
+        pairs = zip((x / self.bandwidth).unbind(-1), (y / self.bandwidth).unbind(-1), strict=True)
+        squares = sum(((u.unsqueeze(-1) - v).square() for u, v in pairs), torch.zeros(()))
+        return torch.exp(-0.5 * squares)
 
 
 class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
-    r"""A density of one, two or three numbers that may be exactly zero, fitted to data.
+    r"""Estimate a density on one, two or three columns that may be exactly zero.
 
     The kernel deformed exponential family $p = [1 + (\alpha - 1)(f - A)]_+^{1/(\alpha - 1)}\,q_0$
     whose score f minimises the Fenchel-Young loss of the data, penalized by the norm of f:
@@ -50,40 +107,40 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     $$\Omega^*_\alpha(f) - \tfrac1n \sum_i f(x_i) + \tfrac{\rho}{2} \|f\|^2$$
 
     The problem is convex, and solved by Newton's method. At alpha = 1 it is penalized maximum
-    likelihood. What is not given is chosen by Takeuchi's criterion, an estimate of the loss of
-    observations that were left out.
+    likelihood. Takeuchi's criterion, an estimate of the loss of left-out observations, chooses the
+    bandwidth and the penalty unless they are given.
 
     Args:
-        alpha: Entropic index from 1 (positive everywhere) to 2; None to have it chosen of 1, 1.5
-            and 2, by the squared error of densities instead of their losses, whose units differ.
-        kernel: (n, D), (m, D) to (n, m), called with float64 tensors; default Gaussian.
-        inducing_points: Locations (I, D) or (I,), or how many of them; default 100, evenly spaced,
-            of numbers, and 150 or 200 of the data by k-means++ in the plane and in space.
+        alpha: Entropic index from 1 (positive everywhere) to 2. None chooses 1, 1.5 or 2 by the
+            squared error of the densities, since losses at different alphas have different units.
+        kernel: Function of (n, D), (m, D) to (n, m), called with float64 tensors; default Gaussian.
+        inducing_points: Locations (I, D) or (I,), or their number. Default: 100 evenly spaced
+            points in one dimension, 150 or 200 observations chosen by k-means++ in two or three.
         penalty: $\rho > 0$; chosen from the data by default.
-        bandwidth: Of the Gaussian kernel: one number, or one for each column; chosen by default.
-        base: Base density, or one for each column. Where bounds are known, uniform on these.
-            Default: uniform on the box of the data and a quarter of its range more on either side.
-            Of numbers, at alpha above 1, the support is then cut where beyond the outermost
-            observations of an interval there is more than $1/(2n)$ of the mass, half of the mean of
-            what n observations of any density miss there, and half of the largest tie in it.
-        tol: The fit ends when a step promises to take less than this off the loss.
-        max_iter: Newton steps at most, for each penalty that is tried.
-        verbose: Whether to print each penalty that is tried, and show how far the fit is if rich is
-            installed; by default shown on a terminal once a fit has taken five seconds.
-        random_state: Of the choice of inducing points among vectors.
-        group: If the data are spread over processes, their `torch.distributed` group or mesh: every
-            rank fits with its own data, at least one observation, and has the same density, that
-            of all data.
+        bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen by
+            default. Not with `kernel`.
+        base: Base density, or one for each column; use uniform densities where bounds are known.
+            Default: uniform on the range of the data and a quarter of it more on either side. In
+            one dimension, at alpha above 1, that default is then cut: an interval of the support
+            ends where the mass beyond its outermost observations reaches $1/(2n)$, half of the mean
+            mass that n observations of any density miss there, plus half of its largest tie.
+        tol: The fit ends when a step promises a smaller decrease of the loss.
+        max_iter: Greatest number of Newton steps for each penalty that is tried.
+        verbose: Whether to print each penalty that is tried, above a progress bar if rich is
+            installed. None shows only the bar, on a terminal, once a fit has taken five seconds.
+        random_state: Seed for the choice of inducing points in two and three dimensions.
+        group: `torch.distributed` group or mesh of processes over which the data are spread. Every
+            rank fits with its own data, at least one observation, and gets the density of all data.
 
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`.
-        support_: Of numbers: the intervals where it is positive, (J, 2).
+        support_: In one dimension, the intervals where it is positive (J, 2).
         support_mass_: The mass of each (J,).
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
-        bandwidth_: The bandwidth (D,) that was given or chosen; None under a kernel that was given.
+        bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
         loss_: The loss of the data, without the penalty and before the support is cut.
-        criterion_: Its estimate for data that were not seen.
+        criterion_: Takeuchi's estimate of the loss of new data.
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
 
@@ -136,42 +193,51 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: Nonnegative weights (n,).
 
         Raises:
-            ValueError: Fewer than two observations, more than three columns, a constant one, NaN;
-                weights that are negative or all zero; parameters outside of their range.
+            ValueError: Fewer than two observations, more than three columns, a constant column,
+                NaN; weights that are negative or all zero; parameters outside of their range.
         """
         x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
-        alphas = _ALPHAS if self.alpha is None else (alpha_of(self.alpha),)
+        alphas = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
         group, dim = self._group(), x.shape[1]
-        extent = Extent.of(x, weight, group)
-        self.base_ = box(extent) if self.base is None else self.base
+        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
+        columns = Columns.of(x, weight, group)
+        self.base_: Any = _box(columns) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
-        points = points_of(self.inducing_points, dim)
+        points = inducing_points_of(self.inducing_points, dim)
+        least = 0.0
         if isinstance(points, int):
             state = check_random_state(self.random_state)
-            points = spread(x, weight, extent, measure, points, state, group)
-        kernels = self._kernels(extent)
+            points = inducing_points(x, columns, measure.bounds(0), points, state, group)
+            least = _NARROWEST * float((points[1:] - points[:-1]).amax()) if dim == 1 else 0.0
+        kernels = self._kernels(bandwidth, columns.deviation, least)
         total = len(alphas) * len(kernels) * len(self._penalties())
-        with progress(type(self).__name__, total, self.verbose) as told:
+        with progress(type(self).__name__, total, self.verbose) as report:
 
-            def tried(alpha: float, kernel: Kernel) -> Chosen:
-                data = partial(self._statistics, x=x, weight=weight)
-                problem = objective(kernel, points, self.base_, alpha, data)
-                return self._best_penalty(problem, told)
+            def attempt(alpha: float, kernel: Kernel) -> Choice:
+                mesh = _mesh(kernel, points, self.base_, alpha)
+                features = Features.of(kernel, points, mesh)
+                data = Statistics.of(features, x, weight, group)
+                return self._best_penalty(Objective(features, mesh, data, alpha), report)
 
-            found = [best_kernel(kernels, partial(tried, alpha)) for alpha in alphas]
-        cut = self.base is None and dim == 1
-        self._outermost = self._seen(x, weight) if cut else None
-        return self._keep(self._best_alpha(found, x, weight))
+            choices = [best_kernel(kernels, partial(attempt, alpha)) for alpha in alphas]
+        choice = choices[0]
+        if len(choices) > 1:
+            losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
+            choice = choices[int(np.argmin(losses))]
+        self._extremes = None
+        if self.base is None and dim == 1:
+            self._extremes = Extremes.of(x, weight, _box(columns)[0], group)
+        return self._keep(choice)
 
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> "SparseDensity":
-        """Fit the density to more data, with all those before.
+        """Fit the density to more data, together with all earlier data.
 
-        The first data decide on alpha, the inducing points, the bandwidth and the base, so that
-        these are better given if they are few; a penalty that was not given is chosen anew each
-        time. Only sums over the data are kept.
+        The first data decide on alpha, the inducing points, the bandwidth and the base, so give
+        these if the first data are few. A penalty that was not given is chosen anew each time. Only
+        sums over the data are kept.
 
         Args:
             X: More observations (n, D), in the support of the base.
@@ -185,70 +251,55 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y, sample_weight)
         x, weight = self._checked(X, sample_weight, 1, reset=False)
         BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
-        known = self._objective
-        more = self._statistics(known.features, x, weight)
-        if self._outermost is not None:
-            self._outermost |= self._seen(x, weight)
-        problem = replace(known, data=known.data + more)
-        with progress(type(self).__name__, len(self._penalties()), self.verbose) as told:
-            return self._keep(self._best_penalty(problem, told))
+        known, group = self._objective, self._group()
+        data = known.data + Statistics.of(known.features, x, weight, group)
+        if self._extremes is not None:
+            more = Extremes.of(x, weight, self.base_[0], group)
+            self._extremes = Extremes.merged([self._extremes, more])
+        with progress(type(self).__name__, len(self._penalties()), self.verbose) as report:
+            return self._keep(self._best_penalty(replace(known, data=data), report))
 
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
     ) -> tuple[Tensor, Tensor]:
+        """Return observations (n, D) of positive weight, and their weights (n,)."""
         kinds: dict[str, Any] = {"dtype": np.float64, "ensure_min_samples": least, "reset": reset}
         data: Floats = validate_data(self, X, **kinds)
-        weight: Floats = _check_sample_weight(
-            sample_weight, data, dtype=np.float64, ensure_non_negative=True
-        )
+        weight = sample_weights(sample_weight, data)
         if data.shape[1] > 3:
             raise ValueError(f"X must have at most 3 features, got {data.shape[1]}")
-        # What has no weight may be anywhere, also outside of the base.
         used = weight > 0
         return torch.from_numpy(data[used]), torch.from_numpy(weight[used])
-
-    def _statistics(self, features: Features, x: Tensor, weight: Tensor) -> Statistics:
-        return Statistics.of(features, x, weight).over_ranks(self._group())
-
-    def _seen(self, x: Tensor, weight: Tensor) -> Outermost:
-        return Outermost.of(x, weight, self.base_).over_ranks(self._group())
 
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
 
-    def _kernels(self, extent: Extent) -> list[Kernel]:
-        """Those to choose from, the widest first."""
+    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor, least: float) -> list[Kernel]:
+        """Return the candidates, beginning with the widest."""
         if self.kernel is not None:
             return [self.kernel]
-        bandwidth = bandwidth_of(self.bandwidth, len(extent.mean))
         if bandwidth is not None:
             return [Gaussian(bandwidth)]
-        return [Gaussian(share * extent.deviation) for share in _BANDWIDTHS]
+        widest, *others = (share * deviation for share in _BANDWIDTHS)
+        return [Gaussian(widest), *(Gaussian(h) for h in others if float(h.amin()) >= least)]
 
     def _penalties(self) -> tuple[float, ...]:
-        return _PENALTIES if self.penalty is None else (positive("penalty", self.penalty),)
-
-    def _best_penalty(self, problem: Objective, told: Told) -> Chosen:
-        return best_penalty(problem, self._penalties(), *self._limits(), told)
+        return _PENALTIES if self.penalty is None else (check_positive("penalty", self.penalty),)
 
     def _limits(self) -> tuple[float, int]:
-        return positive("tol", self.tol), count("max_iter", self.max_iter)
+        return check_positive("tol", self.tol), check_count("max_iter", self.max_iter)
 
-    def _best_alpha(self, found: list[Chosen], x: Tensor, weight: Tensor) -> Chosen:
-        if len(found) == 1:
-            return found[0]
-        group = self._group()
-        losses = [held_out_loss(one, self._density(one), x, weight, group) for one in found]
-        return found[int(np.argmin(losses))]
+    def _best_penalty(self, problem: Objective, report: Report) -> Choice:
+        return best_penalty(problem, self._penalties(), *self._limits(), report)
 
-    def _density(self, chosen: Chosen) -> KernelExp | KernelDeformedExp:
-        features, alpha = chosen.objective.features, chosen.objective.alpha
-        weights = features.mixing @ chosen.fit.coefficients
-        return density(features.kernel, features.points, weights, self.base_, alpha)
+    def _density(self, choice: Choice) -> KernelExp | KernelDeformedExp:
+        features, alpha = choice.objective.features, choice.objective.alpha
+        weights = features.mixing @ choice.fit.coefficients
+        return kernel_density(features.kernel, features.points, weights, self.base_, alpha)
 
-    def _keep(self, rough: Chosen) -> "SparseDensity":
-        chosen = polished(rough, *self._limits())
-        self._objective, fit = chosen.objective, chosen.fit
+    def _keep(self, choice: Choice) -> "SparseDensity":
+        choice = refit(choice, *self._limits())
+        self._objective, fit = choice.objective, choice.fit
         if fit.decrease >= self.tol:
             warnings.warn(
                 f"the fit ended before tol={self.tol}: after {fit.steps} steps (max_iter="
@@ -256,9 +307,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._whole = self._density(chosen)
-        warn_unseen(self._whole)
-        self.density_ = trimmed(self._whole, self._outermost, chosen.objective.data)
+        self._whole = self._density(choice)
+        _warn_if_unresolved(self._whole)
+        self.density_ = _truncated(self._whole, self._extremes, choice.objective.data)
         if not self.density_.event_shape:
             intervals = self.density_.support.intervals
             self.support_: Floats = intervals.numpy()
@@ -266,8 +317,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         else:
             for name in ("support_", "support_mass_"):
                 self.__dict__.pop(name, None)
-        self.alpha_, self.penalty_, self.n_iter_ = chosen.objective.alpha, chosen.penalty, fit.steps
-        self.bandwidth_: Floats | None = width(chosen.objective.features.kernel)
+        kernel = choice.objective.features.kernel
+        self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
+        self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
 
@@ -277,23 +329,159 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return x if self.density_.event_shape else x.squeeze(-1)
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Log density of each observation (n,); -inf where it is zero."""
+        """Return the log density of each observation (n,); -inf where the density is zero."""
         x = self._locations(X)
-        found: Floats = self.density_.log_prob(x).numpy()
-        return found
+        log: Floats = self.density_.log_prob(x).numpy()
+        return log
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        r"""Minus the mean Fenchel-Young loss, larger is better; at alpha = 1 relative likelihood.
+        r"""Return minus the mean Fenchel-Young loss: larger is better.
 
-        It is $\frac1n \sum_i f(x_i) - \Omega^*_\alpha(f)$, finite also where the density is zero,
-        of the score f before the support is cut, so that bandwidths and penalties can be compared
-        by cross-validation; losses of different alpha or bases cannot.
+        It is $\frac1n \sum_i f(x_i) - \Omega^*_\alpha(f)$ with the score f before the support is
+        cut, finite also where the density is zero; at alpha = 1 the log-likelihood relative to the
+        base. Use it to compare bandwidths and penalties by cross-validation, but not different
+        alphas or bases.
         """
         x = self._locations(X)
         f = self._whole.score
         return float(f(x).mean() - conjugate(f, self._whole))
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draws (n_samples, D) from the density; `random_state` is a seed, or numpy's."""
+        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
         check_is_fitted(self)
-        return drawn(self.density_, n_samples, random_state)
+        return draw(self.density_, n_samples, random_state)
+
+
+def _box(columns: Columns) -> list[Uniform]:
+    """Return uniform densities on the range of each column and a margin."""
+    margin = MARGIN * (columns.high - columns.low)
+    ends = zip(columns.low - margin, columns.high + margin, strict=True)
+    return [Uniform(a, b, validate_args=False) for a, b in ends]
+
+
+def kernel_density(
+    kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
+) -> KernelExp | KernelDeformedExp:
+    """Return the density of a score with weights (I,) at inducing points (I, D)."""
+    located = points.squeeze(-1) if points.shape[-1] == 1 else points
+    # Far from zero, coordinates are rounded.
+    span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
+    far = float((points.abs().amax(0) / span).amax())
+    rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
+    tolerance = _TOLERANCE[points.shape[-1]]
+    tolerance = max(tolerance, rounding) if math.isfinite(rounding) else tolerance
+    if alpha == 1:
+        return KernelExp(weights, located, kernel, base, tolerance=tolerance)
+    return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
+
+
+def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
+    """Return the mesh of a density with a score of moderate size."""
+    weights = torch.zeros(len(points), dtype=points.dtype)
+    weights[0] = _SCORE
+    mesh = kernel_density(kernel, points, weights, base, alpha).panels
+    if alpha < PEAKED:
+        mesh = mesh.with_order(2 * max(axis.size for axis in mesh.axes))
+        mesh = mesh.with_matrix_of(kernel, points)
+    return mesh
+
+
+def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
+    """Warn of a density in two or three dimensions whose mass changes on a finer mesh.
+
+    In one dimension the fit refines its mesh.
+    """
+    if not p.event_shape:
+        return
+    scores = p._scores
+    if float(scores.amax() - scores.amin()) <= _STEEP:
+        return
+    nodes, weights = product_rule([axis.halved() for axis in p.panels.axes])
+    parts = zip(nodes.split(_CHUNK), weights.flatten().split(_CHUNK), strict=True)
+    missed = abs(float(torch.stack([share @ p.prob(rows) for rows, share in parts]).sum()) - 1)
+    if not missed <= _MISSED:
+        warnings.warn(
+            f"density_ has peaks too narrow for its nodes: its mass is wrong by {missed:.1g}; a "
+            "larger penalty or bandwidth, or data with fewer ties, make it wider",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+class Extremes(NamedTuple):
+    """The least and the greatest observation in each of G equal parts of a base's support.
+
+    Attributes:
+        at: The least observations, and minus the greatest (2, G); inf where there is none.
+        weight: The weight of the observations there (2, G).
+    """
+
+    at: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(
+        cls, x: Tensor, weight: Tensor, base: Uniform, group: "ProcessGroup | None" = None
+    ) -> "Extremes":
+        """Find the extremes of observations (n, 1) with weights (n,), over all ranks of a group."""
+        share = (x[:, 0] - base.low) / (base.high - base.low)
+        part = (share * _STRETCHES).long().clamp(0, _STRETCHES - 1).expand(2, -1)
+        both, empty = torch.stack([x[:, 0], -x[:, 0]]), x.new_zeros(2, _STRETCHES)
+        at = (empty + torch.inf).scatter_reduce(1, part, both, "amin")
+        there = torch.where(both == at.gather(1, part), weight, 0.0)
+        extremes = cls(at, empty.scatter_add(1, part, there))
+        gathered = (all_gather(part, group).split(2) for part in extremes)
+        return cls.merged([cls(*parts) for parts in zip(*gathered, strict=True)])
+
+    @classmethod
+    def merged(cls, parts: "Sequence[Extremes]") -> "Extremes":
+        """Return the extremes of the union of data from those of its parts."""
+        at = torch.stack([part.at for part in parts]).amin(0)
+        weights = [torch.where(part.at == at, part.weight, 0.0) for part in parts]
+        return cls(at, torch.stack(weights).sum(0))
+
+    def within(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the extremes (K, 2) in intervals, and the largest weight at one of them (K,).
+
+        The extremes of an interval without observations are inf and -inf.
+        """
+        both = torch.cat([self.at[0], -self.at[1]])
+        inside = (lower.unsqueeze(-1) <= both) & (both <= upper.unsqueeze(-1))
+        first = torch.where(inside, both, torch.inf).amin(-1)
+        last = torch.where(inside, both, -torch.inf).amax(-1)
+        largest = torch.where(inside, self.weight.flatten(), 0.0).amax(-1)
+        return torch.stack([first, last], -1), largest
+
+
+def _truncated(
+    p: KernelExp | KernelDeformedExp, extremes: Extremes | None, data: Statistics
+) -> KernelExp | KernelDeformedExp:
+    """Truncate a density under a uniform base near the extreme observations of its intervals.
+
+    The mass beyond the outermost of n observations of any density exceeds t with probability
+    (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
+    observation reaches half of that: three of five true ends are further out. With tied
+    observations, up to half the mass of the largest tie may lie outside as well, because the
+    estimate smooths an atom into a bump. Intervals without observations are removed. Densities that
+    are positive everywhere are not truncated.
+    """
+    if extremes is None or isinstance(p, KernelExp):
+        return p
+    support: Any = p.support
+    outermost, largest = extremes.within(*support.intervals.unbind(-1))
+    some = outermost[:, 0] <= outermost[:, 1]
+    ends, outermost, tie = support.intervals[some], outermost[some], largest[some] / data.weight
+    beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
+    signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
+    cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
+    lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
+    intervals = torch.stack([lower, upper], -1)
+    whole: Any = p.panels.base.factors[0]
+    base = UniformOn(intervals, whole)
+    # p^(alpha - 1) is linear in the score, relative to the base.
+    mass, share = p.cdf(intervals).diff().sum(), base.lengths.sum() / (whole.high - whole.low)
+    eps = float(p.alpha) - 1
+    weights = (share / mass) ** eps * p.weights
+    return KernelDeformedExp(
+        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.panels.tolerance
+    )

@@ -1,9 +1,14 @@
-"""Inference in Pyro where supports have ends: sites that move, guides that are compact."""
+"""Inference in Pyro with bounded supports: sites whose support moves, and compact guides."""
 
+from .elbo import TsallisELBO
 from .guides import AutoBetaGaussian
-from .moving import MovingSupportWarning, check_model, warn_moving_supports
-from .reparam import AutoSupportReparam, SupportReparam
-from .tsallis import TsallisELBO
+from .reparam import (
+    AutoSupportReparam,
+    MovingSupportWarning,
+    SupportReparam,
+    check_model,
+    warn_moving_supports,
+)
 
 __all__ = [
     "AutoBetaGaussian",

@@ -1,8 +1,9 @@
-"""An automatic guide of compact densities."""
+"""`AutoBetaGaussian`: an automatic guide with compact support."""
 
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
+from numbers import Real
 from typing import Any
 
 import pyro
@@ -15,32 +16,35 @@ from pyro.infer.autoguide.initialization import init_to_feasible
 from torch import Tensor
 from torch.distributions import biject_to
 
-from ..distributions import BetaGaussian, Normal, SparseDistribution
+from ..distributions import BetaGaussian
 
 __all__ = ["AutoBetaGaussian"]
 
 
 class AutoBetaGaussian(AutoNormal):
-    r"""As Pyro's `AutoNormal`, but with beta-Gaussians: each site has a guide with a last value.
+    r"""Mean-field guide like Pyro's `AutoNormal`, with compact beta-Gaussians for normals.
 
-    In unconstrained space each number of each site has an independent `BetaGaussian` of its own
-    `loc` and `scale`, half the width of its support. Carried to the site's support it is an
-    interval strictly inside of it: the guide's density is exactly zero elsewhere, and supports are
-    nested, so that `Trace_ELBO` is finite. Sites whose support moves need `SupportReparam` first.
+    In unconstrained space, each element of each site has an independent `BetaGaussian` with its own
+    `loc` and `scale`, the half-width of its support. The bijection maps that to an interval inside
+    the site's support; the guide's density is exactly zero elsewhere. So `Trace_ELBO` is finite for
+    models whose densities are positive on their sites' supports. A likelihood with bounded support
+    can make it infinite, even from a feasible start: use `TsallisELBO` then. Sites whose support
+    moves need `SupportReparam` first.
 
-    A compact guide is the answer to tails that are not believed in: no sample of it is further out
-    than `quantiles([0.0, 1.0])`. As with all that is mean-field, its variances are too small where
-    sites depend on each other.
+    No sample lies outside of `quantiles([0.0, 1.0])`. As with all mean-field guides, variances are
+    too small where sites depend on each other.
 
     Args:
-        model: A model of Pyro's.
-        alpha: Entropic index in [1, inf]: 1 is `AutoNormal`, 2 the truncated parabola.
-        init_loc_fn: Where sites start, as for `AutoNormal`.
-        init_scale: Standard deviation of each guide at the start, in unconstrained space.
+        model: A Pyro model.
+        alpha: Entropic index in (1, inf]: 2 is the truncated parabola, inf the uniform density. Use
+            `AutoNormal` for alpha = 1.
+        init_loc_fn: Initial values of sites, as for `AutoNormal`.
+        init_scale: Initial standard deviation of each guide, in unconstrained space.
         create_plates: As for `AutoNormal`.
 
     Raises:
-        ValueError: `alpha` below 1, `init_scale` not positive.
+        TypeError: `model` is not callable.
+        ValueError: `alpha` is not a number above 1, or `init_scale` is not positive.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214
@@ -65,14 +69,18 @@ class AutoBetaGaussian(AutoNormal):
         init_scale: float = 0.1,
         create_plates: Callable[..., Any] | None = None,
     ) -> None:
-        if not alpha >= 1:
-            raise ValueError(f"alpha must be at least 1, got {alpha}")
-        self.alpha = alpha
+        if not callable(model):
+            raise TypeError(f"model must be callable, got {model!r}")
+        if not isinstance(alpha, Real) or isinstance(alpha, bool) or not alpha > 1:
+            raise ValueError(f"alpha must be a number above 1, got {alpha!r}; 1 is AutoNormal")
+        self.alpha: float = alpha
         options = {"init_loc_fn": init_loc_fn, "create_plates": create_plates}
-        super().__init__(model, init_scale=init_scale * _half_width(alpha), **options)
+        # The half-width of a density with standard deviation 1.
+        half_width = math.sqrt(3 + 2 / (alpha - 1))
+        super().__init__(model, init_scale=init_scale * half_width, **options)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Samples all sites; arguments as those of the model.
+        """Sample all sites; takes the arguments of the model.
 
         Returns:
             Values by the names of sites.
@@ -91,8 +99,8 @@ class AutoBetaGaussian(AutoNormal):
         return result
 
     def _sample(self, name: str, fn: Any) -> Tensor:
-        law = self._law(name).to_event(self._event_dims[name])
-        free = pyro.sample(f"{name}_unconstrained", law, infer={"is_auxiliary": True})
+        guide = self._guide(name).to_event(self._event_dims[name])
+        free = pyro.sample(f"{name}_unconstrained", guide, infer={"is_auxiliary": True})
         transform = biject_to(fn.support)
         value = transform(free)
         log_density: Tensor | float = 0.0
@@ -100,18 +108,18 @@ class AutoBetaGaussian(AutoNormal):
             slope = transform.inv.log_abs_det_jacobian(value, free)
             log_density = sum_rightmost(slope, slope.dim() - value.dim() + fn.event_dim)
         delta = dist.Delta(value, log_density=log_density, event_dim=fn.event_dim)
-        found: Tensor = pyro.sample(name, delta)
-        return found
+        sample: Tensor = pyro.sample(name, delta)
+        return sample
 
-    def _law(self, name: str) -> SparseDistribution:
+    def _guide(self, name: str) -> BetaGaussian:
         loc, scale = self._get_loc_and_scale(name)
-        return Normal(loc, scale) if self.alpha == 1 else BetaGaussian(loc, scale, self.alpha)
+        return BetaGaussian(loc, scale, self.alpha)
 
     @torch.no_grad()
     def quantiles(
         self, quantiles: list[float] | Tensor, *args: Any, **kwargs: Any
     ) -> dict[str, Tensor]:
-        """Quantiles of each site, those of 0 and 1 being the ends of its support.
+        """Return quantiles of each site; those of 0 and 1 are the ends of the guide's support.
 
         Args:
             quantiles: Levels between 0 and 1, (Q).
@@ -121,16 +129,11 @@ class AutoBetaGaussian(AutoNormal):
         Returns:
             Values (Q, *shape) by the names of sites.
         """
-        found = {}
+        values = {}
         trace: Any = self.prototype_trace
         for name, site in trace.iter_stochastic_nodes():
-            law = self._law(name)
-            levels = torch.as_tensor(quantiles).to(law.mean)
-            free = law.icdf(levels.reshape(-1, *(1,) * law.mean.dim()))
-            found[name] = biject_to(site["fn"].support)(free)
-        return found
-
-
-def _half_width(alpha: float) -> float:
-    """Of the support, for a standard deviation of 1; of a normal, which has none, that."""
-    return 1.0 if alpha == 1 else math.sqrt(3 + 2 / (alpha - 1))
+            guide = self._guide(name)
+            levels = torch.as_tensor(quantiles).to(guide.mean)
+            free = guide.icdf(levels.reshape(-1, *(1,) * guide.mean.dim()))
+            values[name] = biject_to(site["fn"].support)(free)
+        return values

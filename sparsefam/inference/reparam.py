@@ -1,5 +1,11 @@
-"""Reparameterizers of Pyro's that sample a site where its support stands still."""
+"""Reparameterisation of Pyro sites whose support moves, and warnings for sites that need it.
 
+Pyro's kernels and guides take the bijection of a site's support from the first trace and keep it.
+They provide no hook at that point, so plain NUTS cannot warn by itself; `check_model` and
+`warn_moving_supports` check the model instead, by the gradients of its supports.
+"""
+
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,27 +19,40 @@ from pyro.distributions.torch_distribution import (
 )
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
-from torch import Tensor
-from torch.distributions import Independent, Uniform
+from pyro.poutine.messenger import Messenger
+from pyro.util import get_rng_state, set_rng_state
+from torch import Size, Tensor
+from torch.distributions import Independent, Uniform, biject_to, constraints
 from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import IndependentTransform, Transform
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
-from ..supports import IntervalUnion
-from .coordinates import placement, support_numbers
+from ..numerics.validation import attributes, require
+from ..supports import Ellipsoid, Interval, IntervalUnion, RealLine
 
-__all__ = ["AutoSupportReparam", "SupportReparam", "support_of"]
+__all__ = [
+    "AutoSupportReparam",
+    "MovingSupportWarning",
+    "SupportReparam",
+    "check_model",
+    "warn_moving_supports",
+]
 
-# What marks a site that is in standard coordinates already.
+# The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
+# Traces with gradients that `warn_moving_supports` examines.
+_TRACES = 16
+
+Bound = Tensor | float
 
 
 class SupportReparam(Reparam):
-    r"""Samples a latent site in standard coordinates, in which its support never moves.
+    r"""Sample a latent site in standard coordinates, in which its support is fixed.
 
     Hamiltonian Monte Carlo and the automatic guides of Pyro take the bijection of a site's support
-    from the first trace and keep it. Where the support depends on other latent sites, as that of
-    $y \sim \mathrm{Uniform}(x, x + 1)$, they explore another law than the model's, and say nothing.
-    Here the site `name` becomes a deterministic function of a new one, `name_base`:
+    from the first trace and keep it. If the support depends on other latent sites, as that of
+    $y \sim \mathrm{Uniform}(x, x + 1)$, they silently sample a distribution other than the model's.
+    This reparameteriser makes the site `name` a deterministic function of a new site, `name_base`:
 
     | support of `name` | `name_base` | `name` |
     |---|---|---|
@@ -43,17 +62,17 @@ class SupportReparam(Reparam):
     | union of intervals | level $q \in [0, 1]$, uniform | the quantile of $q$ |
     | any other with a bijection | all of space | its image |
 
-    The law of `name` is the same. On intervals and ellipsoids that of `name_base` is free of the
-    location and the scale (it is decentred), which is what hierarchical models want. Sites that are
-    observed are left as they are, and those whose support is fixed. Samples of `name` are
-    recomputed from those of `name_base` by `pyro.infer.Predictive(model, samples)`.
+    The distribution of `name` stays the same. On intervals and ellipsoids, the distribution of
+    `name_base` does not depend on the location and the scale (it is decentred), which suits
+    hierarchical models. Observed sites and sites with a fixed support are left unchanged.
+    `pyro.infer.Predictive(model, samples)` recomputes samples of `name` from those of `name_base`.
 
-    As with the reparameterizers of Pyro's, a mask multiplies the density of `name_base`: a site
-    that is masked out has no influence on the others.
+    As with Pyro's own reparameterisers, a mask multiplies the density of `name_base`: a site that
+    is masked out has no influence on the others.
 
     Raises:
-        ValueError: When the site is sampled: it is discrete, or its support is neither one piece
-            that has a bijection nor one whose quantiles are known.
+        ValueError: When the site is sampled: it is discrete, or its support has neither a bijection
+            nor quantiles.
 
     References:
         Gorinova, Moore and Hoffman (2020), Automatic Reparameterisation of Probabilistic Programs.
@@ -70,34 +89,35 @@ class SupportReparam(Reparam):
     """
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
-        """The message of a deterministic site, after `name_base` has been sampled.
+        """Sample `name_base` and return the message of a deterministic site.
 
         Args:
             msg: `name`, `fn`, `value` (or None) and `is_observed` of a site; a value that is not
-                observed is where the site starts.
+                observed is the start of a chain.
         """
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
-        support = None if msg["is_observed"] else support_of(_innermost(fn))
-        if support is None or not (support.is_discrete or support_numbers(support)):
+        support = None if msg["is_observed"] else _support_of(_innermost(fn))
+        if support is None or not (support.is_discrete or _support_tensors(support)):
             return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
         if not getattr(value, "_pyro_custom_init", True):
-            value = None  # Pyro's default start, which does better in standard coordinates
-        found = _coordinates(name, _innermost(fn), support)
-        start = None if value is None else found.locate(value)
+            value = None  # Pyro's default start is better in standard coordinates
+        standard = _standard_coordinates(name, _innermost(fn), support)
+        start = None if value is None else standard.inverse(value)
         infer: Any = {"is_observed": False, _MARK: True}
-        base = pyro.sample(f"{name}_base", _wrapped(fn, found.law), obs=start, infer=infer)
-        value = found.place(base) if value is None else value
+        base = pyro.sample(f"{name}_base", _wrapped(fn, standard.base), obs=start, infer=infer)
+        value = standard.forward(base) if value is None else value
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
 
 
 class AutoSupportReparam(Strategy):
-    """Applies `SupportReparam` to each latent site whose support may move.
+    """Apply `SupportReparam` to each latent site whose support may move.
 
-    That is each one with a support given by tensors. Those may be constant: nothing tells in one
-    trace whether they depend on latent sites. `check_model` tells, and names the sites for which
-    `SupportReparam` is enough. `Uniform(0.0, 1.0)` of Pyro's, given by numbers, is left alone.
+    These are all sites whose support is given by tensors, even if the tensors are constant: one
+    trace without gradients does not show whether they depend on latent sites. `check_model` names
+    the sites that need `SupportReparam`. Pyro's `Uniform(0.0, 1.0)`, given by numbers, is left
+    unchanged.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -110,84 +130,376 @@ class AutoSupportReparam(Strategy):
     """
 
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
-        """The reparameterizer of a site, or None."""
+        """Return the reparameteriser of a site, or None."""
         skipped = msg["is_observed"] or msg["infer"].get(_MARK)
-        support = None if skipped else support_of(msg["fn"])
-        if support is None or support.is_discrete or not support_numbers(support):
+        support = None if skipped else _support_of(msg["fn"])
+        if support is None or support.is_discrete or not _support_tensors(support):
             return None
         return SupportReparam()
 
 
-class _Coordinates(NamedTuple):
-    law: TorchDistributionMixin  # of the base
-    place: Callable[[Tensor], Tensor]  # from the base to the site
-    locate: Callable[[Tensor], Tensor]  # and back
+class MovingSupportWarning(UserWarning):
+    """The support of a latent site moves with other latent sites."""
 
 
-def support_of(fn: Any) -> Constraint | None:
-    """The support of what a site is sampled from, if that is a distribution that knows it."""
+def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """Run a model once and warn of each latent site whose support moves.
+
+    The random state and the parameter store are restored. A support that depends on a discrete site
+    is not detected, because discrete values have no derivative.
+
+    Args:
+        model: A model of Pyro's.
+        *args: Its arguments.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The names of these sites, which need `SupportReparam`.
+
+    Raises:
+        TypeError: `model` is not callable.
+
+    Warns:
+        MovingSupportWarning: For each of these sites.
+    """
+    watched = warn_moving_supports(model)
+    store, random = pyro.get_param_store(), get_rng_state()
     try:
-        found: Constraint | None = getattr(fn, "support", None)
+        # The outermost handler makes sites differentiable for all that the inner ones see.
+        with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
+            with _Differentiable():
+                watched(*args, **kwargs)
+    finally:
+        set_rng_state(random)
+    return sorted(watched.watch.moved)
+
+
+def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
+    """Return a model that warns when the support of a latent site moves with other latent sites.
+
+    `NUTS(warn_moving_supports(model))` warns in its first steps, where `NUTS(model)` would silently
+    sample the wrong distribution; so does `SVI`, if the guide's samples have gradients. Sites that
+    are reparameterised, inside or outside of this function, cause no warning.
+
+    Args:
+        model: A model of Pyro's.
+
+    Returns:
+        The model, which warns with `MovingSupportWarning` once for each site.
+
+    Raises:
+        TypeError: `model` is not callable.
+    """
+    if not callable(model):
+        raise TypeError(f"model must be callable, got {model!r}")
+    return _WatchedModel(model)
+
+
+class _WatchedModel:
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self.model, self.watch = model, _Watch()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch:
+            return self.model(*args, **kwargs)
+
+
+class _Differentiable(Messenger):
+    """Makes the values of latent sites require gradients."""
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        value = msg["value"]
+        if not msg["is_observed"] and isinstance(value, Tensor) and value.is_floating_point():
+            msg["value"] = value.detach().requires_grad_()
+
+
+class _Watch(Messenger):
+    """Detects supports of latent sites that depend on the values of other latent sites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: set[str] = set()
+        self._traces = 0
+        self._latent: set[str] = set()
+        self._values: list[Tensor] = []
+
+    def __enter__(self) -> Any:
+        self._values = []
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._traces += bool(self._values)
+        self._values = []  # frees their graphs
+        super().__exit__(*exception)
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        # An outer handler, such as the condition of NUTS, may still make it observed.
+        self._latent.discard(msg["name"])
+        if not msg["is_observed"]:
+            self._latent.add(msg["name"])
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        # After all reparameterisers.
+        name, value = msg["name"], msg["value"]
+        if name not in self._latent or self._traces == _TRACES or torch._C._get_tracing_state():
+            return
+        support = _support_of(msg["fn"])
+        if support is not None and not support.is_discrete and name not in self.moved:
+            if _depends(_support_tensors(support), self._values):
+                self.moved.add(name)
+                _warn(name)
+        if isinstance(value, Tensor) and value.requires_grad:
+            self._values.append(value)
+
+
+def _warn(name: str) -> None:
+    warnings.warn(
+        f"the support of site {name!r} moves with other latent sites, but HMC, NUTS and automatic "
+        "guides keep the bijection of the first trace and sample the wrong distribution. Use "
+        f"poutine.reparam(model, config={{{name!r}: sparsefam.inference.SupportReparam()}}) or "
+        "sparsefam.inference.AutoSupportReparam()(model)",
+        MovingSupportWarning,
+        stacklevel=2,
+    )
+
+
+def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
+    """Whether any of the tensors was computed from any of the values."""
+    sums = [x.double().sum() for x in tensors if x.requires_grad]
+    if not sums or not values:
+        return False
+    slopes = torch.autograd.grad(
+        torch.stack(sums).sum(), values, retain_graph=True, allow_unused=True
+    )
+    return any(slope is not None for slope in slopes)
+
+
+class _StandardCoordinates(NamedTuple):
+    """The distribution of the base site, and the maps from it to the site and back."""
+
+    base: TorchDistributionMixin
+    forward: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor]
+
+
+def _support_of(fn: Any) -> Constraint | None:
+    """Return the support of a site's distribution, or None if it has none."""
+    try:
+        support: Constraint | None = getattr(fn, "support", None)
     except NotImplementedError:
         return None
-    return found
+    return support
 
 
-def _coordinates(name: str, fn: Any, support: Constraint) -> _Coordinates:
+def _standard_coordinates(name: str, fn: Any, support: Constraint) -> _StandardCoordinates:
     if isinstance(support, IntervalUnion):
-        # Even where there is but one interval: in another trace there may be two.
-        level = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-        return _Coordinates(dist.Uniform(level, level + 1), fn.icdf, fn.cdf)
+        # Also if there is one interval: another trace may have two.
+        zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
+        return _StandardCoordinates(dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf)
     try:
         if support.is_discrete:
             raise ValueError("it is discrete")
-        place = placement(support)
+        transform = _transform_onto(support)
     except (NotImplementedError, ValueError) as error:
         raise ValueError(
             f"site {name!r} must have a support with standard coordinates, got "
             f"{type(fn).__name__} on {support}: {error}"
         ) from error
-    still = _standing_still(fn)
-    # Where the law is of a known form, by a map that is a number: in y = a + (b - a) v the digits
-    # of v are lost far from zero, those of a uniform's last v even its density.
-    from_still = place if still is fn else placement(still.support)
-    return _Coordinates(dist.TransformedDistribution(still, [from_still.inv]), place, place.inv)
+    fixed = _standardized(fn)
+    # If the standardised distribution is known, map from it: in y = a + (b - a) v rounding far from
+    # zero loses digits of v.
+    from_fixed = transform if fixed is fn else _transform_onto(fixed.support)
+    base = dist.TransformedDistribution(fixed, [from_fixed.inv])
+    return _StandardCoordinates(base, transform, transform.inv)
 
 
-def _standing_still(fn: Any) -> Any:
-    """The law with its place at 0 and its size 1, if that is known; else the law itself."""
-    if type(fn) in (Uniform, dist.Uniform):  # a subclass may have a density of its own
-        level = torch.zeros_like(fn.low)
-        return dist.Uniform(level, level + 1)
+def _standardized(fn: Any) -> Any:
+    """Return the distribution with location 0 and scale 1 if its form is known, else itself."""
+    if type(fn) in (Uniform, dist.Uniform):  # a subclass may have another density
+        zero = torch.zeros_like(fn.low)
+        return dist.Uniform(zero, zero + 1)
     if not isinstance(fn, SymmetricDistribution | EllipticalDistribution):
         return fn
-    still: Any = fn.expand(fn.batch_shape)
-    still.loc = torch.zeros_like(fn.loc)
+    new: Any = fn.expand(fn.batch_shape)
+    new.loc = torch.zeros_like(fn.loc)
     if isinstance(fn, SymmetricDistribution):
-        still.scale = torch.ones_like(fn.scale)
+        new.scale = torch.ones_like(fn.scale)
     else:
-        still.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-    return still
+        new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    return new
 
 
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
 
 
 def _innermost(fn: Any) -> Any:
-    """A distribution without its masks, expansions and reinterpreted dimensions."""
+    """Remove masks, expansions and reinterpreted dimensions from a distribution."""
     while isinstance(fn, _WRAPPERS):
         fn = fn.base_dist
     return fn
 
 
-def _wrapped(fn: Any, law: TorchDistributionMixin) -> TorchDistributionMixin:
-    """A law with the masks, expansions and reinterpreted dimensions of a distribution."""
+def _wrapped(fn: Any, base: TorchDistributionMixin) -> TorchDistributionMixin:
+    """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
-        return law
-    law = _wrapped(fn.base_dist, law)
+        return base
+    base = _wrapped(fn.base_dist, base)
     if isinstance(fn, Independent):
-        new: TorchDistributionMixin = law.to_event(fn.reinterpreted_batch_ndims)
+        new: TorchDistributionMixin = base.to_event(fn.reinterpreted_batch_ndims)
     else:
         masked = isinstance(fn, MaskedDistribution)
-        new = law.mask(fn._mask) if masked else law.expand(fn.batch_shape)
+        new = base.mask(fn._mask) if masked else base.expand(fn.batch_shape)
     return new
+
+
+def _support_tensors(support: Constraint) -> list[Tensor]:
+    """Return the tensors that determine a support: none if it is a fixed set.
+
+    A set with Python numbers for bounds, such as `constraints.unit_interval`, is fixed.
+    """
+    if isinstance(support, RealLine):
+        return []
+    tensors: list[Tensor] = []
+    for value in attributes(support).values():
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, Tensor):
+                tensors.append(part)
+            elif isinstance(part, Constraint):
+                tensors.extend(_support_tensors(part))
+    return tensors
+
+
+def _transform_onto(support: Constraint) -> Transform:
+    """Return the map of a fixed set onto a support, affine if it is bounded or a half-line.
+
+    The fixed set is [0, 1] for an interval, the positive half-line for a half-line, the unit ball
+    for an ellipsoid, and unconstrained space for any other support with a bijection.
+
+    Raises:
+        ValueError, NotImplementedError: A support without a bijection.
+    """
+    if isinstance(support, constraints.independent):
+        base = _transform_onto(support.base_constraint)
+        transform: Transform = IndependentTransform(base, support.reinterpreted_batch_ndims)
+    elif isinstance(support, Ellipsoid):
+        transform = _BallToEllipsoid(support)
+    elif isinstance(support, Interval | constraints.interval | constraints.half_open_interval):
+        transform = _UnitToInterval(support, support.lower_bound, support.upper_bound)
+    elif isinstance(support, constraints.greater_than | constraints.greater_than_eq):
+        transform = _PositiveToHalfLine(support, support.lower_bound, 1)
+    elif isinstance(support, constraints.less_than):
+        transform = _PositiveToHalfLine(support, support.upper_bound, -1)
+    else:
+        transform = biject_to(support)
+    cached: Transform = transform.with_cache()
+    return cached
+
+
+class _OntoSupport(Transform):
+    """A bijection onto a support; `_args` are its constructor's arguments."""
+
+    bijective = True
+    _args: tuple[Any, ...]
+    _shape: Size
+
+    def with_cache(self, cache_size: int = 1) -> "_OntoSupport":
+        if self._cache_size == cache_size:
+            return self
+        cls: Any = type(self)
+        new: _OntoSupport = cls(*self._args, cache_size=cache_size)
+        return new
+
+    def forward_shape(self, shape: Size) -> Size:
+        found: Size = torch.broadcast_shapes(shape, self._shape)
+        return found
+
+    inverse_shape = forward_shape
+
+
+class _UnitToInterval(_OntoSupport):
+    r"""$x = a + (b - a) v$; where $b$ is infinite $x = a + v/(1 - v)$.
+
+    So all elements of a batch have the same domain, whether their upper bound is finite or not.
+    """
+
+    domain = constraints.unit_interval
+    sign = 1
+
+    def __init__(
+        self, support: Constraint, lower: Bound, upper: Bound, cache_size: int = 0
+    ) -> None:
+        super().__init__(cache_size=cache_size)
+        self._args, self.codomain = (support, lower, upper), support
+        ends = torch.as_tensor(lower), torch.as_tensor(upper)
+        require(ends[0].isfinite(), "lower_bound", "finite", ends[0])
+        self._lower, self._upper = torch.broadcast_tensors(*ends)
+        self._shape = self._lower.shape
+        self._bounded = self._upper.isfinite()
+        # Keeps the gradient of the unused branch finite.
+        self._width = torch.where(self._bounded, self._upper - self._lower, 1.0)
+
+    def _call(self, x: Tensor) -> Tensor:
+        value = self._lower + self._width * x / torch.where(self._bounded, 1.0, 1 - x)
+        # Rounding may exceed the upper bound, where torch's densities raise.
+        return torch.where(value > self._upper, self._upper, value)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        offset = y - self._lower
+        v: Tensor = offset / torch.where(self._bounded, self._width, 1 + offset)
+        return v
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        far = torch.where(self._bounded, 0.0, x)
+        slope: Tensor = self._width.log() - 2 * torch.log1p(-far)
+        return slope
+
+
+class _PositiveToHalfLine(_OntoSupport):
+    """x = a + v, or a - v."""
+
+    domain = constraints.positive
+
+    def __init__(self, support: Constraint, end: Bound, sign: int, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self._args, self.codomain = (support, end, sign), support
+        self._end, self._sign = torch.as_tensor(end), sign
+        self._shape = self._end.shape
+
+    @property
+    def sign(self) -> int:
+        """1 if x increases with v, else -1."""
+        return self._sign
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self._end + self._sign * x
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._sign * (y - self._end)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+class _BallToEllipsoid(_OntoSupport):
+    """t = loc + L u."""
+
+    codomain: Ellipsoid
+
+    def __init__(self, support: Ellipsoid, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self._args, self.codomain = (support,), support
+        centre = torch.zeros_like(support.loc.detach())
+        eye = torch.eye(centre.shape[-1], dtype=centre.dtype, device=centre.device)
+        self.domain = Ellipsoid(centre, eye)
+        self._shape = support.loc.shape
+
+    def _call(self, x: Tensor) -> Tensor:
+        t: Tensor = self.codomain.loc + (self.codomain.scale_tril @ x.unsqueeze(-1)).squeeze(-1)
+        return t
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.codomain._standardize(y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
+        return diagonal.log().sum(-1).expand(x.shape[:-1])

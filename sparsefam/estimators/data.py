@@ -1,0 +1,239 @@
+"""Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
+from sklearn.cluster import kmeans_plusplus
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from ..distributions import SparseDistribution
+from ..numerics.distributed import sum_over_ranks
+
+if TYPE_CHECKING:  # some builds of torch lack process groups
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "MARGIN",
+    "Columns",
+    "Floats",
+    "all_gather",
+    "bandwidth_of",
+    "check_alpha",
+    "check_count",
+    "check_positive",
+    "draw",
+    "inducing_points",
+    "inducing_points_of",
+    "sample_weights",
+    "sum_over",
+]
+
+Floats = NDArray[np.float64]
+
+# The default support of a base exceeds the range of the data by this share on either side.
+MARGIN = 0.25
+# The default number of inducing points, by dimension.
+_COUNTS = {1: 100, 2: 150, 3: 200}
+# The least range of a column relative to its values: neighbouring nodes must be different numbers.
+_LEAST_RANGE = 2.0**-40
+
+
+def check_alpha(alpha: object, most: float = 2.0) -> float:
+    """Return alpha as a float.
+
+    Raises:
+        ValueError: `alpha` is not a number from 1 to `most`.
+    """
+    if not _is_real(alpha) or not 1 <= float(alpha) <= most:
+        raise ValueError(f"alpha must be a number from 1 to {most:g}, got {alpha!r}")
+    return float(alpha)
+
+
+def check_positive(name: str, value: object) -> float:
+    """Return a positive, finite number as a float.
+
+    Raises:
+        ValueError: `value` is anything else.
+    """
+    if not _is_real(value) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+    return float(value)
+
+
+def check_count(name: str, value: object) -> int:
+    """Return a nonnegative integer.
+
+    Raises:
+        ValueError: `value` is anything else.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} must be an integer, at least 0, got {value!r}")
+    return int(value)
+
+
+def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tensor | None:
+    """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen.
+
+    Raises:
+        ValueError: `bandwidth` is not positive and finite, has neither one nor D elements, or is
+            given together with a kernel.
+    """
+    if bandwidth is None:
+        return None
+    if kernel is not None:
+        raise ValueError(f"bandwidth must be None if kernel is given, got {bandwidth!r}")
+    values = _tensor("bandwidth", bandwidth)
+    if values.numel() not in (1, dim) or not (torch.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")
+    return values.reshape(-1).expand(dim)
+
+
+def inducing_points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
+    """Return the inducing points (I, D), or their number if they are to be chosen.
+
+    Raises:
+        ValueError: A number below 1, or locations of another dimension.
+    """
+    if given is None:
+        return _COUNTS.get(dim, _COUNTS[2])
+    if isinstance(given, Integral):
+        if isinstance(given, bool) or given < 1:
+            raise ValueError(f"inducing_points must be at least 1, got {given}")
+        return int(given)
+    points = _tensor("inducing_points", given)
+    points = points.unsqueeze(-1) if points.dim() == 1 else points
+    shaped = points.dim() == 2 and len(points) > 0 and points.shape[1] == dim
+    if not shaped or not torch.isfinite(points).all():
+        raise ValueError(
+            f"inducing_points must be finite, (I, {dim}), got shape {tuple(points.shape)}"
+        )
+    return points
+
+
+def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:
+    """Return the weight (n,) of each observation, 1 by default.
+
+    Raises:
+        ValueError: Weights are negative, not finite, all zero, or of another shape.
+    """
+    weight: Floats = _check_sample_weight(
+        sample_weight, data, dtype=np.float64, ensure_non_negative=True
+    )
+    if not weight.any():
+        raise ValueError("sample_weight must be positive for some observation, got zeros only")
+    return weight
+
+
+class Columns(NamedTuple):
+    """Least and greatest value, mean and standard deviation of each column, (D,) each."""
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor, group: "ProcessGroup | None" = None) -> "Columns":
+        """Measure data (n, D) with positive weights (n,), over all processes of a group.
+
+        Raises:
+            ValueError: A column is constant up to rounding, or its range is not finite.
+        """
+        ends = torch.stack([x.amin(0), -x.amax(0)])
+        if group is not None:
+            dist.all_reduce(ends, dist.ReduceOp.MIN, group)
+        low, high = ends[0], -ends[1]
+        if (low == high).any():
+            raise ValueError(f"X must have no constant column, got {low.tolist()} everywhere")
+        if not torch.isfinite((1 + 2 * MARGIN) * (high - low)).all():
+            raise ValueError(
+                "X must have columns whose range is finite with a margin; divide them by a "
+                f"constant: got {low.tolist()} to {high.tolist()}"
+            )
+        if (high - low <= _LEAST_RANGE * torch.maximum(low.abs(), high.abs())).any():
+            raise ValueError(
+                "X must have columns whose range exceeds rounding; subtract a constant from each: "
+                f"got {low.tolist()} to {high.tolist()}"
+            )
+        total = sum_over(weight.sum(), group)
+        mean = sum_over((weight / total) @ x, group)
+        # Relative to the range, so that squares neither overflow nor underflow.
+        relative = sum_over(weight @ ((x - mean) / (high - low)).square(), group) / total
+        return cls(low, high, mean, (high - low) * relative.sqrt())
+
+
+def inducing_points(
+    x: Tensor,
+    columns: Columns,
+    bounds: tuple[float, float],
+    count: int,
+    random_state: Any,
+    group: "ProcessGroup | None" = None,
+) -> Tensor:
+    """Choose inducing points (I, D) for data (n, D).
+
+    In one dimension they are evenly spaced over the range of the data and a margin, within the
+    bounds of the base; in several they are observations, chosen by k-means++.
+    """
+    if x.shape[1] == 1:
+        margin = MARGIN * (columns.high - columns.low)
+        low = (columns.low - margin).clamp_min(bounds[0])
+        high = (columns.high + margin).clamp_max(bounds[1])
+        share = torch.linspace(0, 1, count, dtype=x.dtype)
+        return torch.lerp(low, high, share).unsqueeze(-1)
+    ranks = 1 if group is None else dist.get_world_size(group)
+    count = -(-count // ranks)
+    scaled = ((x - columns.mean) / columns.deviation).numpy()
+    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
+    # Every rank must give the same number; duplicates have no effect.
+    index = index if group is None else np.resize(index, count)
+    return all_gather(x[torch.as_tensor(index)], group)
+
+
+def sum_over(x: Tensor, group: "ProcessGroup | None") -> Tensor:
+    """Sum a tensor over the processes of a group, if there is one."""
+    return x if group is None else sum_over_ranks(x, group)
+
+
+def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
+    """Concatenate the rows of all processes of a group, equally many each."""
+    if group is None:
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, rows.contiguous(), group)
+    return torch.cat(parts)
+
+
+def draw(density: SparseDistribution, n_samples: int, random_state: Any) -> Floats:
+    """Draw samples (n_samples, D) without changing torch's random state.
+
+    Raises:
+        ValueError: `n_samples` is not a nonnegative integer.
+    """
+    size = check_count("n_samples", n_samples)
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draws = density.sample((size,))
+    samples: Floats = draws.reshape(size, *(density.event_shape or (1,))).numpy()
+    return samples
+
+
+def _is_real(value: object) -> TypeGuard[Real]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _tensor(name: str, value: ArrayLike) -> Tensor:
+    try:
+        dtype = torch.as_tensor(value).dtype
+        if dtype == torch.bool or dtype.is_complex:
+            raise TypeError
+        return torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be numbers, got {value!r}") from None

@@ -1,0 +1,374 @@
+r"""Fenchel-Young losses of scores, and last layers that are trained with them."""
+
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+from torch.nn.functional import softplus
+
+from .distributions import SparseCategorical, SparseDistribution
+from .distributions.base_measure import Base
+from .distributions.kernel_family import KernelDistribution
+from .distributions.torch_adapter import cuts_of, to_float64
+from .numerics.deformed import log_beta
+from .numerics.quadrature import line_integral
+from .numerics.validation import attributes, copied, is_count, require
+from .prediction_map import rpm
+from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
+
+__all__ = ["ClassificationHead", "FenchelYoungLoss", "RegressionHead", "conjugate", "fenchel_young"]
+
+Reduction = Literal["mean", "sum", "none"]
+_REDUCTIONS = ("mean", "sum", "none")
+
+# The bias at which softplus is 1, the sigma of standardized targets; and the least sigma.
+_BIAS, _LEAST = 0.5413, 1e-6
+
+
+def fenchel_young(
+    score: Score,
+    target: Tensor | Distribution,
+    alpha: Tensor | float = 2.0,
+    *,
+    base: Base = None,
+    weight: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Return the Fenchel-Young loss of a score for samples or for a density.
+
+    $$L_\alpha(f; q) = \Omega^*_\alpha(f) + \Omega_\alpha(q) - E_q[f],\qquad
+      \nabla_\theta L_\alpha = E_p[\nabla_\theta f] - E_q[\nabla_\theta f]$$
+
+    It is convex in the score, nonnegative for a density q, and 0 only if q is the prediction map p
+    of the score. For a sample t the term $\Omega_\alpha(q)$, infinite in a continuous domain, is
+    left out: $\Omega^*_\alpha(f) - f(t)$. At alpha = 1 that is $-\log p(t)$; above, it stays finite
+    and has gradients where p(t) is 0 and a likelihood has none.
+
+    Args:
+        score: The score f (*batch).
+        target: Samples (*S, *batch, *event), integer categories for a `Finite` score; or a density
+            whose batch broadcasts with that of the score.
+        alpha: Entropic index, at least 1 and finite.
+        base: Base density of a `KernelExpansion`, as for `rpm`; entropies are relative to it.
+        weight: Nonnegative weights of the samples, broadcast against the losses.
+        reduction: "mean" (weighted), "sum" or "none".
+
+    Returns:
+        A number, or for "none" the losses (*S, *batch) of samples, (*batch) of densities.
+
+    Raises:
+        ValueError: An argument that `rpm` refuses; `alpha` infinite; a target of another shape or
+            kind, not finite, or outside of the base's support; weights that are negative, not
+            finite or all zero; another reduction.
+
+    References:
+        Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Def. 1.
+
+    Examples:
+        >>> import sparsefam as sf
+        >>> score = sf.scores.Quadratic(torch.tensor(0.0), sigma=1.0)
+        >>> fenchel_young(score, torch.tensor([0.5, 3.0]), alpha=2.0)  # 3.0 is off the support
+        tensor(2.4194)
+    """
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if not isinstance(score, Score):
+        raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
+    if isinstance(score, Finite):
+        # Subtracting a constant does not change the loss, and avoids cancellation.
+        score = Finite(score.scores - score.scores.detach().amax(-1, keepdim=True))
+    p = rpm(score, alpha, base)
+    require(torch.isfinite(p.alpha), "alpha", "finite", alpha)
+    losses = conjugate(score, p) + _target_term(target, score, p)
+    return _reduced(losses, weight, reduction)
+
+
+def conjugate(score: Score, p: SparseDistribution) -> Tensor:
+    r"""Return $\Omega^*_\alpha(f) = \max_p E_p[f] - \Omega_\alpha(p)$, (*batch).
+
+    It equals $A_\alpha + (\alpha - 1)\,\Omega_\alpha(p)$, because $p^{\alpha - 1} = 1 + (\alpha -
+    1)(f - A_\alpha)$ on the support. Its derivative along a change of the score is the mean of that
+    change.
+
+    Args:
+        score: The score f.
+        p: Its prediction map.
+
+    References:
+        Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
+    """
+    if isinstance(score, Finite):
+        probs = p.quadrature()[1].movedim(0, -1)
+        return _mean_score(probs, score) + p.tsallis_entropy()
+    return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
+
+
+def _mean_score(probs: Tensor, score: Finite) -> Tensor:
+    """E[f] under probabilities (*batch, K), where zero times -inf is zero."""
+    return (probs * score.scores.masked_fill(probs == 0, 0.0)).sum(-1)
+
+
+def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
+    if weight is None:
+        weight = losses.new_ones(())
+    if not isinstance(weight, Tensor):
+        raise ValueError(f"weight must be a tensor, got {weight!r}")
+    require(torch.isfinite(weight) & (weight >= 0), "weight", "finite, at least 0", weight)
+    require((weight > 0).any(), "weight", "positive somewhere", weight)
+    try:
+        losses, weight = torch.broadcast_tensors(losses, weight)
+    except RuntimeError:
+        shape = tuple(losses.shape)
+        got = f"got shape {tuple(weight.shape)}"
+        raise ValueError(f"weight must broadcast with losses {shape}, {got}") from None
+    # A sample of weight 0 is ignored even if its loss is infinite.
+    weighted = torch.where(weight > 0, weight * losses, 0.0)
+    if reduction == "none":
+        return weighted
+    return weighted.sum() / (weight.sum() if reduction == "mean" else 1)
+
+
+def _target_term(target: object, score: Score, p: SparseDistribution) -> Tensor:
+    r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density q, or $-f(t)$ of a sample t.
+
+    Args:
+        target: Locations (*S, *batch, *event), or a density.
+        score: The score f.
+        p: Its prediction map.
+    """
+    # Not functools.singledispatch, which torch 2.6 cannot compile.
+    if isinstance(target, Tensor):
+        return _of_samples(target, score, p)
+    if isinstance(target, Distribution):
+        return _of_density(target, score, p)
+    raise ValueError(f"target must be a tensor of samples or a distribution, got {target!r}")
+
+
+def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
+    event = tuple(p.event_shape)
+    fits = target.shape[target.dim() - len(event) :] == p.event_shape
+    try:
+        torch.broadcast_shapes(target.shape[: target.dim() - len(event)], p.batch_shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"target must broadcast with batch shape {tuple(p.batch_shape)} and end in event shape "
+            f"{event}, got shape {tuple(target.shape)}"
+        )
+    if isinstance(score, Finite):
+        return -_scores_of_categories(score, target)
+    require(torch.isfinite(target), "target", "finite", target)
+    if isinstance(p, KernelDistribution):
+        located = target if p.event_shape else target.unsqueeze(-1)
+        p.panels.base.require_inside("target", located)
+    return -score(target)
+
+
+def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
+    if target.is_floating_point():
+        raise ValueError(f"target must be integers, the categories, got {target.dtype}")
+    last = score.scores.shape[-1] - 1
+    require((target >= 0) & (target <= last), "target", f"categories 0 to {last}", target)
+    shape = torch.broadcast_shapes(target.shape, score.scores.shape[:-1])
+    table = score.scores.expand(*shape, -1)
+    return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+
+
+def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
+    discrete = isinstance(target, SparseCategorical | Categorical)
+    if isinstance(score, Finite):
+        return _of_categories(target, score, p, discrete)
+    if discrete:
+        raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
+    if target.event_shape != p.event_shape:
+        raise ValueError(
+            f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
+        )
+    shape = torch.broadcast_shapes(target.batch_shape, p.batch_shape)
+    q, f = to_float64(target).expand(shape), _to_float64(score)
+    alpha, log_base = p.alpha.double(), _log_base(p)
+
+    def cost(t: Tensor) -> Tensor:
+        """The integrand relative to q."""
+        base = log_base(t)
+        log = q.log_prob(t) - base
+        ratio = torch.exp(torch.where(log.isinf(), 0.0, log))
+        finite = log_beta(ratio, 2 - alpha) / alpha - f(t)
+        # Infinite off the base's support, unless rounding puts a node on the edge of q.
+        off_base = torch.where((base == -math.inf) & (log > 0), math.inf, 0.0)
+        return torch.where(log.isinf(), off_base, finite)
+
+    def integrand(t: Tensor) -> Tensor:
+        costs = cost(t)
+        # The density q may be infinite at an edge where the cost is zero.
+        return torch.where(costs == 0, 0.0, q.prob(t)) * costs
+
+    if p.event_shape:
+        integral: Tensor = q.expect(cost)
+    else:
+        integral = line_integral(integrand, _with_kinks(cuts_of(q), f))
+    return integral.to(p.alpha.dtype)
+
+
+def _of_categories(target: Any, score: Finite, p: SparseDistribution, discrete: bool) -> Tensor:
+    size = score.scores.shape[-1]
+    if not discrete or target.probs.shape[-1] != size:
+        raise ValueError(f"target must be a distribution of {size} categories, got {target!r}")
+    q = SparseCategorical(target.probs, p.alpha, validate_args=False)
+    return -q.tsallis_entropy() - _mean_score(q.probs, score)
+
+
+def _to_float64(score: Score) -> Score:
+    new = copied(score)
+    for name, value in attributes(score).items():
+        if isinstance(value, Tensor):
+            setattr(new, name, value.double())
+    if isinstance(new, LogDensity):
+        new.density = to_float64(new.density)
+    return new
+
+
+def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
+    """The log density relative to which entropies are; 0 where there is no base."""
+    if not isinstance(p, KernelDistribution):
+        return lambda t: t.new_zeros(())
+    log_density = p.panels.base.log_density
+    return log_density if p.event_shape else lambda t: log_density(t.unsqueeze(-1))
+
+
+def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
+    if not isinstance(score, AbsoluteDeviation | LocationScale):
+        return cuts
+    kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
+    return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)
+
+
+class FenchelYoungLoss(nn.Module):
+    """`fenchel_young` as a module, called with a score and a target.
+
+    Args:
+        alpha: Entropic index, at least 1 and finite.
+        base: Base density of kernel expansions.
+        reduction: "mean", "sum" or "none".
+
+    Raises:
+        ValueError: `alpha` below 1 or infinite; another reduction.
+    """
+
+    def __init__(
+        self, alpha: float = 2.0, base: Base = None, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__()
+        if reduction not in _REDUCTIONS:
+            raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+        self.alpha, self.base, self.reduction = _checked_alpha(alpha), base, reduction
+
+    def forward(
+        self, score: Score, target: Tensor | Distribution, weight: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss; see `fenchel_young`."""
+        return fenchel_young(
+            score, target, self.alpha, base=self.base, weight=weight, reduction=self.reduction
+        )
+
+
+def _checked_alpha(alpha: float) -> float:
+    if isinstance(alpha, Tensor):
+        require(torch.isfinite(alpha) & (alpha >= 1), "alpha", "finite, at least 1", alpha)
+    elif not isinstance(alpha, Real) or isinstance(alpha, bool) or not 1 <= alpha < math.inf:
+        raise ValueError(f"alpha must be finite, at least 1, got {alpha!r}")
+    return alpha
+
+
+class _Head(nn.Module):
+    def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
+        super().__init__()
+        if not is_count(in_features):
+            raise ValueError(f"in_features must be a positive integer, got {in_features!r}")
+        self.alpha = _checked_alpha(alpha)
+        self.linear = nn.Linear(in_features, out_features)
+
+    def score(self, features: Tensor) -> Score:
+        raise NotImplementedError
+
+    def forward(self, features: Tensor) -> SparseDistribution:
+        """Return the densities (*batch) of features (*batch, in_features)."""
+        return rpm(self.score(features), self.alpha)
+
+    def loss(self, features: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean Fenchel-Young loss of targets (*batch); see `fenchel_young`.
+
+        Raises:
+            ValueError: Targets of another batch, which would broadcast to a table.
+        """
+        batch = features.shape[:-1]
+        if target.shape[target.dim() - len(batch) :] != batch:
+            got = tuple(target.shape)
+            raise ValueError(f"target must end in the batch {tuple(batch)}, got shape {got}")
+        return fenchel_young(self.score(features), target, self.alpha, weight=weight)
+
+
+class RegressionHead(_Head):
+    r"""Map features to a density of one number: at alpha = 2 a truncated parabola.
+
+    A linear layer gives the location and the width. The support bounds what can happen, and the
+    loss matches mean and variance to those of the targets, at every alpha.
+
+    Args:
+        in_features: Number of features.
+        alpha: Entropic index, at least 1 and finite.
+
+    Raises:
+        ValueError: `in_features` is not a positive integer; `alpha` is below 1 or infinite.
+
+    References:
+        Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
+
+    Examples:
+        >>> head = RegressionHead(3)
+        >>> density = head(torch.zeros(5, 3))
+        >>> density.support.intervals.shape  # lower and upper ends
+        torch.Size([5, 1, 2])
+    """
+
+    def __init__(self, in_features: int, alpha: float = 2.0) -> None:
+        super().__init__(in_features, 2, alpha)
+        with torch.no_grad():
+            self.linear.bias.copy_(torch.tensor([0.0, _BIAS]))
+
+    def score(self, features: Tensor) -> Quadratic:
+        """Return the score of each row."""
+        loc, width = self.linear(features).unbind(-1)
+        return Quadratic(loc, softplus(width) + _LEAST)
+
+
+class ClassificationHead(_Head):
+    """Map features to sparse probabilities of classes: softmax at alpha = 1, sparsemax at 2.
+
+    Args:
+        in_features: Number of features.
+        num_classes: Number of classes.
+        alpha: Entropic index, at least 1 and finite.
+
+    Raises:
+        ValueError: `in_features` or `num_classes` is not a positive integer; `alpha` is below 1 or
+            infinite.
+
+    References:
+        Martins and Astudillo (2016), From Softmax to Sparsemax.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, alpha: float = 2.0) -> None:
+        if not is_count(num_classes):
+            raise ValueError(f"num_classes must be a positive integer, got {num_classes!r}")
+        super().__init__(in_features, num_classes, alpha)
+
+    def score(self, features: Tensor) -> Finite:
+        """Return the score of each row."""
+        return Finite(self.linear(features))
