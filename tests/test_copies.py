@@ -4,9 +4,6 @@ import pytest
 import torch
 from battery import Case, interior
 from cases import SCALARS
-from test_foreign import KNOWN, every_known
-from torch import Tensor
-from torch.distributions import Distribution
 
 from sparsefam.numerics import validation
 from sparsefam.numerics.validation import copied
@@ -26,17 +23,3 @@ def test_they_answer_as_the_original(case: Case) -> None:
     assert q is not p and torch.equal(q.log_prob(t), expected)
     wide = p.expand((2, *p.batch_shape))
     torch.testing.assert_close(wide.log_prob(t.unsqueeze(1))[:, 1], expected)
-
-
-def seeded(p: Distribution) -> Tensor:
-    torch.manual_seed(0)
-    return p.sample((5,))
-
-
-@every_known
-def test_those_of_laws_of_torch_answer_as_the_original(name: str) -> None:
-    p: Distribution = KNOWN[name][0]
-    q = copied(p)
-    t = seeded(q)
-    assert q is not p and torch.equal(t, seeded(p))
-    assert torch.equal(q.log_prob(t), p.log_prob(t))
