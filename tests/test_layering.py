@@ -1,6 +1,7 @@
 """The structure of the package: which module imports which, and what an import costs."""
 
 import ast
+import importlib.util
 import json
 import subprocess
 import sys
@@ -25,13 +26,16 @@ LAYERS = (
     {"attention", "losses"},
     {"plotting"},
     {"estimators", "inference"},
-    {"__init__"},
+    {"__init__", "compile"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NUMERICS_USES = ("numba", "numpy", "scipy", "sparsefam.numerics", "torch")
 # What an import inside a function is for: packages a user may not have, and the modules that are
 # made of them.
-OPTIONAL = ("matplotlib", "rich", "sklearn", "sparsefam.plotting")
+OPTIONAL = (
+    *("matplotlib", "numba", "rich", "sklearn", "sparsefam.plotting"),
+    *("sparsefam.numerics.gauss_jacobi_numba", "sparsefam.numerics.shared_contour_numba"),
+)
 HEAVY = ("entmax", "matplotlib", "rich", "scipy.special", "scipy.stats", "sklearn", "triton")
 
 IMPORT_SECONDS = 0.5
@@ -192,3 +196,13 @@ print(time.process_time() - start)
     while len(seconds) < 3 and min(seconds, default=IMPORT_SECONDS) >= IMPORT_SECONDS:
         seconds.append(float(fresh_python(code)))
     assert min(seconds) < IMPORT_SECONDS, seconds
+
+
+def test_contributing_has_the_map_of_files() -> None:
+    """Made by `python docs/structure.py --write`."""
+    spec = importlib.util.spec_from_file_location("structure", ROOT / "docs" / "structure.py")
+    structure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(structure)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert text == structure.contributing(text)
+    assert structure.picture().startswith("<svg")
