@@ -6,12 +6,13 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs dist bench accuracy inference gallery clean
+.PHONY: help demo test test-slow lint docs dist first-call bench accuracy inference gallery clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the tour on real data: writes demo/index.html
+	@echo "Running the tour: 6 stages, about 4 minutes; it writes demo/index.html"
 	$(BIN)/python -m examples.tour
 
 # One thread in each of two processes: torch's own threads would compete with the other process.
@@ -38,7 +39,10 @@ dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty e
 	dist/env/bin/pip install --no-deps --force-reinstall dist/*.tar.gz
 	cd dist && env/bin/python -I ../.ci/installed.py
 
-bench: $(STAMP) ## all tables of the documentation: an hour; parts of it: python -m benchmarks --help
+first-call: $(STAMP) ## how long the first call of everything takes in a fresh clone: 5 minutes
+	$(BIN)/python -m benchmarks.first_call
+
+bench: $(STAMP) ## all tables of the documentation: 20 minutes; parts: python -m benchmarks --help
 	$(BIN)/python -m benchmarks
 
 accuracy: $(STAMP) ## how exact expectations are, against independent references: minutes
@@ -56,7 +60,10 @@ clean: ## remove what the other targets wrote, except .venv
 # aeon is installed for the recordings in its wheel, which examples/ read as plain files. It is
 # never imported, so it comes without its dependencies (pandas and others), which nothing here would use.
 $(STAMP): pyproject.toml constraints.txt Makefile
+	@echo "1/3 Creating .venv"
 	$(PYTHON) -m venv .venv
+	@echo "2/3 Installing torch (about 200 MB), Pyro and the tools: one to five minutes"
 	$(BIN)/pip install -c constraints.txt -e '.[test,docs,examples]'
+	@echo "3/3 Installing aeon for its data files"
 	$(BIN)/pip install --no-deps aeon==1.6.0
 	touch $@

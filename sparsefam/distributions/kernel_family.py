@@ -121,13 +121,15 @@ class KernelDistribution(SparseDistribution):
         dim = points[-1] if len(points) > 1 else 1
         return torch.broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
 
-    def expand(
-        self, batch_shape: _size, _instance: SparseDistribution | None = None
-    ) -> "KernelDistribution":
-        """Return the density with its batch expanded."""
-        new = super().expand(batch_shape, _instance)
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: SparseDistribution | None = None,
+    ) -> SparseDistribution:
+        new = super()._with_parameters(shape, change, instance)
         rows = torch.arange(self._mass.shape[-1], device=self._mass.device)
-        rows = rows.reshape(self.batch_shape).expand(new.batch_shape).reshape(-1)
+        rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
         for name in self._per_row:
             new.__dict__[name] = getattr(self, name).index_select(-1, rows)
         new.__dict__["_power"] = self._power.take(rows)
