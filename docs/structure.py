@@ -56,15 +56,19 @@ def graph() -> dict[str, set[str]]:
 
 
 def levels() -> list[list[str]]:
-    """Return the units in rows: each imports from rows above only."""
+    """Return the units in rows, each just above the first row that imports from it."""
     used = graph()
 
-    def level(name: str) -> int:
-        return 1 + max((level(other) for other in used[name]), default=-1)
+    def first(name: str) -> int:
+        return 1 + max((first(other) for other in used[name]), default=-1)
+
+    def last(name: str) -> int:
+        users = [last(user) - 1 for user in used if name in used[user]]
+        return min(users) if users else first(name)
 
     rows: dict[int, list[str]] = {}
     for name in used:
-        rows.setdefault(level(name), []).append(name)
+        rows.setdefault(last(name), []).append(name)
     return [rows[i] for i in sorted(rows)]
 
 

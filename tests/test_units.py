@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from sparsefam.numerics.units import in_units
+from sparsefam.distributions.support_quadrature import in_units
 
 LARGE = torch.tensor([1e30, math.inf])
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Stack
 from ..numerics.quadrature import smooth_unit_rule
-from ..numerics.units import in_units
 from ..numerics.validation import require
 
 if TYPE_CHECKING:
@@ -350,3 +349,36 @@ def _reach(psi: Basis) -> tuple[Tensor, Tensor]:
 def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
     """Evaluate the j-th function at the nodes with index j along `axis`."""
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)
+
+
+# Products that overflow to infinity, not to NaN
+
+
+def in_units(value: Tensor, first: Tensor, second: Tensor | None = None) -> Tensor:
+    """`value` times constant units, positive and perhaps infinite, which broadcast to its shape.
+
+    A zero stays zero in any unit. A gradient that overflows is zero.
+    """
+    product: Tensor = _Product.apply(
+        value, first, torch.ones_like(first) if second is None else second
+    )
+    return product
+
+
+class _Product(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return torch.where(value == 0, 0.0, value * first * second)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        slope = in_units(grad, *ctx.saved_tensors)
+        # Room for what the chain rule adds up.
+        info = torch.finfo(slope.dtype)
+        return torch.where(slope.abs() < info.max * info.eps, slope, 0.0), None, None
