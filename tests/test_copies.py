@@ -15,7 +15,7 @@ def old_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
 
-@pytest.mark.parametrize("case", SCALARS, ids=str)
+@pytest.mark.parametrize("case", [x for x in SCALARS if "Kernel" not in str(x)], ids=str)
 def test_they_answer_as_the_original(case: Case) -> None:
     p = case()
     q, t = copied(p), interior(p)

@@ -299,6 +299,9 @@ def test_quasi_random_directions_have_two_digits(alpha: float) -> None:
     t = p.sample((200_000,))
     f, g = (x - x.mean(0) for x in (phi(t), psi(t)))
     assert error(exact, f.mT @ g / len(t)) < 0.05
+    # No direction meets a narrow function: its product is a Gaussian function, too.
     narrow = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01)
-    with pytest.raises(ValueError, match="phi and psi must be smooth enough"):
-        p.generalized_covariance(narrow, narrow, 1.0)
+    middle = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01 / 2**0.5)
+    peak = (2 * torch.pi * 2 * 0.01**2) ** -2.5
+    expected = peak * p.expect(middle) - p.expect(narrow).square()
+    torch.testing.assert_close(p.generalized_covariance(narrow, narrow, 1.0), expected[None])

@@ -204,12 +204,12 @@ def test_too_few_steps_are_told() -> None:
 @pytest.mark.parametrize(
     ("settings", "x", "message"),
     [
-        ({"alpha": 0.5}, np.eye(3, 1), "alpha must be a number, at least 1, got 0.5"),
-        ({"alpha": "2"}, np.eye(3, 1), "alpha must be a number, at least 1, got '2'"),
-        ({"alpha": math.nan}, np.eye(3, 1), "alpha must be a number, at least 1, got nan"),
+        ({"alpha": 0.5}, np.eye(3, 1), "alpha must be a number from 1 to inf, got 0.5"),
+        ({"alpha": "2"}, np.eye(3, 1), "alpha must be a number from 1 to inf, got '2'"),
+        ({"alpha": math.nan}, np.eye(3, 1), "alpha must be a number from 1 to inf, got nan"),
         ({"alpha": math.inf}, np.eye(3, 1), "alpha must be at most 4.5e.15 for .*, got inf"),
         ({"alpha": 1e50}, np.eye(3, 1), "alpha must be at most 4.5e.15 for .*, got 1e.50"),
-        ({"alpha": True}, np.eye(3, 1), "alpha must be a number, at least 1, got True"),
+        ({"alpha": True}, np.eye(3, 1), "alpha must be a number from 1 to inf, got True"),
         ({"method": "moments", "tol": 0}, np.eye(3, 1), "tol must be a positive, .* got 0"),
         ({"method": "moments", "max_iter": 0.5}, np.eye(3, 1), "max_iter must be an integer"),
         ({"method": "ml"}, np.eye(3, 1), "method must be 'likelihood' or 'moments', got 'ml'"),

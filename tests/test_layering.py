@@ -25,8 +25,8 @@ LAYERS = (
     {"expectations"},
     {"attention", "losses"},
     {"plotting"},
-    {"estimators", "inference"},
-    {"__init__", "compile"},
+    {"estimators", "inference", "compile"},
+    {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NUMERICS_USES = ("numba", "numpy", "scipy", "sparsefam.numerics", "torch")

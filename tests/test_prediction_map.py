@@ -161,5 +161,7 @@ def test_densities_of_torchs_are_their_own_maps() -> None:
     assert found.prob(t)[2] == 0
     with pytest.raises(ValueError, match="alpha must be 1 for the logarithm of a density, got 2"):
         sf.rpm(scores.LogDensity(law), 2)
-    with pytest.raises(ValueError, match="a law must be continuous to have a density, got Poisson"):
+    with pytest.raises(
+        ValueError, match="a distribution must be continuous to have a density, got Poisson"
+    ):
         sf.rpm(scores.LogDensity(td.Poisson(1.0)), 1.0)

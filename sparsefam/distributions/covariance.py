@@ -2,17 +2,24 @@
 
 Polynomials to degree 2 have closed forms with each other, with Gaussian functions and with waves.
 All other pairs are integrated by quadrature of functions from which their value at the centre is
-subtracted, and refused where two rules differ.
+subtracted, and refused where two rules differ. Gaussian functions that are too narrow for it take
+the expectation of their product, which is a Gaussian function, less the product of expectations.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
 from ..numerics.ellipsoid import radial_characteristic
-from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussian_slopes_under_normal
+from ..numerics.gaussian_ball import (
+    gaussian_slopes_under_ball,
+    gaussian_slopes_under_normal,
+    gaussians_under_ball,
+    gaussians_under_normal,
+)
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
 
@@ -188,8 +195,18 @@ def _by_quadrature(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype
 ) -> Tensor:
     (rough, _), (fine, most) = (_integrate(p, phi, psi, fine) for fine in (False, True))
+    error, size = (x.detach().flatten(-2).norm(dim=-1) for x in (fine - rough, fine))
+    gaussians = [gaussians_of(basis, p.loc) for basis in (phi, psi)]
+    if gaussians[0] is not None and gaussians[1] is not None:
+        product, means = _gaussian_product(p, gaussians[0], gaussians[1])
+        rounding = _ROUNDING * means.detach().flatten(-2).norm(dim=-1)
+        if p.loc.shape[-1] not in _ORDERS:  # directions may all miss a narrow function
+            error = _QUASI_RANDOM * (product - means).detach().flatten(-2).norm(dim=-1)
+        is_narrow = rounding < error
+        fine = torch.where(is_narrow[..., None, None], product - means, fine)
+        error = torch.where(is_narrow, rounding, error)
+        size = fine.detach().flatten(-2).norm(dim=-1)
     if p._validate_args:
-        error, size = (x.detach().flatten(-2).norm(dim=-1) for x in (fine - rough, fine))
         tolerance = _TOLERANCE[dtype] if p.loc.shape[-1] in _ORDERS else _QUASI_RANDOM
         worst = (error / size.clamp_min(torch.finfo(size.dtype).tiny)).amax()
         require(
@@ -200,6 +217,36 @@ def _by_quadrature(
             f"{type(phi).__name__} and {type(psi).__name__} (relative error {worst:.1e})",
         )
     return fine
+
+
+def _gaussian_product(
+    p: "EllipticalDistribution", phi: Gaussians, psi: Gaussians
+) -> tuple[Tensor, Tensor]:
+    r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
+    (a, first), (b, second) = ((x.centers, _matrices(x)) for x in (phi, psi))
+    total = first.unsqueeze(1) + second
+    # N(t; a, A) N(t; b, B) = N(a; b, A + B) N(t; c, C), C = A (A + B)^-1 B.
+    share = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
+    gap = b - a.unsqueeze(1)
+    centers = a.unsqueeze(1) + (share @ gap.unsqueeze(-1)).squeeze(-1)
+    covariances = share @ second
+    covariances = 0.5 * (covariances + covariances.mT)
+    overlap = MultivariateNormal(torch.zeros_like(gap), total, validate_args=False).log_prob(gap)
+    products = _means(p, Gaussians(centers.flatten(0, 1), covariances.flatten(0, 1)))
+    products = overlap.exp() * products.unflatten(-1, overlap.shape)
+    return products, _means(p, phi).unsqueeze(-1) * _means(p, psi).unsqueeze(-2)
+
+
+def _matrices(gaussians: Gaussians) -> Tensor:
+    spread, unit = gaussians.spread, torch.eye(gaussians.centers.shape[-1]).to(gaussians.centers)
+    return spread if spread.dim() > 1 else spread.square()[:, None, None] * unit
+
+
+def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
+    if not isinstance(p, PowerLaw):
+        return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
+    m = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, m)
 
 
 def _integrate(

@@ -602,7 +602,7 @@ def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
     column, lower, upper = pieces
     if column.is_cuda:
         return lower.reshape(n, -1).T, upper.reshape(n, -1).T
-    rank = torch.arange(len(column)) - torch.searchsorted(column, column)
+    rank = torch.arange(len(column), device=column.device) - torch.searchsorted(column, column)
     most = int(rank.amax()) + 1 if len(rank) else 1
     ends = (end.new_ones(most, n).index_put((rank, column), end) for end in (lower, upper))
     first, last = ends
