@@ -33,16 +33,16 @@ from .numerics.gaussian_interval import gaussian_expectation
 from .numerics.shared_contour import gaussians_by_shared_contour, has_shared_contour
 from .numerics.special import characteristic
 
-__all__ = ["damped_waves", "stack_expectation"]
+__all__: list[str] = []
 
 
 @register_expect(SparseDistribution, Stack)
-def stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
+def _stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
     """Expectations of several bases side by side."""
     return torch.cat([p.expect(basis) for basis in psi.bases], -1)
 
 
-def damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
+def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
     """Fourier functions at the centre, damped by the characteristic function of what is around it.
 
     Args:
@@ -154,7 +154,7 @@ def _laplace_fourier(p: Laplace, psi: Fourier) -> Tensor:
 
 
 def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tensor:
-    return damped_waves(p.loc.unsqueeze(-1) * psi.frequencies, amplitudes)
+    return _damped_waves(p.loc.unsqueeze(-1) * psi.frequencies, amplitudes)
 
 
 def _widths(psi: GaussianRBF) -> Tensor:
@@ -197,7 +197,7 @@ def _whitened_square(p: _Elliptical, psi: Fourier) -> Tensor:
 
 
 def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Tensor:
-    return damped_waves((p.loc.unsqueeze(-2) * psi.frequencies).sum(-1), amplitudes)
+    return _damped_waves((p.loc.unsqueeze(-2) * psi.frequencies).sum(-1), amplitudes)
 
 
 @register_expect(MultivariateBetaGaussian, Polynomial)
@@ -224,4 +224,4 @@ def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
     return p.basis_means(psi)
 
 
-register_expect(KernelDistribution, Stack)(stack_expectation)
+register_expect(KernelDistribution, Stack)(_stack_expectation)

@@ -24,7 +24,6 @@ __all__ = [
     "MultivariateQuadratic",
     "Quadratic",
     "Score",
-    "require_elementwise",
     "slope_of",
 ]
 
