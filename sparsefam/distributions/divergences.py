@@ -178,6 +178,8 @@ def _divergence(
     """
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
+    if p is q:
+        return torch.zeros(p.batch_shape, dtype=dtype, device=p.mean.device)
     if isinstance(p, _CATEGORICAL):
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
     rule = multivariate if p.event_shape else univariate
@@ -333,6 +335,8 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
 # Rounding errors by which ends of supports may miss each other that are meant to be equal; the ends
 # of kernel families are roots.
 _ULPS, _ROOT_ULPS = 8, 2**12
+# Integrals over pieces, of densities whose mass is 1, are not more exact than this.
+_ROUNDING = 1e-15
 # Cuts of q so close to an end of p's support, relative to p's own next cut, are dropped.
 _CLOSE = 1e-9
 # How often the range is doubled where the integrand decays more slowly than the densities.
@@ -416,7 +420,7 @@ def _integral(
     if cuts is None:
         p, q = separate_cuts(p, q)
         cuts = _concatenate(cuts_of(p), cuts_of(q))
-    return line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts)
+    return line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
 
 
 def _recenter(p: Any, q: Any) -> tuple[Any, Any]:

@@ -76,7 +76,7 @@ def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 # Nodes on each piece, and those of the rule that estimates the error.
 _ORDER, _LOWER_ORDER = 48, 32
-# By how much the two may differ, relative to the integral of the absolute value.
+# By how much the two may differ on a piece, relative to the integral of the absolute value.
 _TOLERANCE = 1e-10
 # How often pieces are halved, and how many there may be.
 _ROUNDS, _MOST_PIECES = 40, 2000
@@ -105,7 +105,9 @@ def sort_cuts(cuts: Tensor) -> Tensor:
     return torch.where(cuts.isnan(), last, cuts).sort(dim=-1).values.movedim(-1, 0)
 
 
-def line_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+def line_integral(
+    function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float = 0.0
+) -> Tensor:
     """Return the integral (*batch) of a function that is smooth between cuts.
 
     The function may have logarithms and powers above -1/2 at the cuts. Pieces on which two rules
@@ -115,16 +117,18 @@ def line_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
         function: From float64 locations (Q, *batch) to values of that shape.
         cuts: Locations (*batch, J) in any order, float64, NaN where there are fewer. The second
             derivative is wrong if two of them coincide that move differently.
+        rounding: The error of a piece that is rounding of the function, and not refined.
     """
     if _can_branch_on_values():
         with torch.no_grad():
-            found = _refine(function, cuts.detach())
+            found = _refine(function, cuts.detach(), rounding)
     else:
         ordered = sort_cuts(cuts.detach())
         low, width = ordered[:-1], ordered.diff(dim=0)
         found = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
     cuts = torch.cat([cuts, found], -1)
-    values, weights = _evaluate(function, sort_cuts(cuts), _ORDER)
+    ordered = sort_cuts(cuts)
+    values, weights = _evaluate(function, ordered[:-1], ordered[1:], _ORDER)
     return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
 
 
@@ -143,28 +147,33 @@ def _can_branch_on_values() -> bool:
 
 
 def _evaluate(
-    function: Callable[[Tensor], Tensor], ordered: Tensor, order: int
+    function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
-    """Return values and weights (J, order, *batch) on the pieces between cuts (J + 1, *batch)."""
-    t, weights = graded_rule(order, ordered[:-1], ordered[1:])
+    """Return values and weights (J, order, *batch) on pieces with ends (J, *batch)."""
+    t, weights = graded_rule(order, low, high)
     return function(t.flatten(0, 1)).reshape(t.shape), weights
 
 
-def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float) -> Tensor:
     """Return further cuts (*batch, J'), NaN where an element of the batch needs none."""
-    found = cuts[..., :0]
     ordered = sort_cuts(cuts)
+    low, high, found, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None
     for _ in range(_ROUNDS):
-        fine, rough = (_evaluate(function, ordered, n) for n in (_ORDER, _LOWER_ORDER))
+        fine, rough = (_evaluate(function, low, high, n) for n in (_ORDER, _LOWER_ORDER))
         error = ((fine[0] * fine[1]).sum(1) - (rough[0] * rough[1]).sum(1)).abs()
-        size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
-        low, high = ordered[:-1], ordered[1:]
+        if size is None:
+            size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
         middle = (low + high) / 2
-        coarse = (error > _TOLERANCE * size) & (middle > low) & (middle < high)
+        coarse = (error > _TOLERANCE * size + rounding) & (middle > low) & (middle < high)
         columns = coarse.reshape(len(coarse), -1).any(-1)
-        if not columns.any() or len(ordered) > _MOST_PIECES:
+        if not columns.any() or sum(x.shape[-1] for x in found) > _MOST_PIECES:
             break
-        middle = torch.where(coarse, middle, torch.nan)[columns].movedim(0, -1)
-        found = torch.cat([found, middle], -1)
-        ordered = sort_cuts(torch.cat([cuts, found], -1))
-    return found
+        coarse, middle = coarse[columns], middle[columns]
+        found.append(torch.where(coarse, middle, torch.nan).movedim(0, -1))
+        # Only halves of coarse pieces are left; elsewhere in the batch they are empty.
+        low, high = (
+            torch.where(coarse, low[columns], middle),
+            torch.where(coarse, high[columns], middle),
+        )
+        low, high = torch.cat([low, middle]), torch.cat([middle, high])
+    return torch.cat(found, -1)
