@@ -129,7 +129,9 @@ PATHWISE = {"square": (square, mean_square), "cos": (cosine, mean_cosine)}
 
 
 @pytest.mark.parametrize("name", PATHWISE)
-@every_dtype
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str
+)
 @every_thorough_case
 def test_pathwise_gradients_are_those_of_the_expectation(
     case: Case, dtype: torch.dtype, name: str

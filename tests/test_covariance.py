@@ -96,7 +96,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("rows", "columns"), PAIRS)
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 2.0, math.inf])
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_pairs_agree_with_products_of_gauss_rules(
     dim: int, alpha: float, rows: str, columns: str
 ) -> None:

@@ -24,6 +24,7 @@ def log_mass(model: SparseDensity) -> float:
     return float(logsumexp(torch.cat(scores).numpy()) - np.log(1_000_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"bandwidth": 0.03, "penalty": 1e-9}])
 def test_needles_have_the_mass_that_their_fit_counts(given: dict[str, Any]) -> None:
     model = SparseDensity(1.0, **given).fit(TIES)

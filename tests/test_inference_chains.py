@@ -26,6 +26,7 @@ QUICK = {
 DOUBLE = torch.float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_moments_are_those_of_the_posterior(name: str) -> None:
     found = worst(judged(POSTERIORS[name], QUICK[name]).values())

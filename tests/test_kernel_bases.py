@@ -166,9 +166,20 @@ def pair(
     return kernel_density(weights, points, frozen(gp.RBF, WIDTH), base, alpha, inside), weights, r
 
 
-@every_dtype
-@every_base
-@every_setting
+# Every base, every setting and both dtypes, each several times; `make test-slow` has the others.
+COMBINATIONS = [
+    pytest.param(
+        *(name, alpha, inside, dtype),
+        marks=[] if (i + j + k) % 6 == 0 else pytest.mark.slow,
+        id=f"{name}-{alpha}-{str(dtype)[6:]}",
+    )
+    for i, name in enumerate(BASES)
+    for j, (alpha, inside) in enumerate(SETTINGS)
+    for k, dtype in enumerate([SINGLE, DOUBLE])
+]
+
+
+@pytest.mark.parametrize(("name", "alpha", "inside", "dtype"), COMBINATIONS)
 def test_bases(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> None:
     p, weights, r = pair(name, alpha, inside, dtype)
     agree(p, weights, r)

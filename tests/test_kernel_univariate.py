@@ -88,9 +88,9 @@ def test_derivatives_of_the_cdf(alpha: float) -> None:
         (1.0, True, SINGLE),
         (1.5, True, SINGLE),
         (1.5, False, SINGLE),
-        (1.8, True, DOUBLE),
+        pytest.param(1.8, True, DOUBLE, marks=pytest.mark.slow),
         (2.0, True, SINGLE),
-        (2.0, False, SINGLE),
+        pytest.param(2.0, False, SINGLE, marks=pytest.mark.slow),
     ],
 )
 def test_many_draws_follow_the_density(alpha: float, inside: bool, dtype: torch.dtype) -> None:
