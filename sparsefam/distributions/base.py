@@ -15,7 +15,7 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import attributes, in_eager, require
+from ..numerics.validation import attributes, broadcast_shapes, in_eager, require
 from ..scores import Score
 
 __all__ = ["SparseDistribution", "StandardizedDistribution"]
@@ -239,7 +239,7 @@ class SparseDistribution(TorchDistribution):
     def _fits(self, shape: Size) -> bool:
         """Return whether values of a shape broadcast with the batch."""
         try:
-            torch.broadcast_shapes(shape, self.batch_shape + self.event_shape)
+            broadcast_shapes(shape, self.batch_shape + self.event_shape)
         except RuntimeError:
             return False
         return shape[len(shape) - len(self.event_shape) :] == self.event_shape
