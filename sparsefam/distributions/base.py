@@ -320,14 +320,16 @@ class StandardizedDistribution(SparseDistribution):
                 checkpoint(compute, i, use_reentrant=False, preserve_rng_state=False)
                 for i in range(0, total, size)
             ]
-            return torch.cat(blocks).unflatten(0, self.batch_shape)
+            joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
+            return joined
         first = compute(0)
         # Small results between large temporaries would keep the allocator from reusing these.
         found = first.new_empty(total, *first.shape[1:])
         found[:size] = first
         for i in range(size, total, size):
             found[i : i + size] = compute(i)
-        return found.unflatten(0, self.batch_shape)
+        whole: Tensor = found.unflatten(0, self.batch_shape)
+        return whole
 
     def _peak_score(self) -> Tensor | float:
         """Score at the mode."""
