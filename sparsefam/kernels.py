@@ -7,7 +7,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Size, Tensor
 
-from .numerics.validation import broadcast_arguments, require
+from .numerics.validation import broadcast_arguments, broadcast_shapes, require
 
 __all__ = [
     "Kernel",
@@ -44,7 +44,7 @@ def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
             f"inducing_points {tuple(inducing_points.shape)}"
         )
     try:
-        torch.broadcast_shapes(weights.shape[:-1], points.shape[:-2])
+        broadcast_shapes(weights.shape[:-1], points.shape[:-2])
     except RuntimeError:
         raise ValueError(
             f"weights and inducing_points must have batches that broadcast, got "
@@ -155,7 +155,7 @@ def _with_own_points(columns: Tensor, weights: Tensor, lead: Size, batch: Size) 
     """The sums for columns (*batch, I, q): every location with the points of its own density."""
     sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
     sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
-    full = torch.broadcast_shapes(lead, batch)
+    full = broadcast_shapes(lead, batch)
     place = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
     rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
     return rows.expand(len(sums), *full).gather(0, place.unsqueeze(0)).squeeze(0)

@@ -16,7 +16,7 @@ from .distributions.kernel_family import KernelDistribution
 from .distributions.torch_adapter import cuts_of, to_float64
 from .numerics.deformed import log_beta
 from .numerics.quadrature import line_integral
-from .numerics.validation import attributes, copied, is_count, require
+from .numerics.validation import attributes, broadcast_shapes, copied, is_count, require
 from .prediction_map import rpm
 from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
@@ -153,7 +153,7 @@ def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
     event = tuple(p.event_shape)
     fits = target.shape[target.dim() - len(event) :] == p.event_shape
     try:
-        torch.broadcast_shapes(target.shape[: target.dim() - len(event)], p.batch_shape)
+        broadcast_shapes(target.shape[: target.dim() - len(event)], p.batch_shape)
     except RuntimeError:
         fits = False
     if not fits:
@@ -175,7 +175,7 @@ def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
         raise ValueError(f"target must be integers, the categories, got {target.dtype}")
     last = score.scores.shape[-1] - 1
     require((target >= 0) & (target <= last), "target", f"categories 0 to {last}", target)
-    shape = torch.broadcast_shapes(target.shape, score.scores.shape[:-1])
+    shape = broadcast_shapes(target.shape, score.scores.shape[:-1])
     table = score.scores.expand(*shape, -1)
     return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
 
@@ -190,7 +190,7 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
         raise ValueError(
             f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
         )
-    shape = torch.broadcast_shapes(target.batch_shape, p.batch_shape)
+    shape = broadcast_shapes(target.batch_shape, p.batch_shape)
     q, f = to_float64(target).expand(shape), _to_float64(score)
     alpha, log_base = p.alpha.double(), _log_base(p)
 

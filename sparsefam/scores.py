@@ -10,6 +10,7 @@ from .kernels import Kernel, expansion, expansion_points, require_kernel
 from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
+    broadcast_shapes,
     cholesky_factor,
     require,
     require_scale_tril,
@@ -186,7 +187,7 @@ class KernelExpansion(Score):
 
     def __call__(self, t: Tensor) -> Tensor:
         """Score at locations t (*S, *batch[, D]), broadcast against the batch."""
-        batch = torch.broadcast_shapes(self.weights.shape[:-1], self.points.shape[:-2])
+        batch = broadcast_shapes(self.weights.shape[:-1], self.points.shape[:-2])
         located = t if self.points.shape[-1] > 1 else t.unsqueeze(-1)
         return expansion(self.kernel, self.points, self.weights, located, batch)
 

@@ -20,6 +20,7 @@ from .numerics.special import ball_to_space, space_to_ball, space_to_ball_log_de
 from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
+    broadcast_shapes,
     require,
     require_scale_tril,
 )
@@ -253,7 +254,7 @@ class OntoIntervals(Transform):
 
     def forward_shape(self, shape: Size) -> Size:
         """The shape of t for y of a shape."""
-        broadcast: Size = torch.broadcast_shapes(shape, self._centre.shape)
+        broadcast: Size = broadcast_shapes(shape, self._centre.shape)
         return broadcast
 
     def inverse_shape(self, shape: Size) -> Size:
@@ -355,7 +356,7 @@ class EllipsoidTransform(Transform):
 
     def forward_shape(self, shape: Size) -> Size:
         """The shape of t for y of a shape."""
-        broadcast: Size = torch.broadcast_shapes(shape, self.codomain.loc.shape)
+        broadcast: Size = broadcast_shapes(shape, self.codomain.loc.shape)
         return broadcast
 
     def inverse_shape(self, shape: Size) -> Size:

@@ -795,3 +795,23 @@ def test_learned_alpha_in_float32_follows_float64_next_to_one() -> None:
 def test_bad_learned_alphas_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("kernel", [None, RBF(1, lengthscale=torch.tensor(0.2))])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_gradients_of_single_samples(kernel: RBF | None, alpha: float) -> None:
+    layer = make_layer("kernel", alpha=alpha, kernel=kernel)
+    query, key, value, positions = data()
+    named = {name: x for name, x in layer.named_parameters() if x.requires_grad}
+
+    def loss(parameters: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        given = tuple(x.unsqueeze(0) for x in inputs)
+        found: Tensor = torch.func.functional_call(layer, parameters, given)[0].square().sum()
+        return found
+
+    inputs = (query, key, value, positions)
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0, 0))(named, *inputs)
+    for i in range(len(query)):
+        found = loss(named, *(x[i] for x in inputs))
+        for name, slope in zip(named, torch.autograd.grad(found, [*named.values()]), strict=True):
+            torch.testing.assert_close(gradients[name][i], slope)

@@ -602,3 +602,10 @@ def test_locations_of_another_dimension_are_refused(basis: Basis, shape: tuple[i
     message = f"locations must end in event shape (2,), got shape {shape}"
     with pytest.raises(ValueError, match=re.escape(message)):
         basis(torch.zeros(shape))
+
+
+def test_bases_without_storage_for_layers_that_load_it_later() -> None:
+    with torch.device("meta"):
+        for basis in (GaussianRBF.grid(4, [0.1, 0.2]), GaussianRBF.grid(9, 0.2, ndim=2)):
+            assert all(x.is_meta for x in basis.buffers())
+            assert len(basis) == len(basis.centers)

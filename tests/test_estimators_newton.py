@@ -132,3 +132,14 @@ def test_numbers_near_the_largest_are_fitted_or_refused(alpha: float) -> None:
     )
     with pytest.raises(ValueError, match="X must have columns whose range is finite"):
         SparseDensity(alpha).fit(5e307 * np.linspace(-1, 1, 9)[:, None] * 1.7)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh(alpha: float) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    exact = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3, random_state=0).fit(x)._objective
+    rough = exact.ignoring_edges()
+    assert 4 * len(rough.mesh.nodes) == len(exact.mesh.nodes)
+    start = torch.zeros_like(exact.data.first)
+    criteria = [p.minimum(start, 1e-3, 1e-8, 100).criterion for p in (exact, rough)]
+    assert criteria[1] == pytest.approx(criteria[0], abs=1e-3)

@@ -1,6 +1,8 @@
 """Arguments: what broadcasts, what is refused and how, and which matrices are singular."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor
 from sparsefam.numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
+    broadcast_shapes,
     cholesky_factor,
     in_memory,
     require_scale_tril,
@@ -29,6 +32,37 @@ def test_batches_broadcast_and_events_do_not() -> None:
     assert [x.shape for x in found] == [(3, 4, 2), (3, 4, 2, 2), (3, 4)]
     assert all(x.dtype == DOUBLE for x in found)
     assert found[0][2, 3].tolist() == [0.0, 1.0] and torch.equal(found[1][2, 3].float(), EYE)
+
+
+@pytest.mark.parametrize(
+    "shapes", [[], [()], [(3, 1), (4,)], [(0,), (1,)], [(2, 1), (7, 1, 1), ()]]
+)
+def test_shapes_broadcast_as_those_of_torch(shapes: list[tuple[int, ...]]) -> None:
+    found = broadcast_shapes(*map(torch.Size, shapes))
+    assert isinstance(found, torch.Size) and found == torch.broadcast_shapes(*shapes)
+
+
+@pytest.mark.parametrize("shapes", [[(2,), (3,)], [(0,), (2,)], [(3, 2), (2, 2)]])
+def test_shapes_that_do_not_broadcast_are_refused(shapes: list[tuple[int, ...]]) -> None:
+    with pytest.raises(RuntimeError, match="must broadcast"):
+        broadcast_shapes(*map(torch.Size, shapes))
+
+
+_FIRST_CALLS = """
+import sys, torch, sparsefam as sf
+psi = sf.bases.GaussianRBF.grid(4, 0.2)
+rbf = lambda x, z: torch.exp(-20 * (x - z.mT).square())
+p = sf.KernelDeformedExp(torch.ones(2, 3), torch.tensor([0.2, 0.5, 0.8]), rbf)
+for p in (p, sf.LocationScale(0.0, torch.ones(2), torch.cosh), sf.BetaLaplace(0.0, 1.0, 1.7)):
+    p.expect(psi), p.sample(), p.support, p.log_prob(torch.zeros(3, 1)), p.entropy()
+sf.attention.ContinuousAttention(4, 2, psi, score="kernel")(*torch.randn(3, 9, 1, 4), torch.rand(9))
+assert "sympy" not in sys.modules
+"""
+
+
+def test_first_calls_import_no_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", _FIRST_CALLS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("sign", [1, -1])

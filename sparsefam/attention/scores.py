@@ -305,10 +305,12 @@ class KernelScore(ScoreProjection):
         """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
-        expansion = (weights, self._points(), self.kernel, base)
+        expansion, panels = (weights, self._points(), self.kernel, base), self._panels
+        if self._found is None:  # found inside a transform, for one call
+            self._panels = None
         if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, panels=self._panels)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=self._panels)
+            return KernelExp(*expansion, panels=panels)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=panels)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -323,6 +325,11 @@ class KernelScore(ScoreProjection):
             return
         if self.weight.is_meta:
             self._clear_cache()
+            return
+        if not validation.in_eager():
+            # Tensors of a transform end with it, and have no storage to recognise them by.
+            self._clear_cache()
+            self._panels = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
             return
         state = self._dependencies()
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import attributes, in_eager, require
+from ..numerics.validation import attributes, broadcast_shapes, in_eager, require
 from ..scores import Score
 
 __all__ = ["SparseDistribution", "StandardizedDistribution"]
@@ -239,7 +239,7 @@ class SparseDistribution(TorchDistribution):
     def _fits(self, shape: Size) -> bool:
         """Return whether values of a shape broadcast with the batch."""
         try:
-            torch.broadcast_shapes(shape, self.batch_shape + self.event_shape)
+            broadcast_shapes(shape, self.batch_shape + self.event_shape)
         except RuntimeError:
             return False
         return shape[len(shape) - len(self.event_shape) :] == self.event_shape
@@ -320,10 +320,16 @@ class StandardizedDistribution(SparseDistribution):
                 checkpoint(compute, i, use_reentrant=False, preserve_rng_state=False)
                 for i in range(0, total, size)
             ]
-        else:
-            blocks = [compute(i) for i in range(0, total, size)]
-        found: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
-        return found
+            joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
+            return joined
+        first = compute(0)
+        # Small results between large temporaries would keep the allocator from reusing these.
+        found = first.new_empty(total, *first.shape[1:])
+        found[:size] = first
+        for i in range(size, total, size):
+            found[i : i + size] = compute(i)
+        whole: Tensor = found.unflatten(0, self.batch_shape)
+        return whole
 
     def _peak_score(self) -> Tensor | float:
         """Score at the mode."""

@@ -12,7 +12,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..numerics.deformed import log_beta
-from ..numerics.validation import require
+from ..numerics.validation import broadcast_shapes, require
 from ..scores import Finite
 from .base import SparseDistribution
 
@@ -85,7 +85,7 @@ class SparseCategorical(SparseDistribution):
             last = self.probs.shape[-1] - 1
             fits = (value >= 0) & (value <= last) & (value % 1 == 0)
             require(fits, "value", f"an integer from 0 to {last}", value)
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        shape = broadcast_shapes(value.shape, self.batch_shape)
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 

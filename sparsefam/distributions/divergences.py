@@ -15,6 +15,7 @@ from torch.distributions import Distribution, Independent, kl_divergence, regist
 from ..numerics.deformed import expm1_ratio
 from ..numerics.ellipsoid import direction_rule
 from ..numerics.quadrature import graded_rule, line_integral
+from ..numerics.validation import broadcast_shapes
 from ..supports import IntervalUnion
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, PowerDistribution
@@ -213,7 +214,7 @@ def _check(p: Any, q: Any) -> tuple[Any, Any]:
         shapes = f"{tuple(p.event_shape)} and {tuple(q.event_shape)}"
         raise ValueError(f"p and q must have one event shape, got {shapes}")
     try:
-        torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+        broadcast_shapes(p.batch_shape, q.batch_shape)
     except RuntimeError:
         shapes = f"{tuple(p.batch_shape)} and {tuple(q.batch_shape)}"
         raise ValueError(f"p and q must have batch shapes that broadcast, got {shapes}") from None
@@ -426,7 +427,7 @@ def _integral(
 def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
     """Move both symmetric densities to where the narrower's centre is 0."""
     if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
-        shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
         p, q = p.expand(shape), q.expand(shape)
         centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
         p.loc, q.loc = p.loc - centre, q.loc - centre
@@ -478,7 +479,7 @@ def _converges(log_size: Callable[[_Logs], Tensor], p: Any, q: Any, slack: Tenso
 
 
 def _concatenate(*cuts: Tensor) -> Tensor:
-    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in cuts))
+    shape = broadcast_shapes(*(x.shape[:-1] for x in cuts))
     return torch.cat([x.expand(*shape, x.shape[-1]) for x in cuts], -1)
 
 
@@ -557,7 +558,7 @@ _HALVINGS = 60
 
 
 def _kl_multivariate(p: Any, q: Any, eps: float) -> Tensor:
-    p = p.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if (pair := _coordinate_pair(p, q)) is not None:
         return _kl_univariate(*pair, eps).squeeze(-1)
     if isinstance(q, MultivariateNormal):
@@ -572,7 +573,7 @@ def _kl_multivariate(p: Any, q: Any, eps: float) -> Tensor:
 
 
 def _tsallis_multivariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
-    p = p.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if isinstance(p, MultivariateNormal) and isinstance(q, MultivariateNormal):
         return _tsallis_of_normals(p, q, alpha)
     if (pair := _coordinate_pair(p, q)) is not None:
@@ -593,7 +594,7 @@ def _tsallis_multivariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
 
 
 def _bregman_multivariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
-    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    shape = broadcast_shapes(p.batch_shape, q.batch_shape)
     p, q = p.expand(shape), q.expand(shape)
     if (pair := _coordinate_pair(p, q)) is not None:
         return _bregman_univariate(*pair, alpha, eps).squeeze(-1)

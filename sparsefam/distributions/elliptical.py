@@ -17,6 +17,7 @@ from ..numerics.roots import attach_root_gradient
 from ..numerics.special import betaincc
 from ..numerics.validation import (
     broadcast_location_scale,
+    broadcast_shapes,
     cholesky_factor,
     require,
     require_integer,
@@ -122,7 +123,7 @@ class EllipticalDistribution(StandardizedDistribution):
         """Batch and event shape for shapes of the parameters, given by name; for Pyro."""
         events = {"loc": 1, "alpha": 0}  # the others are matrices
         batches = [shape[: len(shape) - events.get(k, 2)] for k, shape in arg_shapes.items()]
-        return torch.broadcast_shapes(*batches), Size(arg_shapes["loc"][-1:])
+        return broadcast_shapes(*batches), Size(arg_shapes["loc"][-1:])
 
     # What a subclass knows about its standard form.
 

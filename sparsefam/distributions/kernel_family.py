@@ -26,7 +26,7 @@ from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
-from ..numerics.validation import in_eager, in_memory, require
+from ..numerics.validation import broadcast_shapes, in_eager, in_memory, require
 from ..scores import KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
@@ -119,7 +119,7 @@ class KernelDistribution(SparseDistribution):
         points, weights = arg_shapes["inducing_points"], arg_shapes["weights"]
         batches = weights[:-1], points[:-2], arg_shapes.get("alpha", Size())
         dim = points[-1] if len(points) > 1 else 1
-        return torch.broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
+        return broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
 
     def _with_parameters(
         self,

@@ -14,7 +14,7 @@ from ..numerics.truncated_power import (
     positive_pieces,
     power_quantiles,
 )
-from ..numerics.validation import differentiable_once, in_eager, require
+from ..numerics.validation import broadcast_shapes, differentiable_once, in_eager, require
 from ..supports import IntervalUnion
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def univariate_cdf(p: "KernelDistribution", value: Tensor) -> Tensor:
     """Return the distribution function at values (*S, *batch)."""
     if p._validate_args:
         p._validate_sample(value)
-    value = value.expand(torch.broadcast_shapes(value.shape, p.batch_shape))
+    value = value.expand(broadcast_shapes(value.shape, p.batch_shape))
     if not value.numel():
         return value.clone()
     first, last = _range(p)
@@ -169,7 +169,7 @@ def univariate_icdf(p: "KernelDistribution", value: Tensor) -> Tensor:
     if p._validate_args:
         p._validate_sample(value)
         require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
-    value = value.expand(torch.broadcast_shapes(value.shape, p.batch_shape))
+    value = value.expand(broadcast_shapes(value.shape, p.batch_shape))
     t = quantiles(p, value.detach())
     # Where less mass than rounding is left beyond, quantiles move with the edge of the score.
     edge, beyond = _nearer_end(p, value.detach())

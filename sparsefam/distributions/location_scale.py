@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Size, Tensor
+from torch.autograd import forward_ad
 
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_power
@@ -138,7 +139,8 @@ def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
     def rate(a: Tensor) -> Tensor:
         return a * slope_of(lambda x: slope_of(g, x), a)
 
-    # torch.export cannot trace a derivative of a derivative, which serves only parameters of g.
-    if torch.compiler.is_compiling() and not excess(root).requires_grad:
+    # A derivative of a derivative serves only parameters of g: torch.export cannot trace it, and
+    # the first one in a process imports torch's compiler.
+    if not excess(root).requires_grad and forward_ad._current_level < 0:
         return root
     return attach_root_gradient(root, excess, rate)

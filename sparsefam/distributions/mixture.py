@@ -14,7 +14,7 @@ from torch.types import _size
 from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import copied, require
+from ..numerics.validation import broadcast_shapes, copied, require
 from ..scores import LogDensity
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SparseDistribution
@@ -564,7 +564,7 @@ def _members(components: Distribution | Sequence[Distribution]) -> list[Distribu
 def _common_batch(members: list[Distribution]) -> Size:
     batches = [p.batch_shape for p in members]
     try:
-        batch: Size = torch.broadcast_shapes(*batches)
+        batch: Size = broadcast_shapes(*batches)
     except RuntimeError:
         shapes = [tuple(batch) for batch in batches]
         raise ValueError(f"components must have batches that broadcast, got {shapes}") from None
@@ -612,7 +612,7 @@ def _mixture_batch(logits: Tensor, parts: _Components) -> Size:
             f"{tuple(logits.shape)}"
         )
     try:
-        batch: Size = torch.broadcast_shapes(logits.shape[:-1], parts.batch_shape)
+        batch: Size = broadcast_shapes(logits.shape[:-1], parts.batch_shape)
     except RuntimeError:
         raise ValueError(
             f"logits must have a batch that broadcasts with the components' "

@@ -28,6 +28,8 @@ PEAKED = 1.2
 _RANK = 1e-10
 # Rows of data whose kernel values are in memory at a time.
 _CHUNK = 2**13
+# Nodes in one product of a Hessian, so few that their features fit into a processor's cache.
+_NODES = 2**10
 # Armijo's constant, and the shortest step along a direction. The secant's root replaces a step
 # that fails within these shares of it.
 _ARMIJO, _SHORTEST, _SHRINK = 1e-4, 1e-8, (0.05, 0.5)
@@ -209,11 +211,17 @@ class Objective:
         return f"alpha {self.alpha:g}, {self.features.kernel}"
 
     def ignoring_edges(self) -> "Objective":
-        """The same by plain sums, on a finer mesh in one dimension, for a quick search."""
-        if self.alpha == 1:
+        """The same by sums over nodes, for a quick search: more in one dimension, else fewer."""
+        axes = self.mesh.axes
+        if len(axes) > 1:
+            # Gauss's rule integrates polynomials of twice the degree that it interpolates.
+            coarse = [axis._replace(order=axis.order // 2) for axis in axes]
+            mesh = KernelMesh.of_axes(coarse, self.mesh.base, self.mesh.tolerance)
+        elif self.alpha == 1:
             return self
-        mesh = self.mesh.with_order(_FINE) if len(self.mesh.axes) == 1 else self.mesh
-        return replace(self, ignores_edges=True)._on(mesh)
+        else:
+            mesh = self.mesh.with_order(_FINE)
+        return replace(self, ignores_edges=self.alpha > 1)._on(mesh)
 
     def locating_edges(self) -> "Objective":
         """The same with edges of the support located."""
@@ -298,13 +306,15 @@ class Objective:
 
     def _curvature(self, at: _Point, penalty: float) -> tuple[Tensor, Tensor]:
         """Cholesky factor of the Hessian (R, R), and the escort's means of the features (R,)."""
-        # Most nodes are off the support in two and three dimensions.
-        (on,) = torch.nonzero(at.escort, as_tuple=True)
-        escort, phi = at.escort[on], self.features.on_nodes[on]
-        mass = escort.sum()
-        center = escort @ phi / mass
-        # Weights of subintervals with an edge may be negative.
-        hessian = (escort.unsqueeze(-1) * phi).mT @ phi - mass * torch.outer(center, center)
+        phi, mass = self.features.on_nodes, at.escort.sum()
+        center = at.escort @ phi / mass
+        hessian = -mass * torch.outer(center, center)
+        for escort, rows in zip(at.escort.split(_NODES), phi.split(_NODES), strict=True):
+            # Most nodes are off the support in two and three dimensions.
+            (on,) = torch.nonzero(escort, as_tuple=True)
+            some = rows[on]
+            # Weights of subintervals with an edge may be negative.
+            hessian.addmm_((escort[on].unsqueeze(-1) * some).mT, some)
         hessian.diagonal().add_(penalty)
         return torch.linalg.cholesky(hessian), center
 

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,6 +76,8 @@ _MISSED = 1e-2
 _STEEP = 50.0
 # Rows of nodes whose kernel values are in memory at a time.
 _CHUNK = 2**14
+# Pairs of locations whose kernels are computed together: so many fit into a processor's cache.
+_PAIRS = 2**15
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,16 @@ class Gaussian:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Evaluate the kernel between (n, D) and (m, D): (n, m)."""
-        # torch.cdist has no forward-mode derivative.
-        pairs = zip((x / self.bandwidth).unbind(-1), (y / self.bandwidth).unbind(-1), strict=True)
-        squares = sum(((u.unsqueeze(-1) - v).square() for u, v in pairs), torch.zeros(()))
-        return torch.exp(-0.5 * squares)
+        x, y = x / self.bandwidth, y / self.bandwidth
+        rows = max(1, _PAIRS // max(1, len(y)))
+        return torch.cat([_gaussian(some, y) for some in x.split(rows)])
+
+
+def _gaussian(x: Tensor, y: Tensor) -> Tensor:
+    # torch.cdist has no forward-mode derivative.
+    pairs = zip(x.unbind(-1), y.unbind(-1), strict=True)
+    squares = ((u.unsqueeze(-1) - v).square() for u, v in pairs)
+    return torch.exp(-0.5 * reduce(torch.add, squares))
 
 
 class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]

@@ -27,7 +27,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import IndependentTransform, Transform
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
-from ..numerics.validation import attributes, require
+from ..numerics.validation import attributes, broadcast_shapes, require
 from ..supports import Ellipsoid, Interval, IntervalUnion, RealLine
 
 __all__ = [
@@ -410,7 +410,7 @@ class _OntoSupport(Transform):
         return new
 
     def forward_shape(self, shape: Size) -> Size:
-        found: Size = torch.broadcast_shapes(shape, self._shape)
+        found: Size = broadcast_shapes(shape, self._shape)
         return found
 
     inverse_shape = forward_shape

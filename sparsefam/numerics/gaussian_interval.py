@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .quadrature import gauss_legendre
-from .validation import difference
+from .validation import broadcast_shapes, difference
 
 __all__ = ["Profile", "Wanted", "gaussian_expectation", "smoothed", "tail_end", "unseen"]
 
@@ -316,7 +316,7 @@ def _integrals(
 ) -> list[Tensor]:
     """Compute R_{f,n} in blocks of pairs."""
     inputs = loc, scale, center, width
-    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    shape = broadcast_shapes(*(x.shape for x in inputs))
     if torch.compiler.is_compiling() or loc.device.type != "cpu" or math.prod(shape) <= _AT_ONCE:
         return _at_once(inputs, wanted)
     axis = max(range(len(shape)), key=lambda k: shape[k]) - len(shape)
@@ -339,7 +339,7 @@ def _at_once(inputs: Sequence[Tensor], wanted: Wanted) -> list[Tensor]:
     r"""By $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
     loc, scale, center, width = inputs
     offset, lost = difference(center, loc)
-    shape = torch.broadcast_shapes(offset.shape, scale.shape, width.shape)
+    shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
     width = _one_if_equal(width)
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
     lost = lost * side

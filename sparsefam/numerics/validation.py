@@ -16,6 +16,7 @@ __all__ = [
     "attributes_set",
     "broadcast_arguments",
     "broadcast_location_scale",
+    "broadcast_shapes",
     "broadcasts_to",
     "cholesky_factor",
     "copied",
@@ -167,6 +168,24 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
     )
 
 
+def broadcast_shapes(*shapes: Sequence[int]) -> Size:
+    """Do what `torch.broadcast_shapes` does, which imports sympy when it is first called.
+
+    Raises:
+        RuntimeError: Shapes that do not broadcast against each other.
+    """
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        traced: Size = torch.broadcast_shapes(*map(Size, shapes))
+        return traced
+    found = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            if shape[axis] != found[axis] and 1 not in (shape[axis], found[axis]):
+                raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}")
+            found[axis] = shape[axis] if found[axis] == 1 else found[axis]
+    return Size(found)
+
+
 def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
@@ -186,7 +205,7 @@ def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
     if all(batch == named[0] for batch in named):
         return named[0]
     try:
-        shape: Size = torch.broadcast_shapes(*batches)
+        shape: Size = broadcast_shapes(*batches)
     except RuntimeError:
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
         raise ValueError(f"shapes must broadcast against each other, got {shapes}") from None
