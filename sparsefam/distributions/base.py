@@ -1,7 +1,7 @@
 """Base classes of densities: the interface, and what follows from a standardized density."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -309,24 +309,31 @@ class StandardizedDistribution(SparseDistribution):
         if total <= size or not in_eager():
             return rule(self)
         flat = self._with_parameters(Size([total]), lambda x, event: x.reshape(total, *event))
+        # Parameters are split once: the gradient of a slice would be as large as the parameter.
+        parts: dict[int, Sequence[Tensor]] = {}
+
+        def part(x: Tensor, start: int) -> Tensor:
+            if id(x) not in parts:
+                parts[id(x)] = x.split(size)
+            return parts[id(x)][start // size]
 
         def compute(start: int) -> Tensor:
-            length = min(size, total - start)
-            shape = Size([length])
-            return rule(flat._with_parameters(shape, lambda x, _: x.narrow(0, start, length)))
+            shape = Size([min(size, total - start)])
+            return rule(flat._with_parameters(shape, lambda x, _: part(x, start)))
 
-        if torch.is_grad_enabled():
+        starts = range(0, total, size)
+        first = compute(0)
+        if first.requires_grad:
             blocks = [
                 checkpoint(compute, i, use_reentrant=False, preserve_rng_state=False)
-                for i in range(0, total, size)
+                for i in starts
             ]
             joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
             return joined
-        first = compute(0)
         # Small results between large temporaries would keep the allocator from reusing these.
         found = first.new_empty(total, *first.shape[1:])
         found[:size] = first
-        for i in range(size, total, size):
+        for i in starts[1:]:
             found[i : i + size] = compute(i)
         whole: Tensor = found.unflatten(0, self.batch_shape)
         return whole
