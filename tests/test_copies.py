@@ -1,17 +1,15 @@
-"""Copies, as graphs of torch 2.11 make them: by the names in the code of `__init__`."""
+"""Copies, as compiled graphs make them: by the names in the code of methods."""
 
 import pytest
 import torch
 from battery import Case, interior
 from cases import SCALARS
 
-from sparsefam.numerics import validation
 from sparsefam.numerics.validation import copied
 
 
 @pytest.fixture(autouse=True)
-def old_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "_LISTED", False)
+def compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
 
