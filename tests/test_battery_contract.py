@@ -164,7 +164,9 @@ def test_expand_keeps_gradients(case: Case) -> None:
     p = case.family.make(**leaves)
     t = interior(p).detach()
     expanded = p.expand((4, *p.batch_shape)).log_prob(t.unsqueeze(1)).sum()
-    found = torch.autograd.grad(expanded, list(leaves.values()), allow_unused=True)
+    found = torch.autograd.grad(
+        expanded, list(leaves.values()), retain_graph=True, allow_unused=True
+    )
     plain = 4 * p.log_prob(t).sum()
     expected = torch.autograd.grad(plain, list(leaves.values()), allow_unused=True)
     for a, b in zip(found, expected, strict=True):
