@@ -75,7 +75,8 @@ def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
     if profile is None:
         return gaussians_under_ball(*inputs, exponent)
 
-    def by_closed_form(rows: tuple[Tensor, ...], _: Tensor | float) -> Tensor:
+    # torch 2.8 cannot trace a union in the annotation of an inner function.
+    def by_closed_form(rows: tuple[Tensor, ...], _: Any) -> Tensor:
         loc, scale = rows[0], rows[1].squeeze(-1)
         return gaussian_expectation(loc, scale, psi.centers, rows[3], profile)
 

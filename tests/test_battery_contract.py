@@ -164,11 +164,11 @@ def test_expand_keeps_gradients(case: Case) -> None:
     p = case.family.make(**leaves)
     t = interior(p).detach()
     expanded = p.expand((4, *p.batch_shape)).log_prob(t.unsqueeze(1)).sum()
-    names = list(leaves.values())
-    # Kernel families solve once for all members, which share that graph.
-    found = torch.autograd.grad(expanded, names, allow_unused=True, retain_graph=True)
+    found = torch.autograd.grad(
+        expanded, list(leaves.values()), retain_graph=True, allow_unused=True
+    )
     plain = 4 * p.log_prob(t).sum()
-    expected = torch.autograd.grad(plain, names, allow_unused=True)
+    expected = torch.autograd.grad(plain, list(leaves.values()), allow_unused=True)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 

@@ -172,9 +172,8 @@ def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | Non
     if not isinstance(inner, BetaGaussian):
         return None
     flat = type(inner).expand(inner, inner.batch_shape)
-    flat.__dict__.update(
-        {name: getattr(inner, name).flatten(2) for name in ("loc", "scale", "alpha")}
-    )
+    for name in ("loc", "scale", "alpha"):
+        flat.__dict__[name] = getattr(inner, name).flatten(2)
     flat._batch_shape = Size(flat.loc.shape)
     parts = _by_quadrature(flat, basis, by_head)
     if parts is None:

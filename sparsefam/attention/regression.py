@@ -437,7 +437,8 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, solve_shared(factor, cross).to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
-        parts = statistics._asdict()
+        # torch 2.8 cannot trace `_asdict`.
+        parts = dict(zip(Statistics._fields, statistics, strict=True))
         if self.penalty != "gcv":  # nothing else reads it, and it overflows first
             del parts["sum_of_squares"]
         # Numbers whose sum is finite are finite: that asks the device a single question.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import ClassVar, Literal
@@ -282,7 +283,7 @@ class KernelDistribution(SparseDistribution):
         """Return the power with eps in the shape of the batch."""
         power = self._power
         if isinstance(power.eps, Tensor):
-            return power._replace(eps=self._batched(power.eps))
+            return replace(power, eps=self._batched(power.eps))
         return power
 
     # Densities
@@ -535,7 +536,7 @@ class KernelDistribution(SparseDistribution):
             raise ValueError(f"beta must be finite and not negative, got {beta}")
         if self._power.order:
             raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
-        return self._power._replace(ratio=self._power.ratio * float(beta))
+        return replace(self._power, ratio=self._power.ratio * float(beta))
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
@@ -866,7 +867,7 @@ class KernelEscort(KernelDistribution):
         """Return the same density computed in float64."""
         parent, power = self._parent.to_float64(), self._power
         if isinstance(power.eps, Tensor):
-            power = power._replace(eps=parent._power.eps)
+            power = replace(power, eps=parent._power.eps)
         return KernelEscort(parent, power)
 
 

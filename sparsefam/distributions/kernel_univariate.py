@@ -1,6 +1,7 @@
 """Supports, distribution functions, quantiles and samples of kernel families of numbers."""
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,7 @@ def support_intervals(p: "KernelDistribution") -> Tensor:
     x = p._offsets_on(p.panels)
     power = p._power
     if isinstance(power.eps, Tensor):
-        power = power._replace(eps=power.eps.repeat(x.shape[1]))
+        power = replace(power, eps=power.eps.repeat(x.shape[1]))
     inside = torch.ones_like(x) if power.is_exponential else power.inside(x.flatten(1))
     inside = inside.reshape(len(x), -1)
     lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])

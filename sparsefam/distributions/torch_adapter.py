@@ -52,8 +52,10 @@ _PIECES = 16
 def torch_name(p: Distribution) -> str | None:
     """Return the name of a class of torch or Pyro, and None for a user's own class."""
     name = type(p).__name__
-    known = (getattr(module, name, None) for module in (torch.distributions, pyro.distributions))
-    return name if type(p) in known else None
+    for module in (torch.distributions, pyro.distributions):
+        if getattr(module, name, None) is type(p):
+            return name
+    return None
 
 
 def is_discrete(p: Distribution) -> bool:

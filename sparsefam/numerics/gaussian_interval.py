@@ -80,16 +80,17 @@ Wanted = Sequence[tuple[Profile, int]]
 _Terms = list[Tensor | None]
 
 
-class _Powers(dict[int, Tensor]):
+class _Powers:  # no dict with `__missing__`, which torch 2.8 cannot trace
     """Powers of a tensor, each made once."""
 
     def __init__(self, x: Tensor) -> None:
-        super().__init__()
-        self.x = x
+        self._x = x
+        self._made: dict[int, Tensor] = {}
 
-    def __missing__(self, k: int) -> Tensor:
-        self[k] = self.x**k
-        return self[k]
+    def __getitem__(self, k: int) -> Tensor:
+        if k not in self._made:
+            self._made[k] = self._x**k
+        return self._made[k]
 
 
 def smoothed(

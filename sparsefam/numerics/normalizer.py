@@ -178,7 +178,12 @@ def _correct(
             old.index_copy_(-1, rows, new)
 
 
-@torch.library.custom_op("sparsefam::normalized_weights", mutates_args=())
+# torch 2.6 infers no schema from `list`.
+@torch.library.custom_op(
+    "sparsefam::normalized_weights",
+    mutates_args=(),
+    schema="(Tensor f, Tensor measure, Tensor? eps, float number) -> Tensor[]",
+)
 def _solve_op(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
     """Solve as one operation in a compiled graph, since the steps depend on the data."""
     return [x.contiguous() for x in _solve(f, measure, Power(number if eps is None else eps))]

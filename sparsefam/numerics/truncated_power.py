@@ -12,6 +12,7 @@ Nodes are the first axis of all arrays and subintervals the last.
 """
 
 import math
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -71,7 +72,8 @@ _FLAT = 100
 _QUANTILE_STEPS, _FIRST_STEPS = {torch.float32: 14, torch.float64: 24}, 4
 
 
-class Power(NamedTuple):
+@dataclass(frozen=True, eq=False)  # a graph of torch 2.8 traces no property of a NamedTuple
+class Power:
     r"""$[1 + \epsilon x]_+^k$ with $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$.
 
     Attributes:
@@ -126,13 +128,13 @@ class Power(NamedTuple):
 
     def lowered(self) -> "Power":
         """Return the power with its exponent less by one."""
-        return self._replace(order=self.order + 1)
+        return Power(self.eps, self.ratio, self.order + 1)
 
     def take(self, columns: Tensor) -> "Power":
         """Return the power for some columns, if eps is a tensor with one value for each."""
         if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
             return self
-        return self._replace(eps=self.eps[columns])
+        return replace(self, eps=self.eps[columns])
 
     def inside(self, x: Tensor) -> Tensor:
         r"""Return $1 + \epsilon x$."""
@@ -444,7 +446,7 @@ def power_weights(
         if upper is None:
             return found
     if isinstance(power.eps, Tensor):
-        power = power._replace(eps=power.eps.expand(x.shape[1:]).reshape(-1))
+        power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
     columns = x.reshape(len(x), -1)
     column, lower, end = _cut_pieces(columns, power, _is_polynomial(power, names), upper)
     if not len(column):
@@ -472,7 +474,7 @@ def power_sums(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor
     sums = [v.mul_(measure).sum(0).flatten() for v in power.pair(x)]
     columns, rows = x.reshape(len(x), -1), x.shape[-1]
     if isinstance(power.eps, Tensor):
-        power = power._replace(eps=power.eps.repeat(x.shape[1]))
+        power = replace(power, eps=power.eps.repeat(x.shape[1]))
     polynomial = _is_polynomial(power, _BOTH)
     column, lower, upper = _cut_pieces(columns, power, polynomial, rough=polynomial)
     element, scale = _element_like(x), measure.squeeze(-1)
@@ -691,7 +693,13 @@ def _weights(
 
 
 # A custom operator, since which subintervals are cut depends on the data.
-@torch.library.custom_op("sparsefam::power_weights", mutates_args=())
+# torch 2.6 infers no schema from `list`.
+@torch.library.custom_op(
+    "sparsefam::power_weights",
+    mutates_args=(),
+    schema="(Tensor x, Tensor measure, Tensor? eps, Tensor? upper, float number, float ratio, "
+    "int order, str names) -> Tensor[]",
+)
 def _weights_op(
     x: Tensor,
     measure: Tensor,

@@ -35,29 +35,28 @@ __all__ = [
 
 _Object = TypeVar("_Object")
 
-_LISTED = torch.__version__ >= "2.12"
-
 
 def attributes(p: object) -> dict[str, Any]:
-    """Return the attributes of an object; in graphs of torch 2.11 those that `__init__` sets."""
-    held = vars(p)
-    if _LISTED or not torch.compiler.is_compiling():
-        return dict(held)
-    return {name: held[name] for name in attributes_set(type(p)) if name in held}
+    """Return the attributes of an object; in compiled graphs those that its methods name.
+
+    torch before 2.12 cannot trace `vars`, nor iterate over `__dict__`.
+    """
+    if not torch.compiler.is_compiling():
+        return dict(vars(p))
+    return {name: p.__dict__[name] for name in attributes_set(type(p)) if name in p.__dict__}
 
 
 def copied(p: _Object) -> _Object:
     """Return a shallow copy."""
     new = type(p).__new__(type(p))
     for name, value in attributes(p).items():
-        vars(new)[name] = value
+        new.__dict__[name] = value
     return new
 
 
 def attributes_set(kind: type) -> tuple[str, ...]:
-    """Return all names in the code of `__init__` of a class and its parents."""
-    makers = (vars(c).get("__init__") for c in kind.__mro__)
-    codes = (getattr(maker, "__code__", None) for maker in makers)
+    """Return all names in the methods of a class and its parents."""
+    codes = (getattr(f, "__code__", None) for c in kind.__mro__ for f in vars(c).values())
     return tuple({name: None for code in codes if code for name in code.co_names})
 
 
