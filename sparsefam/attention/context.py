@@ -125,10 +125,8 @@ def _parameters(density: SparseDistribution) -> _Parameters | None:
     rank = len(density.batch_shape)
 
     def build(*tensors: Tensor) -> SparseDistribution:
-        new = density.expand(density.batch_shape)
-        new.__dict__.update(zip(names, tensors, strict=True))
-        new._batch_shape = Size(tensors[0].shape[:rank])
-        return new
+        values, shape = iter(tensors), Size(tensors[0].shape[:rank])
+        return density._with_parameters(shape, lambda x, event: next(values))
 
     return _Parameters(tuple(getattr(density, name) for name in names), build)
 
@@ -137,7 +135,11 @@ def _parameters(density: SparseDistribution) -> _Parameters | None:
 
 
 def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor | None:
-    """Contexts by quadrature of tabulated value functions, or None where that is not for these."""
+    """Return contexts by quadrature of tabulated value functions, or None if that does not apply.
+
+    It applies to beta-Gaussians whose alpha is a number and Gaussian functions that are not learned,
+    in 1-D and float32 on a CPU, if queries are many and compiled loops are in use.
+    """
     if isinstance(density, Mixture):
         return _of_mixture(density, basis, by_head)
     if not (isinstance(density, BetaGaussian) and isinstance(basis, GaussianRBF) and in_eager()):
@@ -171,10 +173,8 @@ def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | Non
     inner = density.components
     if not isinstance(inner, BetaGaussian):
         return None
-    flat = type(inner).expand(inner, inner.batch_shape)
-    for name in ("loc", "scale", "alpha"):
-        flat.__dict__[name] = getattr(inner, name).flatten(2)
-    flat._batch_shape = Size(flat.loc.shape)
+    shape = Size(inner.loc.flatten(2).shape)
+    flat = inner._with_parameters(shape, lambda x, event: x.flatten(2))
     parts = _by_quadrature(flat, basis, by_head)
     if parts is None:
         return None
@@ -217,10 +217,10 @@ class _Quadrature(torch.autograd.Function):
         table: Tensor,
         cells: tuple[float, float, float],
         exponent: float,
-        what: tuple[SparseDistribution, GaussianRBF],
+        source: tuple[SparseDistribution, GaussianRBF],
     ) -> Tensor:
         ctx.save_for_backward(loc, scale, by_head, table)
-        ctx.cells, ctx.exponent, ctx.what = cells, exponent, what
+        ctx.cells, ctx.exponent, ctx.source = cells, exponent, source
         out = np.empty((loc.shape[0], loc.shape[2], loc.shape[1], by_head.shape[-1]), np.float32)
         loops, rule = _loops(), _rules(exponent, float(scale.nan_to_num().amax()) / cells[2])
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
@@ -270,16 +270,16 @@ class _Quadrature(torch.autograd.Function):
 
 
 def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    """Gradients through the expectations of single functions: for derivatives of gradients."""
+    """Return gradients through the expectations of single functions, for second derivatives."""
     inputs = ctx.saved_tensors[:3]
-    density, basis = ctx.what
+    density, basis = ctx.source
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         loc, scale, by_head = (
             x.view_as(x) if again else x.detach().requires_grad_() for x in inputs
         )
-        new = density.expand(density.batch_shape)
-        new.__dict__.update(loc=loc, scale=scale)
+        values = iter((density.alpha, loc, scale))
+        new = density._with_parameters(density.batch_shape, lambda x, event: next(values))
         value = _by_expectations(new, basis, by_head)
         leaves = zip((loc, scale, by_head), ctx.needs_input_grad[:3], strict=True)
         needed = [x for x, need in leaves if need]
