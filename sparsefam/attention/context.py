@@ -137,8 +137,8 @@ def _parameters(density: SparseDistribution) -> _Parameters | None:
 def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor | None:
     """Return contexts by quadrature of tabulated value functions, or None if that does not apply.
 
-    It applies to beta-Gaussians whose alpha is a number and Gaussian functions that are not learned,
-    in 1-D and float32 on a CPU, if queries are many and compiled loops are in use.
+    It applies to beta-Gaussians whose alpha is a number, and Gaussian functions that are not
+    learned, in 1-D and float32 on a CPU, if queries are many and compiled loops are in use.
     """
     if isinstance(density, Mixture):
         return _of_mixture(density, basis, by_head)
