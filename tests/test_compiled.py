@@ -10,7 +10,11 @@ from io import StringIO
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
+from sparsefam import TruncatedParabola
+from sparsefam.attention.context import contexts
+from sparsefam.bases import GaussianRBF
 from sparsefam.numerics import compiled
 
 
@@ -19,7 +23,7 @@ def test_loops_take_over_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compiled, "_pairs_done", 0)
     monkeypatch.setattr(compiled, "LEAST_PAIRS", 100)
     assert [compiled.enough_work(n) for n in (60, 40, 1, 1)] == [False, False, True, True]
-    monkeypatch.setattr(compiled, "_is_available", lambda: False)
+    monkeypatch.setattr(compiled, "_has_numba", lambda: False)
     assert not compiled.enough_work(1000)
 
 
@@ -82,3 +86,30 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     child.kill()
     assert not alive
     assert child.exitcode == 0
+
+
+# Plain contexts count their pairs twice: as contexts and as expectations.
+@pytest.mark.parametrize(("what", "times"), [("expectations", 1), ("contexts", 2)])
+def test_checkpoints_survive_the_take_over(
+    what: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops take over between the forward pass and its repetition by `torch.utils.checkpoint`."""
+    basis = GaussianRBF.grid(8, 0.3)
+    # One support is too far from all functions for the shared contour.
+    loc = torch.cat([torch.linspace(0, 1, 299), torch.tensor([9.0])]).requires_grad_()
+    coefficients = torch.ones(1, 8, 1, 2)
+
+    def function(loc: torch.Tensor) -> torch.Tensor:
+        p = TruncatedParabola(loc[None, None], 0.2)
+        return p.expect(basis) if what == "expectations" else contexts(p, basis, coefficients)
+
+    monkeypatch.setattr(compiled, "_setting", "0")
+    (expected,) = torch.autograd.grad(function(loc).square().sum(), loc)
+    monkeypatch.setattr(compiled, "_setting", "")
+    monkeypatch.setattr(compiled, "_pairs_done", 0)
+    monkeypatch.setattr(compiled, "LEAST_PAIRS", times * 300 * 8)
+    value = checkpoint(function, loc, use_reentrant=False)
+    assert not compiled.enough_work(0)
+    (found,) = torch.autograd.grad(value.square().sum(), loc)
+    assert compiled.enough_work(0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

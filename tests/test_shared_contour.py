@@ -121,7 +121,7 @@ def test_without_compiled_loops(setting: str, monkeypatch: pytest.MonkeyPatch) -
     if setting == "0":
         monkeypatch.setattr(compiled, "_setting", "0")
     else:
-        monkeypatch.setattr(compiled, "_is_available", lambda: False)
+        monkeypatch.setattr(compiled, "_has_numba", lambda: False)
     monkeypatch.setattr(shared_contour, "_loops", None)
     inputs = scene(3, 2, 1.0, 8.0)
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):

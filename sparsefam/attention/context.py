@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
-from ..numerics.compiled import announce_compiling, enough_work, map_threads
+from ..numerics.compiled import announce_compiling, enough_work, is_available, map_threads
 from ..numerics.least_squares import tensors_of
 from ..numerics.validation import in_eager, in_memory
 from .precision import full_precision
@@ -160,7 +160,7 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
     # Beyond the longest half-width, and for infinite ones, functions are expected one by one.
     if bool((scale.detach() > _LONGEST * width).any()):
         return None
-    if not enough_work(loc.numel() * len(basis)):
+    if not is_available():
         return None
     table = _tabulate(basis, start, length, count)
     found: Tensor = _Quadrature.apply(
@@ -206,7 +206,11 @@ def _tabulate(basis: GaussianRBF, start: float, length: float, count: int) -> Te
 
 
 class _Quadrature(torch.autograd.Function):
-    """Contexts (B, Lq, heads, E), differentiable in loc, scale (B, heads, Lq) and by_head."""
+    """Contexts (B, Lq, heads, E), differentiable in loc, scale (B, heads, Lq) and by_head.
+
+    Without compiled loops it computes them from expectations, and saves the same tensors: see
+    `enough_work`.
+    """
 
     @staticmethod
     def forward(
@@ -221,6 +225,9 @@ class _Quadrature(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(loc, scale, by_head, table)
         ctx.cells, ctx.exponent, ctx.source = cells, exponent, source
+        ctx.compiled = enough_work(loc.numel() * len(source[1]))
+        if not ctx.compiled:
+            return _by_expectations(*source, by_head).contiguous()
         out = np.empty((loc.shape[0], loc.shape[2], loc.shape[1], by_head.shape[-1]), np.float32)
         loops, rule = _loops(), _rules(exponent, float(scale.nan_to_num().amax()) / cells[2])
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
@@ -239,8 +246,9 @@ class _Quadrature(torch.autograd.Function):
         loc, scale, by_head, table = ctx.saved_tensors
         nothing = (None, None, None, None)
         batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        if torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad)):
-            return *_through_expectations(ctx, grad), *nothing
+        plain = torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad))
+        if plain or not ctx.compiled:
+            return *_through_expectations(ctx, (loc, scale, by_head), grad), *nothing
         places = _places(loc)
         loops, rule = (
             _loops(),
@@ -269,9 +277,10 @@ class _Quadrature(torch.autograd.Function):
         return torch.from_numpy(by_loc), torch.from_numpy(by_scale), by_coefficients, *nothing
 
 
-def _through_expectations(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+def _through_expectations(
+    ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor
+) -> list[Tensor | None]:
     """Return gradients through the expectations of single functions, for second derivatives."""
-    inputs = ctx.saved_tensors[:3]
     density, basis = ctx.source
     again = torch.is_grad_enabled()
     with torch.enable_grad():

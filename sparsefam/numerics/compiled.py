@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["LEAST_PAIRS", "announce_compiling", "enough_work", "map_threads"]
+__all__ = ["LEAST_PAIRS", "announce_compiling", "enough_work", "is_available", "map_threads"]
 
 # Torch operations take about 50 ns for a pair, so this is about a second of work.
 LEAST_PAIRS = 2**24
@@ -37,16 +37,23 @@ _Result = TypeVar("_Result")
 
 
 def enough_work(pairs: int) -> bool:
-    """Add pairs to the work of this process, and return whether compiled loops shall do them."""
+    """Add pairs to the work of this process, and return whether compiled loops shall do them.
+
+    The answer may change between a forward pass and its repetition by `torch.utils.checkpoint`,
+    which expects the same saved tensors: callers save the same ones for both answers.
+    """
     global _pairs_done
-    if _setting == "0":
-        return False
     _pairs_done += pairs
-    return (_setting == "1" or _pairs_done > LEAST_PAIRS) and _is_available()
+    return is_available() and (_setting == "1" or _pairs_done > LEAST_PAIRS)
+
+
+def is_available() -> bool:
+    """Return whether loops may ever be compiled in this process."""
+    return _setting != "0" and _has_numba()
 
 
 @cache
-def _is_available() -> bool:
+def _has_numba() -> bool:
     try:
         import numba  # noqa: F401
     except (ImportError, RuntimeError):  # not installed, or not for this version of numpy

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .compiled import announce_compiling, enough_work, map_threads
+from .compiled import announce_compiling, enough_work, is_available, map_threads
 from .validation import in_eager, in_memory
 
 __all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
@@ -98,8 +98,8 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
     """Return whether `gaussians_by_shared_contour` is for these inputs.
 
     They are float32 on the CPU, outside of compiled graphs and transforms; the Gaussians have one
-    width and no gradient; a contour was fitted for the exponent and the dimension; and this process
-    has done enough work for compiling to pay.
+    width and no gradient; a contour was fitted for the exponent and the dimension; and loops may be
+    compiled.
     """
     loc, _, centers, spread = inputs
     if isinstance(exponent, Tensor) or loc.shape[-1] > _DIMENSIONS:
@@ -114,9 +114,7 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
         return False
     if spread.stride() not in ((), (0,)) and not bool((spread == spread[0]).all()):
         return False
-    closed = loc.shape[-1] == 1 and exponent in (1.0, 2.0, 3.0)
-    pairs = loc.shape[:-1].numel() * len(centers)
-    return enough_work(pairs if closed else _CONTOUR_COST * pairs)
+    return is_available()
 
 
 def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _PerPair) -> Tensor:
@@ -131,19 +129,32 @@ def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _Per
     batch, dim = loc.shape[:-1], loc.shape[-1]
     if len(batch) != 1:
         loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
-    tracked = torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad)
-    arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
-    rows, converged = _integrate(*arrays, width, exponent, tracked)
-    if tracked:
-        inputs = loc, scale_tril, centers, spread
-        values: Tensor = _WithGradient.apply(*inputs, rows, width, exponent, per_pair)
+    inputs = loc, scale_tril, centers, spread
+    if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
+        values: Tensor = _Expectations.apply(*inputs, exponent, per_pair)
     else:
-        values = torch.from_numpy(rows.values)
-    if not converged:
-        others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
-        found = per_pair((loc[others], scale_tril[others], centers, spread), exponent)
-        values = values.index_copy(0, others, found)
+        values = _compute(inputs, exponent, per_pair, False)[0]
     return values if len(batch) == 1 else values.reshape(*batch, len(centers))
+
+
+def _compute(
+    inputs: _Inputs, exponent: float, per_pair: _PerPair, needs_slopes: bool
+) -> tuple[Tensor, Rows | None]:
+    """Return the values (R, N), and what their gradient needs, None if loops are not yet in use."""
+    loc, scale_tril, centers, spread = (x.detach() for x in inputs)
+    pairs = len(loc) * len(centers)
+    closed = loc.shape[-1] == 1 and exponent in (1.0, 2.0, 3.0)
+    with torch.no_grad():
+        if not enough_work(pairs if closed else _CONTOUR_COST * pairs):
+            return per_pair((loc, scale_tril, centers, spread), exponent), None
+        arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
+        rows, converged = _integrate(*arrays, width, exponent, needs_slopes)
+        # A tensor of its own, which may be changed in place.
+        values = torch.from_numpy(rows.values)
+        if not converged:
+            others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+            values[others] = per_pair((loc[others], scale_tril[others], centers, spread), exponent)
+        return values, rows
 
 
 def _integrate(
@@ -174,8 +185,11 @@ def _integrate(
         return rows, sum(map_threads(part, _parts(count, size))) == count
 
 
-class _WithGradient(torch.autograd.Function):
-    """The values (R, N) with their gradient, which is zero for rows that did not converge."""
+class _Expectations(torch.autograd.Function):
+    """The values (R, N) with their gradient.
+
+    It saves its inputs alone, with and without compiled loops: see `enough_work`.
+    """
 
     @staticmethod
     def forward(
@@ -184,33 +198,49 @@ class _WithGradient(torch.autograd.Function):
         scale_tril: Tensor,
         centers: Tensor,
         spread: Tensor,
-        rows: Rows,
-        width: float,
         exponent: float,
         per_pair: _PerPair,
     ) -> Tensor:
-        ctx.save_for_backward(loc, scale_tril, centers, spread)
-        ctx.rows, ctx.width, ctx.exponent, ctx.per_pair = rows, width, exponent, per_pair
-        # A tensor of its own, which may be changed in place.
-        return torch.from_numpy(rows.values)
+        inputs = loc, scale_tril, centers, spread
+        ctx.save_for_backward(*inputs)
+        values, ctx.rows = _compute(inputs, exponent, per_pair, True)
+        ctx.exponent, ctx.per_pair = exponent, per_pair
+        return values
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, again = ctx.saved_tensors, torch.is_grad_enabled()
+        inputs, rows, needed = ctx.saved_tensors, ctx.rows, ctx.needs_input_grad[:2]
+        nothing = (None, None, None, None)
         batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        if again or batched or not (in_eager() and in_memory(grad)):
-            needed = ctx.needs_input_grad
+        plain = torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad))
+        if rows is None or plain:
+            return *_gradients(ctx, inputs, grad, needed), *nothing
+        found = _pull_back(_array(grad), _array(inputs[1]), inputs[3].numpy().item(0), rows)
+        others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+        if len(others):
             with torch.enable_grad():
-                wanted = [x for x, need in zip(inputs[:2], needed, strict=False) if need]
-                values = ctx.per_pair(inputs, ctx.exponent)
-            found = iter(torch.autograd.grad(values, wanted, grad, create_graph=again))
-            gradients = [next(found) if need else None for need in needed[:2]]
-        else:
-            gradients = _pull_back(_array(grad), _array(inputs[1]), ctx.width, ctx.rows)
-        return *gradients, None, None, None, None, None, None
+                some = inputs[0][others], inputs[1][others], *inputs[2:]
+            missing = _gradients(ctx, some, grad[others], needed)
+            for x, part in zip(found, missing, strict=True):
+                if part is not None:
+                    x[others] = part
+        return *found, *nothing
 
 
-def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> list[Tensor | None]:
+def _gradients(
+    ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor, needed: tuple[bool, ...]
+) -> list[Any]:
+    """Return the gradients in loc and scale_tril by the other algorithm."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [x.view_as(x) for x in inputs[:2]]
+        values = ctx.per_pair((*leaves, *inputs[2:]), ctx.exponent)
+        wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
+        found = iter(torch.autograd.grad(values, wanted, grad, create_graph=again))
+    return [next(found) if need else None for need in needed]
+
+
+def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> list[Tensor]:
     by_loc, by_scale_tril = np.zeros(scale_tril.shape[:2], np.float32), np.zeros_like(scale_tril)
     pull_back_rows = _loops().pull_back_rows
 
