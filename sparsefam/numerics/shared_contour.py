@@ -69,7 +69,7 @@ _LEAST_SHARE = 0.25
 # Pairs that are worth a thread, and how often torch operations take as long for a pair without a
 # closed form as for one with it.
 _PAIRS_PER_THREAD = 2**16
-_CONTOUR_COST = 8
+_CONTOUR_COST = 32
 
 _Array = NDArray[Any]
 _Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
