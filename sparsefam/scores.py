@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 from .kernels import Kernel, expansion, expansion_points, require_kernel
@@ -12,6 +13,7 @@ from .numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
+    in_eager,
     require,
     require_scale_tril,
 )
@@ -247,7 +249,7 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
         return
     x = like.new_ones(2)
     try:
-        fits = torch.func.jvp(g, (x,), (x,))[1].shape == x.shape
+        fits = g(x).shape == slope_of(g, x).shape
     except (RuntimeError, TypeError, AttributeError):
         fits = False
     if not fits:
@@ -256,5 +258,15 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Derivative of an elementwise function at x, itself differentiable."""
-    slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
+    if not in_eager() or forward_ad._current_level >= 0:
+        slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
+        return slope
+    # Not by `torch.func` in eager mode, as its first call imports torch's compiler: a second.
+    keep = torch.is_grad_enabled() and g(x).requires_grad
+    with torch.enable_grad():
+        at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+        value = g(at)
+        (slope,) = torch.autograd.grad(
+            value, at, torch.ones_like(value), create_graph=keep, materialize_grads=True
+        )
     return slope
