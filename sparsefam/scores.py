@@ -247,8 +247,8 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
     """
     if torch.compiler.is_compiling():
         return
-    x = like.new_ones(2)
     try:
+        x = torch.ones(2, dtype=like.dtype, device=like.device, requires_grad=True)
         fits = g(x).shape == slope_of(g, x).shape
     except (RuntimeError, TypeError, AttributeError):
         fits = False
@@ -258,15 +258,13 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Derivative of an elementwise function at x, itself differentiable."""
-    if not in_eager() or forward_ad._current_level >= 0:
+    forward = not in_eager() or forward_ad._current_level >= 0
+    if forward or torch.is_inference_mode_enabled():
         slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
         return slope
-    # Not by `torch.func` in eager mode, as its first call imports torch's compiler: a second.
+    # Not by `torch.func` in plain eager mode, as its first call imports torch's compiler: a second.
     keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-        value = g(at)
-        (slope,) = torch.autograd.grad(
-            value, at, torch.ones_like(value), create_graph=keep, materialize_grads=True
-        )
+        (slope,) = torch.autograd.grad(g(at).sum(), at, create_graph=keep)
     return slope
