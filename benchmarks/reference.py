@@ -33,7 +33,7 @@ __all__ = [
     "KernelTruth",
     "ball_integrals",
     "cholesky",
-    "divergence",
+    "divergences",
     "extended",
     "kernel_truth",
     "line_integrals",
@@ -373,6 +373,19 @@ def _singular_vectors(matrices: Extended) -> tuple[Extended, Extended]:
 
 # Kernel families on [0, 1]
 
+
+def _rule(count: int) -> tuple[Array, Array]:
+    """Return the nodes and weights of the Gauss-Legendre rule on [0, 1]."""
+    x, w = np.polynomial.legendre.leggauss(count)
+    return (1 + x) / 2, w / 2
+
+
+def _graded_rule(count: int) -> tuple[Array, Array]:
+    """Return a rule on [0, 1] whose nodes crowd towards both ends, for singularities there."""
+    y, v = _rule(count)
+    return y**3 * (10 - 15 * y + 6 * y**2), v * 30 * (y * (1 - y)) ** 2
+
+
 # Nodes of a subinterval; more where the density vanishes at its edges with a power that is not
 # whole. No subinterval is wider than the kernel, nor than twice the narrowest basis function.
 _ORDER, _GRADED_ORDER, _WIDEST = 20, 48, 0.05
@@ -436,11 +449,7 @@ class _KernelDensity:
             width /= max(1.0, math.sqrt(np.abs(self.score(self.pieces)).max()) / 4)
         self.grid = np.linspace(0, 1, math.ceil(1 / width) + 1)
         whole = abs(self.power - round(self.power)) < 1e-12
-        x, w = np.polynomial.legendre.leggauss(_ORDER if whole else _GRADED_ORDER)
-        y, v = (1 + x) / 2, w / 2
-        if not whole:  # nodes crowd towards both ends
-            y, v = y**3 * (10 - 15 * y + 6 * y**2), v * 30 * (y * (1 - y)) ** 2
-        self.y, self.v = y, v
+        self.y, self.v = _rule(_ORDER) if whole else _graded_rule(_GRADED_ORDER)
 
     def kernel(self, t: Array) -> Array:
         """Return the kernel (n, I) between t (n,) and the inducing points."""
@@ -532,22 +541,23 @@ class _KernelDensity:
 # Divergences
 
 
-def divergence(
-    loc: Array, tril: Array, p: Callable[[Array], Array], f: Callable[[Array], Array]
-) -> float:
-    """Return the mean of f under a density p on an ellipse, by a product rule in polar coordinates.
+def divergences(loc: Array, tril: Array, exponents: tuple[float, float]) -> tuple[float, float]:
+    """Return the KL and the Tsallis divergence at 3/2 of p from q, given (2, 2) and (2, 2, 2).
 
-    Args:
-        loc: Centre (2,).
-        tril: Lower triangular root of the ellipse, (2, 2).
-        p: The unnormalised density as a function of |x|^2 in [0, 1].
-        f: A function of points (n, 2), smooth on the ellipse.
+    Both are C (1 - |x|^2)^m on ellipses, that of p inside that of q. The mean under p is a
+    Gauss-Legendre rule in the radius, whose nodes crowd towards both ends, times equal angles.
     """
-    x, w = np.polynomial.legendre.leggauss(80)
-    radius = ((1 + x) / 2) ** 2  # crowds towards the centre; the edge is smooth in 1 - r
-    weights = w * (1 + x) / 2 * radius * p(radius**2)
+    radius, w = _graded_rule(80)
     angles = 2 * np.pi * np.arange(200) / 200
     unit = np.stack([np.cos(angles), np.sin(angles)], -1)
-    points = loc + np.multiply.outer(radius, unit) @ tril.T
-    values = f(points.reshape(-1, 2)).reshape(len(radius), -1).mean(-1)
-    return float(weights @ values / weights.sum())
+    square = radius[:, None] ** 2
+    weights = (w * radius)[:, None] * (1 - square) ** exponents[0]
+    points = loc[0] + np.multiply.outer(radius, unit) @ tril[0].T
+    there = ((points - loc[1]) @ np.linalg.inv(tril[1]).T) ** 2
+    logs = [
+        math.log((m + 1) / (math.pi * np.linalg.det(a))) + m * np.log(1 - distance)
+        for m, a, distance in zip(exponents, tril, (square, there.sum(-1)), strict=True)
+    ]
+    ratio = logs[0] - logs[1]
+    shares = weights / (weights.sum() * len(angles))
+    return float((shares * ratio).sum()), float((shares * 2 * np.expm1(ratio / 2)).sum())
