@@ -432,9 +432,7 @@ def kernel_reference(case: KernelCase, alpha: float, inside: bool, every: int = 
         return np.exp(-(z**2) / 2) / (widths * math.sqrt(2 * math.pi))
 
     weights, upstream = (x.flatten(0, -2)[::every].double() for x in (case.weights, case.upstream))
-    return kernel_truth(
-        weights, case.points.double(), case.bandwidth, alpha, inside, psi, upstream
-    )
+    return kernel_truth(weights, case.points.double(), case.bandwidth, alpha, inside, psi, upstream)
 
 
 def kernel_errors(
