@@ -24,8 +24,6 @@ from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import Look
 from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "draw_aims"]
-
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
 COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the questions, on black canvases

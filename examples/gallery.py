@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation, each for light and for dark pages.
 
 `python -m examples.gallery` writes them into docs/assets; `make docs` draws them again for the
-site. What trained networks attend to is read from gallery_attention.json, which
+site. The attention of trained networks is read from gallery_attention.json, which
 `python -m examples.gallery_training` makes.
 
 References:
@@ -33,12 +33,9 @@ from sparsefam.plotting import plot_attention_map, plot_density
 
 from .data import CANVAS, DIGIT
 from .gallery_training import NAMES, PATH
-from .look import Look
+from .look import WIDTH, Look
 from .page import Picture
 
-__all__ = ["PICTURES", "families", "families_picture", "main", "write"]
-
-WIDTH = 9.4
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 TITLES = ("discrete softmax", "continuous softmax", "continuous sparsemax")
 
@@ -145,9 +142,9 @@ def draw_dimensions(look: Look) -> Figure:
 
 @cache
 def trained(part: str) -> dict[str, Any]:
-    """Load what trained networks attend to."""
-    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))[part]
-    return found
+    """Load the attention of trained networks."""
+    part_of_file: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))[part]
+    return part_of_file
 
 
 def masses(p: Any, count: int) -> Tensor:
@@ -162,7 +159,7 @@ def masses(p: Any, count: int) -> Tensor:
 
 
 def draw_words(look: Look) -> Figure:
-    """Draw, like Figure 2 of Martins et al., what English words read of German ones."""
+    """Draw, like Figure 2 of Martins et al., how English words attend to German ones."""
     found = trained("words")
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 4.15), sharey=True, layout="constrained")
     ramp = LinearSegmentedColormap.from_list("ramp", look.ramp)
@@ -251,12 +248,9 @@ def draw_ellipses(look: Look) -> Figure:
         plot_density(p, ax, view=(0.0, 1.0))
         title = f"α = {alpha:g}\n{type(p).__name__}"
         ax.set(title=title, aspect="equal", xlabel="t₁", ylabel="t₂")
-    styles = {"edge of the support": "-", "99.9 % of the mass": "--"}
-    lines = [
-        Line2D([], [], color=look.ink, linestyle=style, label=label)
-        for label, style in styles.items()
-    ]
-    figure.legend(handles=lines, loc="outside lower center", ncols=2)
+    lines = [Line2D([], [], color=look.ink, linestyle=style) for style in ("-", "--")]
+    labels = ("edge of the support", "99.9 % of the mass")
+    figure.legend(lines, labels, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -274,9 +268,9 @@ def closed_form(scale: Tensor, offset: Tensor, width: Tensor) -> Tensor:
     return 3 / (4 * scale) * (between - square / scale**2)
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
+def relative_error(result: Tensor, exact: Tensor) -> float:
     """Return the largest error, relative to the largest value."""
-    return float((found.double() - exact).abs().max() / exact.abs().max())
+    return float((result.double() - exact).abs().max() / exact.abs().max())
 
 
 def errors_1d(ratios: Tensor) -> dict[str, list[float]]:
@@ -419,10 +413,10 @@ def write(folder: Path, names: list[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in PICTURES:
-        for dark in (False, True) if not names or picture.name in names else ():
-            path = folder / f"{picture.name}-{'dark' if dark else 'light'}.png"
-            picture.save(path, Look(dark, transparent=True))
-            written.append(path)
+        for look in (Look(transparent=True), Look(dark=True, transparent=True)):
+            if not names or picture.name in names:
+                written.append(folder / f"{picture.name}-{look.name}.png")
+                picture.save(written[-1], look)
     return written
 
 

@@ -26,8 +26,6 @@ from .digits import CELLS, PEAK, READERS
 from .series import Examples, builders
 from .training import accuracy, train
 
-__all__ = ["NAMES", "PATH", "Translator", "learn", "main", "pairs", "sentence"]
-
 NAMES = ("discrete", "softmax", "sparsemax")
 PATH = Path(__file__).with_name("gallery_attention.json")
 

@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 import sparsefam as sf
 
 from .data import Batch
-from .training import Reporter, Run, Step, accuracy, parameters, rows, silent, train
+from .training import Reporter, Run, Step, accuracy, parameters, silent, tabulate, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (
@@ -184,14 +184,10 @@ class Attentive(Reader):
 
 
 READERS: dict[str, Callable[[int], Reader]] = {MEAN: Reader}
-for kind, discrete, continuous in (
-    ("discrete", True, False),
-    ("continuous", False, True),
-    ("combined", True, True),
-):
+for kind in ("discrete", "continuous", "combined"):
+    parts = {"discrete": kind != "continuous", "continuous": kind != "discrete"}
     for alpha, name in ((1.0, "softmax"), (2.0, "sparsemax")):
-        options: dict[str, Any] = {"discrete": discrete, "continuous": continuous}
-        READERS[f"{kind} {name}"] = partial(Attentive, alpha=alpha, **options)
+        READERS[f"{kind} {name}"] = partial(Attentive, alpha=alpha, **parts)
 
 
 def compare(
@@ -235,8 +231,8 @@ def main(arguments: list[str] | None = None) -> None:
     reporter.stage(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
     with reporter.steps(len(READERS) * options.seeds * options.epochs) as step:
         runs = compare(texts, labels, options.seeds, options.epochs, step)
-    formats = {"accuracy": "±.1f", "parameters": ",.0f", "seconds": ".1f"}
-    reporter.table(["method", "accuracy, %", "parameters", "seconds"], rows(runs, formats))
+    columns = {"accuracy, %": ("accuracy", "±.1f"), "parameters": ("parameters", ",.0f")}
+    reporter.table(*tabulate(runs, columns | {"seconds": ("seconds", ".1f")}))
 
 
 if __name__ == "__main__":

@@ -31,21 +31,6 @@ from .data import Series, interpolate, load_series, observe
 from .look import Look
 from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = [
-    "LOGISTIC",
-    "NONE",
-    "Attention",
-    "Comparison",
-    "Examples",
-    "Task",
-    "builders",
-    "choose_penalty",
-    "compare",
-    "draw_attention",
-    "intervals",
-    "share_read",
-]
-
 LOGISTIC, NONE = "logistic regression", "no attention"
 GRID = 128  # points at which the encoder sees a series, interpolated
 FEATURES, KEYS, COMPONENTS = 256, 16, 8
