@@ -66,8 +66,7 @@ def line(alpha: float = 2.0, densities: int = 4096, functions: int = 128) -> Cal
 
     def expect(loc: Tensor, scale: Tensor) -> Tensor:
         p = sf.TruncatedParabola(loc, scale) if alpha == 2 else sf.BetaGaussian(loc, scale, alpha)
-        value: Tensor = p.expect(basis)
-        return value
+        return p.expect(basis)
 
     return differentiated(expect, inputs, upstream)
 
@@ -110,8 +109,7 @@ def ball(
     inputs, upstream, basis = ball_inputs(densities, functions, ndim, width, (0.1, 0.5), random)
 
     def expect(loc: Tensor, scale_tril: Tensor) -> Tensor:
-        value: Tensor = sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
-        return value
+        return sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
 
     return differentiated(expect, inputs, upstream)
 
@@ -142,8 +140,7 @@ def layer(alpha: float = 2.0, length: int = 1024, score: str = "quadratic") -> C
     positions = torch.rand(1, length, generator=_generator()).sort(-1).values
 
     def forward(x: Tensor) -> Tensor:
-        context: Tensor = attention(x, x, x, positions=positions)[0]
-        return context
+        return attention(x, x, x, positions=positions)[0]
 
     return _training_step(attention, forward, length)
 
@@ -248,8 +245,7 @@ def kernel(alpha: float = 2.0, inside: bool = True, batch: int = 64, heads: int 
     build, basis = case.builder(alpha, inside, share=True), case.basis
 
     def expect(weights: Tensor) -> Tensor:
-        value: Tensor = build(weights).expect(basis)
-        return value
+        return build(weights).expect(basis)
 
     return differentiated(expect, (case.weights,), case.upstream)
 

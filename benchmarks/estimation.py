@@ -94,15 +94,15 @@ def estimate_errors(law: MixtureOfBetas, estimate: Array) -> Errors:
 def _trial(size: int, density: str, seed: int) -> tuple[dict[str, Errors], float]:
     """Return the errors by method, and the processor seconds of ours."""
     torch.set_num_threads(1)
-    law, found, seconds = DENSITIES[density], {}, 0.0
+    law, errors, seconds = DENSITIES[density], {}, 0.0
     x = law.draw(size, np.random.default_rng(seed))
     for name, fit in DENSITY_ESTIMATES.items():
         start = time.thread_time()
         estimate = fit(x)
         if name == OURS:
             seconds = time.thread_time() - start
-        found[name] = estimate_errors(law, estimate(GRID))
-    return found, seconds
+        errors[name] = estimate_errors(law, estimate(GRID))
+    return errors, seconds
 
 
 def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
@@ -121,7 +121,7 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
             results = list(pool.map(_trial, *zip(*trials, strict=True)))
     outcomes = dict(zip(trials, results, strict=True))
-    found = []
+    out = []
     for size, rounds in sizes.items():
         rows, slowest = [], 0.0
         for density in DENSITIES:
@@ -138,8 +138,8 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
             "Hellinger distance / mass off the true support. SparseDensity takes at most "
             f"{slowest:.1f} s on one core."
         )
-        found.append(Table(title, ["density", *DENSITY_ESTIMATES], rows))
-    return found
+        out.append(Table(title, ["density", *DENSITY_ESTIMATES], rows))
+    return out
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -148,8 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--jobs", type=int, default=2, help="processes (2)")
     chosen = options.parse_args(arguments)
     torch.set_num_threads(1)
-    found = tables(SIZES, chosen.jobs)
-    show_and_write("density estimation", _COMMAND, found, chosen.write)
+    out = tables(SIZES, chosen.jobs)
+    show_and_write("density estimation", _COMMAND, out, chosen.write)
     return 0
 
 

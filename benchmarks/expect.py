@@ -88,7 +88,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         return table
 
     families = (CLOSED[2], CLOSED[1], CLOSED[0], ANY_ALPHA[2], CLOSED[4])
-    found = [row for supports in SUPPORTS for x in families for row in rows(x, supports)]
+    all_rows = [row for supports in SUPPORTS for x in families for row in rows(x, supports)]
     title = (
         f"{densities} densities, {functions} basis functions of width 0.02, float32, two threads, "
         "forward and backward. Half-widths: wide 0.1 to 0.5, mixed 0.002 to 0.5, narrow 0.0002 to "
@@ -96,7 +96,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         "against float64."
     )
     header = ["density, supports", "method", "median ms", "gain", "worst error", "median error"]
-    return Table(title, [*header, "∂ loc", "∂ scale"], found)
+    return Table(title, [*header, "∂ loc", "∂ scale"], all_rows)
 
 
 def ball_table(densities: int = 64, functions: int = 100) -> Table:
@@ -135,8 +135,8 @@ def ball_table(densities: int = 64, functions: int = 100) -> Table:
         "threads, forward and backward. Gain: over the polar rule."
     )
     header = ["setting", "method", "median ms", "gain", "worst error", "median error"]
-    found = [row for regime in REGIMES for row in rows(regime)]
-    return Table(title, [*header, "∂ loc", "∂ scale_tril"], found)
+    all_rows = [row for regime in REGIMES for row in rows(regime)]
+    return Table(title, [*header, "∂ loc", "∂ scale_tril"], all_rows)
 
 
 def growth_table(largest: int = 16) -> Table:
@@ -196,8 +196,8 @@ def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
         "what torch allocates at the peak."
     )
     header = ["density", "method", "median ms", "gain", "worst error", "median error"]
-    found = [row for alpha in (2.0, 1.5, 1.0) for row in rows(alpha)]
-    return Table(title, [*header, "worst ∂", "median ∂", "MB"], found)
+    all_rows = [row for alpha in (2.0, 1.5, 1.0) for row in rows(alpha)]
+    return Table(title, [*header, "worst ∂", "median ∂", "MB"], all_rows)
 
 
 def entmax_table(scores: int = 1 << 17, sizes: Sequence[int] = (16, 256, 4096)) -> Table:

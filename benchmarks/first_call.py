@@ -97,24 +97,24 @@ p.expect(GaussianRBF.grid(128, 0.02)).sum().backward()
 
 def _calls() -> dict[str, tuple[str, float | None]]:
     """Return the code and its limit in seconds, if it has one, by name."""
-    found: dict[str, tuple[str, float | None]] = {"README": ("", LIMIT)}
+    calls: dict[str, tuple[str, float | None]] = {"README": ("", LIMIT)}
     for families, bases in ((_FAMILIES, _BASES), (_FAMILIES_2D, _BASES_2D)):
         for family, p in families.items():
             for basis, psi in bases.items():
-                found[f"{family}: expect {basis}"] = f"({p}).expect({psi}).sum().backward()", LIMIT
+                calls[f"{family}: expect {basis}"] = f"({p}).expect({psi}).sum().backward()", LIMIT
     for family in ("KernelExp", "KernelDeformedExp"):
         for query in ("support", "sample((5,))", "entropy()", "icdf(torch.tensor(0.5))"):
-            found[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
+            calls[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
     for score in ("quadratic", "moments", "mixture", "kernel"):
         for alpha in (2.0, 1.5) if score != "moments" else (2.0,):
             code = _LAYER.format(alpha=alpha, score=score)
-            found[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
+            calls[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
     fit = "sf.estimators.SparseDensity().fit(draw[:, :{}])"
-    found["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
-    found["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
-    found["large expect, 1-D 4096 x 128"] = _LARGE_EXPECT, None
-    found["large layer, L = 8k"] = _LARGE_LAYER, None
-    return found
+    calls["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
+    calls["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
+    calls["large expect, 1-D 4096 x 128"] = _LARGE_EXPECT, None
+    calls["large layer, L = 8k"] = _LARGE_LAYER, None
+    return calls
 
 
 CALLS = _calls()

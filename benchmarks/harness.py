@@ -116,8 +116,7 @@ class Worker:
 
     def seconds(self, calls: int = 1) -> list[float]:
         """Return the wall time of each of some calls."""
-        answer: list[float] = self._ask(calls=calls)
-        return answer
+        return self._ask(calls=calls)
 
     def visit(self) -> list[float]:
         """Return the wall times of as many calls as fill a visit."""
@@ -125,8 +124,7 @@ class Worker:
 
     def megabytes(self) -> float:
         """Return by how much one call raises the resident memory of the process at its peak."""
-        answer: float = self._ask(memory=True)
-        return answer
+        return self._ask(memory=True)
 
     def close(self) -> None:
         """End the process."""

@@ -140,8 +140,7 @@ def line_integrals(
     x = (above - below) / 2
     total = np.stack([mass, -mass * y / w, -mass * x * y / w]).sum((1, -1))
     front = family.constant / (s * np.sqrt(2 * extended(mp.pi)))
-    found: Extended = front * total
-    return found
+    return front * total
 
 
 def _tanh_sinh(step: float = 1 / 32, count: int = 120) -> tuple[Extended, Extended, Extended]:
@@ -204,8 +203,7 @@ def ball_integrals(
     def average(f: Complex) -> Extended:
         """Average a function of z, (nodes, B, N, ...)."""
         expanded = weights.reshape(*weights.shape, *(1,) * (f.ndim - 3))
-        found: Extended = (expanded * f).imag.sum(0)
-        return found
+        return (expanded * f).imag.sum(0)
 
     # Derivatives of a Gaussian of b with covariance 1/pull in its mean and its covariance.
     pull = 2 * z[..., None] / (1 + 2 * z[..., None] * lam)
@@ -268,8 +266,7 @@ def _saddle(lam: Extended, b: Extended, top: np.longdouble) -> Extended:
 
     def below(z: Extended) -> NDArray[np.bool_]:
         grown = 1 + 2 * z[:, None] * lam
-        found: NDArray[np.bool_] = z < top + z * (lam / grown + (b / grown) ** 2).sum(-1)
-        return found
+        return z < top + z * (lam / grown + (b / grown) ** 2).sum(-1)
 
     low = np.full(len(b), top)
     high = 2 * low
@@ -280,8 +277,7 @@ def _saddle(lam: Extended, b: Extended, top: np.longdouble) -> Extended:
         middle = (low + high) / 2
         beyond = below(np.exp(middle))
         low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
-    found: Extended = np.exp(high)
-    return found
+    return np.exp(high)
 
 
 class _Phase:
@@ -302,16 +298,14 @@ class _Phase:
     def __call__(self, d: Complex) -> Complex:
         axes = d[..., None]
         terms = _less_log(self.p * axes) / 2 + self.g * axes**2 / (1 + self.p * axes)
-        found: Complex = self.top * _less_log(d) + terms.sum(-1) + self.rest * d
-        return found
+        return self.top * _less_log(d) + terms.sum(-1) + self.rest * d
 
     def slope(self, d: Complex) -> Complex:
         """Return the derivative."""
         axes = d[..., None]
         grown = 1 + self.p * axes
         terms = (self.p**2 / 2 + self.g * (1 + 1 / grown)) * axes / grown
-        found: Complex = self.top * d / (1 + d) + terms.sum(-1) + self.rest
-        return found
+        return self.top * d / (1 + d) + terms.sum(-1) + self.rest
 
     def nearer(self, d: Complex, tau: Extended) -> Complex:
         """Take a Newton step towards the point where the value is -tau^2."""
@@ -460,8 +454,7 @@ class _KernelDensity:
         """Return the score at t (n,), or its first or second derivative."""
         z = np.subtract.outer(t, self.points) / -self.bandwidth
         factor = (1.0, z / self.bandwidth, (z**2 - 1) / self.bandwidth**2)[order]
-        found: Array = (np.exp(-(z**2) / 2) * factor) @ self.weights
-        return found
+        return (np.exp(-(z**2) / 2) * factor) @ self.weights
 
     def _roots(self, t: Array, order: int, level: float) -> Array:
         """Return where a derivative equals a level, by Newton's method between brackets in t."""

@@ -104,13 +104,11 @@ class Discrete(Reader):
 
     def attend(self, features: Tensor) -> sf.SparseDistribution:
         """Return where each question looks, batch shape (B, 4)."""
-        weights: sf.SparseDistribution = self.weigh(features)
-        return weights
+        return self.weigh(features)
 
     def read(self, features: Tensor) -> Tensor:
         """Return weighted means."""
-        means: Tensor = self.weigh(features).probs @ features
-        return means
+        return self.weigh(features).probs @ features
 
 
 class Continuous(Discrete):
@@ -195,11 +193,11 @@ def aim(attention: sf.SparseDistribution, canvases: Canvases, samples: int = 200
         mass = torch.full(points.shape[:-1], 1 / samples)
         support: Any = attention.support
         read = support.check(cells)
-    found = {"read": 100 * read.float().mean().item()}
+    result = {"read": 100 * read.float().mean().item()}
     for name, (low, high) in {"quadrant": canvases.quadrants(), "digit": canvases.boxes()}.items():
         inside = ((low <= points) & (points < high)).all(-1)
-        found[name] = 100 * (mass * inside).sum(0).mean().item()
-    return found
+        result[name] = 100 * (mass * inside).sum(0).mean().item()
+    return result
 
 
 def blind_limit(labels: Tensor) -> float:
@@ -208,12 +206,12 @@ def blind_limit(labels: Tensor) -> float:
     return 100 * same.float().mean(-1).amax(-1).mean().item()
 
 
-def draw_aims(look: Look, found: Answers, count: int = 4) -> Figure:
+def draw_aims(look: Look, result: Answers, count: int = 4) -> Figure:
     """Draw the attention of each mechanism (rows) to the first test canvases (columns)."""
-    figure, axes = look.panels(len(found.models), count, 2.3)
-    for row, (name, model) in enumerate(found.models.items()):
+    figure, axes = look.panels(len(result.models), count, 2.3)
+    for row, (name, model) in enumerate(result.models.items()):
         for column in range(count):
-            ax, one = axes[row * count + column], found.test[torch.tensor([column])]
+            ax, one = axes[row * count + column], result.test[torch.tensor([column])]
             with torch.no_grad():
                 attention: Any = model.attend(model.features(one))
                 answers = model(one).argmax(1)[0].tolist()

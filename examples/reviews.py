@@ -105,8 +105,8 @@ def encoder(texts: Sequence[str]) -> tuple[int, Callable[[Sequence[str], Sequenc
     numbers = {word: number for number, word in enumerate(known, 2)}
 
     def encode(texts: Sequence[str], labels: Sequence[int]) -> Reviews:
-        found = [[numbers.get(word, 1) for word in words_of(text)] or [1] for text in texts]
-        padded = pad_sequence([torch.tensor(row) for row in found], batch_first=True)
+        rows = [[numbers.get(word, 1) for word in words_of(text)] or [1] for text in texts]
+        padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         return Reviews(padded, torch.tensor(labels))
 
     return len(numbers) + 2, encode
@@ -139,8 +139,7 @@ class Reader(nn.Module):
     def forward(self, reviews: Reviews) -> Tensor:
         """Return logits (B, 2)."""
         parts = [self.read(reviews[k]) for k in torch.arange(len(reviews)).split(256)]
-        logits: Tensor = self.classifier(torch.cat(parts))
-        return logits
+        return self.classifier(torch.cat(parts))
 
 
 class Attentive(Reader):
@@ -164,8 +163,7 @@ class Attentive(Reader):
         """Return discrete weights (B, L)."""
         scores = self.layer.score_proj(self.query.expand(len(states), 1, -1), states)[:, 0, 0]
         scores = scores.masked_fill(~reviews.mask, -torch.inf)
-        weights: Tensor = sf.rpm(sf.scores.Finite(scores), self.alpha).probs
-        return weights
+        return sf.rpm(sf.scores.Finite(scores), self.alpha).probs
 
     def attend(self, states: Tensor, reviews: Reviews) -> Any:
         """Return contexts (B, 1, 96) and densities of batch shape (B, 1, 1)."""

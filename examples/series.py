@@ -80,8 +80,7 @@ class NoAttention(nn.Module):
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        logits: Tensor = self.classifier(self.encoder(examples.grid))
-        return logits
+        return self.classifier(self.encoder(examples.grid))
 
 
 class Attention(nn.Module):
@@ -114,8 +113,7 @@ class Attention(nn.Module):
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        logits: Tensor = self.classifier(self.context(self.attend(examples), examples))
-        return logits
+        return self.classifier(self.context(self.attend(examples), examples))
 
 
 class Discrete(Attention):
@@ -141,8 +139,7 @@ class Discrete(Attention):
 
     def context(self, attention: Any, examples: Examples) -> Tensor:
         """Return the weighted means of the observed values."""
-        mean: Tensor = (attention.probs * examples.values.unsqueeze(1)).sum(-1)
-        return mean
+        return (attention.probs * examples.values.unsqueeze(1)).sum(-1)
 
 
 class OneBump(Attention):
@@ -318,10 +315,10 @@ def logistic_regression(fit: Examples, test: Examples) -> Run:
 
 def measure(attention: sf.SparseDistribution, examples: Examples) -> Run:
     """Return the percentage of points read and, for densities, the number of intervals."""
-    found = {"read": 100 * share_read(attention, examples)}
+    result = {"read": 100 * share_read(attention, examples)}
     if not isinstance(attention, sf.SparseCategorical):
-        found["intervals"] = intervals(attention).double().mean().item()
-    return found
+        result["intervals"] = intervals(attention).double().mean().item()
+    return result
 
 
 def share_read(attention: sf.SparseDistribution, examples: Examples) -> float:
@@ -342,17 +339,17 @@ def intervals(attention: sf.SparseDistribution) -> Tensor:
 
 
 def draw_attention(
-    look: Look, found: Comparison, names: Sequence[str], shown: Sequence[int], label: str
+    look: Look, result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
 ) -> Figure:
     """Draw where up to eight heads of the named mechanisms (rows) look in examples (columns)."""
-    examples = found.test[torch.tensor(shown)]
+    examples = result.test[torch.tensor(shown)]
     figure, axes = look.panels(len(names), len(shown), 2.0, sharex=True)
-    heads = slice(None, None, max(1, found.task.heads // 8))
+    heads = slice(None, None, max(1, result.task.heads // 8))
     for k, ax in enumerate(axes):
         row, column = divmod(k, len(shown))
         one = examples[torch.tensor([column])]
         with torch.no_grad():
-            attention: Any = found.models[names[row]].attend(one, heads)
+            attention: Any = result.models[names[row]].attend(one, heads)
         if isinstance(attention, sf.SparseCategorical):
             attention = attention.probs[0, :, one.mask[0]]
         value = sf.attention.ValueFunction(BASIS, one.coefficients)

@@ -166,8 +166,7 @@ class Discrete(nn.Module):
 
     def forward(self, streams: Streams) -> Tensor:
         """Return answers (B,)."""
-        mean: Tensor = (self.attend(streams).probs * streams.values).sum(-1)
-        return mean
+        return (self.attend(streams).probs * streams.values).sum(-1)
 
 
 class Convolutions(nn.Module):
