@@ -79,7 +79,7 @@ def sample(model: Callable[[], None], draws: int, chains: int = 2) -> dict[str, 
         pyro.set_rng_seed(seed)
         options: dict[str, Any] = {"full_mass": True, "target_accept_prob": 0.9}
         options |= {"max_tree_depth": 5, "jit_compile": True, "ignore_jit_warnings": True}
-        mcmc = MCMC(NUTS(model, **options), draws, warmup_steps=draws, disable_progbar=True)
+        mcmc = MCMC(NUTS(model, **options), draws, warmup_steps=draws)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
             mcmc.run()
