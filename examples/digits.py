@@ -64,7 +64,7 @@ class Reader(nn.Module):
         return features.mT
 
     def read(self, features: Tensor) -> Tensor:
-        """Return what is read for each question (B, 4, 32)."""
+        """Return a context for each question (B, 4, 32)."""
         raise NotImplementedError
 
     def forward(self, canvases: Canvases) -> Tensor:

@@ -1,4 +1,4 @@
-"""Train the networks whose attention the gallery shows, and keep what they attend to.
+"""Train the networks whose attention the gallery shows, and save their attention.
 
 `python -m examples.gallery_training` writes examples/gallery_attention.json in a few minutes. The
 translation task is a grammar of a few dozen words, German to English, in which verbs, numbers and
@@ -110,8 +110,10 @@ class Translator(nn.Module):
         queries, _ = self.writer(self.written(before))
         places = (torch.arange(states.shape[1]) + 0.5) / states.shape[1]
         discrete = isinstance(self.attention, nn.MultiheadAttention)
-        context, saved = self.attention(queries, states, states, *([] if discrete else [places]))
-        return self.word(torch.cat([queries, context], -1)), saved
+        context, attention = self.attention(
+            queries, states, states, *([] if discrete else [places])
+        )
+        return self.word(torch.cat([queries, context], -1)), attention
 
 
 def learn(alpha: float | None, steps: int, seed: int = 0) -> tuple[Translator, float]:
@@ -132,7 +134,7 @@ def learn(alpha: float | None, steps: int, seed: int = 0) -> tuple[Translator, f
 
 
 def words(steps: int = 300) -> dict[str, Any]:
-    """Return a German sentence, its translation, and what each English word attends to."""
+    """Return a German sentence, its translation, and the attention of each English word."""
     german, english = sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
     saved: dict[str, Any] = {"german": german, "english": english, "right": []}
     for name, alpha in zip(NAMES, (None, 1.0, 2.0), strict=True):
@@ -140,11 +142,10 @@ def words(steps: int = 300) -> dict[str, Any]:
         saved["right"].append(right)
         with torch.no_grad():
             _, attention = model(Pairs.of([(german, english)]))
-        saved[name] = (
-            rounded(attention[0])
-            if alpha is None
-            else {"loc": rounded(attention.loc[0, 0]), "scale": rounded(attention.scale[0, 0])}
-        )
+        if alpha is None:
+            saved[name] = rounded(attention[0])
+        else:
+            saved[name] = {x: rounded(getattr(attention, x)[0, 0]) for x in ("loc", "scale")}
     return saved
 
 

@@ -113,7 +113,7 @@ def encoder(texts: Sequence[str]) -> tuple[int, Callable[[Sequence[str], Sequenc
 
 
 class Reader(nn.Module):
-    """Turn words into states by two LSTMs, read the states, and classify what was read."""
+    """Turn words into states by two LSTMs, pool the states, and classify the result."""
 
     def __init__(self, words: int) -> None:
         super().__init__()

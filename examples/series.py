@@ -84,7 +84,7 @@ class NoAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    """Classify what the heads read; subclasses turn queries into densities."""
+    """Classify the contexts of the heads; subclasses turn queries into densities."""
 
     def __init__(self, classes: int, heads: int, outputs: int) -> None:
         super().__init__()
@@ -93,21 +93,17 @@ class Attention(nn.Module):
         self.query = nn.Linear(FEATURES, heads * outputs)
         self.classifier = nn.Linear(heads, classes)
 
-    def attend(
-        self,
-        examples: Examples,
-        heads: slice = slice(None),  # noqa: B008
-    ) -> sf.SparseDistribution:
-        """Return where all heads look, or some, batch shape (B, heads)."""
+    def attend(self, examples: Examples, every: int = 1) -> sf.SparseDistribution:
+        """Return the attention of one head in `every`, batch shape (B, heads)."""
         queries = self.query(self.encoder(examples.grid)).unflatten(-1, (self.heads, -1))
-        return self.density(queries[:, heads], examples)
+        return self.density(queries[:, ::every], examples)
 
     def density(self, queries: Tensor, examples: Examples) -> sf.SparseDistribution:
         """Turn queries (B, heads, outputs) into attention of batch shape (B, heads)."""
         raise NotImplementedError
 
     def context(self, attention: Any, examples: Examples) -> Tensor:
-        """Return what each head reads (B, heads): the expectation of the value function."""
+        """Return the expectation of the value function under each head's density (B, heads)."""
         value = sf.attention.ValueFunction(BASIS, examples.coefficients)
         return value.expect(attention).squeeze(-1)
 
@@ -211,7 +207,7 @@ def bump_score(queries: Tensor) -> sf.scores.Quadratic:
 
 
 def builders(classes: int, heads: int) -> dict[str, Callable[[], nn.Module]]:
-    """Return what builds each network of the comparison."""
+    """Return the constructors of the networks by name."""
     sizes = (classes, heads)
     return {
         NONE: partial(NoAttention, classes),
@@ -344,12 +340,12 @@ def draw_attention(
     """Draw where up to eight heads of the named mechanisms (rows) look in examples (columns)."""
     examples = result.test[torch.tensor(shown)]
     figure, axes = look.panels(len(names), len(shown), 2.0, sharex=True)
-    heads = slice(None, None, max(1, result.task.heads // 8))
+    every = max(1, result.task.heads // 8)
     for k, ax in enumerate(axes):
         row, column = divmod(k, len(shown))
         one = examples[torch.tensor([column])]
         with torch.no_grad():
-            attention: Any = result.models[names[row]].attend(one, heads)
+            attention: Any = result.models[names[row]].attend(one, every)
         if isinstance(attention, sf.SparseCategorical):
             attention = attention.probs[0, :, one.mask[0]]
         value = sf.attention.ValueFunction(BASIS, one.coefficients)

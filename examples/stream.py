@@ -32,7 +32,7 @@ from .training import Reporter, Run, Step, parameters, silent, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
-BLOCK, SATURATED = 0.15, 4.0  # length of the saturated block, and what readings say there
+BLOCK, SATURATED = 0.15, 4.0  # length of the saturated block, and its readings
 SAMPLINGS = ("as trained", "half", "gap", "bursts")  # how readings are placed
 COLUMNS = {"parameters": ("parameters", ".0f"), "seconds": ("seconds", ".1f")}
 COLUMNS |= {name: (name, "±.3f" if name == "as trained" else ".3f") for name in SAMPLINGS}
