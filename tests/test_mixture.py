@@ -426,7 +426,7 @@ PAIR = Normal(torch.zeros(2), 1.0)
         ([0.0, 1.0], PAIR, "logits must be a real tensor"),
         (torch.zeros(2) + 0j, PAIR, "logits must be a real tensor"),
         (torch.zeros(2), Normal(0.0, 1.0), r"components must have batch shape \(\*batch, K >= 1\)"),
-        (torch.zeros(0), Normal(torch.zeros(0), 1.0), "components must be at least one, got none"),
+        (torch.zeros(0), Normal(torch.zeros(0), 1.0), r"components must have batch shape .*K >= 1.*got \(0,\)"),
         (torch.zeros(0), [], "components must be a distribution .* or a sequence"),
         (torch.zeros(2), [PAIR, 3], "components must be a distribution .* or a sequence"),
         (torch.zeros(2), 3, "components must be a distribution .* or a sequence"),
