@@ -71,7 +71,7 @@ def plot_attention(
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     ax = current_axes(ax)
-    weights = attention.probs if isinstance(attention, SparseCategorical) else attention
+    weights: Any = attention.probs if isinstance(attention, SparseCategorical) else attention
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
