@@ -221,10 +221,6 @@ class _Watch(Messenger):
         self._latent: set[str] = set()
         self._values: list[Tensor] = []
 
-    def __enter__(self) -> Any:
-        self._values = []
-        return super().__enter__()
-
     def __exit__(self, *exception: Any) -> None:
         self._traces += bool(self._values)
         self._values = []  # frees their graphs
@@ -245,20 +241,17 @@ class _Watch(Messenger):
         if support is not None and not support.is_discrete and name not in self.moved:
             if _depends(_support_tensors(support), self._values):
                 self.moved.add(name)
-                _warn(name)
+                warnings.warn(
+                    f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
+                    "and automatic guides keep the bijection of the first trace and sample the "
+                    f"wrong distribution. Use poutine.reparam(model, config={{{name!r}: "
+                    "sparsefam.inference.SupportReparam()}) or "
+                    "sparsefam.inference.AutoSupportReparam()(model)",
+                    MovingSupportWarning,
+                    stacklevel=2,
+                )
         if isinstance(value, Tensor) and value.requires_grad:
             self._values.append(value)
-
-
-def _warn(name: str) -> None:
-    warnings.warn(
-        f"the support of site {name!r} moves with other latent sites, but HMC, NUTS and automatic "
-        "guides keep the bijection of the first trace and sample the wrong distribution. Use "
-        f"poutine.reparam(model, config={{{name!r}: sparsefam.inference.SupportReparam()}}) or "
-        "sparsefam.inference.AutoSupportReparam()(model)",
-        MovingSupportWarning,
-        stacklevel=2,
-    )
 
 
 def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
@@ -266,9 +259,8 @@ def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
     sums = [x.double().sum() for x in tensors if x.requires_grad]
     if not sums or not values:
         return False
-    slopes = torch.autograd.grad(
-        torch.stack(sums).sum(), values, retain_graph=True, allow_unused=True
-    )
+    total = torch.stack(sums).sum()
+    slopes = torch.autograd.grad(total, values, retain_graph=True, allow_unused=True)
     return any(slope is not None for slope in slopes)
 
 
