@@ -18,7 +18,7 @@ from ..numerics.quadrature import graded_rule, line_integral, weighted_sum
 from ..numerics.validation import broadcast_shapes, in_eager
 from ..supports import IntervalUnion
 from .base import SparseDistribution
-from .beta_gaussian import BetaGaussian, PowerDistribution
+from .beta_gaussian import BetaGaussian
 from .categorical import SparseCategorical
 from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
 from .kernel_family import KernelDistribution
@@ -83,10 +83,9 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> tsallis_divergence(p, q, 0.5)
         tensor(2.)
     """
-    _require_number(alpha)
-    if not 0 < alpha < math.inf:
+    _check(p, q, alpha)
+    if alpha <= 0:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    _check(p, q)
     if alpha == 1:
         return kl_divergence(p, q) if p.event_shape else _kl(p, q)
     integrand = partial(_tsallis_integrand, alpha=alpha)
@@ -130,10 +129,9 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> bregman_divergence(p, q, 2.0)
         tensor(0.6000)
     """
-    _require_number(alpha)
-    if not 1 <= alpha < math.inf:
+    _check(p, q, alpha)
+    if alpha < 1:
         raise ValueError(f"alpha must be at least 1 and finite, got {alpha}")
-    _check(p, q)
     if alpha == 1:
         return kl_divergence(p, q) if p.event_shape else _kl(p, q)
     integrand = partial(_bregman_integrand, alpha=alpha)
@@ -153,9 +151,9 @@ def _divergence(
     Args:
         p: The first density.
         q: The second.
-        integrand: Function of both log densities, which is summed or integrated.
+        integrand: Function of both log densities.
         nested: Whether the divergence is infinite unless p's support lies in q's.
-        univariate: Integrates; receives the rounding error of the parameters as its last argument.
+        univariate: Integrates; its last argument is the rounding error of the parameters.
         multivariate: The same for vectors.
     """
     dtypes = dtype_of(p), dtype_of(q)
@@ -180,8 +178,10 @@ def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) ->
     return torch.where(missed, math.inf, integrand(at).sum(-1))
 
 
-def _check(p: Any, q: Any) -> None:
-    """Raise for a pair without a divergence."""
+def _check(p: Any, q: Any, alpha: object = 1) -> None:
+    """Raise for a pair without a divergence, or an alpha that is not a finite number."""
+    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise ValueError(f"alpha must be a finite number, got {alpha!r}")
     for name, x in (("p", p), ("q", q)):
         if not isinstance(x, Distribution):
             raise ValueError(f"{name} must be a distribution, got {x!r}")
@@ -202,11 +202,6 @@ def _check(p: Any, q: Any) -> None:
         base = x.base_dist if isinstance(x, Independent) else x
         if not isinstance(base, (*_CONTINUOUS, *_CATEGORICAL)):
             raise NotImplementedError(f"no divergence of {x} is implemented")
-
-
-def _require_number(alpha: object) -> None:
-    if not isinstance(alpha, Real) or isinstance(alpha, bool):
-        raise ValueError(f"alpha must be a number, got {alpha!r}")
 
 
 def _as_torch(p: Any) -> Distribution:
@@ -316,15 +311,11 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
     if isinstance(p, SymmetricDistribution) and isinstance(q, Normal):
         square = (p.variance + (p.mean - q.loc).square()) / q.scale.square()
         cross = 0.5 * square + 0.5 * math.log(2 * math.pi) + q.scale.log()
-    elif isinstance(p, SymmetricDistribution) and _is_uniform(q):
+    elif isinstance(p, SymmetricDistribution) and getattr(q, "_fixed_exponent", None) == 0:
         cross = (2 * q.scale).log() + torch.zeros_like(p.loc)
     else:
         return _integral_over_line(p, q, integrand, nested, eps)
     return torch.where(_is_nested(p, q, eps)[0], cross - p.entropy(), math.inf)
-
-
-def _is_uniform(q: Any) -> bool:
-    return isinstance(q, PowerDistribution) and q._fixed_exponent == 0
 
 
 def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
