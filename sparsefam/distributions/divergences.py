@@ -22,9 +22,16 @@ from .beta_gaussian import BetaGaussian
 from .categorical import SparseCategorical
 from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
 from .kernel_family import KernelDistribution
-from .mixture import log_weights, separate_cuts
+from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
-from .torch_adapter import cuts_of, dtype_of, intervals_of, is_discrete, to_float64
+from .torch_adapter import (
+    cuts_of,
+    dtype_of,
+    intervals_of,
+    is_discrete,
+    is_unbounded,
+    to_float64,
+)
 from .univariate import SymmetricDistribution
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]
@@ -406,7 +413,9 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_tails(p: Any, cuts: Tensor) -> Tensor:
     """Add cuts further and further outside, unless p is known to have bounded support."""
-    if in_eager() and not intervals_of(p).isinf().any():
+    parts = p._parts if isinstance(p, Mixture) else [p]
+    bounded = all(isinstance(x, SymmetricDistribution) and not is_unbounded(x) for x in parts)
+    if bounded or (in_eager() and not intervals_of(p).isinf().any()):
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
     steps = (high - low) * 2.0 ** torch.tensor(_DOUBLINGS).to(cuts)
