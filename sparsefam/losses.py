@@ -84,7 +84,12 @@ def fenchel_young(
         score = Finite(score.scores - score.scores.detach().amax(-1, keepdim=True))
     p = rpm(score, alpha, base)
     require(torch.isfinite(p.alpha), "alpha", "finite", alpha)
-    losses = conjugate(score, p) + _target_term(target, score, p)
+    if isinstance(target, Tensor):
+        losses = conjugate(score, p) - _score_of_samples(target, score, p)
+    elif isinstance(target, Distribution):
+        losses = conjugate(score, p) + _term_of_density(target, score, p)
+    else:
+        raise ValueError(f"target must be a tensor of samples or a distribution, got {target!r}")
     return _reduced(losses, weight, reduction)
 
 
@@ -133,27 +138,12 @@ def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Ten
     return weighted.sum() / (weight.sum() if reduction == "mean" else 1)
 
 
-def _target_term(target: object, score: Score, p: SparseDistribution) -> Tensor:
-    r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density q, or $-f(t)$ of a sample t.
-
-    Args:
-        target: Locations (*S, *batch, *event), or a density.
-        score: The score f.
-        p: Its prediction map.
-    """
-    # Not functools.singledispatch, which torch 2.6 cannot compile.
-    if isinstance(target, Tensor):
-        return _of_samples(target, score, p)
-    if isinstance(target, Distribution):
-        return _of_density(target, score, p)
-    raise ValueError(f"target must be a tensor of samples or a distribution, got {target!r}")
-
-
-def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
-    event = tuple(p.event_shape)
-    fits = target.shape[target.dim() - len(event) :] == p.event_shape
+def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
+    """Return f(t) of samples (*S, *batch, *event)."""
+    rank, event = len(p.event_shape), tuple(p.event_shape)
+    fits = target.shape[target.dim() - rank :] == p.event_shape
     try:
-        broadcast_shapes(target.shape[: target.dim() - len(event)], p.batch_shape)
+        broadcast_shapes(target.shape[: target.dim() - rank], p.batch_shape)
     except RuntimeError:
         fits = False
     if not fits:
@@ -162,12 +152,12 @@ def _of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
             f"{event}, got shape {tuple(target.shape)}"
         )
     if isinstance(score, Finite):
-        return -_scores_of_categories(score, target)
+        return _scores_of_categories(score, target)
     require(torch.isfinite(target), "target", "finite", target)
     if isinstance(p, KernelDistribution):
         located = target if p.event_shape else target.unsqueeze(-1)
         p.panels.base.require_inside("target", located)
-    return -score(target)
+    return score(target)
 
 
 def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
@@ -180,10 +170,15 @@ def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
     return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
-def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
+def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:
+    r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density or categorical distribution q (*batch)."""
     discrete = isinstance(target, SparseCategorical | Categorical)
     if isinstance(score, Finite):
-        return _of_categories(target, score, p, discrete)
+        size = score.scores.shape[-1]
+        if not discrete or target.probs.shape[-1] != size:
+            raise ValueError(f"target must be a distribution of {size} categories, got {target!r}")
+        q = SparseCategorical(target.probs, p.alpha, validate_args=False)
+        return -q.tsallis_entropy() - _mean_score(q.probs, score)
     if discrete:
         raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
     if target.event_shape != p.event_shape:
@@ -191,13 +186,13 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
             f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
         )
     shape = broadcast_shapes(target.batch_shape, p.batch_shape)
-    q, f = to_float64(target).expand(shape), _to_float64(score)
+    density, f = to_float64(target).expand(shape), _to_float64(score)
     alpha, log_base = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
         """The integrand relative to q."""
         base = log_base(t)
-        log = q.log_prob(t) - base
+        log = density.log_prob(t) - base
         ratio = torch.exp(torch.where(log.isinf(), 0.0, log))
         finite = log_beta(ratio, 2 - alpha) / alpha - f(t)
         # Infinite off the base's support, unless rounding puts a node on the edge of q.
@@ -207,21 +202,13 @@ def _of_density(target: Distribution, score: Score, p: SparseDistribution) -> Te
     def integrand(t: Tensor) -> Tensor:
         costs = cost(t)
         # The density q may be infinite at an edge where the cost is zero.
-        return torch.where(costs == 0, 0.0, q.prob(t)) * costs
+        return torch.where(costs == 0, 0.0, density.prob(t)) * costs
 
     if p.event_shape:
-        integral: Tensor = q.expect(cost)
+        integral: Tensor = density.expect(cost)
     else:
-        integral = line_integral(integrand, _with_kinks(cuts_of(q), f))
+        integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
     return integral.to(p.alpha.dtype)
-
-
-def _of_categories(target: Any, score: Finite, p: SparseDistribution, discrete: bool) -> Tensor:
-    size = score.scores.shape[-1]
-    if not discrete or target.probs.shape[-1] != size:
-        raise ValueError(f"target must be a distribution of {size} categories, got {target!r}")
-    q = SparseCategorical(target.probs, p.alpha, validate_args=False)
-    return -q.tsallis_entropy() - _mean_score(q.probs, score)
 
 
 def _to_float64(score: Score) -> Score:

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import Laplace, Mixture, Normal, Triangular, TruncatedParabola
+from sparsefam import Mixture, Normal, Triangular, TruncatedParabola
 
 DOUBLE = torch.float64
 Array = NDArray[np.float64]
@@ -139,14 +139,5 @@ KNOWN = {
         [0.7, 0.3],
         [stats.gamma(3, scale=0.5), stats.uniform(-3, 2)],
         [-3.0, -1.0, 0.0, 1.0, 25.0],
-    ),
-    "laplace": Known(
-        lambda dtype: Mixture(
-            logits(0.25, 0.75, dtype=dtype),
-            Laplace(*torch.tensor([[0.0, 1.0], [1.0, 0.125]], dtype=dtype)),
-        ),
-        [0.25, 0.75],
-        [stats.laplace(0, 1), stats.laplace(1, 0.125)],
-        [-38.0, 0.0, 1.0, 38.0],
     ),
 }

@@ -8,18 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pyro
 import pyro.distributions
-import pyro.distributions as dist
 import pytest
 import torch
 from mixtures import DOUBLE, KNOWN, Array, Known, locations, logits
-from pyro.infer import MCMC, NUTS
 from scipy.stats import kstest
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import gradcheck
 
 from sparsefam import (
-    BetaGaussian,
     KernelDeformedExp,
     Laplace,
     Mixture,
@@ -36,11 +33,9 @@ from sparsefam.scores import LogDensity
 from sparsefam.supports import AnyOf, IntervalUnion, RealLine
 
 SINGLE = torch.float32
-
-
-every_known = pytest.mark.parametrize("known", KNOWN.values(), ids=list(KNOWN))
-
-
+# The battery is run on mixtures of one class; these have components of several.
+NAMES = ["unlike", "half-line"]
+every_known = pytest.mark.parametrize("known", [KNOWN[name] for name in NAMES], ids=NAMES)
 every_dtype = pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
 
 
@@ -55,20 +50,6 @@ def test_density_is_scipys(known: Known, dtype: torch.dtype) -> None:
     logs = torch.where(expected > 0, expected.log(), 0.0).abs()
     allowed = 4 * torch.finfo(dtype).eps * (1 + logs) * expected
     assert ((found.double() - expected).abs() <= allowed).all()
-
-
-def test_density_is_torchs_where_torchs_is_valid() -> None:
-    logits = torch.randn(4, 3, dtype=DOUBLE)
-    loc, scale = torch.randn(4, 3, dtype=DOUBLE), torch.rand(4, 3, dtype=DOUBLE) + 0.1
-    theirs = td.MixtureSameFamily(td.Categorical(logits=logits), td.Normal(loc, scale))
-    t = 2 * torch.randn(50, 4, dtype=DOUBLE)
-    for components in (Normal(loc, scale), td.Normal(loc, scale)):
-        for weights in (logits, td.Categorical(logits=logits), td.Categorical(logits.softmax(-1))):
-            ours = Mixture(weights, components)
-            torch.testing.assert_close(ours.log_prob(t), theirs.log_prob(t))
-            torch.testing.assert_close(ours.cdf(t), theirs.cdf(t))
-            torch.testing.assert_close(ours.mean, theirs.mean)
-            torch.testing.assert_close(ours.variance, theirs.variance)
 
 
 def test_sequences_and_batches_are_one() -> None:
@@ -93,6 +74,29 @@ def test_sequences_and_batches_are_one() -> None:
         lambda p: p.quadrature()[1].sum(0),
     ):
         torch.testing.assert_close(ask(apart), ask(batched), equal_nan=True)
+    t = t[:3]
+    for p in (batched, apart):
+        q = p.expand((3, 2))
+        assert q.batch_shape == (3, 2) and q.logits.shape == (3, 2, 3)
+        draws = q.sample((1000,))
+        assert draws.shape == (1000, 3, 2) and (draws[:, 0] != draws[:, 1]).all()
+        for ask in (
+            lambda p: p.log_prob(t),
+            lambda p: p.mode,
+            lambda p: p.entropy(),
+            lambda p: p.expect(psi),
+            lambda p: p.generalized_covariance(psi, psi),
+            lambda p: p.icdf(t.sigmoid()),
+            lambda p: p.rsample_components()[1],
+            lambda p: p.support.intervals,
+        ):
+            value = ask(p)
+            found = ask(q)
+            torch.testing.assert_close(found, value.expand_as(found), equal_nan=True)
+        drawn, masses = q.rsample_components((4,))
+        assert drawn.shape == (4, 3, 2, 3) and masses.shape == (3, 2, 3)
+        nodes, weights = q.quadrature(8)
+        assert nodes.shape == weights.shape and nodes.shape[1:] == (3, 2)
 
 
 @every_dtype
@@ -252,8 +256,6 @@ def test_moments_entropy_and_mass_are_those_of_quadrature(known: Known, dtype: t
 
 # About Gaussians of width 0.03 there.
 NARROW = [c + x for c in (-0.25, 0.2, 3.0) for x in (-0.25, -0.12, -0.06, 0.0, 0.06, 0.12, 0.25)]
-
-
 BASES = {
     "GaussianRBF": bases.GaussianRBF([-0.3, 0.2, 2.8], [0.1, 0.02, 3.0]),
     "Fourier": bases.Fourier([0.5, 3.0]),
@@ -323,16 +325,6 @@ def test_distribution_function_is_scipys(known: Known, dtype: torch.dtype) -> No
     assert (quantiles.diff() > 0).all()
 
 
-def test_quantiles_of_the_tails_keep_their_digits() -> None:
-    loc, scale = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.5])
-    p = Mixture(torch.zeros(2), Normal(loc, scale))
-    known = Mixture(torch.zeros(2).double(), Normal(loc.double(), scale.double()))
-    low = torch.tensor([1e-30, 1e-12, 1e-6])
-    high = 1 - torch.tensor([2.0**-24, 2.0**-20, 2.0**-12])
-    for u in (low, high):
-        torch.testing.assert_close(p.icdf(u).double(), known.icdf(u.double()), rtol=2e-6, atol=0)
-
-
 def test_quantiles_skip_gaps_and_end_where_the_support_does() -> None:
     p = KNOWN["disjoint"].make(DOUBLE)
     # At 0.3 exactly everything in the gap would do; the left end is the smallest.
@@ -359,58 +351,42 @@ def test_draws_follow_the_distribution_function(known: Known, dtype: torch.dtype
     assert kstest(quantiles.double().numpy(), known.cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_expanded_batches_are_independent_copies(batched: bool) -> None:
-    loc = torch.tensor([[0.0, 3.0], [1.0, 9.0]])
-    parts = Normal(loc, 0.5) if batched else [Normal(loc[:, 0], 0.5), td.Normal(loc[:, 1], 0.5)]
-    p = Mixture(torch.tensor([0.0, 1.0]), parts)
-    q = p.expand((3, 2))
-    assert isinstance(q, Mixture) and q.batch_shape == (3, 2) and q.logits.shape == (3, 2, 2)
-    draws = q.sample((1000,))
-    assert draws.shape == (1000, 3, 2)
-    assert (draws[:, 0] != draws[:, 1]).all()
-    t, psi = torch.randn(5, 3, 2), bases.Polynomial(2)
-    torch.testing.assert_close(q.log_prob(t), p.log_prob(t))
-    torch.testing.assert_close(q.cdf(t), p.cdf(t))
-    for ask in (
-        lambda p: p.mean,
-        lambda p: p.variance,
-        lambda p: p.mode,
-        lambda p: p.entropy(),
-        lambda p: p.expect(psi),
-        lambda p: p.expect(torch.cos),
-        lambda p: p.generalized_covariance(psi, psi),
-        lambda p: p.icdf(torch.tensor(0.25)),
-        lambda p: p.rsample_components()[1],
-        lambda p: p.support.intervals,
-    ):
-        torch.testing.assert_close(ask(q), ask(p).expand_as(ask(q)))
-    t, masses = q.rsample_components((4,))
-    assert t.shape == (4, 3, 2, 2) and masses.shape == (3, 2, 2)
-    nodes, weights = q.quadrature(8)
-    assert nodes.shape == weights.shape and nodes.shape[1:] == (3, 2)
+def test_nested_mixtures_are_mixtures() -> None:
+    inner = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 3.0]), 1.0))
+    outer = Mixture(torch.tensor([0.0, 1.0]), [inner, Laplace(9.0, 0.1)])
+    share = torch.softmax(torch.tensor([0.0, 1.0]), 0)
+    logits = torch.log(torch.stack([share[0] / 2, share[0] / 2, share[1]]))
+    flat = Mixture(logits, [*(TruncatedParabola(x, 1.0) for x in (0.0, 3.0)), Laplace(9.0, 0.1)])
+    t, u = torch.linspace(-2, 10, 13), torch.linspace(0.01, 0.99, 12)
+    torch.testing.assert_close(outer.log_prob(t), flat.log_prob(t))
+    torch.testing.assert_close(outer.icdf(u), flat.icdf(u))
+    torch.testing.assert_close(outer.entropy(), flat.entropy())
+    draws, masses = outer.rsample_components((3,))
+    assert draws.shape == (3, 3)
+    torch.testing.assert_close(masses, flat.probs)
 
 
-def test_members_that_follow_from_alpha() -> None:
-    p = KNOWN["disjoint"].make(DOUBLE).expand((2,))
-    assert p.alpha.tolist() == [1.0, 1.0] and p.log_normalizer.tolist() == [0.0, 0.0]
-    assert isinstance(p.score, LogDensity)
-    t = torch.tensor([0.5, 3.0], dtype=DOUBLE)
-    torch.testing.assert_close(p.score(t), p.log_prob(t))
-    assert rpm(p.score, 1.0) is p
+def test_what_mixtures_do_not_have() -> None:
+    p = KNOWN["disjoint"].make(DOUBLE)
+    assert isinstance(p.score, LogDensity) and rpm(p.score, 1.0) is p
     with pytest.raises(ValueError, match="alpha must be 1 for the logarithm of a density"):
         rpm(p.score, 2.0)
     psi = bases.Polynomial(1)
     for refuse in (p.escort, lambda beta: p.generalized_covariance(psi, psi, beta)):
         with pytest.raises(ValueError, match="beta must be 1 for a mixture.* got 0.5"):
             refuse(0.5)
-    with pytest.raises(ValueError, match="density must be a distribution, got 3"):
-        LogDensity(3)
+    with pytest.raises(NotImplementedError, match="multivariate mixtures only"):
+        _ = p.covariance_matrix
+    vectors = pickle.loads(pickle.dumps(paraboloids()))
+    for ask in (vectors.cdf, vectors.icdf):
+        with pytest.raises(NotImplementedError, match="univariate mixtures only"):
+            ask(torch.tensor([0.5, 0.5], dtype=DOUBLE))
+    theirs = td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Normal(torch.zeros(2), 1.0))
+    with pytest.raises(NotImplementedError, match="(?s)MixtureSame.* no differentiable"):
+        Mixture(torch.zeros(1), [theirs]).rsample_components()
 
 
 NAN, INF = math.nan, math.inf
-
-
 PAIR = Normal(torch.zeros(2), 1.0)
 
 
@@ -423,13 +399,14 @@ PAIR = Normal(torch.zeros(2), 1.0)
         (torch.zeros(3), PAIR, r"logits must have shape \(\*batch, K\) for K = 2 .* got \(3,\)"),
         (torch.zeros(3, 2), Normal(torch.zeros(4, 2), 1.0), r"logits must have a batch .*\(4,\)"),
         (torch.tensor(0.0), PAIR, "logits must be a real tensor"),
-        ([0.0, 1.0], PAIR, "logits must be a real tensor"),
-        (torch.zeros(2) + 0j, PAIR, "logits must be a real tensor"),
         (torch.zeros(2), Normal(0.0, 1.0), r"components must have batch shape \(\*batch, K >= 1\)"),
-        (torch.zeros(0), Normal(torch.zeros(0), 1.0), "components must be at least one, got none"),
+        (
+            torch.zeros(0),
+            Normal(torch.zeros(0), 1.0),
+            r"components must have batch shape .*K >= 1.*got \(0,\)",
+        ),
         (torch.zeros(0), [], "components must be a distribution .* or a sequence"),
         (torch.zeros(2), [PAIR, 3], "components must be a distribution .* or a sequence"),
-        (torch.zeros(2), 3, "components must be a distribution .* or a sequence"),
         (torch.zeros(2), td.Poisson(torch.ones(2)), "components must be continuous, got Poisson"),
         (torch.zeros(1), [td.Independent(td.Poisson(torch.ones(2)), 1)], "must be continuous"),
         (
@@ -449,35 +426,7 @@ def test_bad_arguments_are_refused(logits: object, components: object, message: 
         Mixture(logits, components)
 
 
-def test_nested_mixtures_are_mixtures() -> None:
-    inner = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 3.0]), 1.0))
-    outer = Mixture(torch.tensor([0.0, 1.0]), [inner, Laplace(9.0, 0.1)])
-    weights = torch.softmax(torch.tensor([0.0, 1.0]), 0)
-    flat = Mixture(
-        torch.log(torch.stack([weights[0] / 2, weights[0] / 2, weights[1]])),
-        [TruncatedParabola(0.0, 1.0), TruncatedParabola(3.0, 1.0), Laplace(9.0, 0.1)],
-    )
-    t = torch.linspace(-2, 10, 13)
-    torch.testing.assert_close(outer.log_prob(t), flat.log_prob(t))
-    u = torch.linspace(0.01, 0.99, 12)
-    torch.testing.assert_close(outer.icdf(u), flat.icdf(u))
-    torch.testing.assert_close(outer.entropy(), flat.entropy())
-    draws, masses = outer.rsample_components((3,))
-    assert draws.shape == (3, 3)
-    torch.testing.assert_close(masses, flat.probs)
-
-
-def test_numbers_have_no_covariance_matrix() -> None:
-    with pytest.raises(NotImplementedError, match="multivariate mixtures only"):
-        _ = Mixture(torch.zeros(2), PAIR).covariance_matrix
-
-
-attached = Mixture._attach_sample
-
-
 PSI = bases.GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]).double()
-
-
 POWERS = bases.Polynomial(1).double()
 
 
@@ -503,11 +452,7 @@ def leaves(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 T = torch.tensor([0.3, -0.2], dtype=DOUBLE)
-
-
 U = torch.tensor([0.2, 0.7], dtype=DOUBLE)
-
-
 MEMBERS = {
     "log_prob": lambda p: p.log_prob(T),
     "cdf": lambda p: p.cdf(T),
@@ -519,28 +464,16 @@ MEMBERS = {
     "expect-callable": lambda p: p.expect(torch.cos),
     "covariance": lambda p: p.generalized_covariance(PSI, POWERS),
 }
-
-
+COMPILED = [
+    (unlike, "log_prob"),
+    *((parabolas, name) for name in ("cdf", "entropy")),
+]
 every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=list(MEMBERS))
 
 
-every_mixture = pytest.mark.parametrize("make", [normals, parabolas, unlike])
-
-
 @every_member
-@every_mixture
-def test_derivatives_are_those_of_differences(make, member) -> None:
-    assert gradcheck(lambda *x: member(make(*x)), leaves(2))
-
-
-SECOND = ("log_prob", "cdf", "icdf", "expect", "entropy")
-
-
-@pytest.mark.parametrize("name", SECOND)
-def test_second_derivatives_are_those_of_differences(name: str) -> None:
-    member = MEMBERS[name]
-    assert gradgradcheck(lambda *x: member(normals(*x)), leaves(), fast_mode=True)
-    assert gradgradcheck(lambda *x: member(parabolas(*x)), leaves(), atol=1e-4, fast_mode=True)
+def test_derivatives_are_those_of_differences(member) -> None:
+    assert gradcheck(lambda *x: member(unlike(*x)), leaves(2))
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
@@ -569,10 +502,9 @@ def test_entropies_have_derivatives_where_densities_vanish(gap: float) -> None:
 
 # T and U have an entry for each of the batch, so each of the mapped sees both.
 @every_member
-@pytest.mark.parametrize("make", [normals, parabolas, unlike])
-def test_mapped_they_are_the_same(make, member) -> None:
+def test_mapped_they_are_the_same(member) -> None:
     def ask(*args: Tensor) -> Tensor:
-        return member(make(*args))
+        return member(unlike(*args))
 
     args = tuple(x.detach() for x in leaves(2))
     wide = tuple(x.unsqueeze(1).expand(2, 2, 3) for x in args)
@@ -586,28 +518,17 @@ def assert_mean(samples: Tensor, expected: Tensor) -> None:
     assert ((samples.mean(0) - expected).abs() <= 4.5 * error + 1e-12).all()
 
 
-@every_mixture
-def test_draws_from_one_interval_have_right_derivatives(make) -> None:
+def test_draws_from_one_interval_have_right_derivatives() -> None:
     args = leaves()
-    p = make(*args)
+    p = unlike(*args)
     assert p.has_rsample
     expected = torch.cat(torch.autograd.grad(p.mean.square() + p.variance, args))
     found = []
     for _ in range(40):
-        t = make(*args).rsample((1000,))
+        t = unlike(*args).rsample((1000,))
         assert p.support.check(t).all()
         found.append(torch.cat(torch.autograd.grad(t.square().mean(), args)))
     assert_mean(torch.stack(found), expected)
-
-
-def test_derivatives_of_draws_keep_their_digits_in_both_tails() -> None:
-    def slopes(dtype: torch.dtype) -> list[Tensor]:
-        args = tuple(x.detach().to(dtype).requires_grad_() for x in leaves())
-        t = normals(*args).icdf(torch.tensor([2.0**-20, 1 - 2.0**-20], dtype=dtype))
-        return [torch.cat(torch.autograd.grad(x, args, retain_graph=True)).double() for x in t]
-
-    for single, double in zip(slopes(torch.float32), slopes(DOUBLE), strict=True):
-        torch.testing.assert_close(single, double, rtol=1e-4, atol=1e-5)
 
 
 def test_over_gaps_draws_have_no_derivative() -> None:
@@ -644,32 +565,13 @@ def test_draws_of_components_have_right_derivatives_over_gaps() -> None:
         found.append(torch.cat(torch.autograd.grad(value, args)))
     assert_mean(torch.stack(found), torch.cat(by_hand).detach())
     # While the implicit gradient is far off: mass cannot cross the gap.
-    t = attached(p, p.sample((20_000,)))
+    t = p._attach_sample(p.sample((20_000,)))
     (biased,) = torch.autograd.grad(t.square().mean(), weights)
     assert (biased - by_hand[0]).norm() > 0.2 * by_hand[0].norm()
 
 
-def test_components_without_derivatives_are_named() -> None:
-    theirs = td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Normal(torch.zeros(2), 1.0))
-    p = Mixture(torch.zeros(1), [theirs])
-    with pytest.raises(NotImplementedError, match="(?s)MixtureSame.* no differentiable"):
-        p.rsample_components()
-
-
-# Tracing takes seconds, of windows ten, of the steps to a root half a minute.
-COMPILED = [
-    (make, name)
-    for make in (normals, parabolas)
-    for name in ("log_prob", "cdf", "entropy", "expect-callable")
-] + [(normals, "expect"), (unlike, "log_prob")]
-
-
-SLOW = [(parabolas, "expect"), (unlike, "expect"), (normals, "icdf"), (parabolas, "covariance")]
-
-
-@pytest.mark.parametrize(
-    ("make", "name"), [*COMPILED, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)]
-)
+# Tracing takes seconds.
+@pytest.mark.parametrize(("make", "name"), COMPILED)
 def test_compiled_they_are_the_same(make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # torch cannot trace its own validation of distributions, and so switches it off itself.
     monkeypatch.setattr(td.Distribution, "_validate_args", False)
@@ -683,51 +585,39 @@ def test_compiled_they_are_the_same(make, name: str, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(compiled, ask(*args))
 
 
-@pytest.mark.parametrize("make", [normals, parabolas])
-def test_compiled_draws_have_the_derivatives(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_draws_have_the_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(td.Distribution, "_validate_args", False)
 
     def draw(*args: Tensor) -> Tensor:
-        return make(*args).rsample((50,))
+        return parabolas(*args).rsample((50,))
 
     torch._dynamo.reset()
     args = leaves()
     t = torch.compile(draw, fullgraph=True, backend="aot_eager")(*args)
-    p = make(*args)
+    p = parabolas(*args)
     assert t.shape == (50,) and p.support.check(t).all()
     found = torch.autograd.grad(t.square().sum(), args)
-    expected = torch.autograd.grad(attached(p, t.detach()).square().sum(), args)
+    expected = torch.autograd.grad(p._attach_sample(t.detach()).square().sum(), args)
     torch.testing.assert_close(found, expected)
-    if make is parabolas:
-        weights, loc, scale = args
-        with pytest.raises(RuntimeError, match="use rsample_components"):
-            torch.compile(draw, fullgraph=True, backend="aot_eager")(weights, 99 * loc, scale)
+    weights, loc, scale = args
+    with pytest.raises(RuntimeError, match="use rsample_components"):
+        torch.compile(draw, fullgraph=True, backend="aot_eager")(weights, 99 * loc, scale)
 
 
 FAMILIES: dict[str, Callable[[Tensor, Tensor], object]] = {
     "TruncatedParabola": TruncatedParabola,
-    "Normal": Normal,
-    "Triangular": Triangular,
-    "BetaGaussian": lambda loc, scale: BetaGaussian(loc, scale, 1.5),
     "Laplace": Laplace,
-    "Gumbel": td.Gumbel,
     "Gamma": lambda loc, scale: td.Gamma(1 + loc.square(), 1 / scale),
     "unlike": lambda loc, scale: [
         kind(loc[..., k], scale[..., k])
         for k, kind in enumerate((TruncatedParabola, td.Gumbel, Laplace))
     ],
 }
-
-
 P_BASES = {
     "wide": bases.GaussianRBF(torch.linspace(-2, 2, 5), 3.0),
     "narrow": bases.GaussianRBF(torch.linspace(-1, 1, 9), 0.0078125),
-    "Polynomial": bases.Polynomial(3),
     "BSpline": bases.BSpline(torch.linspace(-1, 1, 6), 3),
-    "Indicator": bases.Indicator(torch.linspace(-1, 1, 6)),
 }
-
-
 # One component is of the first width and one of the second.
 WIDTHS = torch.tensor([[1e-4, 1.0], [1e4, 0.01], [100.0, 1e-4], [1.0, 1.0], [1e4, 1.0]])
 
@@ -761,54 +651,8 @@ def test_single_precision_is_enough(family: str, basis: str) -> None:
         assert (error <= limit * torch.maximum(size, value)).all()
 
 
-def pair(gap: float) -> Mixture:
-    """Two parabolas, whose supports overlap unless their centres are more than 2 apart."""
-    return Mixture(torch.tensor([0.0, 0.75]), TruncatedParabola(torch.tensor([0.0, gap]), 1.0))
-
-
-def posterior(p: Mixture, scale: float) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of t ~ p given t + noise = 0.5, by quadrature."""
-    t = torch.linspace(-2, 8, 20_001)
-    mass = p.prob(t) * torch.exp(-0.5 * ((0.5 - t) / scale).square())
-    mean = (mass * t).sum() / mass.sum()
-    return mean, ((mass * (t - mean).square()).sum() / mass.sum()).sqrt()
-
-
-def chain(model, name: str, draws: int = 300) -> Tensor:
-    mcmc = MCMC(NUTS(model), num_samples=draws, warmup_steps=draws // 3, disable_progbar=True)
-    mcmc.run()
-    return mcmc.get_samples()[name]
-
-
-def test_several_intervals_are_refused_and_quantiles_are_a_way_round() -> None:
-    p = pair(5.0)
-
-    def plain() -> None:
-        pyro.sample("t", p)
-
-    with pytest.raises(ValueError, match=r"one interval .* got 2 intervals.*p\.icdf\(u\)"):
-        chain(plain, "t")
-
-    def model() -> None:
-        t = pyro.deterministic("t", p.icdf(pyro.sample("u", dist.Uniform(0.0, 1.0))))
-        pyro.sample("y", dist.Normal(t, 4.0), obs=torch.tensor(0.5))
-
-    t = p.icdf(chain(model, "u", 100))
-    mean, deviation = posterior(p, 4.0)
-    assert p.support.check(t).all()
-    assert (t.mean() - mean).abs() < 0.4 * deviation
-    assert ((t > 2.5).float().mean() - 0.5).abs() < 0.3  # both are visited
-
-
-DOUBLE = torch.float64
-
-
 LOGITS = torch.tensor([0.3, -0.4, 0.1], dtype=DOUBLE)
-
-
 LOC = torch.tensor([[0.0, 0.0], [0.5, 0.25], [4.0, -1.0]], dtype=DOUBLE)
-
-
 TRIL = torch.tensor(
     [[[1.0, 0.0], [0.5, 0.75]], [[0.5, 0.0], [-0.25, 0.5]], [[0.75, 0.0], [0.0, 1.25]]],
     dtype=DOUBLE,
@@ -823,38 +667,32 @@ def paraboloids(logits: Tensor = LOGITS, loc: Tensor = LOC, tril: Tensor = TRIL)
     return Mixture(logits, TruncatedParaboloid(loc, tril.tril()))
 
 
-v_every_mixture = pytest.mark.parametrize("make", [v_normals, paraboloids])
-
-
-def test_density_is_torchs() -> None:
-    p, t = v_normals(), 3 * torch.randn(50, 2, dtype=DOUBLE)
-    theirs = td.MixtureSameFamily(
-        td.Categorical(logits=LOGITS), td.MultivariateNormal(LOC, scale_tril=TRIL)
-    )
-    assert p.event_shape == (2,) and p.batch_shape == ()
-    torch.testing.assert_close(p.log_prob(t), theirs.log_prob(t))
-    torch.testing.assert_close(p.mean, theirs.mean)
-    torch.testing.assert_close(p.variance, theirs.variance)
-    torch.testing.assert_close(p.covariance_matrix.diagonal(), theirs.variance)
-    assert p.support is td.constraints.real_vector
-
-
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        lambda loc, scale: td.Independent(td.Normal(loc, scale), 1),
-        lambda loc, scale: pyro.distributions.Normal(loc, scale).to_event(1),
-    ],
-    ids=["torch", "pyro"],
-)
-def test_factorised_normals_are_normals(spelling) -> None:
+def test_vectors_of_torch_are_components() -> None:
     scale = TRIL.diagonal(dim1=-2, dim2=-1)
-    p = Mixture(LOGITS, spelling(LOC, scale))
-    q = Mixture(LOGITS, MultivariateNormal(LOC, scale_tril=scale.diag_embed()))
-    psi = bases.GaussianRBF.grid(9, 0.5, ndim=2).double()
-    torch.testing.assert_close(p.expect(psi), q.expect(psi))
-    t = torch.randn(5, 2, dtype=DOUBLE)
-    torch.testing.assert_close(p.log_prob(t), q.log_prob(t))
+    t = 3 * torch.randn(50, 2, dtype=DOUBLE)
+    for theirs in (
+        td.MultivariateNormal(LOC, scale_tril=TRIL),
+        td.Independent(td.Normal(LOC, scale), 1),
+        pyro.distributions.Normal(LOC, scale).to_event(1),
+    ):
+        p = Mixture(LOGITS, theirs)
+        expected = td.MixtureSameFamily(td.Categorical(logits=LOGITS), theirs)
+        assert p.event_shape == (2,) and p.support is td.constraints.real_vector
+        torch.testing.assert_close(p.log_prob(t), expected.log_prob(t))
+        torch.testing.assert_close(p.mean, expected.mean)
+        torch.testing.assert_close(p.variance, expected.variance)
+    shape = torch.tensor([2.0, 3.0, 1.5], dtype=DOUBLE)
+    p = Mixture(LOGITS[:2], [td.Dirichlet(shape), td.Dirichlet(shape + 1)])
+    t = td.Dirichlet(shape).sample((5,))
+    each = torch.stack([td.Dirichlet(shape + k).log_prob(t).exp() for k in range(2)])
+    torch.testing.assert_close(p.prob(t), LOGITS[:2].softmax(0) @ each)
+    assert p.log_prob(torch.tensor([0.5, 0.5, 0.5], dtype=DOUBLE)) == -torch.inf
+    assert p.sample((4,)).shape == (4, 3)
+    with pytest.raises(NotImplementedError, match="Dirichlet"):
+        p.expect(lambda t: t)
+
+
+v_every_mixture = pytest.mark.parametrize("make", [v_normals, paraboloids])
 
 
 @v_every_mixture
@@ -908,26 +746,6 @@ def test_derivatives_are_those_of_differences_v(make) -> None:
     assert gradcheck(lambda *x: make(*x).log_prob(t), leaves)
     assert gradcheck(lambda *x: make(*x).expect(psi), leaves)
     assert gradcheck(lambda *x: make(*x).covariance_matrix, leaves)
-
-
-def test_what_only_numbers_have_is_refused() -> None:
-    p = pickle.loads(pickle.dumps(paraboloids()))
-    for ask in (p.cdf, p.icdf):
-        with pytest.raises(NotImplementedError, match="univariate mixtures only"):
-            ask(torch.tensor([0.5, 0.5], dtype=DOUBLE))
-
-
-def test_vectors_of_torchs_own_are_components() -> None:
-    shape = torch.tensor([2.0, 3.0, 1.5], dtype=DOUBLE)
-    p = Mixture(LOGITS[:2], [td.Dirichlet(shape), td.Dirichlet(shape + 1)])
-    t = td.Dirichlet(shape).sample((5,))
-    expected = LOGITS[:2].softmax(0)
-    theirs = [td.Dirichlet(shape + k).log_prob(t).exp() for k in range(2)]
-    torch.testing.assert_close(p.prob(t), (expected[:, None] * torch.stack(theirs)).sum(0))
-    assert p.log_prob(torch.tensor([0.5, 0.5, 0.5], dtype=DOUBLE)) == -torch.inf
-    assert p.sample((4,)).shape == (4, 3)
-    with pytest.raises(NotImplementedError, match="Dirichlet"):
-        p.expect(lambda t: t)
 
 
 @pytest.mark.parametrize("gap", [0.0, 1e-13, 1e-8])

@@ -1,4 +1,4 @@
-"""Pictures show what the distributions say: every line, bar and stem is checked as data."""
+"""Plots show what the distributions say: every line, bar, stem and ellipse is checked as data."""
 
 import math
 import sys
@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
+from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
+from matplotlib.patches import Ellipse
+from pyro.contrib.gp.kernels import RBF
 from scipy.integrate import trapezoid
 from torch import Tensor
 from torch.distributions import constraints
 
 import sparsefam as sf
-from sparsefam.plotting import plot_attention, plot_density
+from sparsefam.plotting import plot_attention, plot_attention_map, plot_density
 
 DENSITIES = {
     "normal": sf.Normal(0.3, 2.0),
@@ -24,8 +28,6 @@ DENSITIES = {
     "steep": sf.BetaGaussian(100.0, 0.5, 4.0),
     "uniform": sf.BetaGaussian(-1.0, 2.0, math.inf),
     "beta-laplace": sf.BetaLaplace.from_b(0.0, 1e-3, 1.5),
-    "triangular": sf.Triangular(0.0, 1e3),
-    "location-scale": sf.LocationScale(0.0, 1.0, lambda x: x**4 / 12),
 }
 
 
@@ -54,7 +56,7 @@ class Islands(sf.SparseDistribution):
 
 @pytest.fixture
 def ax() -> Iterator[Axes]:
-    figure, ax = plt.subplots()
+    figure, ax = plt.subplots(figsize=(3, 3), dpi=100)
     yield ax
     plt.close(figure)
 
@@ -94,6 +96,10 @@ def test_lines_are_the_density_and_bars_the_support(ax: Axes, name: str) -> None
         assert height.max() == pytest.approx(float(p.prob(p.mode).reshape(-1)[i]), rel=1e-3)
         assert trapezoid(height, t) == pytest.approx(1, abs=2e-3)
         rim = 1e-4 * (t[-1] - t[0])
+        if name == "uniform":  # jumps are upright
+            rising = np.flatnonzero(np.diff(height))
+            assert len(rising) == 2 and np.diff(t)[rising].max() < 1e-4
+            assert set(height) == {0.0, 0.25}
         away = (abs(t - low) > rim) & (abs(t - high) > rim)
         expected = probs(p, t[away])[i]
         np.testing.assert_allclose(height[away], expected, rtol=1e-3, atol=1e-4 * height.max())
@@ -105,15 +111,6 @@ def test_lines_are_the_density_and_bars_the_support(ax: Axes, name: str) -> None
             assert p.cdf(torch.tensor(t[-1])).reshape(-1)[i] > 0.999
             assert bars(ax)[i] == pytest.approx([t[0], t[-1]])
     assert arrows(ax) == ["<", ">"] * (len(drawn) if math.isinf(intervals[0][0]) else 0)
-
-
-def test_jumps_are_upright(ax: Axes) -> None:
-    plot_density(sf.BetaGaussian(1.0, 2.0, math.inf), ax)
-    t, height = data(lines(ax, "density")[0])
-    rising = np.flatnonzero(np.diff(height))
-    assert len(rising) == 2
-    assert np.diff(t)[rising].max() < 1e-4
-    assert set(height) == {0.0, 0.25}
 
 
 def test_zero_between_islands_and_no_bar_for_padding(ax: Axes) -> None:
@@ -160,11 +157,6 @@ def test_drawing_again_adds_rows_below_zero(ax: Axes) -> None:
     assert high > 7.5 and min(ax.get_yticks()) == 0
 
 
-def test_the_method_draws(ax: Axes) -> None:
-    assert sf.Normal(0.0, 1.0).plot(ax, label="n") is ax
-    assert lines(ax, "density")[0].get_label() == "n"
-
-
 def test_data_are_marks_below_the_support(ax: Axes) -> None:
     seen = np.array([[0.5], [1.2], [5.0]])
     plot_density(sf.TruncatedParabola(1.0, 0.5), ax, data=seen)
@@ -181,26 +173,17 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
     assert len(set(levels)) == 4
 
 
-def test_categories_have_no_data(ax: Axes) -> None:
-    with pytest.raises(ValueError, match="data must be None for categories"):
-        sf.SparseCategorical(torch.tensor([0.5, 0.5])).plot(ax, data=[0.0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
         ({"data": [1j]}, r"data must be numbers, got \[1j\]"),
-        ({"data": "ab"}, "data must be numbers, got 'ab'"),
         ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
         ({"limit": None}, "limit must be a positive integer, got None"),
-        ({"label": 3}, "label must be one name or 2 of them, got 3"),
         ({"label": [3, 4]}, r"label must be one name or 2 of them, got \[3, 4\]"),
         ({"points": 1}, "points must be an integer, at least 2, got 1"),
-        ({"label": ["a"]}, "label must be one name or 2 of them"),
-        ({"view": (1.0, 1.0)}, "view must be two finite numbers that increase, got"),
         ({"view": (0.0, math.inf)}, "view must be two finite numbers that increase, got"),
     ],
 )
@@ -238,12 +221,20 @@ def test_stems_where_weights_are_positive(ax: Axes, weights: Tensor | sf.SparseC
     assert marked == [list(t) for t, _ in heads]
     tops = [path.vertices[:, 1].max() for stems in ax.collections for path in stems.get_paths()]
     assert tops == [0.5, 0.5, 0.25, 0.75]
+    tokens = ["one", "two", "three", "four"]
+    plot_attention(weights, POSITIONS, tokens=tokens, ax=ax)
+    assert [label.get_text() for label in ax.get_xticklabels()] == tokens
+    assert list(ax.get_xticks()) == pytest.approx(POSITIONS.tolist())
 
 
 def test_categories_are_drawn_at_their_numbers(ax: Axes) -> None:
-    sf.SparseCategorical(torch.tensor([0.0, 0.4, 0.6])).plot(ax)
-    t, height = data(lines(ax, "density")[0])
-    np.testing.assert_allclose((t, height), ([1, 2], [0.4, 0.6]), rtol=1e-6)
+    p = sf.SparseCategorical(torch.tensor([0.0, 0.4, 0.6]))
+    assert p.plot(ax, label="n") is ax
+    (line,) = lines(ax, "density")
+    assert line.get_label() == "n"
+    np.testing.assert_allclose(data(line), ([1, 2], [0.4, 0.6]), rtol=1e-6)
+    with pytest.raises(ValueError, match="data must be None for categories"):
+        p.plot(ax, data=[0.0])
 
 
 def test_a_series_is_drawn_above_attention(ax: Axes) -> None:
@@ -263,13 +254,6 @@ def test_a_series_is_drawn_above_attention(ax: Axes) -> None:
     assert ax.get_xlim() == (0, 1)
 
 
-def test_tokens_are_written_at_their_positions(ax: Axes) -> None:
-    tokens = ["one", "two", "three", "four"]
-    plot_attention(WEIGHTS, POSITIONS, tokens=tokens, ax=ax)
-    assert [label.get_text() for label in ax.get_xticklabels()] == tokens
-    assert list(ax.get_xticks()) == pytest.approx(POSITIONS.tolist())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -283,3 +267,293 @@ def test_tokens_are_written_at_their_positions(ax: Axes) -> None:
 def test_bad_attention(ax: Axes, arguments: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plot_attention(*arguments, ax=ax)
+
+
+# In the plane
+
+LOC = torch.tensor([[0.0, 0.0], [2.5, 0.5], [-1.0, 2.0]])
+SCALE = torch.tensor(
+    [[[1.0, 0.0], [0.6, 0.5]], [[0.5, 0.0], [-0.4, 0.8]], [[1.0, 0.0], [0.0, 0.3]]]
+)
+ELLIPSES = {
+    "paraboloid": sf.TruncatedParaboloid(LOC, SCALE),
+    "single": sf.TruncatedParaboloid(LOC[1].double(), SCALE[1].double()),
+    "smooth": sf.MultivariateBetaGaussian(LOC.reshape(3, 1, 2), SCALE.reshape(3, 1, 2, 2), 1.25),
+    "steep": sf.MultivariateBetaGaussian(LOC[0], SCALE[0], 4.0),
+    "uniform": sf.MultivariateBetaGaussian(LOC[0] + 100, 0.1 * SCALE[0], math.inf),
+    "learned": sf.TruncatedParaboloid(LOC.clone().requires_grad_(), SCALE),
+}
+TURN = np.linspace(0, 2 * math.pi, 61)
+CIRCLE = np.stack([np.cos(TURN), np.sin(TURN)], -1)
+
+
+def ellipses(ax: Axes, gid: str) -> list[Ellipse]:
+    return [patch for patch in ax.patches if patch.get_gid() == gid]
+
+
+def rim(ellipse: Ellipse) -> np.ndarray:
+    """Points of an ellipse."""
+    return ellipse.get_patch_transform().transform(CIRCLE)
+
+
+def standardized(p: sf.SparseDistribution, i: int, t: np.ndarray) -> np.ndarray:
+    """Distances from the centre of element i, in units of its scale."""
+    loc = p.loc.detach().reshape(-1, 2)[i].double().numpy()
+    scale = p.scale_tril.detach().reshape(-1, 2, 2)[i].double().numpy()
+    return np.linalg.norm(np.linalg.solve(scale, (t - loc).T), axis=0)
+
+
+def pixels(ax: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Locations (P, 2) of the finished picture inside the axes, and their colours (P, 3)."""
+    ax.set_position((0, 0, 1, 1))
+    ax.set_axis_off()
+    ax.figure.canvas.draw()
+    picture = np.asarray(ax.figure.canvas.buffer_rgba())[::-1, :, :3] / 255
+    y, x = np.indices(picture.shape[:2]) + 0.5
+    box = ax.get_window_extent()
+    seen = (x > box.x0 + 1) & (x < box.x1 - 1) & (y > box.y0 + 1) & (y < box.y1 - 1)
+    return ax.transData.inverted().transform(np.stack([x[seen], y[seen]], -1)), picture[seen]
+
+
+# Densities
+
+
+@pytest.mark.parametrize("name", ELLIPSES)
+def test_outlines_are_the_supports_and_contours_levels(ax: Axes, name: str) -> None:
+    p = ELLIPSES[name]
+    assert plot_density(p, ax) is ax
+    outlines, contours = ellipses(ax, "support"), ellipses(ax, "density")
+    count = p.batch_shape.numel()
+    assert (len(outlines), len(contours)) == (count, 8 * count)
+    alpha = float(p.alpha.flatten()[0])
+    for i, outline in enumerate(outlines):
+        assert outline.get_linestyle() == "-" and not outline.get_fill()
+        np.testing.assert_allclose(standardized(p, i, rim(outline)), 1, rtol=1e-6)
+        for k, contour in enumerate(contours[8 * i : 8 * i + 8]):
+            size = math.sqrt(1 - (k / 8) ** (alpha - 1))
+            np.testing.assert_allclose(standardized(p, i, rim(contour)), size, atol=4e-3)
+            assert contour.get_facecolor()[:3] == outline.get_edgecolor()[:3]
+
+
+def test_normal_densities_end_in_a_dashed_line(ax: Axes) -> None:
+    p = sf.MultivariateNormal(LOC, scale_tril=SCALE)
+    plot_density(p, ax)
+    for i, outline in enumerate(ellipses(ax, "support")):
+        assert outline.get_linestyle() == "--"
+        # the chi-squared law of two degrees of freedom: all but 1e-3 of the mass is inside
+        mass = 1 - np.exp(-0.5 * standardized(p, i, rim(outline)) ** 2)
+        np.testing.assert_allclose(mass, 1 - 1e-3, rtol=1e-9)
+        half = rim(ellipses(ax, "density")[8 * i + 4])
+        expected = math.sqrt(2 * math.log(2))
+        np.testing.assert_allclose(standardized(p, i, half), expected, atol=0.02)
+
+
+def test_the_picture_is_blank_where_densities_are_zero(ax: Axes) -> None:
+    p = ELLIPSES["paraboloid"]
+    plot_density(p, ax, color="black")
+    t, colour = pixels(ax)
+    radius = np.stack([standardized(p, i, t) for i in range(3)]).min(0)
+    ink = 1 - colour.mean(-1)
+    assert (radius > 1.15).sum() > 5000 and not ink[radius > 1.15].any()
+    # Each contour that a point is in takes 13 % of the light; 8 h whole ones are at height h.
+    height = 8 * (1 - radius**2)
+    away = (height > 0) & (abs(height % 1 - 0.5) < 0.25) & (radius < 0.85)
+    assert away.sum() > 1000
+    wrong = abs(ink[away] - (1 - 0.87 ** np.ceil(height[away]))) > 0.01
+    assert wrong.mean() < 0.02
+    low, high = (np.array(ends) for ends in zip(ax.get_xlim(), ax.get_ylim(), strict=True))
+    points = np.concatenate([rim(outline) for outline in ellipses(ax, "support")])
+    assert (points > low).all() and (points < high).all()
+
+
+def test_views_labels_and_colours(ax: Axes) -> None:
+    plot_density(ELLIPSES["single"], ax, label="a", color="red", view=((0.0, 4.0), (-1.0, 2.0)))
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (-1, 2))
+    ELLIPSES["paraboloid"].plot(ax, label=["b", "c", "d"], view=(-2.0, 5.0))
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-2, 5), (-2, 5))
+    assert ax.get_legend_handles_labels()[1] == ["a", "b", "c", "d"]
+    edges = [outline.get_edgecolor()[:3] for outline in ellipses(ax, "support")]
+    assert edges[0] == to_rgb("red") and len(set(edges)) == 4
+
+
+# Contours that are no ellipses
+
+ISLANDS = sf.TruncatedParaboloid(LOC[:2].double(), SCALE[:2].double())
+DOTS = torch.tensor([[0.0, 0.1], [2.5, 0.5], [4.5, 1.0]])
+
+
+def collection(ax: Axes, gid: str) -> list[Collection]:
+    return [found for found in ax.collections if found.get_gid() == gid]
+
+
+def vertices(found: Collection) -> np.ndarray:
+    """Points of the lines, or on the edges of the areas, that were drawn."""
+    paths = found.get_paths()
+    return np.concatenate([line for path in paths for line in path.to_polygons(closed_only=False)])
+
+
+def test_contours_of_islands_are_ellipses_around_each(ax: Axes) -> None:
+    p = sf.Mixture(torch.tensor([0.5, 0.0], dtype=torch.float64), ISLANDS)
+    assert plot_density(p, ax, label="a", color="red", data=DOTS) is ax
+    (outline,) = collection(ax, "support")
+    rims = vertices(outline)
+    distance = np.stack([standardized(ISLANDS, i, rims) for i in range(2)])
+    np.testing.assert_allclose(distance.min(0), 1, atol=0.05)
+    assert set(distance.argmin(0)) == {0, 1}
+    assert outline.get_linestyle()[0][1] is None and to_rgb("red") == tuple(
+        outline.get_edgecolor()[0][:3]
+    )
+    top = float(p.prob(torch.stack([*ISLANDS.loc])).max())
+    contours = collection(ax, "density")
+    assert len(contours) == 8
+    for k, contour in enumerate(contours):
+        heights = p.prob(torch.from_numpy(vertices(contour))) / top
+        np.testing.assert_allclose(heights, k / 8, atol=0.03)
+    shown = np.concatenate([rims, DOTS])
+    low, high = np.array([ax.get_xlim(), ax.get_ylim()]).T
+    assert (
+        (shown > low).all() and (shown < high).all() and (high - low < 1.3 * np.ptp(shown, 0)).all()
+    )
+    (dots,) = (line for line in ax.lines if line.get_gid() == "data")
+    np.testing.assert_array_equal(np.stack(dots.get_data(), -1), DOTS)
+    assert ax.get_legend_handles_labels()[1] == ["a"]
+
+
+def test_small_islands_are_in_view(ax: Axes) -> None:
+    """The second fits between the points of any grid over both."""
+    loc = torch.tensor([[0.0, 0.0], [2.03, 1.97]])
+    islands = sf.TruncatedParaboloid(loc, torch.eye(2) * torch.tensor([0.3, 0.03])[:, None, None])
+    plot_density(sf.Mixture(torch.zeros(2), islands), ax)
+    for low, high in (ax.get_xlim(), ax.get_ylim()):
+        assert -0.6 < low < -0.29 and 1.95 < high < 2.4
+
+
+def test_contours_of_what_never_ends(ax: Axes) -> None:
+    normal = sf.MultivariateNormal(torch.zeros(1, 2), scale_tril=torch.eye(2))
+    plot_density(sf.Mixture(torch.zeros(1), normal), ax)
+    (outline,) = collection(ax, "support")
+    assert outline.get_linestyle()[0][1] is not None
+    radius = np.linalg.norm(vertices(outline), axis=-1)
+    # all but 1e-3 of the mass is inside, by the chi-squared law of two degrees of freedom
+    np.testing.assert_allclose(radius, math.sqrt(-2 * math.log(1e-3)), atol=0.06)
+
+
+def test_the_outline_of_a_kernel_density_is_where_it_ends(ax: Axes) -> None:
+    points = torch.tensor([[0.3, 0.3], [0.7, 0.6]], dtype=torch.float64)
+    weights = torch.tensor([[40.0, 0.0], [40.0, 30.0]], dtype=torch.float64)
+    kernel = RBF(2, lengthscale=torch.tensor(0.1, dtype=torch.float64)).requires_grad_(False)
+    p = sf.KernelDeformedExp(weights, points, kernel)
+    plot_density(p, ax, view=(0.0, 1.0), points=201)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 1), (0, 1))
+    assert len(collection(ax, "density")) == 16
+    for i, outline in enumerate(collection(ax, "support")):
+        rim = vertices(outline)
+        nearest = np.linalg.norm(rim[:, None] - points.numpy(), axis=-1).argmin(-1)
+        assert set(nearest) == ({0} if i == 0 else {0, 1})
+        centre = points.numpy()[nearest]
+        for share, positive in ((0.95, True), (1.05, False)):
+            moved = torch.from_numpy(centre + share * (rim - centre)).unsqueeze(1)
+            assert ((p.prob(moved)[:, i] > 0) == positive).all()
+
+
+# Attention over images
+
+
+def image(rows: int = 4, columns: int = 6) -> Tensor:
+    """Colours in which red grows to the right and green grows downwards."""
+    red = torch.linspace(0, 1, columns).expand(rows, columns)
+    green = torch.linspace(0, 1, rows).unsqueeze(-1).expand(rows, columns)
+    return torch.stack([red, green, torch.zeros(rows, columns)])
+
+
+HEADS = sf.TruncatedParaboloid(torch.tensor([[0.8, 0.2], [0.2, 0.9]]), 0.15 * torch.eye(2))
+WIDE = ((0.0, 3.0), (-1.0, 1.0))
+
+
+def test_rows_of_the_image_run_down_the_second_coordinate(ax: Axes) -> None:
+    far = sf.TruncatedParaboloid(torch.tensor([9.0, 9.0]), torch.eye(2))
+    assert plot_attention_map(far, image(), ax=ax, domain=WIDE) is ax
+    t, colour = pixels(ax)
+    x, y = t[:, 0] / 3, (t[:, 1] + 1) / 2
+    inside = (abs(x * 6 - np.round(x * 6)) > 0.1) & (abs(y * 4 - np.round(y * 4)) > 0.1)
+    found, column, row = colour[inside], np.floor(x[inside] * 6), np.floor(y[inside] * 4)
+    np.testing.assert_allclose(found[:, 0], column / 5, atol=0.01)
+    np.testing.assert_allclose(found[:, 1], row / 3, atol=0.01)
+    assert ax.get_ylim() == (1, -1) and len(found) > 5000
+    # up in the picture is towards smaller second coordinates
+    assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
+
+
+def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:
+    weights = torch.tensor([[[0.0, 0.1, 0.4], [0.5, 0.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    plot_attention_map(weights, image(), ax=ax, domain=WIDE, label=["a", "b"])
+    cells = [shown for shown in ax.images if shown.get_gid() == "density"]
+    for shown, head in zip(cells, weights, strict=True):
+        rgba = np.asarray(shown.get_array())
+        np.testing.assert_allclose(rgba[..., 3], 0.8 * head / head.max(), rtol=1e-6)
+        assert shown.get_extent() == [0, 3, 1, -1]
+    first, second = (np.asarray(shown.get_array())[0, 0, :3] for shown in cells)
+    assert not np.allclose(first, second)
+    assert ax.get_legend_handles_labels()[1] == ["a", "b"]
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 5, 7), (4, 5, 7)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_images_are_taken_channels_first(
+    ax: Axes, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    levels = torch.rand(shape, dtype=torch.float64)
+    picture = levels if dtype == torch.float64 else (255 * levels).to(dtype)
+    plot_attention_map(HEADS, picture, ax=ax)
+    shown = np.asarray(ax.images[0].get_array())
+    kept = picture.squeeze(0) if shape[0] == 1 else picture
+    np.testing.assert_array_equal(shown, kept.movedim(0, -1) if kept.dim() == 3 else kept)
+
+
+GREY = torch.zeros(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((HEADS, torch.zeros(5)), {}, r"image must have shape \(H, W\) or .*got \(5,\)"),
+        ((HEADS, torch.zeros(5, 7, 3)), {}, r"image must have .*got \(5, 7, 3\)"),
+        ((HEADS, GREY / 0), {}, "image must be finite, got values from nan"),
+        ((HEADS, image() - 0.5), {}, r"image must have colours in \[0, 1\], .*-0.5"),
+        ((HEADS, GREY), {"domain": (1.0, 0.0)}, "domain must be .*got"),
+        ((torch.ones(4) / 4, GREY), {}, r"attention must .*\(..., rows, columns\), got \(4,\)"),
+        ((torch.ones(11, 2, 2), GREY), {}, "attention must have at most limit=10 .* got 11"),
+        ((sf.Normal(0.0, 1.0), GREY), {}, r"attention must have two dimensions, .* \(\)"),
+    ],
+)
+def test_bad_attention_over_images(
+    ax: Axes, arguments: tuple[object, ...], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        plot_attention_map(*arguments, ax=ax, **options)
+
+
+@pytest.mark.parametrize(
+    ("p", "options", "message"),
+    [
+        ("paraboloid", {"limit": 2}, "p must have at most limit=2 batch elements, got 3"),
+        ("paraboloid", {"escort": True}, "escort must be False .* got True"),
+        ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
+        ("paraboloid", {"view": ((0.0, 1.0), (2.0, 2.0))}, "view must be .*2.0, 2.0"),
+        ("single", {"data": [[0.0, math.nan]]}, r"data must be finite, of shape \(n, 2\), got"),
+        ("single", {"data": torch.zeros(2)}, r"data must be .* \(n, 2\), got shape \(2,\)"),
+    ],
+)
+def test_bad_options_in_the_plane(
+    ax: Axes, p: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        plot_density(ELLIPSES[p], ax, **options)
+
+
+def test_densities_of_other_dimensions(ax: Axes) -> None:
+    solid = sf.TruncatedParaboloid(torch.zeros(3), torch.eye(3))
+    with pytest.raises(ValueError, match=r"p must have one or two dimensions, got .* \(3,\)"):
+        plot_density(solid, ax)
+    with pytest.raises(ValueError, match=r"attention must have one dimension, .* \(2,\)"):
+        plot_attention(HEADS, torch.rand(4), ax=ax)

@@ -14,50 +14,45 @@ from torch.distributions import Distribution, Independent, kl_divergence, regist
 
 from ..numerics.deformed import expm1_ratio
 from ..numerics.ellipsoid import direction_rule
-from ..numerics.quadrature import graded_rule, line_integral
-from ..numerics.validation import broadcast_shapes
+from ..numerics.quadrature import graded_rule, line_integral, weighted_sum
+from ..numerics.validation import broadcast_shapes, in_eager
 from ..supports import IntervalUnion
 from .base import SparseDistribution
-from .beta_gaussian import BetaGaussian, PowerDistribution
+from .beta_gaussian import BetaGaussian
 from .categorical import SparseCategorical
 from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
 from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .torch_adapter import (
-    TorchDensity,
     cuts_of,
     dtype_of,
     intervals_of,
     is_discrete,
     is_unbounded,
     to_float64,
-    wrap,
 )
 from .univariate import SymmetricDistribution
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]
 
 _CATEGORICAL = (SparseCategorical, td.Categorical)
-_UNIVARIATE = (td.Normal, td.Laplace, td.Uniform)
-_THEIRS: tuple[type[Distribution], ...] = (
-    *(*_UNIVARIATE, td.Categorical, td.Independent),
-    *(td.MultivariateNormal, td.LowRankMultivariateNormal),
-)
+_VECTORS = (td.MultivariateNormal, td.LowRankMultivariateNormal)
+_CONTINUOUS = (SparseDistribution, td.Normal, td.Laplace, td.Uniform, *_VECTORS)
+_THEIRS = (td.Normal, td.Laplace, td.Uniform, td.Categorical, td.Independent, *_VECTORS)
 # Torch's own rules match these of our classes, too, so they are registered by name.
-_OURS: tuple[type[Distribution], ...] = (SparseDistribution, Normal, Laplace, MultivariateNormal)
+_OURS = (SparseDistribution, Normal, Laplace, MultivariateNormal)
 # exp of a larger number is infinite in float64.
 _LARGEST_LOG = 709.0
 
 
-def _kl(p: Distribution, q: Distribution) -> Tensor:
+def _kl(p: Any, q: Any) -> Tensor:
     r"""$\int p \log(p/q)$ (*batch), infinite unless p's support lies in q's."""
-    p, q = _check(p, q)
-    closed = (td.Normal, td.Laplace)
-    if isinstance(p, closed) and isinstance(q, closed):
+    _check(p, q)
+    if all(isinstance(x, td.Normal | td.Laplace) for x in (p, q)):
         dtype = torch.promote_types(dtype_of(p), dtype_of(q))
         return kl_divergence(_as_torch(p), _as_torch(q)).to(dtype)
-    return _divergence(p, q, _kl_integrand, _kl_univariate, _kl_multivariate, nested=True)
+    return _divergence(p, q, _kl_integrand, True, _kl_univariate, _kl_multivariate)
 
 
 for _pair in (*product(_OURS, _OURS), *product(_OURS, _THEIRS), *product(_THEIRS, _OURS)):
@@ -95,17 +90,14 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> tsallis_divergence(p, q, 0.5)
         tensor(2.)
     """
-    _require_number(alpha)
-    if not 0 < alpha < math.inf:
+    _check(p, q, alpha)
+    if alpha <= 0:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    p, q = _check(p, q)
     if alpha == 1:
         return kl_divergence(p, q) if p.event_shape else _kl(p, q)
-    rules = (
-        partial(f, alpha=alpha)
-        for f in (_tsallis_integrand, _tsallis_univariate, _tsallis_multivariate)
-    )
-    return _divergence(p, q, *rules, nested=alpha > 1)
+    integrand = partial(_tsallis_integrand, alpha=alpha)
+    rules = _integral_over_line, partial(_tsallis_multivariate, alpha=alpha)
+    return _divergence(p, q, integrand, alpha > 1, *rules)
 
 
 def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor:
@@ -127,9 +119,8 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         alpha: At least 1 and finite. It need not be the alpha of p or q.
 
     Raises:
-        ValueError: `alpha` not a number, below 1 or not finite; event shapes or numbers of
-            categories that differ; batch shapes that do not broadcast; `p` or `q` not a
-            distribution, or discrete and not categorical.
+        ValueError: `alpha` not a number, below 1 or not finite; `p` or `q` as refused by
+            `tsallis_divergence`.
         NotImplementedError: Distributions of torch other than normal, Laplace and uniform ones.
 
     References:
@@ -145,37 +136,32 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         >>> bregman_divergence(p, q, 2.0)
         tensor(0.6000)
     """
-    _require_number(alpha)
-    if not 1 <= alpha < math.inf:
+    _check(p, q, alpha)
+    if alpha < 1:
         raise ValueError(f"alpha must be at least 1 and finite, got {alpha}")
-    p, q = _check(p, q)
     if alpha == 1:
         return kl_divergence(p, q) if p.event_shape else _kl(p, q)
-    rules = (
-        partial(f, alpha=alpha)
-        for f in (_bregman_integrand, _bregman_univariate, _bregman_multivariate)
-    )
-    return _divergence(p, q, *rules, nested=False)
+    integrand = partial(_bregman_integrand, alpha=alpha)
+    rules = _integral_over_line, partial(_bregman_multivariate, alpha=alpha)
+    return _divergence(p, q, integrand, False, *rules)
+
+
+_Integrand = Callable[["_Logs"], Tensor]
+_Rule = Callable[[Any, Any, _Integrand, bool, float], Tensor]
 
 
 def _divergence(
-    p: Any,
-    q: Any,
-    integrand: Callable[["_Logs"], Tensor],
-    univariate: Callable[..., Tensor],
-    multivariate: Callable[..., Tensor],
-    *,
-    nested: bool,
+    p: Any, q: Any, integrand: _Integrand, nested: bool, univariate: _Rule, multivariate: _Rule
 ) -> Tensor:
     """Compute a divergence in float64.
 
     Args:
         p: The first density.
         q: The second.
-        integrand: What is summed over categories.
-        univariate: Takes univariate float64 densities and the rounding error of their parameters.
+        integrand: Function of both log densities.
+        nested: Whether the divergence is infinite unless p's support lies in q's.
+        univariate: Integrates; its last argument is the rounding error of the parameters.
         multivariate: The same for vectors.
-        nested: Whether it is infinite unless p's support lies in q's.
     """
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
@@ -185,12 +171,10 @@ def _divergence(
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
     rule = multivariate if p.event_shape else univariate
     eps = max(torch.finfo(x).eps for x in dtypes)
-    return rule(to_float64(p), to_float64(q), eps=eps).to(dtype)
+    return rule(to_float64(p), to_float64(q), integrand, nested, eps).to(dtype)
 
 
-def _sum_over_categories(
-    p: Any, q: Any, integrand: Callable[["_Logs"], Tensor], nested: bool
-) -> Tensor:
+def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) -> Tensor:
     log_p, log_q = (log_weights(x).double().log_softmax(-1) for x in (p, q))
     if log_p.shape[-1] != log_q.shape[-1]:
         raise ValueError(
@@ -201,15 +185,13 @@ def _sum_over_categories(
     return torch.where(missed, math.inf, integrand(at).sum(-1))
 
 
-# Arguments
-
-
-def _check(p: Any, q: Any) -> tuple[Any, Any]:
-    """Return both densities without an `Independent` that reinterprets nothing, or raise."""
+def _check(p: Any, q: Any, alpha: object = 1) -> None:
+    """Raise for a pair without a divergence, or an alpha that is not a finite number."""
+    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise ValueError(f"alpha must be a finite number, got {alpha!r}")
     for name, x in (("p", p), ("q", q)):
         if not isinstance(x, Distribution):
             raise ValueError(f"{name} must be a distribution, got {x!r}")
-    p, q = _unwrap(p), _unwrap(q)
     if p.event_shape != q.event_shape:
         shapes = f"{tuple(p.event_shape)} and {tuple(q.event_shape)}"
         raise ValueError(f"p and q must have one event shape, got {shapes}")
@@ -218,29 +200,15 @@ def _check(p: Any, q: Any) -> tuple[Any, Any]:
     except RuntimeError:
         shapes = f"{tuple(p.batch_shape)} and {tuple(q.batch_shape)}"
         raise ValueError(f"p and q must have batch shapes that broadcast, got {shapes}") from None
-    categorical = any(isinstance(x, _CATEGORICAL) for x in (p, q))
+    categorical = [isinstance(x, _CATEGORICAL) for x in (p, q)]
     for name, x in (("p", p), ("q", q)):
-        if categorical and not isinstance(x, _CATEGORICAL):
+        if any(categorical) and not isinstance(x, _CATEGORICAL):
             raise ValueError(f"{name} must be a categorical distribution as the other, got {x}")
-        if categorical:
-            continue
-        if is_discrete(x):
+        if not any(categorical) and is_discrete(x):
             raise ValueError(f"{name} must be continuous, got {x}")
-        known = (SparseDistribution, *_UNIVARIATE, *_THEIRS[-2:])
-        if not isinstance(x.base_dist if isinstance(x, Independent) else x, known):
+        base = x.base_dist if isinstance(x, Independent) else x
+        if not isinstance(base, (*_CONTINUOUS, *_CATEGORICAL)):
             raise NotImplementedError(f"no divergence of {x} is implemented")
-    return p, q
-
-
-def _unwrap(p: Distribution) -> Distribution:
-    while isinstance(p, Independent) and p.reinterpreted_batch_ndims == 0:
-        p = p.base_dist
-    return p
-
-
-def _require_number(alpha: object) -> None:
-    if not isinstance(alpha, Real) or isinstance(alpha, bool):
-        raise ValueError(f"alpha must be a number, got {alpha!r}")
 
 
 def _as_torch(p: Any) -> Distribution:
@@ -270,6 +238,9 @@ class _Logs(NamedTuple):
     def at(cls, p: Any, q: Any, t: Tensor) -> "_Logs":
         return cls.of(p.log_prob(t), q.log_prob(t))
 
+    def swapped(self) -> "_Logs":
+        return _Logs(self.q, self.p, self.in_q, self.in_p)
+
 
 def _kl_integrand(at: _Logs) -> Tensor:
     r"""$p\,(\log p - \log q)$, 0 where either vanishes."""
@@ -296,27 +267,24 @@ def _bregman_gain(at: _Logs, alpha: float) -> Tensor:
     r"""$p\,(p^{\alpha - 1} - q^{\alpha - 1})/(\alpha - 1)$."""
     slope = alpha - 1
     both = _power_difference(at.p + slope * at.q, at.p - at.q, slope)
-    alone = torch.where(at.in_p, _exp(alpha * at.p) / slope, 0.0)
-    return torch.where(at.in_p & at.in_q, both, alone)
+    return torch.where(at.in_p & at.in_q, both, _power(at, alpha) / slope)
 
 
 def _bregman_integrand(at: _Logs, alpha: float) -> Tensor:
     r"""`_bregman_gain` less $(p^\alpha - q^\alpha)/\alpha$."""
-    both = _power_difference(alpha * at.q, at.p - at.q, alpha)
-    only_p, only_q = (
-        torch.where(inside, _exp(alpha * x) / alpha, 0.0)
-        for x, inside in ((at.p, at.in_p), (at.q, at.in_q))
-    )
-    gain = _bregman_gain(at, alpha)
-    norms = torch.where(at.in_p & at.in_q, both, only_p - only_q)
-    # Where both overflow their difference is unknown.
-    return torch.where(gain.isinf() | norms.isinf(), math.inf, gain - norms)
+    gain, p, q = _bregman_gain(at, alpha), _power(at, alpha), _power(at.swapped(), alpha)
+    # Where powers overflow their difference is unknown.
+    over = gain.isinf() | p.isinf() | q.isinf()
+    p, q = (torch.where(over, 0.0, x) for x in (p, q))
+    return torch.where(over, math.inf, gain - (p - q) / alpha)
 
 
-def _exp(log: Tensor) -> Tensor:
-    """Exponential without a gradient where it is infinite."""
+def _power(at: _Logs, alpha: float) -> Tensor:
+    r"""$p^\alpha$, without a gradient where it overflows."""
+    log = alpha * at.p
     fits = log <= _LARGEST_LOG
-    return torch.where(fits, torch.exp(torch.where(fits, log, 0.0)), math.inf)
+    power = torch.where(fits, torch.exp(torch.where(fits, log, 0.0)), math.inf)
+    return torch.where(at.in_p, power, 0.0)
 
 
 def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
@@ -338,90 +306,44 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
 _ULPS, _ROOT_ULPS = 8, 2**12
 # Integrals over pieces, of densities whose mass is 1, are not more exact than this.
 _ROUNDING = 1e-15
-# Cuts of q so close to an end of p's support, relative to p's own next cut, are dropped.
-_CLOSE = 1e-9
 # How often the range is doubled where the integrand decays more slowly than the densities.
 _DOUBLINGS = (*range(12), 16, 24, 36, 54, 80, 120)
-# Distances, half a decade apart, at which the power of an integrand is measured; the smallest one
-# relative to the end; and the margin to the power at which the integral diverges.
-_PROBES, _LEAST, _MARGIN = 11, 1e-6, 1e-3
+# Distances at which convergence is tested; the factor by which contributions must decrease over the
+# outer half of them; and a contribution that does not matter.
+_PROBES, _DECREASE, _LEAST = 61, 0.9, 1e-12
 
 
-def _kl_univariate(p: Any, q: Any, eps: float) -> Tensor:
-    known = _closed_cross_entropy(p, q)
-    if known is not None:
-        return torch.where(_is_nested(p, q, eps)[0], known - p.entropy(), math.inf)
-    return _mean_log(p, q, eps, _kl_integrand)
-
-
-def _closed_cross_entropy(p: Any, q: Any) -> Tensor | None:
-    """Return the cross entropy with a normal or a uniform density, None for others."""
-    if not isinstance(p, SymmetricDistribution):
-        return None
-    if isinstance(q, Normal):
+def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
+    """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate."""
+    if isinstance(p, SymmetricDistribution) and isinstance(q, Normal):
         square = (p.variance + (p.mean - q.loc).square()) / q.scale.square()
-        return 0.5 * square + 0.5 * math.log(2 * math.pi) + q.scale.log()
-    if isinstance(q, PowerDistribution) and q._fixed_exponent == 0:
-        return (2 * q.scale).log() + torch.zeros_like(p.loc)
-    return None
+        cross = 0.5 * square + 0.5 * math.log(2 * math.pi) + q.scale.log()
+    elif isinstance(p, SymmetricDistribution) and getattr(q, "_fixed_exponent", None) == 0:
+        cross = (2 * q.scale).log() + torch.zeros_like(p.loc)
+    else:
+        return _integral_over_line(p, q, integrand, nested, eps)
+    return torch.where(_is_nested(p, q, eps)[0], cross - p.entropy(), math.inf)
 
 
-def _mean_log(p: Any, q: Any, eps: float, integrand: Callable[[_Logs], Tensor]) -> Tensor:
-    """Integrate p times a function that grows like log q; infinite where the integral diverges."""
-    return _nested_integral(p, q, eps, integrand, lambda at: at.p + (1 + at.q.abs()).log())
+def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
+    """Integrate between the cuts of both densities.
 
-
-def _tsallis_univariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
-    if isinstance(p, Normal) and isinstance(q, Normal):
-        return _tsallis_of_normals(p, q, alpha)
-    integrand = partial(_tsallis_integrand, alpha=alpha)
-    if alpha < 1:
-        return _integral(integrand, *_recenter(p, q))
-    return _nested_integral(p, q, eps, integrand, lambda at: alpha * at.p + (1 - alpha) * at.q)
-
-
-def _bregman_univariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
-    return _integral(partial(_bregman_integrand, alpha=alpha), *_recenter(p, q))
-
-
-def _nested_integral(
-    p: Any,
-    q: Any,
-    eps: float,
-    integrand: Callable[[_Logs], Tensor],
-    log_size: Callable[[_Logs], Tensor],
-) -> Tensor:
-    """Integrate over p's support; infinite unless that lies in q's and the integral converges.
-
-    Args:
-        p: The first density, float64.
-        q: The second.
-        eps: Rounding error of their parameters.
-        integrand: What is integrated.
-        log_size: Logarithm of a function that decays like it.
+    Where `nested`, the result is infinite unless p's support lies in q's and the integral
+    converges.
     """
-    nested, slack = _is_nested(p, q, eps)
+    inside, slack = _is_nested(p, q, eps)
     p, q = _recenter(p, q)
-    others = cuts_of(q)
-    finite = nested & _converges(log_size, p, q, slack)
-    # Where p vanishes a kink of q has no effect, and a second cut there only costs accuracy.
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
-    gaps = (cuts_of(p).unsqueeze(-1) - ends).abs()
-    gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-2, keepdim=True)
-    close = torch.maximum(slack[..., None, None], torch.where(gap < math.inf, _CLOSE * gap, 0.0))
-    near = (others.unsqueeze(-1) - ends).abs() <= close
+    at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
-    cuts = _concatenate(cuts_of(p), torch.where(near.any(-1), math.nan, cuts_of(q)))
-    return torch.where(finite, _integral(integrand, p, q, _with_tails(p, cuts)), math.inf)
-
-
-def _integral(
-    integrand: Callable[[_Logs], Tensor], p: Any, q: Any, cuts: Tensor | None = None
-) -> Tensor:
-    if cuts is None:
-        p, q = separate_cuts(p, q)
-        cuts = _concatenate(cuts_of(p), cuts_of(q))
-    return line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
+    cuts = _concatenate(cuts_of(p), cuts_of(q))
+    if nested:
+        inside = inside & ~_diverges(integrand, p, q, cuts, slack)
+        # A second cut at an end of p's support would only cost accuracy.
+        cuts = _concatenate(cuts_of(p), torch.where(at_end, math.nan, cuts_of(q)))
+        cuts = _with_tails(p, cuts)
+    found = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
+    return torch.where(inside, found, math.inf) if nested else found
 
 
 def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
@@ -448,33 +370,33 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _converges(log_size: Callable[[_Logs], Tensor], p: Any, q: Any, slack: Tensor) -> Tensor:
-    """Whether the integral converges at each end of p's support (*batch).
+def _diverges(integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor) -> Tensor:
+    """Whether the integral diverges at an end of p's support (*batch).
 
-    The power with which the integrand decays is measured over half decades of the distance, from
-    the next cut towards a finite end, and from the range of the cuts outwards.
+    The integral over a doubling of the distance, of the order of the integrand times the distance,
+    must decrease outwards, and towards a finite end.
     """
-    cuts = _concatenate(cuts_of(p), cuts_of(q))
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
-    found = torch.ones_like(low[..., 0], dtype=torch.bool)
+    found = torch.zeros_like(low[..., 0], dtype=torch.bool)
     for end, inwards in zip(intervals_of(p).unbind(-1), (1.0, -1.0), strict=True):
         finite = end.isfinite()
         gaps = inwards * (cuts.unsqueeze(-2) - end.unsqueeze(-1))
-        gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1)
-        gap = torch.maximum(gap, _LEAST * end.abs()) / 2
+        gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1) / 2
+        gap = torch.maximum(gap, 1e-6 * end.abs())
         start = torch.where(finite, end, (low + high) / 2)
         size = torch.where(finite, inwards * gap, inwards * (low - high))
-        decades = (torch.arange(_PROBES).to(low) / 2).reshape(-1, *(1,) * size.dim())
-        t = start + size * 10 ** torch.where(finite, -decades, decades)
-        at = _Logs.of(*(x.log_prob(t.movedim(-1, 1)).movedim(1, -1) for x in (p, q)))
-        log = torch.where(at.in_p & at.in_q, log_size(at), math.nan)
-        power = log.diff(dim=0) / (0.5 * math.log(10))
-        # The last that is known: further out one of the densities underflows.
-        known = ~power.isnan()
-        rank = known * torch.arange(1, len(known) + 1).to(power).reshape(decades[1:].shape)
-        power = power.gather(0, rank.argmax(0, keepdim=True)).squeeze(0)
-        light = torch.where(finite, -power > _MARGIN - 1, power < -_MARGIN - 1)
-        found = found & (light | ~at.in_p[-1] | end.isnan()).all(-1)
+        k = torch.arange(_PROBES).to(low).reshape(-1, *(1,) * size.dim())
+        step = size * 2 ** torch.where(finite, -k / 4, k)
+        t = (start + step).movedim(-1, 1)
+        at = _Logs.of(*(x.log_prob(t).movedim(1, -1) for x in (p, q)))
+        # With p added, as the integrand changes its sign; infinite where q has underflowed.
+        height = torch.where(at.in_p, torch.exp(at.p), 0.0)
+        part = (integrand(at).abs() + height) * step.abs()
+        part = torch.where((height > 0) & ~at.in_q, torch.where(finite, 0.0, math.inf), part)
+        last = torch.where(part > 0, k, 0.0).amax(0, keepdim=True).long()
+        outermost, middle = (part.gather(0, i).squeeze(0) for i in (last, last // 2))
+        grows = (outermost > _LEAST) & (outermost >= _DECREASE * middle)
+        found = found | (grows & ~end.isnan()).any(-1)
     return found
 
 
@@ -489,60 +411,15 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
     return low, torch.where(missing, -math.inf, cuts).amax(-1)
 
 
-def _is_bounded(p: Any) -> bool:
-    if isinstance(p, Mixture):
-        return all(_is_bounded(part) for part in p.parts.parts)
-    if isinstance(p, KernelDistribution):
-        return bool((intervals_of(p).abs() != math.inf).all())
-    ends = getattr(p, "ends", None)
-    return not is_unbounded(p) if ends is None else None not in ends
-
-
 def _with_tails(p: Any, cuts: Tensor) -> Tensor:
-    """Add cuts further and further outside, unless p has bounded support."""
-    if _is_bounded(p):
+    """Add cuts further and further outside, unless p is known to have bounded support."""
+    parts = p._parts if isinstance(p, Mixture) else [p]
+    bounded = all(isinstance(x, SymmetricDistribution) and not is_unbounded(x) for x in parts)
+    if bounded or (in_eager() and not intervals_of(p).isinf().any()):
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
     steps = (high - low) * 2.0 ** torch.tensor(_DOUBLINGS).to(cuts)
     return torch.cat([cuts, low - steps, high + steps], -1)
-
-
-def _tsallis_of_normals(p: Any, q: Any, alpha: float) -> Tensor:
-    r"""$(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$, accurate as alpha tends to 1.
-
-    In the coordinates of q, with $M = L_q^{-1} L_p$ and the offset d,
-    $$\int p^\alpha q^{1 - \alpha} = e^{(1 - \alpha) s}, \quad
-    s = \log|M| - \frac{\log|A|}{2 (1 - \alpha)} - \frac{\alpha}{2} d^\top A^{-1} d, \quad
-    A = \alpha I + (1 - \alpha) M M^\top$$
-    if A is positive definite; it is infinite otherwise.
-    """
-    offset, matrix = _relative(*_location_and_factor(p), *_location_and_factor(q))
-    rate, unit = 1 - alpha, torch.eye(matrix.shape[-1]).to(matrix)
-    excess = matrix @ matrix.mT - unit
-    spreads = torch.linalg.eigvalsh(excess)
-    finite = (rate * spreads > -1).all(-1, keepdim=True)
-    spreads = torch.where(finite, spreads, 0.0)
-    mixed = torch.where(finite.unsqueeze(-1), unit + rate * excess, unit)
-    distance = (offset * torch.linalg.solve(mixed, offset)).sum(-1)
-    s = matrix.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    s = s - 0.5 * torch.log1p(rate * spreads).sum(-1) / rate - 0.5 * alpha * distance
-    fits = finite.squeeze(-1) & (rate * s <= _LARGEST_LOG)
-    s = torch.where(fits, s, 0.0)
-    return torch.where(fits, -s * expm1_ratio(rate * s), math.inf)
-
-
-def _location_and_factor(p: Any) -> tuple[Tensor, Tensor]:
-    if isinstance(p, Normal):
-        return p.loc.unsqueeze(-1), p.scale[..., None, None]
-    return p.loc, p.scale_tril
-
-
-def _relative(
-    loc: Tensor, scale_tril: Tensor, other_loc: Tensor, other_scale_tril: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return centre and factor of one ellipsoid in the coordinates of another."""
-    solve = partial(torch.linalg.solve_triangular, other_scale_tril, upper=False)
-    return solve((loc - other_loc).unsqueeze(-1)).squeeze(-1), solve(scale_tril)
 
 
 # Multivariate densities
@@ -553,72 +430,48 @@ _NORMAL_ORDERS = {1: 200, 2: 120, 3: 48}
 _PRODUCT_ORDERS = {1: 64, 2: 32, 3: 20}
 # Mass of p at nodes off q's support that counts as rounding.
 _MISSED = 1e-9
+# Standard deviations from the mean of p at which an unbounded support is found out.
+_FAR = 1e3
 # Halvings of an interval that contains a Lagrange multiplier.
 _HALVINGS = 60
 
 
-def _kl_multivariate(p: Any, q: Any, eps: float) -> Tensor:
+def _kl_multivariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
     p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
-    if (pair := _coordinate_pair(p, q)) is not None:
-        return _kl_univariate(*pair, eps).squeeze(-1)
     if isinstance(q, MultivariateNormal):
         cross = _normal_cross_entropy(p, q)
     elif isinstance(q, Independent) and isinstance(p, EllipticalDistribution):
-        cross = _mean_log(_coordinates(p), q.base_dist, eps, _cross_entropy_integrand).sum(-1)
+        marginals = _coordinates(p), q.base_dist
+        cross = _integral_over_line(*marginals, _cross_entropy_integrand, True, eps).sum(-1)
     else:
-        cross = _expect(p, q, eps, lambda at: torch.where(at.in_q, -at.q, 0.0), nested=True)
+        cross = _integral_at_nodes(p, q, _cross_entropy_integrand, True, eps)
     finite = cross.isfinite()
-    entropy = _expect(p, p, eps, lambda at: -at.p) if isinstance(p, Mixture) else p.entropy()
-    return torch.where(finite, torch.where(finite, cross, 0.0) - entropy, math.inf)
+    return torch.where(finite, torch.where(finite, cross, 0.0) - p.entropy(), math.inf)
 
 
-def _tsallis_multivariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
+def _tsallis_multivariate(
+    p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float, *, alpha: float
+) -> Tensor:
     p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if isinstance(p, MultivariateNormal) and isinstance(q, MultivariateNormal):
         return _tsallis_of_normals(p, q, alpha)
-    if (pair := _coordinate_pair(p, q)) is not None:
-        return _tsallis_univariate(*pair, alpha, eps).squeeze(-1)
-    slope = alpha - 1
-
-    def ratio(at: _Logs) -> Tensor:
-        both = _power_difference(torch.zeros_like(at.p), at.p - at.q, slope)
-        alone = -1 / slope if slope < 0 else 0.0
-        return torch.where(at.in_p, torch.where(at.in_q, both, alone), 0.0)
-
-    found = _expect(p, q, eps, ratio, nested=slope > 0)
-    if slope > 0 and all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
+    found = _integral_at_nodes(p, q, integrand, nested, eps)
+    if nested and all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
         # Where edges meet the integrand is a power, which has an integral above -1.
         light = alpha * p._exponent + (1 - alpha) * q._exponent > -1
         found = torch.where(light | _is_inside(p, q, eps, 1 - 1e-9), found, math.inf)
     return found
 
 
-def _bregman_multivariate(p: Any, q: Any, alpha: float, eps: float) -> Tensor:
+def _bregman_multivariate(
+    p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float, *, alpha: float
+) -> Tensor:
     shape = broadcast_shapes(p.batch_shape, q.batch_shape)
     p, q = p.expand(shape), q.expand(shape)
-    if (pair := _coordinate_pair(p, q)) is not None:
-        return _bregman_univariate(*pair, alpha, eps).squeeze(-1)
-    slope = alpha - 1
-
-    def gain(at: _Logs) -> Tensor:
-        """`_bregman_gain` divided by p."""
-        both = _power_difference(slope * at.q, at.p - at.q, slope)
-        alone = torch.where(at.in_p, _exp(slope * at.p) / slope, 0.0)
-        return torch.where(at.in_p & at.in_q, both, alone)
-
-    def power(at: _Logs) -> Tensor:
-        return torch.where(at.in_p, _exp(slope * at.p), 0.0)
-
-    norms = [_expect(x, x, eps, power) for x in (p, q)]
-    return _expect(p, q, eps, gain) + (norms[1] - norms[0]) / alpha
-
-
-def _coordinate_pair(p: Any, q: Any) -> tuple[Any, Any] | None:
-    """Return the univariate densities of elliptical ones of dimension 1."""
-    pair = p, q
-    if all(isinstance(x, EllipticalDistribution) and x.event_shape[0] == 1 for x in pair):
-        return _coordinates(p), _coordinates(q)
-    return None
+    gain = _integral_at_nodes(p, q, partial(_bregman_gain, alpha=alpha), nested, eps)
+    power = partial(_power, alpha=alpha)
+    norms = [_integral_at_nodes(x, x, power, nested, eps) for x in (p, q)]
+    return gain + (norms[1] - norms[0]) / alpha
 
 
 def _coordinates(p: EllipticalDistribution) -> SymmetricDistribution:
@@ -632,44 +485,63 @@ def _coordinates(p: EllipticalDistribution) -> SymmetricDistribution:
 
 def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
     """Return the cross entropy with a normal density, whose logarithm needs two moments."""
-    if isinstance(p, Independent):
-        covariance = p.variance.diag_embed()
-    else:
-        covariance = p.covariance_matrix
-    factor, offset = q.scale_tril, (p.mean - q.loc).unsqueeze(-1)
+    independent = isinstance(p, Independent)
+    covariance = p.variance.diag_embed() if independent else p.covariance_matrix
+    offset = (p.mean - q.loc).unsqueeze(-1)
     scatter = covariance + offset @ offset.mT
-    half = torch.linalg.solve_triangular(factor, scatter, upper=False)
-    whole = torch.linalg.solve_triangular(factor, half.mT, upper=False)
-    spread = whole.diagonal(dim1=-2, dim2=-1).sum(-1)
-    found: Tensor = 0.5 * (spread + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
-    return found
+    half = torch.linalg.solve_triangular(q.scale_tril, scatter, upper=False)
+    whole = torch.linalg.solve_triangular(q.scale_tril, half.mT, upper=False)
+    trace = whole.diagonal(dim1=-2, dim2=-1).sum(-1)
+    cross: Tensor = 0.5 * (trace + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
+    return cross
 
 
-def _expect(
-    p: Any, q: Any, eps: float, function: Callable[[_Logs], Tensor], *, nested: bool = False
-) -> Tensor:
-    """Return the mean under p of a function of both log densities.
+def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: float) -> Tensor:
+    r"""$(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$, accurate as alpha tends to 1.
 
-    Args:
-        p: The density, float64.
-        q: The other one.
-        eps: Rounding error of their parameters.
-        function: From log densities at nodes (Q, *batch) to values of that shape.
-        nested: Whether the mean is infinite unless p's support lies in q's.
+    In the coordinates of q, with $M = L_q^{-1} L_p$ and the offset d,
+    $$\int p^\alpha q^{1 - \alpha} = e^{(1 - \alpha) s}, \quad
+    s = \log|M| - \frac{\log|A|}{2 (1 - \alpha)} - \frac{\alpha}{2} d^\top A^{-1} d, \quad
+    A = \alpha I + (1 - \alpha) M M^\top$$
+    if A is positive definite; it is infinite otherwise.
     """
-    if nested and _fills_space(p, by_default=False) and not _fills_space(q):
-        infinite: Tensor = p.mean.new_full(p.batch_shape, math.inf)
-        return infinite
+    offset, matrix = _relative(p, q.loc, q.scale_tril)
+    rate, unit = 1 - alpha, torch.eye(matrix.shape[-1]).to(matrix)
+    excess = matrix @ matrix.mT - unit
+    eigenvalues = torch.linalg.eigvalsh(excess)
+    definite = (rate * eigenvalues > -1).all(-1, keepdim=True)
+    eigenvalues = torch.where(definite, eigenvalues, 0.0)
+    mixed = torch.where(definite.unsqueeze(-1), unit + rate * excess, unit)
+    distance = (offset * torch.linalg.solve(mixed, offset)).sum(-1)
+    s = matrix.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    s = s - 0.5 * torch.log1p(rate * eigenvalues).sum(-1) / rate - 0.5 * alpha * distance
+    fits = definite.squeeze(-1) & (rate * s <= _LARGEST_LOG)
+    s = torch.where(fits, s, 0.0)
+    return torch.where(fits, -s * expm1_ratio(rate * s), math.inf)
+
+
+def _relative(p: Any, loc: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
+    """Return centre and factor of p's ellipsoid in the coordinates of another one."""
+    solve = partial(torch.linalg.solve_triangular, scale_tril, upper=False)
+    return solve((p.loc - loc).unsqueeze(-1)).squeeze(-1), solve(p.scale_tril)
+
+
+def _integral_at_nodes(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
+    """Integrate over p's support at the nodes of p's quadrature rule.
+
+    Where `nested`, the result is infinite unless p's support lies in q's.
+    """
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
-    value = (weights * function(at)).sum(0)
+    found = weighted_sum(weights * torch.exp(-at.p), integrand(at))
     if not nested:
-        return value
+        return found
     if all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
-        inside = _is_inside(p, q, eps)
-    else:
-        inside = torch.where(at.in_p & ~at.in_q, weights.abs(), 0.0).sum(0) <= _MISSED
-    return torch.where(inside, value, math.inf)
+        return torch.where(_is_inside(p, q, eps), found, math.inf)
+    missed = torch.where(at.in_p & ~at.in_q, weights.abs(), 0.0).sum(0) > _MISSED
+    step = _FAR * p.variance.sqrt()
+    far = _Logs.at(p, q, torch.stack([p.mean - step, p.mean + step]))
+    return torch.where(missed | (far.in_p & ~far.in_q).any(0), math.inf, found)
 
 
 def _rule(p: Any) -> tuple[Tensor, Tensor]:
@@ -677,12 +549,9 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     dim = p.event_shape[0]
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
-    if isinstance(p, KernelDistribution):
-        nodes, weights = p.quadrature()
-        return nodes, weights
     if not isinstance(p, Independent):
-        nodes, weights = p.quadrature(_NORMAL_ORDERS.get(dim, 64))
-        return nodes, weights
+        rule: tuple[Tensor, Tensor] = p.quadrature(_NORMAL_ORDERS.get(dim, 64))
+        return rule
     if dim not in _PRODUCT_ORDERS:
         raise NotImplementedError(
             f"products of more than {max(_PRODUCT_ORDERS)} univariate densities have no quadrature "
@@ -690,10 +559,9 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
         )
     nodes, weights = p.base_dist.quadrature(_PRODUCT_ORDERS[dim])
     index = torch.cartesian_prod(*[torch.arange(len(nodes), device=nodes.device)] * dim)
-    index = index.reshape(-1, dim)
-    columns = range(dim)
-    points = torch.stack([nodes[index[:, d], ..., d] for d in columns], -1)
-    return points, torch.stack([weights[index[:, d], ..., d] for d in columns]).prod(0)
+    columns = list(enumerate(index.reshape(-1, dim).unbind(-1)))
+    points = torch.stack([nodes[i, ..., d] for d, i in columns], -1)
+    return points, torch.stack([weights[i, ..., d] for d, i in columns]).prod(0)
 
 
 def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
@@ -713,50 +581,26 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
     return nodes.flatten(0, 1), weights.flatten(0, 1)
 
 
-def _fills_space(p: Any, by_default: bool = True) -> bool:
-    """Whether the support is the whole space; `by_default` where that is not known."""
-    if isinstance(p, MultivariateNormal):
-        return True
-    if isinstance(p, MultivariateBetaGaussian):
-        return False
-    if isinstance(p, TorchDensity):
-        return _fills_space(p.base, by_default)
-    if isinstance(p, Independent):
-        return is_unbounded(wrap(p.base_dist))
-    if isinstance(p, Mixture):
-        return any(_fills_space(part, by_default) for part in p.parts.parts)
-    return by_default
-
-
-def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
-    """Whether p's ellipsoid lies in q's (*batch), shrunk to `size`."""
-    factor = size * q.scale_tril
-    offset, matrix = _relative(p.loc, p.scale_tril, q.loc, factor)
-    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).abs()
-    sizes = torch.cat([matrix.abs(), offset.abs().unsqueeze(-1)], -1)
-    slack = 8 * eps * (inverse @ factor.abs() @ sizes).sum((-2, -1))
-    return _lies_in_ball(matrix, offset, slack)
-
-
 @torch.no_grad()
-def _lies_in_ball(matrix: Tensor, offset: Tensor, slack: Tensor | float = 0.0) -> Tensor:
-    r"""Whether $|M v + d| \le 1$ for all $|v| \le 1$ (*batch).
+def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
+    r"""Whether p's ellipsoid lies in q's (*batch), shrunk to `size`.
 
-    By duality without a gap, the largest value of $|M v + d|^2$ is
+    With centre d and factor M in the coordinates of q's, whether $|M v + d| \le 1$ for all
+    $|v| \le 1$. By duality without a gap, the largest value of $|M v + d|^2$ is
     $$\min_{\lambda \ge \sigma_1^2}
     \lambda + |d|^2 + \sum_k \frac{\sigma_k^2 d_k^2}{\lambda - \sigma_k^2},$$
     with the singular values $\sigma_k$ of M and d along its left singular vectors. Bisection finds
     the minimum of this convex function.
 
-    Args:
-        matrix: M, float64 (*batch, D, D).
-        offset: d, float64 (*batch, D).
-        slack: By how much the largest value may exceed 1 (*batch).
-
     References:
         Boyd and Vandenberghe (2004), Convex Optimization, App. B.1.
     """
+    factor = size * q.scale_tril
+    offset, matrix = _relative(p, q.loc, factor)
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).abs()
+    sizes = torch.cat([matrix.abs(), offset.abs().unsqueeze(-1)], -1)
+    slack = 8 * eps * (inverse @ factor.abs() @ sizes).sum((-2, -1))
     squares, vectors = torch.linalg.eigh(matrix @ matrix.mT)
     squares = squares.clamp_min(0)
     along = (vectors.mT @ offset.unsqueeze(-1)).squeeze(-1)

@@ -7,7 +7,7 @@ They provide no hook at that point, so plain NUTS cannot warn by itself; `check_
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -42,8 +42,6 @@ __all__ = [
 _MARK = "_support_reparam"
 # Traces with gradients that `warn_moving_supports` examines.
 _TRACES = 16
-
-Bound = Tensor | float
 
 
 class SupportReparam(Reparam):
@@ -102,11 +100,11 @@ class SupportReparam(Reparam):
             return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
-        standard = _standard_coordinates(name, _innermost(fn), support)
-        start = None if value is None else standard.inverse(value)
+        base_fn, forward, inverse = _standard_coordinates(name, _innermost(fn), support)
+        start = None if value is None else inverse(value)
         infer: Any = {"is_observed": False, _MARK: True}
-        base = pyro.sample(f"{name}_base", _wrapped(fn, standard.base), obs=start, infer=infer)
-        value = standard.forward(base) if value is None else value
+        base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
+        value = forward(base) if value is None else value
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
 
@@ -223,10 +221,6 @@ class _Watch(Messenger):
         self._latent: set[str] = set()
         self._values: list[Tensor] = []
 
-    def __enter__(self) -> Any:
-        self._values = []
-        return super().__enter__()
-
     def __exit__(self, *exception: Any) -> None:
         self._traces += bool(self._values)
         self._values = []  # frees their graphs
@@ -247,20 +241,17 @@ class _Watch(Messenger):
         if support is not None and not support.is_discrete and name not in self.moved:
             if _depends(_support_tensors(support), self._values):
                 self.moved.add(name)
-                _warn(name)
+                warnings.warn(
+                    f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
+                    "and automatic guides keep the bijection of the first trace and sample the "
+                    f"wrong distribution. Use poutine.reparam(model, config={{{name!r}: "
+                    "sparsefam.inference.SupportReparam()}) or "
+                    "sparsefam.inference.AutoSupportReparam()(model)",
+                    MovingSupportWarning,
+                    stacklevel=2,
+                )
         if isinstance(value, Tensor) and value.requires_grad:
             self._values.append(value)
-
-
-def _warn(name: str) -> None:
-    warnings.warn(
-        f"the support of site {name!r} moves with other latent sites, but HMC, NUTS and automatic "
-        "guides keep the bijection of the first trace and sample the wrong distribution. Use "
-        f"poutine.reparam(model, config={{{name!r}: sparsefam.inference.SupportReparam()}}) or "
-        "sparsefam.inference.AutoSupportReparam()(model)",
-        MovingSupportWarning,
-        stacklevel=2,
-    )
 
 
 def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
@@ -268,18 +259,9 @@ def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
     sums = [x.double().sum() for x in tensors if x.requires_grad]
     if not sums or not values:
         return False
-    slopes = torch.autograd.grad(
-        torch.stack(sums).sum(), values, retain_graph=True, allow_unused=True
-    )
+    total = torch.stack(sums).sum()
+    slopes = torch.autograd.grad(total, values, retain_graph=True, allow_unused=True)
     return any(slope is not None for slope in slopes)
-
-
-class _StandardCoordinates(NamedTuple):
-    """The distribution of the base site, and the maps from it to the site and back."""
-
-    base: TorchDistributionMixin
-    forward: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
 
 
 def _support_of(fn: Any) -> Constraint | None:
@@ -291,11 +273,12 @@ def _support_of(fn: Any) -> Constraint | None:
     return support
 
 
-def _standard_coordinates(name: str, fn: Any, support: Constraint) -> _StandardCoordinates:
+def _standard_coordinates(name: str, fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
+    """Return the distribution of the base site, and the maps from it to the site and back."""
     if isinstance(support, IntervalUnion):
         # Also if there is one interval: another trace may have two.
         zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-        return _StandardCoordinates(dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf)
+        return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
     try:
         if support.is_discrete:
             raise ValueError("it is discrete")
@@ -309,8 +292,7 @@ def _standard_coordinates(name: str, fn: Any, support: Constraint) -> _StandardC
     # If the standardised distribution is known, map from it: in y = a + (b - a) v rounding far from
     # zero loses digits of v.
     from_fixed = transform if fixed is fn else _transform_onto(fixed.support)
-    base = dist.TransformedDistribution(fixed, [from_fixed.inv])
-    return _StandardCoordinates(base, transform, transform.inv)
+    return dist.TransformedDistribution(fixed, [from_fixed.inv]), transform, transform.inv
 
 
 def _standardized(fn: Any) -> Any:
@@ -380,34 +362,27 @@ def _transform_onto(support: Constraint) -> Transform:
     """
     if isinstance(support, constraints.independent):
         base = _transform_onto(support.base_constraint)
-        transform: Transform = IndependentTransform(base, support.reinterpreted_batch_ndims)
-    elif isinstance(support, Ellipsoid):
-        transform = _BallToEllipsoid(support)
-    elif isinstance(support, Interval | constraints.interval | constraints.half_open_interval):
-        transform = _UnitToInterval(support, support.lower_bound, support.upper_bound)
-    elif isinstance(support, constraints.greater_than | constraints.greater_than_eq):
-        transform = _PositiveToHalfLine(support, support.lower_bound, 1)
-    elif isinstance(support, constraints.less_than):
-        transform = _PositiveToHalfLine(support, support.upper_bound, -1)
-    else:
-        transform = biject_to(support)
-    cached: Transform = transform.with_cache()
-    return cached
+        return IndependentTransform(base, support.reinterpreted_batch_ndims)
+    if isinstance(support, Ellipsoid):
+        return _BallToEllipsoid(support)
+    if isinstance(support, Interval | constraints.interval | constraints.half_open_interval):
+        return _UnitToInterval(support)
+    if isinstance(support, constraints.greater_than | constraints.greater_than_eq):
+        return _PositiveToHalfLine(support, support.lower_bound, 1)
+    if isinstance(support, constraints.less_than):
+        return _PositiveToHalfLine(support, support.upper_bound, -1)
+    transform: Transform = biject_to(support)
+    return transform
 
 
 class _OntoSupport(Transform):
-    """A bijection onto a support; `_args` are its constructor's arguments."""
+    """A bijection of a fixed set onto a support."""
 
     bijective = True
-    _args: tuple[Any, ...]
-    _shape: Size
 
-    def with_cache(self, cache_size: int = 1) -> "_OntoSupport":
-        if self._cache_size == cache_size:
-            return self
-        cls: Any = type(self)
-        new: _OntoSupport = cls(*self._args, cache_size=cache_size)
-        return new
+    def __init__(self, support: Constraint, shape: Size) -> None:
+        super().__init__()
+        self.codomain, self._shape = support, shape
 
     def forward_shape(self, shape: Size) -> Size:
         found: Size = broadcast_shapes(shape, self._shape)
@@ -425,18 +400,14 @@ class _UnitToInterval(_OntoSupport):
     domain = constraints.unit_interval
     sign = 1
 
-    def __init__(
-        self, support: Constraint, lower: Bound, upper: Bound, cache_size: int = 0
-    ) -> None:
-        super().__init__(cache_size=cache_size)
-        self._args, self.codomain = (support, lower, upper), support
-        ends = torch.as_tensor(lower), torch.as_tensor(upper)
-        require(ends[0].isfinite(), "lower_bound", "finite", ends[0])
-        self._lower, self._upper = torch.broadcast_tensors(*ends)
-        self._shape = self._lower.shape
+    def __init__(self, support: Any) -> None:
+        lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        require(lower.isfinite(), "lower_bound", "finite", lower)
+        self._lower, self._upper = torch.broadcast_tensors(lower, upper)
         self._bounded = self._upper.isfinite()
         # Keeps the gradient of the unused branch finite.
         self._width = torch.where(self._bounded, self._upper - self._lower, 1.0)
+        super().__init__(support, self._lower.shape)
 
     def _call(self, x: Tensor) -> Tensor:
         value = self._lower + self._width * x / torch.where(self._bounded, 1.0, 1 - x)
@@ -458,23 +429,17 @@ class _PositiveToHalfLine(_OntoSupport):
     """x = a + v, or a - v."""
 
     domain = constraints.positive
+    sign = 1
 
-    def __init__(self, support: Constraint, end: Bound, sign: int, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self._args, self.codomain = (support, end, sign), support
-        self._end, self._sign = torch.as_tensor(end), sign
-        self._shape = self._end.shape
-
-    @property
-    def sign(self) -> int:
-        """1 if x increases with v, else -1."""
-        return self._sign
+    def __init__(self, support: Constraint, end: Tensor | float, sign: int) -> None:
+        self._end, self.sign = torch.as_tensor(end), sign
+        super().__init__(support, self._end.shape)
 
     def _call(self, x: Tensor) -> Tensor:
-        return self._end + self._sign * x
+        return self._end + self.sign * x
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._sign * (y - self._end)
+        return self.sign * (y - self._end)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -485,13 +450,10 @@ class _BallToEllipsoid(_OntoSupport):
 
     codomain: Ellipsoid
 
-    def __init__(self, support: Ellipsoid, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self._args, self.codomain = (support,), support
+    def __init__(self, support: Ellipsoid) -> None:
         centre = torch.zeros_like(support.loc.detach())
-        eye = torch.eye(centre.shape[-1], dtype=centre.dtype, device=centre.device)
-        self.domain = Ellipsoid(centre, eye)
-        self._shape = support.loc.shape
+        self.domain = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
+        super().__init__(support, support.loc.shape)
 
     def _call(self, x: Tensor) -> Tensor:
         t: Tensor = self.codomain.loc + (self.codomain.scale_tril @ x.unsqueeze(-1)).squeeze(-1)

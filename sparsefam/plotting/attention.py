@@ -71,12 +71,17 @@ def plot_attention(
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     ax = current_axes(ax)
-    if isinstance(attention, SparseCategorical):
-        _draw_discrete(ax, attention.probs, positions, view, limit)
-    elif isinstance(attention, SparseDistribution):
-        plot_density(attention, ax, view=view, limit=limit)
+    weights: Any = attention.probs if isinstance(attention, SparseCategorical) else attention
+    if isinstance(weights, Tensor):
+        if weights.shape[-1:] != positions.shape:
+            shape, length = tuple(weights.shape), len(positions)
+            raise ValueError(f"attention must have shape (..., {length}), got {shape}")
+        count = check_count("attention", weights.shape[:-1].numel(), limit)
+        draw_weights(ax, positions, weights, [None] * count, None)
+        if view is not None:
+            set_view(ax, view)
     else:
-        _draw_discrete(ax, attention, positions, view, limit)
+        plot_density(weights, ax, view=view, limit=limit)
     if values is not None or value_function is not None:
         set_limits(ax, _LOWER)
         _draw_series(ax, positions, values, value_function)
@@ -84,22 +89,6 @@ def plot_attention(
         ax.set_xticks(positions.tolist(), list(tokens), rotation=60, ha="right")
     ax.set_yticks([])
     return ax
-
-
-def _draw_discrete(
-    ax: "Axes",
-    weights: Tensor,
-    positions: Tensor,
-    view: tuple[float, float] | None,
-    limit: int,
-) -> None:
-    if weights.shape[-1:] != positions.shape:
-        shape, length = tuple(weights.shape), len(positions)
-        raise ValueError(f"attention must have shape (..., {length}), got {shape}")
-    count = check_count("attention", weights.shape[:-1].numel(), limit)
-    draw_weights(ax, positions, weights, [None] * count, None)
-    if view is not None:
-        set_view(ax, view)
 
 
 def _check_type(attention: object) -> None:

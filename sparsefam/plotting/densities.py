@@ -101,16 +101,23 @@ def plot_density(
     """
     _check(p, escort, data, points)
     labels = labels_of(label, check_count("p", p.batch_shape.numel(), limit))
-    seen = _data_of(data, p.event_shape)
+    seen = _array_of(data, p.event_shape)
     ax = current_axes(ax)
-    if p.event_shape:
-        box = None if view is None else box_of("view", view, 2)
-        _draw_plane(ax, p, labels, color, seen, box, points)
-    elif isinstance(p, SparseCategorical):
+    if isinstance(p, SparseCategorical):
         draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
-    else:
-        stretch = _whole_view(p, seen) if view is None else set_view(ax, view)
+    elif not p.event_shape:
+        stretch = _line_view(p, seen) if view is None else set_view(ax, view)
         _draw_lines(ax, p, labels, color, escort, seen, stretch, points)
+    else:
+        if seen is not None:
+            ink = ax.xaxis.label.get_color()
+            ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
+        box = None if view is None else box_of("view", view, 2)
+        if isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal):
+            _draw_ellipses(ax, p, labels, color, box, points)
+        else:
+            box = _plane_view(p, seen) if box is None else box
+            _draw_contours(ax, p, labels, color, box, points)
     return ax
 
 
@@ -128,24 +135,6 @@ def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> No
         raise ValueError("data must be None for categories")
 
 
-def _draw_plane(
-    ax: "Axes",
-    p: SparseDistribution,
-    labels: list[str | None],
-    color: Any,
-    data: Any,
-    view: Box | None,
-    points: int,
-) -> None:
-    if data is not None:
-        ink = ax.xaxis.label.get_color()
-        ax.plot(*data.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
-    if _is_elliptical(p):
-        _draw_ellipses(ax, p, labels, color, view, points)
-    else:
-        _draw_contours(ax, p, labels, color, view, points, data)
-
-
 def _draw_lines(
     ax: "Axes",
     p: SparseDistribution,
@@ -157,31 +146,30 @@ def _draw_lines(
     points: int,
 ) -> None:
     dashed = _curves(p.escort(), view, points) if escort else None
-    for i, (curve, ends) in enumerate(zip(_curves(p, view, points), _ends(p), strict=True)):
+    intervals = _intervals(p).cpu().double()
+    ends = intervals.reshape(-1, *intervals.shape[-2:])
+    for i, curve in enumerate(_curves(p, view, points)):
         (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
         ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
         if dashed is not None:
             ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
-        _draw_support(ax, ends, view, line.get_color())
+        _draw_support(ax, ends[i], view, line.get_color())
     if data is not None:
-        _draw_rug(ax, data)
+        ink = ax.xaxis.label.get_color()
+        style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
+        ax.plot(data, 0 * data, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
     set_limits(ax)
 
 
-def _ends(p: SparseDistribution) -> Tensor:
-    """Intervals of the support of each batch element (batch, K, 2), padded by NaN."""
-    intervals = _intervals(p)
-    return intervals.cpu().double().reshape(-1, *intervals.shape[-2:])
-
-
 def _intervals(p: SparseDistribution) -> Tensor:
+    """Return the support (*batch, K, 2), padded by NaN."""
     support: Any = p.support
     intervals: Tensor = support.intervals
     return intervals.detach()
 
 
 def _bulk(p: SparseDistribution) -> Tensor:
-    """Intervals of the support, with quantiles in place of infinite ends."""
+    """Return the support with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
         return ends
@@ -189,14 +177,12 @@ def _bulk(p: SparseDistribution) -> Tensor:
     return torch.where(ends.isinf(), torch.stack(quantiles, -1).unsqueeze(-2), ends)
 
 
-def _whole_view(p: SparseDistribution, data: Any) -> tuple[float, float]:
+def _line_view(p: SparseDistribution, data: Any) -> tuple[float, float]:
     """Return the default view in one dimension."""
-    bulk = _bulk(p).cpu().double()
-    ends = bulk[~bulk.isnan()]
-    if data is not None:
-        ends = torch.cat([ends, torch.from_numpy(data)])
-    low, high = float(ends.min()), float(ends.max())
-    return low - _MARGIN * (high - low), high + _MARGIN * (high - low)
+    ends = _bulk(p).cpu().double()
+    shown = np.concatenate([ends[~ends.isnan()].numpy(), [] if data is None else data])
+    margin = _MARGIN * np.ptp(shown)
+    return float(shown.min() - margin), float(shown.max() + margin)
 
 
 def _curves(p: SparseDistribution, view: tuple[float, float], points: int) -> list[tuple[Any, Any]]:
@@ -234,31 +220,26 @@ def _draw_contours(
     p: SparseDistribution,
     labels: list[str | None],
     color: Any,
-    view: Box | None,
+    view: Box,
     points: int,
-    data: Any,
 ) -> None:
     """Draw contours of each element of a batch by its values on a grid."""
-    view = _plane_view(p, data) if view is None else view
     grid = _grid(view, points)
     heights = _heights(p, grid)
     for height, closed, label in zip(heights, _closed(p, heights), labels, strict=True):
-        shade = _next_color(ax, color)
-        ax.plot([], [], color=shade, label=label)  # a legend has lines
-        if height.any():
-            _draw_one(ax, grid, height, closed, shade)
+        (line,) = ax.plot([], [], color=color, label=label)  # a legend has lines
+        shade = line.get_color()
+        if not height.any():
+            continue
+        top = height.max()
+        lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
+        # Each layer is transparent, so that opacity grows with the density.
+        for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
+            filled = ax.contourf(*grid, height, (level, np.inf), colors=[shade], alpha=_OPACITY)
+            filled.set_gid("density")
+        style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
+        ax.contour(*grid, height, [lowest], colors=[shade], **style).set_gid("support")
     ax.set(xlim=view[0], ylim=view[1])
-
-
-def _draw_one(ax: "Axes", grid: list[Any], height: Any, closed: bool, color: Any) -> None:
-    top = height.max()
-    lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
-    # Each layer is transparent, so that opacity grows with the density.
-    for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
-        filled = ax.contourf(*grid, height, (level, np.inf), colors=[color], alpha=_OPACITY)
-        filled.set_gid("density")
-    style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
-    ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
 
 
 def _grid(view: Box, points: int) -> list[Any]:
@@ -294,7 +275,8 @@ def _plane_view(p: SparseDistribution, data: Any) -> Box:
         torch.manual_seed(0)
         draws = p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()
     data = draws if data is None else np.concatenate([data, draws])
-    low, high = (_far_ends(p.mean, p.variance, sign) for sign in (-1, 1))
+    mean, reach = (x.detach().reshape(-1, 2) for x in (p.mean, _FAR * p.variance.sqrt()))
+    low, high = (mean - reach).amin(0).tolist(), (mean + reach).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
     seen = []
     heights = _heights(p, grid)
@@ -307,11 +289,6 @@ def _plane_view(p: SparseDistribution, data: Any) -> Box:
         step = _MARGIN_2D * np.ptp(found)
         sides.append((float(found.min() - step), float(found.max() + step)))
     return tuple(sides)
-
-
-def _far_ends(mean: Tensor, variance: Tensor, sign: int) -> list[float]:
-    ends = (sign * mean + _FAR * variance.sqrt()).detach().reshape(-1, 2)
-    return [sign * x for x in ends.amax(0).tolist()]
 
 
 def _quantile(height: Any, share: float) -> float:
@@ -329,53 +306,36 @@ def _draw_ellipses(
     points: int,
 ) -> None:
     """Draw ellipses as contours and outline of each element of a batch."""
-    loc, scale_tril, closed = _outlines(p)
+    support: Any = p.support
+    closed = isinstance(support, Ellipsoid)
+    # The outline is the edge, or encloses all but the tails of a normal density.
+    size = 1.0 if closed else math.sqrt(-2 * math.log(_TAIL_2D))
+    loc, scale_tril = _array(p.loc), size * _array(p.scale_tril)
     style = {"fill": False, "linewidth": 1.6, "linestyle": "-" if closed else "--"}
-    sizes = _contours(p, scale_tril, points)
-    for i, label in enumerate(labels):
-        edge = _next_color(ax, color)
-        shade = {"color": edge, "alpha": _OPACITY, "linewidth": 0, "gid": "density"}
-        for size in sizes[:, i]:
-            ax.add_patch(_ellipse(loc[i], size * scale_tril[i], **shade))
-        outline = _ellipse(loc[i], scale_tril[i], gid="support", label=label, **style)
-        outline.set_edgecolor(edge)
+    radii = _level_radii(p, scale_tril, points)
+    pairs = zip(loc.reshape(-1, 2), scale_tril.reshape(-1, 2, 2), strict=True)
+    for i, (centre, scale) in enumerate(pairs):
+        (line,) = ax.plot([], [], color=color)
+        line.remove()  # it took the next colour of the axes' cycle
+        shade = {"color": line.get_color(), "alpha": _OPACITY, "linewidth": 0, "gid": "density"}
+        for radius in radii[:, i]:
+            ax.add_patch(_ellipse(centre, radius * scale, **shade))
+        outline = _ellipse(centre, scale, gid="support", label=labels[i], **style)
+        outline.set_edgecolor(line.get_color())
         ax.add_patch(outline)
     ax.autoscale_view()
     if view is not None:
         ax.set(xlim=view[0], ylim=view[1])
 
 
-def _next_color(ax: "Axes", color: Any) -> Any:
-    """Return a colour, by default the next of the axes' cycle."""
-    (line,) = ax.plot([], [], color=color)
-    line.remove()
-    return line.get_color()
-
-
-def _is_elliptical(p: SparseDistribution) -> bool:
-    """Whether every contour is an ellipse."""
-    return isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal)
-
-
-def _outlines(p: Any) -> tuple[Any, Any, bool]:
-    """Centres (batch, 2) and scales (batch, 2, 2) of the outlines, and whether they are edges."""
-    support: Any = p.support
-    closed = isinstance(support, Ellipsoid)
-    if closed:
-        loc, scale_tril = support.loc, support.scale_tril
-    else:
-        loc, scale_tril = p.loc, math.sqrt(-2 * math.log(_TAIL_2D)) * p.scale_tril
-    return _array(loc).reshape(-1, 2), _array(scale_tril).reshape(-1, 2, 2), closed
-
-
 def _array(x: Tensor) -> Any:
     return x.detach().cpu().double().numpy()
 
 
-def _contours(p: Any, scale_tril: Any, points: int) -> Any:
-    """Radii of the contours (levels, batch), relative to the outline."""
+def _level_radii(p: Any, scale_tril: Any, points: int) -> Any:
+    """Return the radii of the contours (levels, batch), relative to the outline."""
     share = torch.linspace(0, 1, points, dtype=torch.float64)
-    ray = torch.from_numpy(scale_tril[..., 0]).reshape(*p.batch_shape, 2)
+    ray = torch.from_numpy(scale_tril[..., 0])
     # Not at the edge, where rounding would decide on the side of a jump.
     steps = (1 - 1e-4) * share.reshape(-1, *(1,) * ray.dim())
     with torch.no_grad():
@@ -435,7 +395,7 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     return low, high
 
 
-def _data_of(data: Any, event_shape: Sequence[int]) -> Any:
+def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
     """Return observations as an array (n,) or (n, 2), or None.
 
     Raises:
@@ -443,12 +403,8 @@ def _data_of(data: Any, event_shape: Sequence[int]) -> Any:
     """
     if data is None:
         return None
-    plain = data.detach().cpu() if isinstance(data, Tensor) else data
     try:
-        if np.iscomplexobj(plain) or (isinstance(plain, Tensor) and plain.is_complex()):
-            raise TypeError
-        plain = plain.double() if isinstance(plain, Tensor) else plain
-        found = np.asarray(plain, dtype=float)
+        found = np.asarray(data.tolist() if isinstance(data, Tensor) else data, dtype=float)
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None
     wide = (*found.shape[:1], *event_shape)
@@ -457,13 +413,6 @@ def _data_of(data: Any, event_shape: Sequence[int]) -> Any:
         named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
         raise ValueError(f"data must be finite, of shape {named}, got shape {found.shape}")
     return found.reshape(wide)
-
-
-def _draw_rug(ax: "Axes", data: Any) -> None:
-    """Draw a mark for each observation, in a row below the zero line."""
-    ink = ax.xaxis.label.get_color()
-    style: dict[str, Any] = {"color": ink, "alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
-    ax.plot(data, 0 * data, "|", linestyle="", **style, **_next_row(ax, "rug"))
 
 
 def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
