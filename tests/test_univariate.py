@@ -90,7 +90,7 @@ def test_blocks_do_not_change_expectations(
 
     expected = expect(loc, scale)
     slopes = torch.autograd.grad(expected.square().sum(), (loc, scale))
-    monkeypatch.setattr("sparsefam.distributions.base._AT_ONCE", 4096)
+    monkeypatch.setattr("sparsefam.distributions.base._BLOCK_SIZE", 4096)
     found = expect(loc, scale)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), (loc, scale)), slopes)
