@@ -249,11 +249,11 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         m, k = self._fixed_exponent, self._order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
-        coefficients = [0.0] * (k * int(m) + 1)
+        coefficients, mass = [0.0] * (k * int(m) + 1), 0.0
         for j in range(int(m) + 1):
             coefficients[k * j] = math.comb(int(m), j) * (-1) ** j
-        mass = 2 * math.fsum(c / (i + 1) for i, c in enumerate(coefficients))
-        return Profile(tuple(c / mass for c in coefficients))
+            mass += 2 * coefficients[k * j] / (k * j + 1)
+        return Profile(tuple([c / mass for c in coefficients]))
 
 
 def _moment(order: int, m: Tensor, power: int) -> Tensor:

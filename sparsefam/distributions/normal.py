@@ -38,7 +38,8 @@ class DenseLaw(StandardizedDistribution):
             ValueError: `beta` not positive.
         """
         require_power(beta)
-        power = torch.as_tensor(1.0 if beta is None else beta).to(self.alpha)
+        options = {"dtype": self.alpha.dtype, "device": self.alpha.device}
+        power = torch.as_tensor(1.0 if beta is None else beta, **options)
         require(power > 0, "beta", "positive for a density of unbounded support", power)
         return power ** (-1 / self._order)
 
