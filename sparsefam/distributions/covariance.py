@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Gaussians", "elliptical_covariance", "gaussians_of"]
 
-# Orders of two rules by dimension, for truncated and for normal densities; beyond three dimensions.
+# Orders of two rules by dimension, and beyond three dimensions.
 _ORDERS = {1: (96, 144), 2: (96, 144), 3: (48, 72)}
-_NORMAL_ORDERS = {1: (400, 600), 2: (200, 300), 3: (72, 108)}
 _QUASI_RANDOM_ORDERS = (64, 128)
+# Of normal densities up to three dimensions: nodes per axis of a lattice, and its half-width.
+_LATTICE = {1: 512, 2: 160, 3: 48}
+_EXTENT = 8.5
 # By how much the rules may differ, relative to the covariance; with quasi-random directions; and
 # relative to the covariance of proportional functions.
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -169,22 +171,21 @@ def _by_quadrature(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype
 ) -> Tensor:
     dim = p.loc.shape[-1]
-    orders = _ORDERS if isinstance(p, PowerLaw) else _NORMAL_ORDERS
-    rough, fine = (_integrate(p, phi, psi, n) for n in orders.get(dim, _QUASI_RANDOM_ORDERS))
+    rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
     error = _norm(covariance - rough[0])
     gaussians = [gaussians_of(basis, p.loc) for basis in (phi, psi)]
     if gaussians[0] is not None and gaussians[1] is not None:
         product, means = _gaussian_product(p, gaussians[0], gaussians[1])
         rounding = _ROUNDING * _norm(means)
-        if dim not in orders:  # all directions may miss a narrow function
+        if dim not in _ORDERS:  # all directions may miss a narrow function
             error = _QUASI_RANDOM * _norm(product - means)
         is_narrow = rounding < error
         covariance = torch.where(is_narrow[..., None, None], product - means, covariance)
         error = torch.where(is_narrow, rounding, error)
     if p._validate_args:
         size = _norm(covariance)
-        tolerance = _TOLERANCE[dtype] if dim in orders else _QUASI_RANDOM
+        tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
         worst = (error / size.clamp_min(torch.finfo(size.dtype).tiny)).amax()
         require(
             error <= tolerance * size + _ROUNDING * most,
@@ -196,7 +197,8 @@ def _by_quadrature(
 
 
 def _norm(matrices: Tensor) -> Tensor:
-    return matrices.detach().flatten(-2).norm(dim=-1)
+    norm: Tensor = torch.linalg.matrix_norm(matrices.detach())
+    return norm
 
 
 def _gaussian_product(
@@ -229,17 +231,32 @@ def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
 
 
 def _integrate(
-    p: "EllipticalDistribution", phi: Basis, psi: Basis, order: int
+    p: "EllipticalDistribution", phi: Basis, psi: Basis, fine: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
-    centred = p.expand(p.batch_shape)
-    centred.loc = torch.zeros_like(p.loc)
-    steps, weights = centred.quadrature(order)
+    steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
     f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
     covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
     sizes = [(weights.unsqueeze(-1) * x.detach().square()).sum((0, -1)) for x in (f, g)]
     return covariance, (sizes[0] * sizes[1]).sqrt()
+
+
+def _rule(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
+    """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
+    dim = p.loc.shape[-1]
+    if isinstance(p, PowerLaw) or dim not in _LATTICE:
+        centred = p.expand(p.batch_shape)
+        centred.loc = torch.zeros_like(p.loc)
+        return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
+    # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
+    points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
+    index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)
+    axis = width * (index + (0.25 if fine else 0.75)) - _EXTENT
+    u = torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
+    steps = (u @ p.scale_tril.mT).movedim(-2, 0)
+    weights = torch.softmax(-0.5 * u.square().sum(-1), 0).reshape(-1, *(1,) * len(p.batch_shape))
+    return steps, weights.expand(steps.shape[:-1])
 
 
 def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tensor:

@@ -38,8 +38,9 @@ class DenseLaw(StandardizedDistribution):
             ValueError: `beta` not positive.
         """
         require_power(beta)
-        options = {"dtype": self.alpha.dtype, "device": self.alpha.device}
-        power = torch.as_tensor(1.0 if beta is None else beta, **options)
+        power = torch.as_tensor(
+            1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
+        )
         require(power > 0, "beta", "positive for a density of unbounded support", power)
         return power ** (-1 / self._order)
 
