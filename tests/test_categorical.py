@@ -101,8 +101,8 @@ def test_escorts_keep_validation_and_take_tensors() -> None:
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(4)), "value must be an integer"),
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(0.5)), "value must be an int"),
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(math.nan)), "value"),
-        (lambda: sf.SparseCategorical(PROBS).escort("a"), "beta must be a number or a tensor"),
-        (lambda: sf.SparseCategorical(PROBS).escort(math.nan), "beta must be finite"),
+        (lambda: sf.SparseCategorical(PROBS).escort("a"), "beta must be a finite number"),
+        (lambda: sf.SparseCategorical(PROBS).escort(math.nan), "beta must be a finite number"),
     ],
 )
 def test_errors_name_the_argument(call, words: str) -> None:

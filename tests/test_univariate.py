@@ -239,7 +239,7 @@ def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
         (lambda: BetaGaussian(0.0, 1.0, alpha=math.nan), r"alpha[\s\S]*nan"),
         (lambda: BetaLaplace(0.0, 1.0, alpha=0.5), r"alpha[\s\S]*0.5"),
         (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
-        (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got 1.0"),
+        (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got .*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 0.0, 2.0), "sigma must be positive .*got .*0"),
         (lambda: TruncatedParabola.from_sigma(0.0, math.inf), "sigma must be .*finite, got .*inf"),
         (lambda: TruncatedParabola.from_sigma(math.nan, 1.0), r"loc[\s\S]*nan"),
@@ -247,7 +247,10 @@ def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
         (lambda: Triangular.from_b(0.0, math.nan), "b must be positive and finite, got .*nan"),
         (lambda: Normal.from_sigma(0.0, -1.0), r"scale[\s\S]*-1"),
         (lambda: BetaGaussian.from_moments(0.0, 0.0, 1.5), "variance must be positive .*got .*0"),
-        (lambda: BetaGaussian.from_moments(0.0, 1.0, 0.9), "alpha must be greater than 1, got 0.9"),
+        (
+            lambda: BetaGaussian.from_moments(0.0, 1.0, 0.9),
+            "alpha must be greater than 1, got .*0.9",
+        ),
         (lambda: Triangular.from_moments(0.0, math.nan), "variance must be .*finite, got .*nan"),
         (
             lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),

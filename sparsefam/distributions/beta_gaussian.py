@@ -2,7 +2,7 @@
 
 import math
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -24,9 +24,7 @@ __all__ = [
     "PowerLaw",
     "TruncatedParabola",
     "alpha_of",
-    "exponent",
     "exponent_of",
-    "score_radius",
 ]
 
 
@@ -56,7 +54,17 @@ class PowerLaw(StandardizedDistribution):
         return torch.full_like(self.alpha, self._fixed_exponent)
 
     def _log_constant(self) -> Tensor:
-        return log_constant(self._order, self._dim, self._fixed_exponent, self._exponent)
+        """Return log C: in float64 if m is a number, else differentiable in m."""
+        a, m = self._dim / self._order, self._fixed_exponent
+        if m is None:
+            return log_gamma_ratio(self._exponent + 1, a) + self._log_factor()
+        return torch.full_like(self.alpha, _log_gamma_ratio(m + 1, a) + self._log_factor())
+
+    def _log_factor(self) -> float:
+        """Return the part of log C that does not depend on m."""
+        k, dim = self._order, self._dim
+        log_gamma = math.lgamma(dim / 2) - math.lgamma(dim / k)
+        return math.log(k / 2) + log_gamma - 0.5 * dim * math.log(math.pi)
 
     def _log_density(self, power: Tensor) -> Tensor:
         r"""$\log C + m \log(1 - |x|^k)$ from $|x|^k$."""
@@ -67,18 +75,36 @@ class PowerLaw(StandardizedDistribution):
         return m * digamma_difference(m + 1, self._dim / self._order) - self._log_constant()
 
     def _log_power_integral(self, beta: Tensor | float) -> Tensor:
-        power = log_constant(self._order, self._dim, None, self._exponent * beta)
-        return beta * self._log_constant() - power
+        power = self._exponent * beta
+        log_constant = log_gamma_ratio(power + 1, self._dim / self._order) + self._log_factor()
+        return beta * self._log_constant() - log_constant
 
     def _log_mean_power(self) -> Tensor:
         # E[(q/C)^(alpha - 1)] = 1 - E|x|^k.
         m = self._exponent
         return self._log_constant() + m * torch.log1p(-1 / (1 + (m + 1) * self._order / self._dim))
 
-    def _log_score_radius(self) -> Tensor:
-        """Log of the scale divided by the score's own, the inverse of `score_radius`."""
+    @classmethod
+    def _unvalidated(cls, *args: Any, **options: Any) -> Self:
+        """Construct with a check of alpha only."""
+        p = cls(*args, **{**options, "validate_args": False})
+        require(p.alpha > 1, "alpha", "greater than 1", p.alpha)
+        return p
+
+    def _radius(self) -> Tensor:
+        """Return the half-width of the prediction map, divided by the score's scale.
+
+        `self` has the scale of the score.
+        """
+        m, km = self._exponent, self._order * self._exponent
+        log_c = self._log_constant() + torch.xlogy(m, _positive(km))
+        return torch.exp((log_c - self._log_det()) / (km + self._dim))
+
+    def _inverse_radius(self) -> Tensor:
+        """Return the scale of the score, divided by the half-width."""
         km = self._order * _positive(self._exponent)
-        return (self._log_constant() - self._log_det()) / km + km.log() / self._order
+        log_radius = (self._log_constant() - self._log_det()) / km + km.log() / self._order
+        return torch.exp(-log_radius)
 
     def _escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
         """Return the alpha of the member with exponent m beta, a number if both are numbers."""
@@ -153,33 +179,9 @@ def alpha_of(m: float) -> float:
     return math.inf if m == 0 else 1 + 1 / m
 
 
-def exponent(alpha: Tensor | float, broadcast: Tensor) -> Tensor:
-    """Return m as a tensor from alpha as passed and as broadcast."""
-    require(broadcast > 1, "alpha", "greater than 1", alpha)
-    m = exponent_of(alpha)
-    return 1 / (broadcast - 1) if m is None else torch.full_like(broadcast, m)
-
-
-def score_radius(order: int, dim: int, alpha: Tensor | float, m: Tensor, log_det: Tensor) -> Tensor:
-    r"""Return the scale divided by that of the score $-|x|^k/k$, whose $\log|\det|$ is given."""
-    km = order * m
-    log_c = log_constant(order, dim, exponent_of(alpha), m)
-    return torch.exp((log_c + torch.xlogy(m, _positive(km)) - log_det) / (km + dim))
-
-
 def _positive(m: Tensor) -> Tensor:
     """Keep an exponent off zero, where alpha = inf would make 0/0 of a quantity with a limit."""
     return m.clamp_min(1e-30)
-
-
-def log_constant(order: int, dim: int, fixed: float | None, m: Tensor) -> Tensor:
-    """Return log C of `PowerLaw`: in float64 if m is a number, else differentiable in m."""
-    a = dim / order
-    log_factor = math.log(order / 2) + math.lgamma(dim / 2) - math.lgamma(a)
-    log_factor -= 0.5 * dim * math.log(math.pi)
-    if fixed is not None:
-        return torch.full_like(m, _log_gamma_ratio(fixed + 1, a) + log_factor)
-    return log_gamma_ratio(m + 1, a) + log_factor
 
 
 def _log_gamma_ratio(x: float, delta: float) -> float:
@@ -211,24 +213,32 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
     }
 
     @classmethod
-    def _scale_of_score(
-        cls, name: str, loc: Tensor | float, width: Tensor | float, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        r"""Return loc and s for the score's own scale $\sigma$ or b, called `name` in errors."""
-        loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
-        require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
-        m = exponent(alpha, alpha_)
-        return loc, width * score_radius(cls._order, 1, alpha, m, width.log())
+    def _from_score(
+        cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
+    ) -> Self:
+        """Construct from the score's scale, called `name` in errors."""
+        _require_positive(name, width, loc=loc)
+        p = cls._unvalidated(loc, width, *args, **options)
+        return cls(p.loc, p.scale * p._radius(), *args, **options)
 
     @classmethod
-    def _scale_of_variance(
-        cls, mean: Tensor | float, variance: Tensor | float, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        """Return loc and s for a mean and a variance."""
-        mean, variance, alpha_ = broadcast_arguments(mean=mean, variance=variance, alpha=alpha)
-        valid = torch.isfinite(variance) & (variance > 0)
-        require(valid, "variance", "positive and finite", variance)
-        return mean, (variance / _moment(cls._order, exponent(alpha, alpha_), 2)).sqrt()
+    def from_moments(
+        cls, mean: Tensor | float, variance: Tensor | float, *args: Any, **options: Any
+    ) -> Self:
+        """Construct from mean and variance.
+
+        Args:
+            mean: Mean (*batch).
+            variance: Variance (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `variance` not positive and finite, or as for the class.
+        """
+        _require_positive("variance", variance, mean=mean)
+        p = cls._unvalidated(mean, variance, *args, **options)
+        return cls(p.loc, (p.scale / p._standard_moment(2)).sqrt(), *args, **options)
 
     def _reach(self) -> Tensor:
         tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
@@ -239,7 +249,11 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return self._log_density(x.square() if self._order == 2 else x.abs())
 
     def _standard_moment(self, order: int) -> Tensor:
-        return _moment(self._order, self._exponent, order)
+        # E (|x|^k)^(order/k), a ratio of rising factorials.
+        total, a, m = torch.ones_like(self.alpha), 1 / self._order, self._exponent
+        for j in range(order // self._order):
+            total = total * (a + j) / (a + m + 1 + j)
+        return total
 
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.
@@ -256,12 +270,10 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return Profile(tuple([c / mass for c in coefficients]))
 
 
-def _moment(order: int, m: Tensor, power: int) -> Tensor:
-    """Return E|x|^power for even power, a ratio of rising factorials."""
-    total = torch.ones_like(m)
-    for j in range(power // order):
-        total = total * (1 / order + j) / (1 / order + m + 1 + j)
-    return total
+def _require_positive(name: str, value: Tensor | float, **others: Tensor | float) -> None:
+    """Raise ValueError unless an argument is positive and finite and broadcasts with others."""
+    *_, value = broadcast_arguments(**others, **{name: value})
+    require(torch.isfinite(value) & (value > 0), name, "positive and finite", value)
 
 
 class BetaGaussian(PowerDistribution):
@@ -310,50 +322,44 @@ class BetaGaussian(PowerDistribution):
 
     @classmethod
     def from_sigma(
-        cls,
-        loc: Tensor | float,
-        sigma: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, loc: Tensor | float, sigma: Tensor | float, *args: Any, **options: Any
     ) -> Self:
-        r"""Construct from the score's scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$."""
-        scales = cls._scale_of_score("sigma", loc, sigma, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        r"""Construct from the score's scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$.
 
-    @classmethod
-    def from_moments(
-        cls,
-        mean: Tensor | float,
-        variance: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        """Construct from mean and variance."""
-        scales = cls._scale_of_variance(mean, variance, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        Args:
+            loc: $\mu$ (*batch).
+            sigma: $\sigma$ (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `sigma` not positive and finite, or as for the class.
+        """
+        return cls._from_score("sigma", loc, sigma, *args, **options)
 
     @classmethod
     def from_canonical(
-        cls,
-        theta1: Tensor | float,
-        theta2: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, theta1: Tensor | float, theta2: Tensor | float, *args: Any, **options: Any
     ) -> Self:
         r"""Construct from $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the score's coefficients.
 
+        Args:
+            theta1: Coefficient of t (*batch).
+            theta2: Coefficient of t^2 (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
         Raises:
-            ValueError: `theta2` not negative.
+            ValueError: `theta2` not negative and finite, or as for the class.
         """
-        return cls.from_sigma(*_score_of(theta1, theta2), alpha, validate_args=validate_args)
+        theta1, theta2 = broadcast_arguments(theta1=theta1, theta2=theta2)
+        require(torch.isfinite(theta2) & (theta2 < 0), "theta2", "negative and finite", theta2)
+        return cls.from_sigma(-theta1 / (2 * theta2), (-0.5 / theta2).sqrt(), *args, **options)
 
     @property
     def sigma(self) -> Tensor:
         r"""The score's $\sigma$ (*batch); inf or 0 at alpha = inf, where it is not determined."""
-        return self.scale * torch.exp(-self._log_score_radius())
+        return self.scale * self._inverse_radius()
 
     @property
     def score(self) -> Quadratic:
@@ -427,27 +433,6 @@ class TruncatedParabola(BetaGaussian):
     ) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)
 
-    @classmethod
-    def from_sigma(  # type: ignore[override]
-        cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""Construct TP(t; mu, sigma^2) of the paper: $s^3 = 3\sigma^2/2$."""
-        return cls(*cls._scale_of_score("sigma", loc, sigma, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        """Construct from mean and variance: $s^2 = 5$ variance."""
-        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_canonical(  # type: ignore[override]
-        cls, theta1: Tensor | float, theta2: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""Construct from $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the score's coefficients."""
-        return cls.from_sigma(*_score_of(theta1, theta2), validate_args=validate_args)
-
     def _standard_cdf(self, x: Tensor) -> Tensor:
         side = torch.where(x < 0, 1 + x, 1 - x)
         tail = side.square() * (3 - side) / 4
@@ -462,10 +447,3 @@ class TruncatedParabola(BetaGaussian):
 
     def _standard_sample(self, shape: Size) -> Tensor:
         return SymmetricDistribution._standard_sample(self, shape)
-
-
-def _score_of(theta1: Tensor | float, theta2: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return centre and sigma of the score theta1 t + theta2 t^2."""
-    theta1, theta2 = broadcast_arguments(theta1=theta1, theta2=theta2)
-    require(torch.isfinite(theta2) & (theta2 < 0), "theta2", "negative and finite", theta2)
-    return -theta1 / (2 * theta2), (-0.5 / theta2).sqrt()

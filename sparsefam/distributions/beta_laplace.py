@@ -1,6 +1,6 @@
 """Beta-Laplacians: powers of a triangular density, the sparse counterparts of Laplace's."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -56,35 +56,24 @@ class BetaLaplace(PowerDistribution):
         super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def from_b(
-        cls,
-        loc: Tensor | float,
-        b: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""Construct from the score's scale: $f(t) = -|t - \mu|/b$."""
-        scales = cls._scale_of_score("b", loc, b, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+    def from_b(cls, loc: Tensor | float, b: Tensor | float, *args: Any, **options: Any) -> Self:
+        r"""Construct from the score's scale: $f(t) = -|t - \mu|/b$.
 
-    @classmethod
-    def from_moments(
-        cls,
-        mean: Tensor | float,
-        variance: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        """Construct from mean and variance."""
-        scales = cls._scale_of_variance(mean, variance, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        Args:
+            loc: $\mu$ (*batch).
+            b: Scale of the score (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `b` not positive and finite, or as for the class.
+        """
+        return cls._from_score("b", loc, b, *args, **options)
 
     @property
     def b(self) -> Tensor:
         """The score's b (*batch); inf or 0 at alpha = inf, where it is not determined."""
-        return self.scale * torch.exp(-self._log_score_radius())
+        return self.scale * self._inverse_radius()
 
     @property
     def score(self) -> AbsoluteDeviation:
@@ -142,17 +131,3 @@ class Triangular(BetaLaplace):
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)
-
-    @classmethod
-    def from_b(  # type: ignore[override]
-        cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""Construct Tri(t; mu, b) of the paper: $s = \sqrt b$."""
-        return cls(*cls._scale_of_score("b", loc, b, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        """Construct from mean and variance: $s^2 = 6$ variance."""
-        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..numerics.deformed import log_beta
-from ..numerics.validation import broadcast_shapes, require
+from ..numerics.validation import broadcast_shapes, require, require_power
 from ..scores import Finite
 from .base import SparseDistribution
 
@@ -135,13 +134,9 @@ class SparseCategorical(SparseDistribution):
         Raises:
             ValueError: `beta` neither a number nor a tensor, or not finite.
         """
-        if beta is None:
-            power = 2 - self.alpha
-        elif isinstance(beta, Tensor | Real):
-            power = torch.as_tensor(beta, dtype=self.probs.dtype, device=self.probs.device)
-            require(power.isfinite(), "beta", "finite", beta)
-        else:
-            raise ValueError(f"beta must be a number or a tensor, got {beta!r}")
+        require_power(beta)
+        power = 2 - self.alpha if beta is None else beta
+        power = torch.as_tensor(power, dtype=self.probs.dtype, device=self.probs.device)
         log_p = self._log_probs()
         alive = log_p > -math.inf
         raised = torch.exp(power.unsqueeze(-1) * torch.where(alive, log_p, 0.0))

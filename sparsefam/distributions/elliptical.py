@@ -23,7 +23,7 @@ from ..numerics.validation import (
 from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
 from .base import StandardizedDistribution
-from .beta_gaussian import PowerLaw, alpha_of, exponent, exponent_of, score_radius
+from .beta_gaussian import PowerLaw, alpha_of, exponent_of
 from .covariance import elliptical_covariance
 from .normal import DenseLaw
 
@@ -107,7 +107,10 @@ class EllipticalDistribution(StandardizedDistribution):
 
     @classmethod
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
-        r"""Construct from the lower Cholesky factor of the score's matrix $\Sigma$."""
+        r"""Construct from the lower Cholesky factor (*batch, D, D) of the score's matrix.
+
+        Further arguments are those of `from_sigma`.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -133,8 +136,8 @@ class EllipticalDistribution(StandardizedDistribution):
         Args:
             theta1: $\Sigma^{-1}\mu$ (*batch, D).
             theta2: $-\Sigma^{-1}/2$ (*batch, D, D).
-            args: `alpha`, if the class takes it.
-            options: `alpha` and `validate_args` by name.
+            args: As for `from_sigma`.
+            options: As for `from_sigma`.
 
         Raises:
             ValueError: `theta2` not symmetric and negative definite.
@@ -382,65 +385,33 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         EllipticalDistribution.__init__(self, loc, scale_tril, alpha, validate_args=validate_args)
 
     @classmethod
-    def from_sigma_tril(
-        cls,
-        loc: Tensor,
-        sigma_tril: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""Construct from the lower factor of the score's matrix, $\Sigma = S S^\top$.
-
-        Raises:
-            ValueError: `sigma_tril` (*batch, D, D) not a lower-triangular factor.
-        """
-        scales = cls._scale_of_score(loc, sigma_tril, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+    def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
+        loc, sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
+        require_scale_tril("sigma_tril", sigma_tril)
+        p = cls._unvalidated(loc, sigma_tril, *args, **options)
+        return cls(p.loc, p._radius()[..., None, None] * p.scale_tril, *args, **options)
 
     @classmethod
     def from_moments(
-        cls,
-        mean: Tensor,
-        covariance_matrix: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, mean: Tensor, covariance_matrix: Tensor, *args: Any, **options: Any
     ) -> Self:
         """Construct from mean (*batch, D) and covariance matrix (*batch, D, D).
+
+        Further arguments are those of `from_sigma`.
 
         Raises:
             ValueError: `covariance_matrix` not symmetric and positive definite.
         """
-        scales = cls._scale_of_covariance(mean, covariance_matrix, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
-
-    @staticmethod
-    def _scale_of_score(loc: Tensor, tril: Tensor, alpha: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Return loc and scale_tril for the lower factor of the score's matrix."""
-        loc, tril, alpha_ = broadcast_location_scale(loc=loc, sigma_tril=tril, alpha=alpha)
-        require_scale_tril("sigma_tril", tril)
-        m = exponent(alpha, alpha_)
-        log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        radius = score_radius(2, loc.shape[-1], alpha, m, log_det)
-        return loc, radius[..., None, None] * tril
-
-    @staticmethod
-    def _scale_of_covariance(
-        mean: Tensor, covariance: Tensor, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        """Return loc and scale_tril for a mean and a covariance matrix."""
-        mean, covariance, alpha_ = broadcast_location_scale(
-            mean=mean, covariance_matrix=covariance, alpha=alpha
-        )
-        total = mean.shape[-1] + 2 + 2 * exponent(alpha, alpha_)
-        tril = cholesky_factor("covariance_matrix", covariance)
-        return mean, total.sqrt()[..., None, None] * tril
+        mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
+        factor = cholesky_factor("covariance_matrix", covariance)
+        p = cls._unvalidated(mean, factor, *args, **options)
+        scale = p._moments()[0].rsqrt()[..., None, None]
+        return cls(p.loc, scale * p.scale_tril, *args, **options)
 
     @property
     def sigma_tril(self) -> Tensor:
         r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf."""
-        factor = torch.exp(-self._log_score_radius())[..., None, None]
+        factor = self._inverse_radius()[..., None, None]
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
@@ -527,21 +498,6 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
         self, loc: Tensor, scale_tril: Tensor, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale_tril, 2.0, validate_args=validate_args)
-
-    @classmethod
-    def from_sigma_tril(  # type: ignore[override]
-        cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""Construct from the lower factor of the score's matrix, $\Sigma = S S^\top$."""
-        return cls(*cls._scale_of_score(loc, sigma_tril, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""Construct from mean and covariance matrix: $L L^\top = (D + 4)$ covariance."""
-        scales = cls._scale_of_covariance(mean, covariance_matrix, 2.0)
-        return cls(*scales, validate_args=validate_args)
 
 
 # An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.

@@ -146,7 +146,7 @@ def direction_rule(dim: int, order: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return radii and weights (count, *batch) for $|u|$, $u \sim (1 - |u|^2)_+^m$ in D dimensions.
+    r"""Return radii and weights (count, *batch) for $|u|$ under $(1 - |u|^2)_+^m$.
 
     The Gauss-Jacobi rule for $y = |u|^2 \sim \mathrm{Beta}(D/2, m + 1)$, exact for even polynomials
     of degree $4\,\text{count} - 2$ in $|u|$ and twice differentiable in the exponent. At
