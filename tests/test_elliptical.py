@@ -26,14 +26,7 @@ from sparsefam import (
 )
 from sparsefam.bases import Polynomial
 
-SHARED: dict[str, Callable[[Any], Tensor]] = {
-    "stddev": lambda p: p.stddev,
-    "entropy": lambda p: p.entropy(),
-    "tsallis_entropy": lambda p: p.tsallis_entropy(),
-    "log_normalizer": lambda p: p.log_normalizer,
-    "escort 0.4": lambda p: p.escort(0.4).entropy(),
-    "escort 1.5": lambda p: p.escort(1.5).variance,
-}
+# Parametrisations
 
 
 @every_dtype
@@ -50,14 +43,13 @@ def test_one_dimension_is_univariate(alpha: float, dtype: torch.dtype) -> None:
         p = MultivariateBetaGaussian(loc[..., None], matrix, alpha)
         q = BetaGaussian(loc, scale, alpha)
     close = {"rtol": 16 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
-    for name, quantity in SHARED.items():
-        found, expected = quantity(p), quantity(q)
-        torch.testing.assert_close(found.reshape(expected.shape), expected, msg=name, **close)
+    for f, g in ((p, q), (p.escort(0.4), q.escort(0.4))):
+        pairs = [(f.stddev, g.stddev), (f.entropy(), g.entropy())]
+        pairs += [(f.tsallis_entropy(), g.tsallis_entropy()), (f.log_normalizer, g.log_normalizer)]
+        for value, expected in pairs:
+            torch.testing.assert_close(value.reshape(expected.shape), expected, **close)
     t = loc + scale * torch.linspace(-1.2, 1.2, 25, dtype=dtype)[:, None, None]
     torch.testing.assert_close(p.log_prob(t[..., None]), q.log_prob(t), **close)
-
-
-# Parametrisations
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.5, 3.0])
@@ -100,23 +92,14 @@ def test_parametrisations_come_back(dim: int, alpha: float) -> None:
     torch.testing.assert_close(p.precision_matrix @ p.covariance_matrix, torch.eye(dim).double())
 
 
-def test_the_paraboloid_takes_no_alpha_and_agrees_with_its_family() -> None:
-    loc, tril = centre(3), factor(3)
-    matrix = tril @ tril.mT
-    arguments = {
-        "from_sigma": (loc, matrix),
-        "from_sigma_tril": (loc, tril),
-        "from_moments": (loc, matrix),
-        "from_canonical": (loc, -matrix),
-    }
-    for name, pair in arguments.items():
-        special = getattr(TruncatedParaboloid, name)(*pair)
-        general = getattr(MultivariateBetaGaussian, name)(*pair, alpha=2.0)
-        assert torch.equal(special.scale_tril, general.scale_tril)
-        assert torch.equal(special.loc, general.loc)
-        with pytest.raises(TypeError):
-            getattr(TruncatedParaboloid, name)(*pair, 2.0)
-    assert isinstance(TruncatedParaboloid(loc, tril).expand((4,)), TruncatedParaboloid)
+def test_the_paraboloid_takes_no_alpha() -> None:
+    loc, matrix = centre(3), factor(3) @ factor(3).mT
+    p = TruncatedParaboloid.from_sigma(loc, matrix)
+    q = MultivariateBetaGaussian.from_sigma(loc, matrix, alpha=2.0)
+    assert torch.equal(p.scale_tril, q.scale_tril)
+    assert isinstance(p.expand((4,)), TruncatedParaboloid)
+    with pytest.raises(TypeError):
+        TruncatedParaboloid.from_sigma(loc, matrix, 2.0)
 
 
 @pytest.mark.parametrize("name", ["covariance_matrix", "precision_matrix", "scale_tril"])
@@ -231,12 +214,12 @@ def _level(squared: float, dim: int, m: float) -> float:
     return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
 
 
-# Shapes and arguments
+# Arguments
 
 
 EYE = torch.eye(2)
 SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
-INDEFINITE = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
 ZERO = torch.zeros(2)
 REMEDY = r"add a small multiple of the identity, or model the subspace"
 
@@ -245,11 +228,7 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
     ("make", "message"),
     [
         (lambda: TruncatedParaboloid(ZERO, torch.ones(2, 3)), r"scale_tril must be square.*2, 3"),
-        (lambda: TruncatedParaboloid(ZERO, torch.eye(3)), r"scale_tril must be .*2, 2.*3, 3"),
-        (
-            lambda: TruncatedParaboloid(torch.tensor(0.0), EYE),
-            r"loc must have shape \(\*batch, D\)",
-        ),
+        (lambda: TruncatedParaboloid(torch.tensor(0.0), EYE), r"loc must have shape \(\*batch, D"),
         (lambda: TruncatedParaboloid(ZERO, SINGULAR), r"scale_tril must be lower triangular"),
         (lambda: TruncatedParaboloid(ZERO, -EYE), r"scale_tril must be .*positive diagonal"),
         (lambda: TruncatedParaboloid(ZERO, 0 * EYE), "scale_tril must be nonsingular.*" + REMEDY),
@@ -259,34 +238,13 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             lambda: MultivariateNormal(torch.zeros(3, 2), scale_tril=EYE.expand(4, 2, 2)),
             r"shapes must broadcast .*loc \(3, 2\), scale_tril \(4, 2, 2\)",
         ),
-        (
-            lambda: MultivariateNormal(ZERO, scale_tril=INDEFINITE),
-            "scale_tril must be lower triangular",
-        ),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, 1.0), r"alpha[\s\S]*1"),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, "2"), "alpha must be a number or a tensor"),
-        (
-            lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0),
-            "alpha must be greater than 1, got .*1",
-        ),
-        (
-            lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5),
-            "alpha must be greater than 1, got .*0.5",
-        ),
-        (
-            lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR),
-            "sigma must be positive definite, and is singular .*" + REMEDY,
-        ),
-        (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE.tril(-1) + EYE * 0), "sigma must be"),
-        (
-            lambda: TruncatedParaboloid.from_sigma(ZERO, torch.tensor([[1.0, 0.5], [0.0, 1.0]])),
-            "sigma must be symmetric, got",
-        ),
+        (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),
+        (lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5), "alpha must be greater"),
+        (lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR), "sigma must be .*" + REMEDY),
+        (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE + UPPER), "sigma must be symmetric, got"),
         (lambda: TruncatedParaboloid.from_sigma_tril(ZERO, 0 * EYE), "sigma_tril must be nonsing"),
-        (
-            lambda: TruncatedParaboloid.from_moments(ZERO, INDEFINITE),
-            "covariance_matrix must be positive definite, .*" + REMEDY,
-        ),
         (
             lambda: MultivariateNormal.from_moments(ZERO, SINGULAR),
             "covariance_matrix must be positive definite, .*" + REMEDY,
@@ -295,13 +253,14 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             lambda: MultivariateNormal.from_moments(ZERO, torch.eye(3)),
             r"covariance_matrix must be square, \(\*batch, 2, 2\) like mean",
         ),
-        (lambda: MultivariateNormal.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
-        (lambda: TruncatedParaboloid.from_canonical(ZERO, 0 * EYE), "-2 theta2 must be positive"),
+        (lambda: TruncatedParaboloid.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
         (lambda: member(2, math.inf).score, "sigma_tril must be"),
         (lambda: member(2).quadrature(0), "order must be from 1 to 1200, got 0"),
         (lambda: member(2).quadrature(1201), "order must be from 1 to 1200, got 1201"),
         (lambda: member(2).log_prob(torch.zeros(3)), r"value must broadcast .*end in event shape"),
-        (lambda: member(2).log_prob(torch.tensor([0.0, math.nan])), "value must be real"),
+        (lambda: member(3).marginal([]), "indices must be distinct and from -3 to 2, got"),
+        (lambda: member(3).marginal([0, -3]), "indices must be distinct"),
+        (lambda: member(3).marginal(3), "indices must be distinct"),
     ],
 )
 def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
@@ -330,29 +289,17 @@ def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
 def test_a_marginal_is_the_integral_over_the_rest(alpha: float) -> None:
     p = member(2, alpha)
     for kept in (0, 1):
-        q = p.marginal(kept)
-        assert q.event_shape == (1,)
+        middle, half = p.loc[1 - kept].item(), p.scale_tril[1 - kept].norm().item()
         for share in (-0.8, 0.3):
             x = p.loc[kept] + share * p.scale_tril[kept].norm()
-            expected = quad(
-                lambda y, x=x, kept=kept: _prob(p, x, y, kept),
-                *_range(p, 1 - kept),
-                epsabs=0,
-                epsrel=1e-9,
-                limit=400,
-                points=[float(p.loc[1 - kept])],
-            )[0]
-            assert q.prob(x[None]).item() == pytest.approx(expected, rel=2e-7)
 
+            def prob(y: float, x: Tensor = x, kept: int = kept) -> float:
+                pair = [x, torch.tensor(y, dtype=DOUBLE)]
+                return p.prob(torch.stack(pair if kept == 0 else pair[::-1])).item()
 
-def _prob(p: EllipticalDistribution, x: Tensor, y: float, kept: int) -> float:
-    pair = [x, torch.tensor(y, dtype=DOUBLE)]
-    return p.prob(torch.stack(pair if kept == 0 else pair[::-1])).item()
-
-
-def _range(p: EllipticalDistribution, axis: int) -> tuple[float, float]:
-    half = p.scale_tril[axis].norm().item()
-    return p.loc[axis].item() - half, p.loc[axis].item() + half
+            options = {"epsabs": 0, "epsrel": 1e-9, "limit": 400, "points": [middle]}
+            expected = quad(prob, middle - half, middle + half, **options)[0]
+            assert p.marginal(kept).prob(x[None]).item() == pytest.approx(expected, rel=2e-7)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, torch.tensor(1.7, dtype=DOUBLE)])
@@ -372,12 +319,6 @@ def test_marginals_have_the_moments_of_their_coordinates(alpha: Tensor | float) 
     error = p.quadrature_error(lambda t: (t[..., 2] - p.loc[0, 2]) ** 4, 256)
     assert ((found - fourth).abs() < 4 * error).all()
     assert (error < 0.02 * found).all()
-
-
-@pytest.mark.parametrize("indices", [[], [0, 0], [0, -3], 3, [-4], [0, 1, 2, 0]])
-def test_marginals_of_wrong_coordinates_are_refused(indices: int | list[int]) -> None:
-    with pytest.raises(ValueError, match="indices must be distinct and from -3 to 2, got"):
-        member(3).marginal(indices)
 
 
 # Covariances

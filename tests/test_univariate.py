@@ -65,19 +65,13 @@ def test_score_scales_and_moments_come_back(alpha: float) -> None:
             torch.testing.assert_close(p.variance, WIDTH.expand(2, 3), rtol=1e-13, atol=0)
 
 
-def test_classes_of_fixed_alpha_agree_with_their_families() -> None:
-    for special, general in (
-        (TruncatedParabola.from_sigma(LOC, WIDTH), BetaGaussian.from_sigma(LOC, WIDTH, 2.0)),
-        (TruncatedParabola.from_moments(LOC, WIDTH), BetaGaussian.from_moments(LOC, WIDTH, 2.0)),
-        (
-            TruncatedParabola.from_canonical(LOC, -WIDTH),
-            BetaGaussian.from_canonical(LOC, -WIDTH, 2.0),
-        ),
-        (Triangular.from_b(LOC, WIDTH), BetaLaplace.from_b(LOC, WIDTH, 2.0)),
-        (Triangular.from_moments(LOC, WIDTH), BetaLaplace.from_moments(LOC, WIDTH, 2.0)),
-    ):
-        assert torch.equal(special.scale, general.scale) and torch.equal(special.loc, general.loc)
-        assert type(special.expand((4, 2, 3))) is type(special)
+def test_classes_of_fixed_alpha_inherit_their_parametrisations() -> None:
+    p, q = TruncatedParabola.from_canonical(LOC, -WIDTH), Triangular.from_moments(LOC, WIDTH)
+    assert torch.equal(p.scale, BetaGaussian.from_canonical(LOC, -WIDTH, alpha=2.0).scale)
+    assert torch.equal(q.scale, BetaLaplace.from_moments(LOC, WIDTH, alpha=2.0).scale)
+    assert type(p.expand((4, 2, 3))) is TruncatedParabola
+    with pytest.raises(TypeError):
+        TruncatedParabola.from_sigma(0.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -216,19 +210,16 @@ def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Normal(True, 1.0), "loc must be a number"),
         (lambda: Normal(0.0, torch.tensor(True)), "scale must be a number"),
         (lambda: P.expect(3), "psi must be a basis or a callable, got 3"),
         (lambda: P.expect(lambda t: 1.0), "psi must map .* to a tensor of values, got 1.0"),
         (lambda: P.generalized_covariance(torch.cos, Polynomial(1)), "phi must be a basis"),
         (lambda: P.escort("a"), "beta must be a finite number or a tensor, got 'a'"),
-        (lambda: P.escort(math.nan), "beta must be a finite number"),
         (lambda: P.escort(torch.tensor(math.nan)), "beta must be finite"),
         (lambda: Normal(0.0, 1.0).escort("a"), "beta must be a finite number"),
         (lambda: LocationScale(0.0, 1.0, torch.cosh).escort("a"), "beta must be a finite"),
         (lambda: P.quadrature(1.5), "order must be an integer at least 1, got 1.5"),
         (lambda: LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
-        (lambda: LocationScale(0.0, 1.0, lambda x: 1.0), "g must be a callable on tensors"),
         (lambda: LocationScale(0.0, 1.0, lambda x: x.sum()), "g must be a callable on tensors"),
         (
             lambda: LocationScale(0.0, 1.0, lambda x: torch.as_tensor(x.detach().numpy())),
@@ -237,21 +228,17 @@ def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
         (lambda: sf.scores.LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
         (lambda: BetaGaussian(0.0, 1.0, alpha=1.0), r"alpha[\s\S]*1"),
         (lambda: BetaGaussian(0.0, 1.0, alpha=math.nan), r"alpha[\s\S]*nan"),
-        (lambda: BetaLaplace(0.0, 1.0, alpha=0.5), r"alpha[\s\S]*0.5"),
         (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
         (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got .*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 0.0, 2.0), "sigma must be positive .*got .*0"),
-        (lambda: TruncatedParabola.from_sigma(0.0, math.inf), "sigma must be .*finite, got .*inf"),
         (lambda: TruncatedParabola.from_sigma(math.nan, 1.0), r"loc[\s\S]*nan"),
         (lambda: BetaLaplace.from_b(0.0, -1.0, 1.5), "b must be positive and finite, got .*-1"),
-        (lambda: Triangular.from_b(0.0, math.nan), "b must be positive and finite, got .*nan"),
         (lambda: Normal.from_sigma(0.0, -1.0), r"scale[\s\S]*-1"),
         (lambda: BetaGaussian.from_moments(0.0, 0.0, 1.5), "variance must be positive .*got .*0"),
         (
             lambda: BetaGaussian.from_moments(0.0, 1.0, 0.9),
             "alpha must be greater than 1, got .*0.9",
         ),
-        (lambda: Triangular.from_moments(0.0, math.nan), "variance must be .*finite, got .*nan"),
         (
             lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),
             r"shapes must broadcast .*mean \(2,\), variance \(3,\)",
