@@ -168,7 +168,7 @@ def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3])
-def test_derivatives_at_the_centre_and_at_isotropic_scales_are_right(alpha: float) -> None:
+def test_derivatives_at_the_centre_and_at_isotropic_scales(alpha: float) -> None:
     # Where a norm has no second derivative and eigenvectors are not determined.
     loc = torch.zeros(3, dtype=DOUBLE, requires_grad=True)
     tril = (0.5 * torch.eye(3, dtype=DOUBLE)).requires_grad_()
