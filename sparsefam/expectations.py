@@ -23,9 +23,9 @@ from .distributions.beta_gaussian import PowerDistribution, PowerLaw
 from .distributions.covariance import gaussians_of
 from .distributions.support_quadrature import (
     WAVE_ORDER,
-    gaussians_by_windows,
+    gaussians_on_support,
     require_resolved,
-    window_rule,
+    support_rule,
 )
 from .numerics.ellipsoid import elliptical_moments, radial_characteristic
 from .numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
@@ -55,14 +55,14 @@ def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
 
 @register_expect(SymmetricDistribution, GaussianRBF)
 def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
-    return gaussians_by_windows(p, psi.centers, _widths(psi))
+    return gaussians_on_support(p, psi.centers, _widths(psi))
 
 
 @register_expect(PowerDistribution, GaussianRBF)
 def _power_gaussian(p: PowerDistribution, psi: GaussianRBF) -> Tensor:
     profile = p.profile()
     if profile is None:
-        return gaussians_by_windows(p, psi.centers, _widths(psi))
+        return gaussians_on_support(p, psi.centers, _widths(psi))
     loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
     return gaussian_expectation(loc, scale, psi.centers, _widths(psi), profile)
 
@@ -111,7 +111,7 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
 def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
     def integrate(p: SymmetricDistribution) -> Tensor:
-        nodes, weights = window_rule(p, psi.knots[:-1], psi.knots[1:])
+        nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:])
         values: Tensor = psi(nodes)
         return (weights.unsqueeze(-1) * values).sum((0, 1))
 

@@ -1,4 +1,4 @@
-"""Functions run by several processes at once, as the ranks of one group."""
+"""Run functions in several processes, as the ranks of one group."""
 
 import multiprocessing
 import tempfile
@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 
 
 def on_ranks(count: int, work: Callable[[int], Result]) -> list[Result]:
-    """What `work` returns for each rank, run in a process of its own with gloo.
+    """Run `work` in one process for each rank, with gloo, and return the results by rank.
 
-    The processes are forks of one that has imported the package, and nothing else so far: forks of
-    this one could not differentiate.
+    The processes are forked from a server that has only imported the package: a fork of a process
+    whose autograd has run cannot differentiate.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sparsefam", "torch.distributed.fsdp"])
@@ -28,7 +28,7 @@ def on_ranks(count: int, work: Callable[[int], Result]) -> list[Result]:
         run = partial(_as_rank, work, count, str(Path(folder) / "store"))
         with ProcessPoolExecutor(count, mp_context=context) as pool:
             tasks = [pool.submit(run, rank) for rank in range(count)]
-            # The first to fail says why; the others that it has left.
+            # The first failure is the cause of the others.
             for task in as_completed(tasks):
                 task.result()
             return [task.result() for task in tasks]

@@ -13,7 +13,7 @@ from sparsefam.numerics.deformed import exp_beta
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
 
 
-def test_log_prob_is_minus_infinity_off_the_support_with_zero_gradient() -> None:
+def test_log_prob_and_its_gradients() -> None:
     weights = PROBS.clone().requires_grad_()
     p = sf.SparseCategorical(weights, validate_args=False)
     found = p.log_prob(torch.arange(4)[:, None])
@@ -23,12 +23,9 @@ def test_log_prob_is_minus_infinity_off_the_support_with_zero_gradient() -> None
     assert torch.isfinite(slope).all()
     (slope,) = torch.autograd.grad(p.log_prob(torch.tensor([1, 0])).sum(), weights)
     assert (slope == 0).all()
-
-
-def test_log_prob_is_differentiable_in_the_weights() -> None:
-    weights = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    positive = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
     t = torch.tensor([0, 2, 1])
-    assert gradcheck(lambda w: sf.SparseCategorical(w).log_prob(t), (weights,))
+    assert gradcheck(lambda w: sf.SparseCategorical(w).log_prob(t), (positive,))
 
 
 def test_samples_have_the_right_frequencies_and_never_probability_zero() -> None:
@@ -82,11 +79,7 @@ def test_expand_shapes_and_enumeration() -> None:
     assert p.enumerate_support(expand=False).shape == (4, 1, 1)
     total = p.log_prob(p.enumerate_support()).exp().sum(0)
     torch.testing.assert_close(total, torch.ones(3, 2, dtype=torch.float64))
-
-
-def test_a_list_of_weights_is_taken() -> None:
-    p = sf.SparseCategorical([1, 3])
-    torch.testing.assert_close(p.probs, torch.tensor([0.25, 0.75]))
+    assert torch.equal(sf.SparseCategorical([1, 3]).probs, torch.tensor([0.25, 0.75]))
 
 
 def test_escorts_keep_validation_and_take_tensors() -> None:
@@ -108,8 +101,8 @@ def test_escorts_keep_validation_and_take_tensors() -> None:
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(4)), "value must be an integer"),
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(0.5)), "value must be an int"),
         (lambda: sf.SparseCategorical(PROBS).log_prob(torch.tensor(math.nan)), "value"),
-        (lambda: sf.SparseCategorical(PROBS).escort("a"), "beta must be a number or a tensor"),
-        (lambda: sf.SparseCategorical(PROBS).escort(math.nan), "beta must be finite"),
+        (lambda: sf.SparseCategorical(PROBS).escort("a"), "beta must be a finite number"),
+        (lambda: sf.SparseCategorical(PROBS).escort(math.nan), "beta must be a finite number"),
     ],
 )
 def test_errors_name_the_argument(call, words: str) -> None:

@@ -18,13 +18,21 @@ SINGLE, DOUBLE = torch.float32, torch.float64
 Density = MultivariateBetaGaussian | MultivariateNormal
 
 
+def density(loc: Tensor, tril: Tensor, alpha: float | Tensor, **options: bool) -> Density:
+    if isinstance(alpha, float) and alpha == 1:
+        return MultivariateNormal(loc, scale_tril=tril, **options)
+    return MultivariateBetaGaussian(loc, tril, alpha, **options)
+
+
+def unit(dim: int, alpha: float, scale: float = 1.0) -> Density:
+    return density(torch.zeros(dim, dtype=DOUBLE), scale * torch.eye(dim, dtype=DOUBLE), alpha)
+
+
 def member(dim: int, alpha: float | Tensor, dtype: torch.dtype = DOUBLE) -> Density:
     loc = torch.tensor([0.3, -0.2, 0.1][:dim], dtype=dtype)
     tril = torch.tensor([[0.9, 0, 0], [0.2, 0.6, 0], [-0.3, 0.1, 0.75]], dtype=dtype)
     tril = tril[:dim, :dim].contiguous()
-    if isinstance(alpha, float) and alpha == 1:
-        return MultivariateNormal(loc, scale_tril=0.5 * tril)
-    return MultivariateBetaGaussian(loc, tril, alpha)
+    return density(loc, 0.5 * tril if isinstance(alpha, float) and alpha == 1 else tril, alpha)
 
 
 def functions(dim: int, dtype: torch.dtype = DOUBLE) -> dict[str, Basis]:
@@ -42,21 +50,21 @@ def functions(dim: int, dtype: torch.dtype = DOUBLE) -> dict[str, Basis]:
     return {name: basis.to(dtype) for name, basis in found.items()}
 
 
-def polar(p: Density, beta: float) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, D) and weights of the escort, by rules of scipy's that know nothing of ours."""
+def polar(p: Density) -> tuple[Tensor, Tensor]:
+    """Return nodes (Q, D) and weights by products of scipy's Gauss rules."""
     dim = p.loc.shape[-1]
     if isinstance(p, MultivariateNormal):
         x, w = roots_hermitenorm({1: 120, 2: 120, 3: 64}[dim])
-        u = np.stack(np.meshgrid(*[x] * dim, indexing="ij"), -1).reshape(-1, dim) / beta**0.5
+        u = np.stack(np.meshgrid(*[x] * dim, indexing="ij"), -1).reshape(-1, dim)
         weights = np.prod(np.meshgrid(*[w] * dim, indexing="ij"), 0).reshape(-1)
     else:
-        u, weights = ball(dim, float(beta / (p.alpha - 1)))
+        u, weights = ball(dim, float(1 / (p.alpha - 1)))
     t = p.loc.detach() + torch.as_tensor(u) @ p.scale_tril.detach().mT
     return t, torch.as_tensor(weights / weights.sum())
 
 
 def ball(dim: int, m: float) -> tuple[np.ndarray, np.ndarray]:
-    """One axis after the other: given the first, the others are a ball of smaller radius."""
+    """Return a rule for one axis after the other: given the first, the rest is a smaller ball."""
     u, weights = np.zeros((1, 0)), np.ones(1)
     for left in range(dim, 0, -1):
         power = m + (left - 1) / 2
@@ -95,40 +103,28 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("rows", "columns"), PAIRS)
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 2.0, math.inf])
-@pytest.mark.parametrize("dim", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("alpha", [1.0, 1.2, math.inf])
+@pytest.mark.parametrize("dim", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_pairs_agree_with_products_of_gauss_rules(
     dim: int, alpha: float, rows: str, columns: str
 ) -> None:
-    p, beta = member(dim, alpha), 1.0
     for dtype, most in ((DOUBLE, 1e-10), (SINGLE, 1e-6)):
         found = functions(dim, dtype)
         phi, psi = found[rows], found[columns]
-        # What float32 rounds in the parameters is not the covariance's error.
         q = member(dim, alpha, dtype)
-        exact = type(p)(
-            q.loc.double(),
-            scale_tril=q.scale_tril.double(),
-            **({} if alpha == 1 else {"alpha": alpha}),
-        )
-        t, weights = polar(exact, beta)
+        exact = density(q.loc.double(), q.scale_tril.double(), alpha)
+        t, weights = polar(exact)
         expected = covariance(phi.double(), psi.double(), t, weights)
-        value = q.generalized_covariance(phi.to(dtype), psi.to(dtype), beta)
+        value = q.generalized_covariance(phi.to(dtype), psi.to(dtype), 1.0)
         assert value.dtype == dtype
         assert error(value, expected) < most
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.02, 1.5, math.inf])
-@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize(("dim", "alpha"), [(1, 1.5), (1, math.inf), (2, 1.0), (2, 1.02)])
 def test_gaussians_of_any_width(dim: int, alpha: float) -> None:
     directions = torch.sin(2.3 * torch.arange(1.0, 2 * dim + 1, dtype=DOUBLE)).reshape(2, 1, dim)
     directions = directions / directions.norm(dim=-1, keepdim=True)
-    tril, loc = torch.eye(dim, dtype=DOUBLE), torch.zeros(dim, dtype=DOUBLE)
-    p = (
-        MultivariateNormal(loc, scale_tril=tril)
-        if alpha == 1
-        else MultivariateBetaGaussian(loc, tril, alpha)
-    )
+    p = unit(dim, alpha)
     for offset, widths in [
         (0.3, (0.2, 0.2)),
         (1.0, (0.2, 1.0)),
@@ -177,14 +173,9 @@ def concentric(
         return float(peaks[0] * peaks[1] * (both - mean(g[0], k[0]) * mean(g[1], k[1])))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_slow_waves_keep_their_digits(alpha: float) -> None:
-    loc, tril = torch.zeros(3, dtype=DOUBLE), torch.eye(3, dtype=DOUBLE)
-    p = (
-        MultivariateNormal(loc, scale_tril=tril)
-        if alpha == 1
-        else MultivariateBetaGaussian(loc, tril, alpha)
-    )
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_slow_waves(alpha: float) -> None:
+    p = unit(3, alpha)
     slow = 1e-4 * torch.eye(3, dtype=DOUBLE)[:1]
     found = p.generalized_covariance(Fourier(slow), Fourier(slow), 1.0)
     second = p.variance[0].item()
@@ -195,14 +186,12 @@ def test_slow_waves_keep_their_digits(alpha: float) -> None:
     assert found[0, 1].abs() < 1e-25 and found[1, 0].abs() < 1e-25
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
-def test_far_from_the_origin_the_digits_stay(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
+def test_far_from_the_origin(alpha: float) -> None:
     for dtype, most in ((SINGLE, 2e-6), (DOUBLE, 1e-11)):
         near, shift = member(2, alpha, dtype), torch.tensor([128.0, -64.0], dtype=dtype)
         tril, loc = near.scale_tril / 64, torch.zeros(2, dtype=dtype)
-        kind = type(near)
-        rest = {} if alpha == 1 else {"alpha": alpha}
-        p, moved = (kind(x, scale_tril=tril, **rest) for x in (loc, shift))
+        p, moved = (density(x, tril, alpha) for x in (loc, shift))
         centers = torch.tensor([[0.015625, 0.0], [0.0, -0.0078125]], dtype=dtype)
         found, expected = (
             q.generalized_covariance(
@@ -224,8 +213,9 @@ def test_pairs_that_no_rule_resolves_are_refused() -> None:
     assert q.generalized_covariance(hill, functions(2)["waves"]).isfinite().all()
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-@pytest.mark.parametrize("names", [("full", "isotropic"), ("isotropic", "isotropic")])
+@pytest.mark.parametrize(
+    ("alpha", "names"), [(1.0, ("isotropic", "isotropic")), (1.5, ("full", "isotropic"))]
+)
 def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None:
     p = member(2, alpha)
     centers, widths = functions(2)["isotropic"].centers, torch.tensor([0.4, 0.6, 5.0]).double()
@@ -234,9 +224,7 @@ def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None
     index = torch.tensor(alpha, dtype=DOUBLE, requires_grad=True)
 
     def evaluate(loc: Tensor, tril: Tensor, c: Tensor, w: Tensor, s: Tensor, a: Tensor) -> Tensor:
-        q: Density = MultivariateNormal(loc, scale_tril=tril.tril())
-        if alpha > 1:
-            q = MultivariateBetaGaussian(loc, tril.tril(), a)
+        q = density(loc, tril.tril(), a if alpha > 1 else 1.0)
         given = {"isotropic": {"widths": w}, "full": {"covariance": 0.5 * (s + s.mT)}}
         pair = []
         for name in names:
@@ -255,16 +243,13 @@ def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None
     assert gradcheck(evaluate, (*inputs, index), fast_mode=True)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("alpha", [1.5])
 def test_a_compiled_graph_has_the_gradients(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Distribution, "_validate_args", False)
     found = functions(2)
-    kind, rest = (
-        (MultivariateNormal, {}) if alpha == 1 else (MultivariateBetaGaussian, {"alpha": alpha})
-    )
 
     def evaluate(loc: Tensor, tril: Tensor) -> Tensor:
-        q = kind(loc, scale_tril=tril.tril(), **rest)
+        q = density(loc, tril.tril(), alpha)
         return q.generalized_covariance(found["quadratic"], found["isotropic"], 1.0)
 
     p = member(2, alpha)
@@ -288,12 +273,7 @@ def test_stacks_are_their_members() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_quasi_random_directions_have_two_digits(alpha: float) -> None:
-    loc, tril = torch.zeros(5, dtype=DOUBLE), 0.5 * torch.eye(5, dtype=DOUBLE)
-    p = (
-        MultivariateNormal(loc, scale_tril=tril)
-        if alpha == 1
-        else MultivariateBetaGaussian(loc, tril, alpha)
-    )
+    p = unit(5, alpha, 0.5)
     phi, psi = GaussianRBF(torch.full((1, 5), 0.1).double(), 2.0), Polynomial(2, ndim=5).double()
     exact = p.generalized_covariance(phi, psi, 1.0)
     t = p.sample((200_000,))

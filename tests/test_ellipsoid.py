@@ -1,4 +1,4 @@
-"""Moments and characteristic functions of elliptical densities; rules for directions and radii."""
+"""Characteristic functions, moments and quadrature rules of elliptical densities."""
 
 import itertools
 import math
@@ -24,19 +24,20 @@ from sparsefam.numerics.ellipsoid import (
 )
 from sparsefam.numerics.special import characteristic
 
-DOUBLE = torch.float64
-DTYPES = [torch.float32, DOUBLE]
-ORDERS = [0.5, 1.0, 1.5, 4.0, 30.0, 1e6]
+SINGLE, DOUBLE = torch.float32, torch.float64
+LIKE = {dtype: torch.empty((), dtype=dtype) for dtype in (SINGLE, DOUBLE)}
+EXPONENTS = [0.0, 1e-3, 0.5, 1.0, 3.7, 1e3, 1e6, 1e10]
+ORDERS = [0.5, 1.5, 30.0, 1e6]
 # On both sides of the switch at 1, and far out.
-SQUARES = [0.0, 1e-12, 0.25, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]
+SQUARES = [0.0, 1e-12, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]
 
 
 # Characteristic functions
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_dtype
 def test_characteristic_and_its_slope_against_mpmath(dtype: torch.dtype) -> None:
-    bound = {torch.float32: 4e-7, DOUBLE: 2e-15}[dtype]
+    bound = 4e-7 if dtype == SINGLE else 2e-15
     for nu in ORDERS:
         square = torch.tensor(SQUARES, dtype=dtype, requires_grad=True)
         order = torch.tensor(nu, dtype=dtype)
@@ -50,20 +51,6 @@ def test_characteristic_and_its_slope_against_mpmath(dtype: torch.dtype) -> None
                 assert tangent == pytest.approx(float(exact), abs=bound)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_characteristic_is_smooth_at_zero(dtype: torch.dtype) -> None:
-    frequency = torch.zeros(3, dtype=dtype, requires_grad=True)
-    nu = torch.tensor(2.5, dtype=dtype)
-
-    def value(w: Tensor) -> Tensor:
-        return radial_characteristic(w.square().sum(), nu)
-
-    assert value(frequency) == 1
-    assert not torch.autograd.functional.jacobian(value, frequency).any()
-    hessian = torch.autograd.functional.hessian(value, frequency)
-    torch.testing.assert_close(hessian, torch.eye(3, dtype=dtype) / -7, rtol=1e-6, atol=0)
-
-
 def test_gradients_of_the_characteristic() -> None:
     square = torch.tensor([0.0, 0.3, 0.999, 1.001, 30.0], dtype=DOUBLE, requires_grad=True)
     nu = torch.tensor([0.5, 1.5, 2.0, 2.0, 8.0], dtype=DOUBLE, requires_grad=True)
@@ -72,13 +59,18 @@ def test_gradients_of_the_characteristic() -> None:
     torch.testing.assert_close(
         radial_characteristic(square, nu), characteristic(square.sqrt(), nu), rtol=0, atol=1e-15
     )
+    # At zero |w| has no second derivative, its square has.
+    hessian = torch.autograd.functional.hessian(
+        lambda w: radial_characteristic(w.square().sum(), nu[2]), torch.zeros(3, dtype=DOUBLE)
+    )
+    torch.testing.assert_close(hessian, torch.eye(3, dtype=DOUBLE) / -6)
 
 
 # Moments
 
 
 def pairings(axes: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """All ways to split an even number of axes into pairs."""
+    """Yield all ways to split an even number of axes into pairs."""
     if not axes:
         yield []
     for i in range(1, len(axes)):
@@ -87,7 +79,7 @@ def pairings(axes: list[int]) -> Iterator[list[tuple[int, int]]]:
 
 
 def wick(powers: list[int], spread: Tensor) -> float:
-    """Isserlis' theorem: a central moment of a normal law, as a sum over pairings."""
+    """Return a central moment of a normal distribution by Isserlis' theorem."""
     axes = [axis for axis, power in enumerate(powers) for _ in range(power)]
     sums = [math.prod(spread[i, j].item() for i, j in pairs) for pairs in pairings(axes)]
     return math.fsum(sums)
@@ -98,7 +90,7 @@ def moments(degree: int, loc: Tensor, spread: Tensor, factors: Tensor) -> Tensor
     return elliptical_moments(loc, spread, factors, basis.exponents, basis.lowered)
 
 
-@pytest.mark.parametrize(("ndim", "degree"), [(1, 8), (2, 7), (3, 6), (5, 4)])
+@pytest.mark.parametrize(("ndim", "degree"), [(1, 8), (3, 6)])
 def test_central_moments_are_isserlis_sums(ndim: int, degree: int) -> None:
     factor = torch.randn(ndim, ndim, dtype=DOUBLE)
     spread = factor @ factor.mT
@@ -107,7 +99,7 @@ def test_central_moments_are_isserlis_sums(ndim: int, degree: int) -> None:
     exact = torch.tensor([wick(k, spread) for k in powers], dtype=DOUBLE)
     zero = torch.zeros(ndim, dtype=DOUBLE)
     torch.testing.assert_close(moments(degree, zero, spread, ones), exact, rtol=1e-13, atol=1e-13)
-    # Of a law whose radius is another, each degree is multiplied by what its radius makes of it.
+    # Another distribution of the radius multiplies each degree by a factor.
     factors = torch.rand(degree // 2, dtype=DOUBLE)
     scaled = exact * torch.tensor([factors[: sum(k) // 2].prod() for k in powers])
     torch.testing.assert_close(
@@ -115,8 +107,8 @@ def test_central_moments_are_isserlis_sums(ndim: int, degree: int) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_due_to_the_spread_keeps_its_digits_far_from_the_origin(
+@every_dtype
+def test_slopes_of_moments_in_the_spread_far_from_the_origin(
     dtype: torch.dtype,
 ) -> None:
     loc = torch.tensor([100.0, -50.0], dtype=dtype)
@@ -140,16 +132,11 @@ def test_gradients_of_the_moments() -> None:
     assert gradgradcheck(symmetric, (loc, spread, factors))
 
 
-SINGLE = torch.float32
-LIKE = {dtype: torch.empty((), dtype=dtype) for dtype in (SINGLE, DOUBLE)}
-EXPONENTS = [0.0, 1e-3, 0.25, 0.5, 1.0, 3.7, 20.0, 1e3, 1e6, 1e10]
-
-
 # Directions
 
 
 def monomial_mean(powers: tuple[int, ...]) -> float:
-    """Of a monomial over the sphere: a ratio of gamma functions, 0 if a power is odd."""
+    """Return the mean of a monomial over the sphere, 0 if a power is odd."""
     if any(k % 2 for k in powers):
         return 0.0
     total = math.prod(math.gamma((k + 1) / 2) / math.gamma(0.5) for k in powers)
@@ -157,7 +144,7 @@ def monomial_mean(powers: tuple[int, ...]) -> float:
 
 
 def largest_miss(dim: int, order: int, degree: int) -> float:
-    """Error of the rule over all monomials of one degree."""
+    """Return the largest error of the rule over all monomials of one degree."""
     x, weights = direction_rule(dim, order, LIKE[DOUBLE])
     misses = []
     for powers in itertools.product(range(degree + 1), repeat=dim):
@@ -167,13 +154,13 @@ def largest_miss(dim: int, order: int, degree: int) -> float:
     return max(misses)
 
 
-@pytest.mark.parametrize(("dim", "order"), [(1, 1), (1, 9), (2, 4), (2, 11), (3, 5), (3, 12)])
+@pytest.mark.parametrize(("dim", "order"), [(1, 9), (2, 4), (2, 11), (3, 12)])
 def test_directions_are_exact_to_their_order(dim: int, order: int) -> None:
     for degree in range(order + 1):
         assert largest_miss(dim, order, degree) < 1e-14, degree
 
 
-@pytest.mark.parametrize("dim", [4, 5, 8])
+@pytest.mark.parametrize("dim", [4, 8])
 def test_quasi_random_directions_are_exact_to_degree_three(dim: int) -> None:
     for degree in range(4):
         assert largest_miss(dim, 2, degree) < 1e-14, degree
@@ -181,21 +168,19 @@ def test_quasi_random_directions_are_exact_to_degree_three(dim: int) -> None:
 
 
 @every_dtype
-@pytest.mark.parametrize("dim", [1, 2, 3, 4, 16, 30])
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 30])
 def test_directions_are_unit_vectors_in_opposite_pairs(dim: int, dtype: torch.dtype) -> None:
     x, weights = direction_rule(dim, 6, LIKE[dtype])
-    assert (x.shape, weights.shape) == ((len(x), dim), (len(x),))
-    assert x.dtype == weights.dtype == dtype
     eps = torch.finfo(dtype).eps
+    assert x.dtype == weights.dtype == dtype
     assert (x.norm(dim=-1) - 1).abs().max() < 4 * eps
-    assert abs(weights.sum().item() - 1) < len(x) * eps
-    assert (weights > 0).all()
+    assert abs(weights.sum().item() - 1) < len(x) * eps and (weights > 0).all()
     pairs = {tuple(row) for row in x.tolist()}
     assert all(tuple(-v for v in row) in pairs for row in pairs)
 
 
-@pytest.mark.parametrize("dim", [4, 8, 16])
-def test_replicates_tell_the_error_of_quasi_random_directions(dim: int) -> None:
+@pytest.mark.parametrize("dim", [4, 16])
+def test_replicates_estimate_the_error_of_quasi_random_directions(dim: int) -> None:
     # The mean of e^{a'x} over the sphere is 0F1(; D/2; |a|^2/4).
     size, ratios = 2.0, []
     for order in (16, 64, 128):
@@ -215,8 +200,8 @@ def test_replicates_tell_the_error_of_quasi_random_directions(dim: int) -> None:
 # Radii
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 8, 16])
-@pytest.mark.parametrize("count", [1, 2, 9, 17, 40])
+@pytest.mark.parametrize("dim", [1, 2, 16])
+@pytest.mark.parametrize("count", [1, 2, 17, 40])
 def test_radii_integrate_even_powers(count: int, dim: int) -> None:
     m = torch.tensor(EXPONENTS, dtype=DOUBLE)
     radii, weights = radial_rule(count, dim, m)
@@ -239,10 +224,9 @@ def test_radii_are_differentiable_in_the_exponent() -> None:
     assert gradgradcheck(lambda m: radial_rule(4, 2, m), m)
 
 
-def test_radii_keep_the_digits_of_float32() -> None:
+def test_radii_in_float32() -> None:
     m = torch.tensor(EXPONENTS, dtype=SINGLE)
-    found, exact = radial_rule(33, 2, m), radial_rule(33, 2, m.double())
-    for a, b in zip(found, exact, strict=True):
+    for a, b in zip(radial_rule(33, 2, m), radial_rule(33, 2, m.double()), strict=True):
         assert a.dtype == SINGLE
         torch.testing.assert_close(a.double(), b, rtol=2e-7, atol=1e-38)
 
@@ -290,7 +274,7 @@ def test_a_compiled_graph_may_meet_other_dimensions() -> None:
 
 
 def longest(matrix: Tensor, offset: Tensor) -> Tensor:
-    """Largest |M v + d| by ascent from many directions."""
+    """Return the largest |M v + d| by ascent from many directions."""
     v = torch.randn(300, matrix.shape[-1], dtype=DOUBLE).expand(len(matrix), -1, -1)
     for _ in range(300):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(1e-300)
@@ -299,7 +283,7 @@ def longest(matrix: Tensor, offset: Tensor) -> Tensor:
     return image.norm(dim=-1).amax(-1)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 6])
+@pytest.mark.parametrize("dim", [1, 2, 6])
 def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
     matrix, offset = torch.randn(60, dim, dim, dtype=DOUBLE), torch.randn(60, dim, dtype=DOUBLE)
     matrix[:10] = matrix[:10] @ torch.diag(torch.arange(dim) < 1).double()  # flat
@@ -313,7 +297,7 @@ def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
         assert (found == expected).all()
 
 
-def test_nesting_of_a_flat_and_of_an_empty_ellipsoid() -> None:
+def test_nesting_of_points() -> None:
     matrix = torch.zeros(3, 2, 2, dtype=DOUBLE)
     offset = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.8, 0.8]], dtype=DOUBLE)
     assert lies_in_ball(matrix, offset).tolist() == [True, True, False]

@@ -1,4 +1,4 @@
-"""Elliptical densities: parametrisations, marginals, covariances, quadrature and errors."""
+"""Elliptical densities: parametrisations, accuracy, marginals, covariances and quadrature."""
 
 import math
 from collections.abc import Callable
@@ -24,31 +24,14 @@ from sparsefam import (
     SparseDistribution,
     TruncatedParaboloid,
 )
-from sparsefam.bases import GaussianRBF, Polynomial
+from sparsefam.bases import Polynomial
 
-ALPHAS = [1.05, 4 / 3, 1.5, 1.7, 2.0, 3.0, math.inf]
-PROPER = ALPHAS[:-1]
-
-
-# One dimension
-
-
-SHARED: dict[str, Callable[[Any], Tensor]] = {
-    "variance": lambda p: p.variance,
-    "mode": lambda p: p.mode,
-    "mean": lambda p: p.mean,
-    "stddev": lambda p: p.stddev,
-    "entropy": lambda p: p.entropy(),
-    "tsallis_entropy": lambda p: p.tsallis_entropy(),
-    "log_normalizer": lambda p: p.log_normalizer,
-    "escort 0.4": lambda p: p.escort(0.4).entropy(),
-    "escort 1.5": lambda p: p.escort(1.5).variance,
-}
+# Parametrisations
 
 
 @every_dtype
-@pytest.mark.parametrize("alpha", [1.0, *ALPHAS])
-def test_one_dimension_is_the_line(alpha: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.7, 2.0, math.inf])
+def test_one_dimension_is_univariate(alpha: float, dtype: torch.dtype) -> None:
     loc = torch.tensor([[0.3], [-2.0]], dtype=dtype)
     scale = torch.tensor([0.02, 0.7, 30.0], dtype=dtype)
     matrix = scale[:, None, None]
@@ -60,19 +43,17 @@ def test_one_dimension_is_the_line(alpha: float, dtype: torch.dtype) -> None:
         p = MultivariateBetaGaussian(loc[..., None], matrix, alpha)
         q = BetaGaussian(loc, scale, alpha)
     close = {"rtol": 16 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
-    for name, quantity in SHARED.items():
-        found, expected = quantity(p), quantity(q)
-        torch.testing.assert_close(found.reshape(expected.shape), expected, msg=name, **close)
+    for f, g in ((p, q), (p.escort(0.4), q.escort(0.4))):
+        pairs = [(f.stddev, g.stddev), (f.entropy(), g.entropy())]
+        pairs += [(f.tsallis_entropy(), g.tsallis_entropy()), (f.log_normalizer, g.log_normalizer)]
+        for value, expected in pairs:
+            torch.testing.assert_close(value.reshape(expected.shape), expected, **close)
     t = loc + scale * torch.linspace(-1.2, 1.2, 25, dtype=dtype)[:, None, None]
     torch.testing.assert_close(p.log_prob(t[..., None]), q.log_prob(t), **close)
-    torch.testing.assert_close(p.prob(t[..., None]), q.prob(t), **close)
 
 
-# The definition
-
-
-@pytest.mark.parametrize("alpha", PROPER)
-@pytest.mark.parametrize("dim", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 3.0])
+@pytest.mark.parametrize("dim", [2, 3, 16])
 def test_sigma_makes_the_clipped_score_a_density(dim: int, alpha: float) -> None:
     # p = [(alpha - 1)(f + R^2/2)]_+^m; its mass is that of r^(D-1) over the sphere's surface.
     p = MultivariateBetaGaussian.from_sigma_tril(centre(dim), factor(dim), alpha)
@@ -91,8 +72,8 @@ def test_sigma_makes_the_clipped_score_a_density(dim: int, alpha: float) -> None
     torch.testing.assert_close(p.log_prob(shift), m * level.log(), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("alpha", [1.0, *PROPER])
-@pytest.mark.parametrize("dim", [1, 2, 5, 16])
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, 3.0])
+@pytest.mark.parametrize("dim", [1, 5, 16])
 def test_parametrisations_come_back(dim: int, alpha: float) -> None:
     p = member(dim, alpha)
     options = () if alpha == 1 else (alpha,)
@@ -111,67 +92,44 @@ def test_parametrisations_come_back(dim: int, alpha: float) -> None:
     torch.testing.assert_close(p.precision_matrix @ p.covariance_matrix, torch.eye(dim).double())
 
 
-def test_the_paraboloid_takes_no_alpha_and_agrees_with_its_family() -> None:
-    loc, tril = centre(3), factor(3)
-    covariance = tril @ tril.mT
-    for special, general in (
-        (TruncatedParaboloid(loc, tril), MultivariateBetaGaussian(loc, tril, 2.0)),
-        (
-            TruncatedParaboloid.from_sigma(loc, covariance),
-            MultivariateBetaGaussian.from_sigma(loc, covariance, 2.0),
-        ),
-        (
-            TruncatedParaboloid.from_sigma_tril(loc, tril),
-            MultivariateBetaGaussian.from_sigma_tril(loc, tril, 2.0),
-        ),
-        (
-            TruncatedParaboloid.from_moments(loc, covariance),
-            MultivariateBetaGaussian.from_moments(loc, covariance, 2.0),
-        ),
-        (
-            TruncatedParaboloid.from_canonical(loc, -covariance),
-            MultivariateBetaGaussian.from_canonical(loc, -covariance, 2.0),
-        ),
-    ):
-        assert torch.equal(special.scale_tril, general.scale_tril)
-        assert torch.equal(special.loc, general.loc)
-        assert torch.equal(special.entropy(), general.entropy())
-    assert isinstance(TruncatedParaboloid(loc, tril).expand((4,)), TruncatedParaboloid)
+def test_the_paraboloid_takes_no_alpha() -> None:
+    loc, matrix = centre(3), factor(3) @ factor(3).mT
+    p = TruncatedParaboloid.from_sigma(loc, matrix)
+    q = MultivariateBetaGaussian.from_sigma(loc, matrix, alpha=2.0)
+    assert torch.equal(p.scale_tril, q.scale_tril)
+    assert isinstance(p.expand((4,)), TruncatedParaboloid)
+    with pytest.raises(TypeError):
+        TruncatedParaboloid.from_sigma(loc, matrix, 2.0)
 
 
-def test_the_normal_is_torchs() -> None:
+@pytest.mark.parametrize("name", ["covariance_matrix", "precision_matrix", "scale_tril"])
+def test_the_normal_is_torchs(name: str) -> None:
     loc, tril = torch.stack([centre(3), -centre(3)]), torch.stack([factor(3), factor(3, seed=1)])
-    p, q = (
-        MultivariateNormal(loc, scale_tril=tril),
-        torch.distributions.MultivariateNormal(loc, None, None, tril),
-    )
-    assert isinstance(p, torch.distributions.MultivariateNormal)
+    matrix = tril if name == "scale_tril" else tril @ tril.mT
+    torchs = torch.distributions.MultivariateNormal
+    p, q = MultivariateNormal(loc, **{name: matrix}), torchs(loc, **{name: matrix})
+    assert isinstance(p, torchs)
     t = torch.linspace(-2, 2, 30, dtype=DOUBLE).reshape(5, 2, 3)
-    close = {"rtol": 1e-13, "atol": 1e-13}
+    close = {"rtol": 1e-11, "atol": 1e-11}
     torch.testing.assert_close(p.log_prob(t), q.log_prob(t), **close)
-    torch.testing.assert_close(p.entropy(), q.entropy(), **close)
-    torch.testing.assert_close(p.variance, q.variance, **close)
-    torch.testing.assert_close(p.covariance_matrix, q.covariance_matrix, **close)
-    torch.testing.assert_close(p.precision_matrix, q.precision_matrix, **close)
-    other = torch.distributions.MultivariateNormal(loc.flip(0), tril.flip(0) @ tril.flip(0).mT)
+    for quantity in ("variance", "covariance_matrix", "precision_matrix", "scale_tril"):
+        torch.testing.assert_close(getattr(p, quantity), getattr(q, quantity), **close)
+    other = torchs(loc.flip(0), tril.flip(0) @ tril.flip(0).mT)
     for a, b in ((p, other), (other, p), (p.expand((4, 2)), other)):
-        expected = torch.distributions.kl_divergence(
-            *(
-                torch.distributions.MultivariateNormal(x.loc, scale_tril=x.scale_tril)
-                for x in (a, b)
-            )
-        )
+        pair = (torchs(x.loc, scale_tril=x.scale_tril) for x in (a, b))
+        expected = torch.distributions.kl_divergence(*pair)
         torch.testing.assert_close(torch.distributions.kl_divergence(a, b), expected)
     assert p.support.check(torch.full((3,), 1e9)).all()
+    shapes = MultivariateNormal.infer_shapes(loc=(3, 2), **{name: (2, 2)})
+    assert shapes == (torch.Size([3]), torch.Size([2]))
 
 
-# Digits
+# Accuracy
 
 
 @every_dtype
 @pytest.mark.parametrize("dim", [2, 5])
-def test_thin_ellipsoids_keep_the_digits_of_their_entries(dim: int, dtype: torch.dtype) -> None:
-    # The exact |u|^2 of the very numbers that the density is given, from exact fractions.
+def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
     tril = factor(dim, dtype)
     tril[-1, -1] = 1e-6
     loc = centre(dim, dtype)
@@ -187,7 +145,7 @@ def test_thin_ellipsoids_keep_the_digits_of_their_entries(dim: int, dtype: torch
 
 
 def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float]:
-    """And how much it moves, relatively to one rounding, if every entry is rounded."""
+    """Return log p in 60 digits, and its condition number with respect to all entries."""
     dim, m = len(t), p._fixed_exponent
     with mpmath.workdps(60):
         tril = mpmath.matrix(p.scale_tril.double().tolist())
@@ -209,8 +167,8 @@ def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float
         return float(value), float(1 + abs(value) + abs(log_det) + slope * moved)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0])
-def test_derivatives_at_the_centre_and_at_isotropic_scales_are_right(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 1.3])
+def test_derivatives_at_the_centre_and_at_isotropic_scales(alpha: float) -> None:
     # Where a norm has no second derivative and eigenvectors are not determined.
     loc = torch.zeros(3, dtype=DOUBLE, requires_grad=True)
     tril = (0.5 * torch.eye(3, dtype=DOUBLE)).requires_grad_()
@@ -225,12 +183,12 @@ def test_derivatives_at_the_centre_and_at_isotropic_scales_are_right(alpha: floa
     assert torch.autograd.gradgradcheck(log_prob, (loc, tril))
 
 
-# Draws
+# Samples
 
 
 @every_dtype
-@pytest.mark.parametrize("dim", [1, 2, 8])
-@pytest.mark.parametrize("value", [1.02, 1.5, 3.0])
+@pytest.mark.parametrize("dim", [1, 8])
+@pytest.mark.parametrize("value", [1.02, 3.0])
 def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: torch.dtype) -> None:
     alpha = torch.full((40,), value, dtype=dtype, requires_grad=True)
     eye = torch.eye(dim, dtype=dtype)
@@ -256,21 +214,12 @@ def _level(squared: float, dim: int, m: float) -> float:
     return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 2.0, math.inf])
-def test_draws_have_the_moments_of_the_density(alpha: float) -> None:
-    p = member(16, alpha)
-    t = p.sample((20_000,)) - p.loc
-    u = torch.linalg.solve_triangular(p.scale_tril, t.mT, upper=False)
-    found = u @ u.mT / u.shape[-1] / p._moments()[0]
-    assert (found - torch.eye(16)).abs().max() < 6 * math.sqrt(2 / 20_000)
-
-
-# Shapes and arguments
+# Arguments
 
 
 EYE = torch.eye(2)
 SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
-INDEFINITE = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
 ZERO = torch.zeros(2)
 REMEDY = r"add a small multiple of the identity, or model the subspace"
 
@@ -279,11 +228,7 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
     ("make", "message"),
     [
         (lambda: TruncatedParaboloid(ZERO, torch.ones(2, 3)), r"scale_tril must be square.*2, 3"),
-        (lambda: TruncatedParaboloid(ZERO, torch.eye(3)), r"scale_tril must be .*2, 2.*3, 3"),
-        (
-            lambda: TruncatedParaboloid(torch.tensor(0.0), EYE),
-            r"loc must have shape \(\*batch, D\)",
-        ),
+        (lambda: TruncatedParaboloid(torch.tensor(0.0), EYE), r"loc must have shape \(\*batch, D"),
         (lambda: TruncatedParaboloid(ZERO, SINGULAR), r"scale_tril must be lower triangular"),
         (lambda: TruncatedParaboloid(ZERO, -EYE), r"scale_tril must be .*positive diagonal"),
         (lambda: TruncatedParaboloid(ZERO, 0 * EYE), "scale_tril must be nonsingular.*" + REMEDY),
@@ -293,35 +238,13 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             lambda: MultivariateNormal(torch.zeros(3, 2), scale_tril=EYE.expand(4, 2, 2)),
             r"shapes must broadcast .*loc \(3, 2\), scale_tril \(4, 2, 2\)",
         ),
-        (
-            lambda: MultivariateNormal(ZERO, scale_tril=INDEFINITE),
-            "scale_tril must be lower triangular",
-        ),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, 1.0), r"alpha[\s\S]*1"),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, "2"), "alpha must be a number or a tensor"),
-        (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
-        (
-            lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0),
-            "alpha must be greater than 1, got 1.0",
-        ),
-        (
-            lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5),
-            "alpha must be greater than 1, got 0.5",
-        ),
-        (
-            lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR),
-            "sigma must be positive definite, and is singular .*" + REMEDY,
-        ),
-        (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE.tril(-1) + EYE * 0), "sigma must be"),
-        (
-            lambda: TruncatedParaboloid.from_sigma(ZERO, torch.tensor([[1.0, 0.5], [0.0, 1.0]])),
-            "sigma must be symmetric, got",
-        ),
+        (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),
+        (lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5), "alpha must be greater"),
+        (lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR), "sigma must be .*" + REMEDY),
+        (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE + UPPER), "sigma must be symmetric, got"),
         (lambda: TruncatedParaboloid.from_sigma_tril(ZERO, 0 * EYE), "sigma_tril must be nonsing"),
-        (
-            lambda: TruncatedParaboloid.from_moments(ZERO, INDEFINITE),
-            "covariance_matrix must be positive definite, .*" + REMEDY,
-        ),
         (
             lambda: MultivariateNormal.from_moments(ZERO, SINGULAR),
             "covariance_matrix must be positive definite, .*" + REMEDY,
@@ -330,29 +253,19 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             lambda: MultivariateNormal.from_moments(ZERO, torch.eye(3)),
             r"covariance_matrix must be square, \(\*batch, 2, 2\) like mean",
         ),
-        (lambda: MultivariateNormal.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
-        (lambda: TruncatedParaboloid.from_canonical(ZERO, 0 * EYE), "-2 theta2 must be positive"),
+        (lambda: TruncatedParaboloid.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
         (lambda: member(2, math.inf).score, "sigma_tril must be"),
+        (lambda: member(2).quadrature(0), "order must be from 1 to 1200, got 0"),
+        (lambda: member(2).quadrature(1201), "order must be from 1 to 1200, got 1201"),
         (lambda: member(2).log_prob(torch.zeros(3)), r"value must broadcast .*end in event shape"),
-        (lambda: member(2).log_prob(torch.tensor([0.0, math.nan])), "value must be real"),
+        (lambda: member(3).marginal([]), "indices must be distinct and from -3 to 2, got"),
+        (lambda: member(3).marginal([0, -3]), "indices must be distinct"),
+        (lambda: member(3).marginal(3), "indices must be distinct"),
     ],
 )
 def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize("name", ["covariance_matrix", "precision_matrix", "scale_tril"])
-def test_the_normal_takes_the_matrices_that_torchs_takes(name: str) -> None:
-    loc, matrix = torch.tensor([0.3, -1.0], dtype=DOUBLE), torch.tensor([[2.0, 0.6], [0.6, 0.5]])
-    matrix = matrix.double().tril() if name == "scale_tril" else matrix.double()
-    p = MultivariateNormal(loc, **{name: matrix})
-    q = torch.distributions.MultivariateNormal(loc, **{name: matrix})
-    t = torch.randn(7, 2, dtype=DOUBLE)
-    torch.testing.assert_close(p.log_prob(t), q.log_prob(t), rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(p.scale_tril, q.scale_tril, rtol=1e-13, atol=0)
-    shapes = MultivariateNormal.infer_shapes(loc=(3, 2), **{name: (2, 2)})
-    assert shapes == (torch.Size([3]), torch.Size([2]))
 
 
 def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
@@ -372,37 +285,25 @@ def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
 # Marginals
 
 
-@pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("alpha", [1.05, 1.5, math.inf])
 def test_a_marginal_is_the_integral_over_the_rest(alpha: float) -> None:
     p = member(2, alpha)
     for kept in (0, 1):
-        q = p.marginal(kept)
-        assert q.event_shape == (1,)
+        middle, half = p.loc[1 - kept].item(), p.scale_tril[1 - kept].norm().item()
         for share in (-0.8, 0.3):
             x = p.loc[kept] + share * p.scale_tril[kept].norm()
-            expected = quad(
-                lambda y, x=x, kept=kept: _prob(p, x, y, kept),
-                *_range(p, 1 - kept),
-                epsabs=0,
-                epsrel=1e-9,
-                limit=400,
-                points=[float(p.loc[1 - kept])],
-            )[0]
-            assert q.prob(x[None]).item() == pytest.approx(expected, rel=2e-7)
+
+            def prob(y: float, x: Tensor = x, kept: int = kept) -> float:
+                pair = [x, torch.tensor(y, dtype=DOUBLE)]
+                return p.prob(torch.stack(pair if kept == 0 else pair[::-1])).item()
+
+            options = {"epsabs": 0, "epsrel": 1e-9, "limit": 400, "points": [middle]}
+            expected = quad(prob, middle - half, middle + half, **options)[0]
+            assert p.marginal(kept).prob(x[None]).item() == pytest.approx(expected, rel=2e-7)
 
 
-def _prob(p: EllipticalDistribution, x: Tensor, y: float, kept: int) -> float:
-    pair = [x, torch.tensor(y, dtype=DOUBLE)]
-    return p.prob(torch.stack(pair if kept == 0 else pair[::-1])).item()
-
-
-def _range(p: EllipticalDistribution, axis: int) -> tuple[float, float]:
-    half = p.scale_tril[axis].norm().item()
-    return p.loc[axis].item() - half, p.loc[axis].item() + half
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
-def test_marginals_have_the_moments_and_draws_of_their_coordinates(alpha: Tensor | float) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 1.5, torch.tensor(1.7, dtype=DOUBLE)])
+def test_marginals_have_the_moments_of_their_coordinates(alpha: Tensor | float) -> None:
     p = member(5, alpha).expand((3,))
     for kept in ([4], [2, 0], [1, 2, 4], [-1, 0], [4, 3, 2, 1, 0], list(range(5))):
         q = p.marginal(kept)
@@ -420,12 +321,6 @@ def test_marginals_have_the_moments_and_draws_of_their_coordinates(alpha: Tensor
     assert (error < 0.02 * found).all()
 
 
-@pytest.mark.parametrize("indices", [[], [0, 0], [0, -3], 3, [-4], [0, 1, 2, 0]])
-def test_marginals_of_wrong_coordinates_are_refused(indices: int | list[int]) -> None:
-    with pytest.raises(ValueError, match="indices must be distinct and from -3 to 2, got"):
-        member(3).marginal(indices)
-
-
 # Covariances
 
 
@@ -435,8 +330,8 @@ def canonical(theta1: Tensor, theta2: Tensor, alpha: float) -> EllipticalDistrib
     return MultivariateBetaGaussian.from_canonical(theta1, theta2, alpha)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, 2.0])
-@pytest.mark.parametrize("dim", [2, 3, 7])
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0])
+@pytest.mark.parametrize("dim", [2, 7])
 def test_the_covariance_is_the_jacobian_of_the_moments(dim: int, alpha: float) -> None:
     # Prop. 3: d E_p[psi] / d theta for the score theta' phi, with phi all monomials to degree 2.
     p = member(dim, alpha)
@@ -458,35 +353,11 @@ def test_the_covariance_is_the_jacobian_of_the_moments(dim: int, alpha: float) -
     assert error < 1e-10
 
 
-def test_covariances_far_from_the_origin_keep_their_digits() -> None:
-    loc = torch.tensor([100.0, -50.0])
-    p = MultivariateBetaGaussian(loc, 0.01 * factor(2, SINGLE), 1.5)
-    exact = MultivariateBetaGaussian(loc.double(), p.scale_tril.double(), 1.5)
-    phi = Polynomial(2, ndim=2)
-    found, expected = (q.generalized_covariance(phi, phi) for q in (p, exact))
-    assert (found - expected).norm() < 2e-6 * expected.norm()
-
-
-@pytest.mark.parametrize("alpha", [1.2, 2.0])
-def test_covariances_with_other_functions_are_jacobians_too(alpha: float) -> None:
-    p = member(2, alpha)
-    psi = GaussianRBF(torch.tensor([[0.9, 0.5], [0.2, -1.0]], dtype=DOUBLE), 0.6)
-
-    def mean(loc: Tensor) -> Tensor:
-        q = MultivariateBetaGaussian(loc, p.scale_tril, alpha)
-        return q._quadrature_expect(psi, 96)
-
-    # Sigma^-1 times a shift of loc is the change of the score's linear coefficients.
-    jacobian = torch.autograd.functional.jacobian(mean, p.loc) @ p.sigma
-    found = p.generalized_covariance(Polynomial(1, ndim=2), psi)[1:].mT
-    assert (found - jacobian).norm() < 1e-8 * jacobian.norm()
-
-
 # Quadrature
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
-@pytest.mark.parametrize(("dim", "order"), [(1, 5), (2, 3), (2, 6), (3, 4), (3, 7)])
+@pytest.mark.parametrize("alpha", [1.0, 1.3, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
+@pytest.mark.parametrize(("dim", "order"), [(1, 5), (2, 6), (3, 7)])
 def test_quadrature_is_exact_to_its_order(dim: int, order: int, alpha: Tensor | float) -> None:
     p = member(dim, alpha)
     psi = Polynomial(order, ndim=dim)
@@ -498,7 +369,7 @@ def test_quadrature_is_exact_to_its_order(dim: int, order: int, alpha: Tensor | 
 
 
 @every_dtype
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 3.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.3])
 @pytest.mark.parametrize("dim", [4, 16])
 def test_quadrature_beyond_three_dimensions_is_exact_to_degree_three(
     dim: int, alpha: float, dtype: torch.dtype
@@ -515,8 +386,8 @@ def test_quadrature_beyond_three_dimensions_is_exact_to_degree_three(
     assert third.abs().max() < tolerance
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 5, 9])
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("dim", [1, 2, 3, 9])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_the_error_estimate_is_about_the_error(alpha: float, dim: int) -> None:
     # E[cos w'(t - loc)] by its Bessel function; frequencies that the rules miss by various amounts.
     p = member(dim, alpha)
@@ -545,9 +416,3 @@ def test_the_error_estimate_is_about_the_error(alpha: float, dim: int) -> None:
     else:
         assert (error < 3 * claimed + noise).all()
         assert (claimed < 3 * error + noise + p.quadrature_error(g, order + order // 2 + 1)).all()
-
-
-@pytest.mark.parametrize("order", [0, -1, 1201])
-def test_orders_out_of_range_are_refused(order: int) -> None:
-    with pytest.raises(ValueError, match=f"order must be from 1 to 1200, got {order}"):
-        member(2).quadrature(order)

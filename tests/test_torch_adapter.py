@@ -1,4 +1,4 @@
-"""Distributions of torch with the interface of this package, against scipy."""
+"""The adapter of torch's distributions, against scipy."""
 
 import math
 
@@ -24,17 +24,13 @@ def number(x: float) -> Tensor:
 
 
 KNOWN = {
-    "Beta": (td.Beta(number(2.0), number(3.0)), stats.beta(2, 3)),
-    "Beta-narrow": (td.Beta(number(2000.0), number(3000.0)), stats.beta(2000, 3000)),
+    "Beta": (td.Beta(number(2000.0), number(3000.0)), stats.beta(2000, 3000)),
     "Cauchy": (td.Cauchy(number(1.0), number(0.01)), stats.cauchy(1, 0.01)),
-    "Chi2": (td.Chi2(number(3.0)), stats.chi2(3)),
     "Exponential": (td.Exponential(number(3.0)), stats.expon(scale=1 / 3)),
     "FisherSnedecor": (td.FisherSnedecor(number(5.0), number(7.0)), stats.f(5, 7)),
     "Gamma": (td.Gamma(number(2.0), number(4.0)), stats.gamma(2, scale=0.25)),
     "Gamma-peak": (td.Gamma(number(0.3), number(1.0)), stats.gamma(0.3)),
     "Gumbel": (td.Gumbel(number(-1.0), number(2.0)), stats.gumbel_r(-1, 2)),
-    "HalfCauchy": (td.HalfCauchy(number(1.0)), stats.halfcauchy()),
-    "HalfNormal": (td.HalfNormal(number(2.0)), stats.halfnorm(scale=2)),
     "InverseGamma": (InverseGamma(number(3.0), number(2.0)), stats.invgamma(3, scale=2)),
     "LogNormal": (td.LogNormal(number(0.0), number(1.0)), stats.lognorm(1)),
     "Logistic": (
@@ -44,8 +40,7 @@ KNOWN = {
         stats.logistic(),
     ),
     "Pareto": (td.Pareto(number(1.0), number(2.5)), stats.pareto(2.5)),
-    "StudentT": (td.StudentT(number(3.0)), stats.t(3)),
-    "StudentT-wide": (td.StudentT(number(1.5)), stats.t(1.5)),
+    "StudentT": (td.StudentT(number(1.5)), stats.t(1.5)),
     "Uniform": (td.Uniform(number(1.0), number(3.0)), stats.uniform(1, 2)),
     "Weibull": (td.Weibull(number(1.0), number(1.5)), stats.weibull_min(1.5)),
 }
@@ -58,7 +53,7 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     torchs, scipys = KNOWN[name]
     p, t = wrap(torchs), torch.as_tensor(scipys.ppf(SHARES.numpy()))
     assert isinstance(p, TorchUnivariate)
-    below = torch.as_tensor(scipys.cdf(t.numpy()))  # SciPy 1.11's quantiles are of fewer digits
+    below = torch.as_tensor(scipys.cdf(t.numpy()))  # SciPy 1.11's quantiles are less accurate
     assert p.has_cdf == (name.split("-")[0] not in ("Beta", "FisherSnedecor", "StudentT"))
     torch.testing.assert_close(p.log_prob(t), torch.as_tensor(scipys.logpdf(t.numpy())))
     lower, upper = intervals_of(p)[0].tolist()
@@ -84,7 +79,7 @@ def test_expectations_are_scipys(name: str) -> None:
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     rbf = bases.GaussianRBF([0.3, 1.0, 1.5, 2.5], [0.05, 0.5, 0.01, 3.0]).double()
     spline = bases.BSpline([-0.4, 0.2, 0.5, 1.0, 2.0], 2).double()
-    # All but a rounding error of the mass, the bulk of it, and where the functions are narrow.
+    # Divides the range at quantiles and where the functions are narrow.
     lower, upper = scipys.support()
     first, last = max(lower, scipys.ppf(1e-15), -30), min(upper, scipys.ppf(1 - 1e-15), 30)
     marks = [*scipys.ppf([0.01, 0.2, 0.4, 0.6, 0.8, 0.99]), -0.4, 0.05, 0.2, 0.3, 0.4, 0.5, 0.55]
@@ -102,26 +97,18 @@ def test_expectations_are_scipys(name: str) -> None:
         assert p.variance.item() == pytest.approx(scipys.var(), rel=1e-8)
 
 
-WAVES = {
-    "Exponential": (td.Exponential(number(2.0)), lambda w: 1 / (1 - 0.5j * w)),
-    "Gamma": (td.Gamma(number(3.0), number(1.0)), lambda w: (1 - 1j * w) ** -3.0),
-    "Gumbel": (td.Gumbel(number(0.5), number(1.0)), lambda w: gamma(1 - 1j * w) * np.exp(0.5j * w)),
-}
-
-
-@pytest.mark.parametrize("name", WAVES)
-def test_waves_have_the_characteristic_function_or_are_refused(name: str) -> None:
-    p, characteristic = WAVES[name]
+def test_waves_have_the_characteristic_function_or_are_refused() -> None:
     frequencies = [0.1, 1.0, 5.0, 10.0]
-    exact = np.array([characteristic(w) for w in frequencies])
-    found = wrap(p).expect(bases.Fourier(torch.tensor(frequencies, dtype=DOUBLE)))
+    waves = bases.Fourier(torch.tensor(frequencies, dtype=DOUBLE))
+    p = td.Gumbel(number(0.5), number(1.0))
+    exact = np.array([gamma(1 - 1j * w) * np.exp(0.5j * w) for w in frequencies])
     expected = torch.as_tensor(np.concatenate([exact.real, exact.imag]))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match=f"frequencies must be low enough to integrate .*{name}"):
+    torch.testing.assert_close(wrap(p).expect(waves), expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="frequencies must be low enough to integrate .*Gumbel"):
         wrap(p).expect(bases.Fourier([1000.0]))
 
 
-def test_own_classes_take_over_where_there_are_some() -> None:
+def test_own_classes_are_preferred() -> None:
     loc, scale = torch.zeros(3), torch.ones(3)
     assert type(wrap(td.Normal(loc, scale))) is Normal
     assert type(wrap(td.Laplace(loc, scale))) is Laplace
@@ -145,18 +132,20 @@ def test_derivatives_are_those_of_differences() -> None:
     t, u = number(0.4), torch.tensor([0.2, 0.7], dtype=DOUBLE)
     psi = bases.GaussianRBF([0.3, 0.5], 0.1).double()
     for make in (td.Weibull, td.Gumbel, lambda a, b: td.Uniform(-a, b)):
-        for ask in (
+        for quantity in (
             lambda p: p.cdf(t),
             lambda p: p.icdf(u),
             lambda p: p.expect(psi),
             lambda p: p.expect(torch.tanh),
             lambda p: p.generalized_covariance(psi, psi),
         ):
-            assert gradcheck(lambda a, b, make=make, ask=ask: ask(wrap(make(a, b))), (a, b))
+            assert gradcheck(
+                lambda a, b, make=make, quantity=quantity: quantity(wrap(make(a, b))), (a, b)
+            )
 
 
 class Mirrored(td.Distribution):
-    """A Gamma law mirrored at 0, which says nothing but its density and support."""
+    """A Gamma distribution mirrored at 0, which has no more than log_prob and support."""
 
     arg_constraints = {}
     support = td.constraints.less_than(0.0)

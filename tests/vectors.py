@@ -1,4 +1,4 @@
-"""Densities of vectors of any dimension for tests: mixed scales, no symmetry."""
+"""Multivariate densities of any dimension for tests, with mixed scales and no symmetry."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ SINGLE, DOUBLE = torch.float32, torch.float64
 
 
 def factor(dim: int, dtype: torch.dtype = DOUBLE, seed: float = 0.0) -> Tensor:
-    """A lower triangle, mixed and with a positive diagonal."""
+    """Return a lower triangle with a positive diagonal and entries of both signs."""
     entries = torch.cos(1.7 * torch.arange(1.0, dim * dim + 1, dtype=dtype) + seed)
     entries = entries.reshape(dim, dim)
     return 0.4 * entries.tril(-1) + torch.diag(0.6 + 0.3 * entries.diagonal())
@@ -20,7 +20,7 @@ def centre(dim: int, dtype: torch.dtype = DOUBLE) -> Tensor:
 
 
 def member(dim: int, alpha: Tensor | float = 2.0) -> EllipticalDistribution:
-    """A density of some dimension; the normal at alpha = 1."""
+    """Return a density of some dimension; the normal at alpha = 1."""
     if not isinstance(alpha, Tensor) and alpha == 1:
         return MultivariateNormal(centre(dim), scale_tril=factor(dim))
     return MultivariateBetaGaussian(centre(dim), factor(dim), alpha)

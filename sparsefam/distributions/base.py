@@ -1,7 +1,7 @@
-"""Base classes of densities: the interface, and what follows from a standardized density."""
+"""Base classes of densities: the common interface, and densities given in standard form."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -24,12 +24,12 @@ __all__ = ["SparseDistribution", "StandardizedDistribution"]
 class SparseDistribution(TorchDistribution):
     r"""A density that may be exactly zero; a torch and a Pyro distribution at once.
 
-    A subclass names its parameters in `arg_constraints`, stores them as attributes broadcast to
-    the batch shape, and implements `support`, `log_prob`, `rsample`, `quadrature` and its closed
-    forms. The base class derives the rest.
+    A subclass names its parameters in `arg_constraints`, stores them as attributes that are
+    broadcast to the batch shape, and implements `support`, `log_prob`, `rsample`, `quadrature` and
+    its closed forms.
 
-    Off the support `log_prob` is -inf with zero gradient. Validation of a value therefore checks
-    its shape and that it is real, but not whether it lies in the support.
+    Off the support `log_prob` is -inf with zero gradient. Validation therefore checks the shape of
+    a value and that it is real, but not whether it lies in the support.
 
     Attributes:
         alpha: Entropic index of the prediction map that this density solves (*batch).
@@ -37,7 +37,7 @@ class SparseDistribution(TorchDistribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # Cached attributes to drop when the batch expands.
+    # Attributes that are not copied to a density of another batch shape.
     _per_batch: ClassVar[tuple[str, ...]] = ()
     alpha: Tensor
 
@@ -56,12 +56,12 @@ class SparseDistribution(TorchDistribution):
         raise NotImplementedError
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draws (*sample, *batch, *event) without gradients."""
-        # Detached, as torch.jit ignores no_grad when it replays a trace.
+        """Draw samples (*sample, *batch, *event) without gradients."""
+        # A replayed trace of torch.jit ignores no_grad.
         return super().sample(sample_shape).detach()
 
     def prob(self, value: Tensor) -> Tensor:
-        """Density at `value`; exactly 0 off the support."""
+        """Return the density at `value`; exactly 0 off the support."""
         return torch.exp(self.log_prob(value))
 
     def tsallis_entropy(self) -> Tensor:
@@ -73,7 +73,7 @@ class SparseDistribution(TorchDistribution):
         raise NotImplementedError
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseDistribution":
-        r"""The $\beta$-escort $p^\beta / \int p^\beta$ on the same support; default $2 - \alpha$.
+        r"""Return the escort $p^\beta / \int p^\beta$; default $\beta = 2 - \alpha$.
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
@@ -81,25 +81,25 @@ class SparseDistribution(TorchDistribution):
         raise NotImplementedError
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes and weights with $\sum_q w_q g(t_q) \to E_p[g]$.
 
-        Both are differentiable in the parameters.
+        Nodes (Q, *batch, *event) and weights (Q, *batch) are differentiable in the parameters.
 
         Args:
-            order: At least the number of nodes over each smooth piece of the density.
+            order: The least number of nodes on each smooth piece of the density.
         """
         raise NotImplementedError
 
     def expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
-        r"""Expectation $E_p[\psi(t)]$, differentiable in the parameters of p and of psi.
+        r"""Return $E_p[\psi(t)]$, differentiable in the parameters of p and of psi.
 
-        Uses the closed form registered for the types of p and psi (`sparsefam.register_expect`) if
-        there is one, else `quadrature` on the support.
+        Uses the closed form that `sparsefam.register_expect` has registered for the types of p and
+        psi, or else `quadrature`.
 
         Args:
             psi: A basis, or any callable from locations (Q, *batch, *event) to (Q, *batch, *shape).
-            order: Quadrature order if there is no closed form. Functions much narrower than the
-                support need a higher order.
+            order: Order of the quadrature. Functions much narrower than the support need a higher
+                one.
 
         Returns:
             (*batch, N) for a basis, (*batch, *shape) for a callable.
@@ -112,24 +112,15 @@ class SparseDistribution(TorchDistribution):
         elif not callable(psi):
             raise ValueError(f"psi must be a basis or a callable, got {psi!r}")
         rule = find_expect(type(self), type(psi))
-        found: Tensor = NotImplemented if rule is None else rule(self, psi)
-        return self._quadrature_expect(psi, order) if found is NotImplemented else found
+        result: Tensor = NotImplemented if rule is None else rule(self, psi)
+        return self._quadrature_expect(psi, order) if result is NotImplemented else result
 
     def _quadrature_expect(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
-        weights, values = self._quadrature_values(psi, order)
-        return (weights * values).sum(0)
-
-    def _quadrature_values(
-        self, psi: Callable[[Tensor], Tensor], order: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return weights and values of psi at the nodes, which multiply to (Q, *batch, *shape)."""
-        return self._values_at(psi, *self.quadrature(order))
+        return self._weighted_values(psi, *self.quadrature(order)).sum(0)
 
     @staticmethod
-    def _values_at(
-        psi: Callable[[Tensor], Tensor], nodes: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return weights, reshaped to multiply values of psi, and these values."""
+    def _weighted_values(psi: Callable[[Tensor], Tensor], nodes: Tensor, weights: Tensor) -> Tensor:
+        """Return values of psi at the nodes times the weights, (Q, *batch, *shape)."""
         values = psi(nodes)
         if not isinstance(values, Tensor):
             raise ValueError(f"psi must map locations to a tensor of values, got {values!r}")
@@ -139,13 +130,14 @@ class SparseDistribution(TorchDistribution):
                 f"{tuple(weights.shape)}, got {tuple(values.shape)}"
             )
         extra = values.dim() - weights.dim()
-        return weights.reshape(*weights.shape, *(1,) * extra), values
+        return weights.reshape(*weights.shape, *(1,) * extra) * values
 
     def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
-        r"""Estimate of the error of $\sum_q w_q \psi(t_q)$ for the rule of `quadrature(order)`.
+        r"""Estimate the error of $\sum_q w_q \psi(t_q)$ with the rule of `quadrature(order)`.
 
-        The difference to a rule half as fine again; in more than three dimensions, where directions
-        are quasi-random, the standard error over independent replicates and what more radii change.
+        Up to three dimensions it is the difference to a rule of 1.5 times the order. Beyond, where
+        directions are quasi-random, it is the standard error over independent replicates plus the
+        difference that two more radii make.
 
         Args:
             psi: A basis, or any callable from locations (Q, *batch, *event) to (Q, *batch, *shape).
@@ -157,10 +149,8 @@ class SparseDistribution(TorchDistribution):
         if isinstance(psi, Basis):
             self._check_basis("psi", psi)
         rough, fine = (
-            (weights * values).sum(0)
-            for weights, values in (
-                self._quadrature_values(psi, n) for n in (order, order + order // 2 + 1)
-            )
+            self._weighted_values(psi, *self.quadrature(n)).sum(0)
+            for n in (order, order + order // 2 + 1)
         )
         return (fine - rough).abs()
 
@@ -176,12 +166,12 @@ class SparseDistribution(TorchDistribution):
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
     ) -> Tensor:
-        r"""Generalized $\beta$-covariance of two bases, (*batch, M, N).
+        r"""Return the generalized $\beta$-covariance of two bases, (*batch, M, N).
 
         $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
 
-        The expectations are under the $\beta$-escort. At the default $\beta = 2 - \alpha$ this is
-        the Jacobian of $E_p[\psi]$ in the score's coefficients on phi (Prop. 3).
+        The expectations are under the $\beta$-escort. At the default $\beta = 2 - \alpha$ it is the
+        Jacobian of $E_p[\psi]$ with respect to the score's coefficients on phi (Prop. 3).
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
@@ -197,7 +187,7 @@ class SparseDistribution(TorchDistribution):
     def expand(
         self, batch_shape: _size, _instance: "SparseDistribution | None" = None
     ) -> "SparseDistribution":
-        """Return the same density with its batch expanded to `batch_shape`, without copying."""
+        """Return the density with its batch expanded to `batch_shape`, without copying memory."""
         shape = Size(batch_shape)
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
 
@@ -207,15 +197,15 @@ class SparseDistribution(TorchDistribution):
         change: Callable[[Tensor, Size], Tensor],
         instance: "SparseDistribution | None" = None,
     ) -> "SparseDistribution":
-        """Return the density of another batch shape, of parameters changed by a function.
+        """Apply a function to every parameter and return the density of the new batch shape.
 
-        The function receives a parameter and the shape that belongs to one density.
+        The function receives a parameter and the shape of one event of it.
         """
         new = type(self).__new__(type(self)) if instance is None else instance
         for name, value in attributes(self).items():
             if name not in self._per_batch:
                 new.__dict__[name] = value
-        # alpha is a parameter of every density, though not of every constructor.
+        # Not every constructor takes alpha.
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
             value = getattr(self, name)
             setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
@@ -226,40 +216,36 @@ class SparseDistribution(TorchDistribution):
     def _validate_sample(self, value: Tensor) -> None:
         if not isinstance(value, Tensor):
             raise ValueError(f"value must be a tensor, got {type(value).__name__}")
-        shape = self.batch_shape + self.event_shape
         if value.is_complex() or value.dtype == torch.bool:
             raise ValueError(f"value must be real numbers, got {value.dtype}")
-        if value.shape[value.dim() - len(shape) :] != shape and not self._fits(value.shape):
+        try:
+            broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+            fits = value.shape[value.dim() - len(self.event_shape) :] == self.event_shape
+        except RuntimeError:
+            fits = False
+        if not fits:
             raise ValueError(
                 f"value must broadcast with batch shape {tuple(self.batch_shape)} and end in event "
                 f"shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
             )
         require(~torch.isnan(value), "value", "real", value)
 
-    def _fits(self, shape: Size) -> bool:
-        """Return whether values of a shape broadcast with the batch."""
-        try:
-            broadcast_shapes(shape, self.batch_shape + self.event_shape)
-        except RuntimeError:
-            return False
-        return shape[len(shape) - len(self.event_shape) :] == self.event_shape
-
     @property
     def _validation(self) -> bool | None:
-        """`validate_args` as the user gave it, for densities derived from this one."""
+        """The `validate_args` that the user passed, for densities derived from this one."""
         return self.__dict__.get("_validate_args")
 
 
 # Values of functions at nodes in one block of the batch. The backward pass of a block keeps about a
 # hundred tensors of this size: 200 MB in float32.
-_AT_ONCE = 1 << 19
+_BLOCK_SIZE = 1 << 19
 
 
 class StandardizedDistribution(SparseDistribution):
-    r"""$p(t) = q(A^{-1}(t - \mu))/|\det A|$, on the line or in space.
+    r"""$p(t) = q(x)/|\det A|$ with $x = A^{-1}(t - \mu)$, univariate or multivariate.
 
-    A subclass knows $\log q$ as a function of the size of $x$, which is zero at its mode, and
-    $\log|\det A|$.
+    A subclass gives $\log|\det A|$ and $\log q$ as a function of $x$, or of $|x|^2$ if it is
+    multivariate. The mode is at $x = 0$.
     """
 
     def _log_det(self) -> Tensor:
@@ -267,16 +253,28 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _standard_log_prob(self, size: Tensor) -> Tensor:
-        """Log density of x of some size, called only inside the support."""
+        """Return log q; called only inside the support."""
         raise NotImplementedError
 
     def _standard_entropy(self) -> Tensor | float:
-        """Shannon entropy of x."""
+        """Shannon entropy of q."""
         raise NotImplementedError
 
     def _log_power_integral(self, beta: Tensor | float) -> Tensor | float:
         r"""$\log \int q(x)^\beta dx$."""
         raise NotImplementedError
+
+    def _log_mean_power(self) -> Tensor | float:
+        r"""$\log(\int q(x)^\alpha dx)/(\alpha - 1)$."""
+        return self._log_power_integral(self.alpha) / (self.alpha - 1)
+
+    def _peak_score(self) -> Tensor | float:
+        """Score at the mode."""
+        return 0.0
+
+    def _peak_log_prob(self) -> Tensor:
+        """Log density at the mode (*batch)."""
+        return self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
@@ -296,62 +294,42 @@ class StandardizedDistribution(SparseDistribution):
         return self._in_blocks(lambda p: base(p, psi, order), count)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
-        """Apply a rule to blocks of the batch, which bounds the memory that it takes.
+        """Apply a rule to blocks of the batch, which bounds its memory.
 
-        The backward pass computes each block again. Compiled graphs and transforms of `torch.func`
+        The backward pass evaluates each block again. Compiled graphs and transforms of `torch.func`
         take the whole batch at once.
 
         Args:
             rule: From a density of batch shape (B,) to a tensor (B, ...).
-            count: How many numbers the rule keeps for each density.
+            count: How many numbers the rule computes for each density.
         """
-        size, total = max(1, _AT_ONCE // count), self.batch_shape.numel()
+        size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
         if total <= size or not in_eager():
             return rule(self)
-        flat = self._with_parameters(Size([total]), lambda x, event: x.reshape(total, *event))
         # Parameters are split once: the gradient of a slice would be as large as the parameter.
-        parts: dict[int, Sequence[Tensor]] = {}
+        columns: list[tuple[Tensor, ...]] = []
 
-        def part(x: Tensor, start: int) -> Tensor:
-            if id(x) not in parts:
-                parts[id(x)] = x.split(size)
-            return parts[id(x)][start // size]
+        def split(x: Tensor, event: Size) -> Tensor:
+            x = x.reshape(total, *event)
+            columns.append(x.split(size))
+            return x
 
-        def compute(start: int) -> Tensor:
-            shape = Size([min(size, total - start)])
-            return rule(flat._with_parameters(shape, lambda x, _: part(x, start)))
+        flat = self._with_parameters(Size([total]), split)
 
-        starts = range(0, total, size)
-        first = compute(0)
-        if first.requires_grad:
-            blocks = [
-                checkpoint(compute, i, use_reentrant=False, preserve_rng_state=False)
-                for i in starts
-            ]
-            joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
-            return joined
-        # Small results between large temporaries would keep the allocator from reusing these.
-        found = first.new_empty(total, *first.shape[1:])
-        found[:size] = first
-        for i in starts[1:]:
-            found[i : i + size] = compute(i)
-        whole: Tensor = found.unflatten(0, self.batch_shape)
-        return whole
+        def evaluate(*parameters: Tensor) -> Tensor:
+            values = iter(parameters)
+            shape = parameters[0].shape[:1]
+            return rule(flat._with_parameters(shape, lambda x, event: next(values)))
 
-    def _peak_score(self) -> Tensor | float:
-        """Score at the mode."""
-        return 0.0
-
-    def _peak_log_prob(self) -> Tensor:
-        """Log density at the mode (*batch)."""
-        return self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
-
-    def _log_mean_power(self) -> Tensor:
-        r"""$\log E_p[p^{\alpha-1}]/(\alpha - 1)$."""
-        return self._log_power_integral(self.alpha) / (self.alpha - 1) - self._log_det()
+        blocks = [
+            checkpoint(evaluate, *block, use_reentrant=False, preserve_rng_state=False)
+            for block in zip(*columns, strict=True)
+        ]
+        joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
+        return joined
 
     def _log_escort(self, log_p: Tensor) -> Tensor:
-        r"""$\log_{2-\alpha}(e^{\log p})$, exact as alpha -> 1 and at infinity."""
+        r"""$\log_{2-\alpha} p$, accurate as alpha tends to 1 and to infinity."""
         slope = (self.alpha - 1).clamp(max=1e30)
         finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
         log_p = torch.where(finite, log_p, 0.0)
@@ -376,7 +354,8 @@ class StandardizedDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
         """
-        return -self._log_escort(self._log_mean_power()) / self.alpha.clamp(max=1e30)
+        log_mean = self._log_mean_power() - self._log_det()
+        return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
@@ -387,8 +366,8 @@ class StandardizedDistribution(SparseDistribution):
         power = 2 - self.alpha if beta is None else beta
         log_norm = self._log_power_integral(power) + (1 - power) * self._log_det()
         norm = torch.exp(log_norm)[..., None, None]
-        # Infinite values get a zero gradient; that of the product would be NaN.
-        found = (norm * covariance).detach()
-        finite = found.isfinite()
+        # The gradient of an infinite product would be NaN; it is zero.
+        result = (norm * covariance).detach()
+        finite = result.isfinite()
         product = torch.where(finite, norm, 1.0) * torch.where(finite, covariance, 0.0)
-        return torch.where(finite, product, found)
+        return torch.where(finite, product, result)

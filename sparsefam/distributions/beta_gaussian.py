@@ -1,8 +1,8 @@
-r"""Beta-Gaussians: truncated powers of a parabola, the sparse counterparts of the normal."""
+"""Beta-Gaussians: powers of a truncated parabola, the sparse counterparts of the normal."""
 
 import math
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -23,33 +23,28 @@ __all__ = [
     "PowerDistribution",
     "PowerLaw",
     "TruncatedParabola",
-    "exponent",
+    "alpha_of",
     "exponent_of",
-    "log_constant",
-    "positive",
 ]
 
 
 class PowerLaw(StandardizedDistribution):
-    r"""$q = C\,(1 - y)_+^m$ with $m = 1/(\alpha - 1)$ and $y \sim \mathrm{Beta}(a, m + 1)$.
+    r"""$q(x) = C\,(1 - |x|^k)_+^m$ in D dimensions, with $m = 1/(\alpha - 1)$.
 
-    $$\log C = \log\frac{\Gamma(m + 1 + a)}{\Gamma(m + 1)} + \text{front}$$
+    $$C = \frac{k\,\Gamma(D/2)}{2 \pi^{D/2}\,\Gamma(a)}\,\frac{\Gamma(m + 1 + a)}{\Gamma(m + 1)},
+    \qquad |x|^k \sim \mathrm{Beta}(a, m + 1), \quad a = D/k$$
 
-    Here $y = |x|^k$ and $a = 1/k$ on the line, $y = |x|^2$ and $a = D/2$ in space. Closed under
-    escorts: exponent $m\beta$ on the same support.
+    It is the prediction map of a score $-|x|^k/k$ and closed under escorts, which have the exponent
+    $m\beta$ and the same support.
     """
 
+    # k, and m if alpha is a number.
+    _order: ClassVar[int]
     _fixed_exponent: float | None
 
     @property
-    def _shape(self) -> float:
-        """a, the first parameter of the beta law."""
-        raise NotImplementedError
-
-    @property
-    def _front(self) -> float:
-        """The part of log C that does not depend on m."""
-        raise NotImplementedError
+    def _dim(self) -> int:
+        return self.event_shape.numel()
 
     @property
     def _exponent(self) -> Tensor:
@@ -59,31 +54,60 @@ class PowerLaw(StandardizedDistribution):
         return torch.full_like(self.alpha, self._fixed_exponent)
 
     def _log_constant(self) -> Tensor:
-        return log_constant(self._shape, self._front, self._fixed_exponent, self._exponent)
-
-    def _log_of_share(self, y: Tensor) -> Tensor:
-        r"""$\log C + m \log(1 - y)$."""
-        m = self._fixed_exponent
+        """Return log C: in float64 if m is a number, else differentiable in m."""
+        a, m = self._dim / self._order, self._fixed_exponent
         if m is None:
-            return self._log_constant() + self._exponent * torch.log1p(-y)
-        # Of numbers no tensors are made: they would cost as much as the logarithm.
-        return m * torch.log1p(-y) + (_log_gamma_ratio(m + 1, self._shape) + self._front)
+            return log_gamma_ratio(self._exponent + 1, a) + self._log_factor()
+        return torch.full_like(self.alpha, _log_gamma_ratio(m + 1, a) + self._log_factor())
+
+    def _log_factor(self) -> float:
+        """Return the part of log C that does not depend on m."""
+        k, dim = self._order, self._dim
+        log_gamma = math.lgamma(dim / 2) - math.lgamma(dim / k)
+        return math.log(k / 2) + log_gamma - 0.5 * dim * math.log(math.pi)
+
+    def _log_density(self, power: Tensor) -> Tensor:
+        r"""$\log C + m \log(1 - |x|^k)$ from $|x|^k$."""
+        return self._log_constant() + self._exponent * torch.log1p(-power)
 
     def _standard_entropy(self) -> Tensor:
         m = self._exponent
-        return m * digamma_difference(m + 1, self._shape) - self._log_constant()
+        return m * digamma_difference(m + 1, self._dim / self._order) - self._log_constant()
 
     def _log_power_integral(self, beta: Tensor | float) -> Tensor:
         power = self._exponent * beta
-        return beta * self._log_constant() - log_constant(self._shape, self._front, None, power)
+        log_constant = log_gamma_ratio(power + 1, self._dim / self._order) + self._log_factor()
+        return beta * self._log_constant() - log_constant
 
     def _log_mean_power(self) -> Tensor:
-        # E[(p/p(loc))^(alpha - 1)] = 1 - E[y].
+        # E[(q/C)^(alpha - 1)] = 1 - E|x|^k.
         m = self._exponent
-        return self._peak_log_prob() + m * torch.log1p(-1 / (1 + (m + 1) / self._shape))
+        return self._log_constant() + m * torch.log1p(-1 / (1 + (m + 1) * self._order / self._dim))
+
+    @classmethod
+    def _unvalidated(cls, *args: Any, **options: Any) -> Self:
+        """Construct with a check of alpha only."""
+        p = cls(*args, **{**options, "validate_args": False})
+        require(p.alpha > 1, "alpha", "greater than 1", p.alpha)
+        return p
+
+    def _radius(self) -> Tensor:
+        """Return the half-width of the prediction map, divided by the score's scale.
+
+        `self` has the scale of the score.
+        """
+        m, km = self._exponent, self._order * self._exponent
+        log_c = self._log_constant() + torch.xlogy(m, _positive(km))
+        return torch.exp((log_c - self._log_det()) / (km + self._dim))
+
+    def _inverse_radius(self) -> Tensor:
+        """Return the scale of the score, divided by the half-width."""
+        km = self._order * _positive(self._exponent)
+        log_radius = (self._log_constant() - self._log_det()) / km + km.log() / self._order
+        return torch.exp(-log_radius)
 
     def _escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
-        """Entropic index of the member with exponent m beta; a number where both are."""
+        """Return the alpha of the member with exponent m beta, a number if both are numbers."""
         require_power(beta)
         rule = "such that the escort's exponent beta/(alpha - 1) is at least 0"
         m = self._fixed_exponent
@@ -95,11 +119,55 @@ class PowerLaw(StandardizedDistribution):
             return alpha_of(fixed)
         power = self._exponent - 1 if beta is None else self._exponent * beta
         require(power >= 0, "beta", rule, 2 - self.alpha if beta is None else beta)
-        return torch.where(power > 0, 1 + 1 / positive(power), math.inf)
+        return torch.where(power > 0, 1 + 1 / _positive(power), math.inf)
+
+    def _sample_ball(self, shape: Size) -> Tensor:
+        r"""Draw x (*shape, D) for k = 2, differentiable in alpha by implicit reparameterisation.
+
+        References:
+            Figurnov et al. (2018), Implicit Reparameterization Gradients. arXiv:1805.08498
+        """
+        dtype, device = self.alpha.dtype, self.alpha.device
+        with torch.no_grad():
+            z = torch.randn(*shape, self._dim, dtype=dtype, device=device)
+            # |x|^2 ~ Beta(D/2, m + 1) is a ratio of gamma variables, kept off the edge.
+            squares = z.square().sum(-1)
+            gamma = 2 * torch._standard_gamma((self._exponent + 1).expand(shape))
+            gamma = torch.maximum(gamma, 4 * torch.finfo(dtype).eps * squares)
+            x = z * torch.rsqrt(squares + gamma).unsqueeze(-1)
+        if self.alpha.requires_grad and torch.is_grad_enabled():
+            log_stretch = self._log_stretch(squares / (squares + gamma), gamma / (squares + gamma))
+            x = x * torch.exp(log_stretch / 2).unsqueeze(-1)
+        return x
+
+    def _log_stretch(self, squared: Tensor, rest: Tensor) -> Tensor:
+        r"""Return 0 with the derivatives of $\log |x|^2$ in alpha at a fixed value of its cdf.
+
+        Args:
+            squared: $|x|^2$.
+            rest: $1 - |x|^2$.
+        """
+        a, m = self._dim / 2, self._exponent
+        log_surface = a * math.log(math.pi) - math.lgamma(a)
+
+        def tail(s: Tensor) -> Tensor:
+            power = squared * torch.exp(s)
+            return betaincc(
+                torch.full_like(squared, a), m + 1, power, rest - squared * torch.expm1(s)
+            )
+
+        def density(s: Tensor) -> Tensor:
+            left = rest - squared * torch.expm1(s)
+            log_power = a * (squared.log() + s) + m * left.log()
+            return torch.exp(self._log_constant() + log_surface + log_power)
+
+        start = torch.zeros_like(squared)
+        target = tail(start).detach()
+        return attach_root_gradient(start, lambda s: target - tail(s), density)
 
 
 def exponent_of(alpha: Tensor | float) -> float | None:
-    """m = 1/(alpha - 1) of a number above 1, an exact integer where rounding hides one."""
+    """Return m = 1/(alpha - 1) of a number above 1, an integer if it is one up to rounding."""
     if not isinstance(alpha, Real) or not alpha > 1:
         return None
     m = 1 / (alpha - 1)
@@ -107,37 +175,24 @@ def exponent_of(alpha: Tensor | float) -> float | None:
 
 
 def alpha_of(m: float) -> float:
-    """The inverse of `exponent_of`."""
+    """Return the alpha of an exponent, the inverse of `exponent_of`."""
     return math.inf if m == 0 else 1 + 1 / m
 
 
-def exponent(alpha: Tensor | float, broadcast: Tensor) -> Tensor:
-    """m as a tensor, from alpha as it was given and as it was broadcast."""
-    m = exponent_of(alpha)
-    return 1 / (broadcast - 1) if m is None else torch.full_like(broadcast, m)
-
-
-def positive(m: Tensor) -> Tensor:
-    """m kept off zero, where alpha = inf would make 0/0 of what has a limit."""
+def _positive(m: Tensor) -> Tensor:
+    """Keep an exponent off zero, where alpha = inf would make 0/0 of a quantity with a limit."""
     return m.clamp_min(1e-30)
 
 
-def log_constant(shape: float, front: float, fixed: float | None, m: Tensor) -> Tensor:
-    """log C: once and in float64 for a number, else differentiable in m."""
-    if fixed is not None:
-        return torch.full_like(m, _log_gamma_ratio(fixed + 1, shape) + front)
-    return log_gamma_ratio(m + 1, shape) + front
-
-
 def _log_gamma_ratio(x: float, delta: float) -> float:
-    """lgamma(x + delta) - lgamma(x) of a number, where the difference would lose digits too."""
+    """Return lgamma(x + delta) - lgamma(x) of numbers, by Stirling's series for large x."""
     if x < 1e4:
         return math.lgamma(x + delta) - math.lgamma(x)
     stirling = delta * math.log(x) + (x + delta - 0.5) * math.log1p(delta / x) - delta
     return stirling + (1 / (x + delta) - 1 / x) / 12
 
 
-# The largest integer exponent whose closed form keeps float32's digits (numerics.interval).
+# The largest integer exponent whose closed form is accurate in float32.
 _LARGEST_CLOSED = 3
 
 
@@ -146,7 +201,7 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
 
     $$q(x) = C\,(1 - |x|^k)_+^m, \qquad
     C = \frac{k\,\Gamma(m + 1 + 1/k)}{2\,\Gamma(1/k)\,\Gamma(m + 1)}, \qquad
-    s^{km+1} = C\,(km)^m\,\sigma^{km}, \qquad |x|^k \sim \mathrm{Beta}(1/k,\, m + 1)$$
+    s^{km+1} = C\,(km)^m\,\sigma^{km}$$
 
     Subclasses set `_order`, which is k.
     """
@@ -156,99 +211,73 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         "scale": positive_finite,
         "alpha": constraints.greater_than(1.0),
     }
-    _order: ClassVar[int]
-
-    def __init__(
-        self,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._fixed_exponent = exponent_of(alpha)
-        super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def _scale_of_score(
-        cls, name: str, loc: Tensor | float, width: Tensor | float, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        r"""Return loc and s for the score's own scale $\sigma$ or b, called `name` in errors."""
-        loc, width, alpha_ = broadcast_arguments(**{"loc": loc, name: width, "alpha": alpha})
-        require(torch.isfinite(width) & (width > 0), name, "positive and finite", width)
-        require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        m = exponent(alpha, alpha_)
-        km = cls._order * m
-        log_c = log_constant(1 / cls._order, _front(cls._order), exponent_of(alpha), m)
-        log_scale = (log_c + torch.xlogy(m, positive(km)) + km * width.log()) / (km + 1)
-        return loc, log_scale.exp()
+    def _from_score(
+        cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
+    ) -> Self:
+        """Construct from the score's scale, called `name` in errors."""
+        _require_positive(name, width, loc=loc)
+        p = cls._unvalidated(loc, width, *args, **options)
+        return cls(p.loc, p.scale * p._radius(), *args, **options)
 
     @classmethod
-    def _scale_of_variance(
-        cls, mean: Tensor | float, variance: Tensor | float, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        """Return loc and the half-width for a mean and a variance."""
-        mean, variance, alpha_ = broadcast_arguments(mean=mean, variance=variance, alpha=alpha)
-        valid = torch.isfinite(variance) & (variance > 0)
-        require(valid, "variance", "positive and finite", variance)
-        require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        return mean, (variance / _moment(cls._order, exponent(alpha, alpha_), 2)).sqrt()
+    def from_moments(
+        cls, mean: Tensor | float, variance: Tensor | float, *args: Any, **options: Any
+    ) -> Self:
+        """Construct from mean and variance.
 
-    def _score_scale(self) -> Tensor:
-        """Return the score's own scale: the inverse of `_scale_of_score`."""
-        m = positive(self._exponent)
-        km = self._order * m
-        log_scale = (km + 1) * self.scale.log() - self._log_constant()
-        return torch.exp(log_scale / km - km.log() / self._order)
+        Args:
+            mean: Mean (*batch).
+            variance: Variance (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
 
-    @property
-    def _shape(self) -> float:
-        return 1 / self._order
-
-    @property
-    def _front(self) -> float:
-        return _front(self._order)
+        Raises:
+            ValueError: `variance` not positive and finite, or as for the class.
+        """
+        _require_positive("variance", variance, mean=mean)
+        p = cls._unvalidated(mean, variance, *args, **options)
+        return cls(p.loc, (p.scale / p._standard_moment(2)).sqrt(), *args, **options)
 
     def _reach(self) -> Tensor:
         tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
-        share = -torch.expm1(-tail / positive(self._exponent.detach()))
-        return (share ** (1 / self._order)).clamp(max=1 - torch.finfo(share.dtype).eps)
+        power = -torch.expm1(-tail / _positive(self._exponent.detach()))
+        return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return self._log_of_share(x.square() if self._order == 2 else x.abs())
+        return self._log_density(x.square() if self._order == 2 else x.abs())
 
     def _standard_moment(self, order: int) -> Tensor:
-        return _moment(self._order, self._exponent, order)
+        # E (|x|^k)^(order/k), a ratio of rising factorials.
+        total, a, m = torch.ones_like(self.alpha), 1 / self._order, self._exponent
+        for j in range(order // self._order):
+            total = total * (a + j) / (a + m + 1 + j)
+        return total
 
     def profile(self) -> Profile | None:
-        """Return the standard density as a piecewise polynomial, None if it is none of degree <= 6.
+        """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.
 
-        Higher degrees lose digits of float32 in `numerics.gaussian_interval`.
+        Higher degrees lose accuracy in `numerics.gaussian_interval`.
         """
         m, k = self._fixed_exponent, self._order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
-        constant = math.exp(_log_gamma_ratio(m + 1, 1 / k) + _front(k))
-        coefficients = [0.0] * (k * int(m) + 1)
+        coefficients, mass = [0.0] * (k * int(m) + 1), 0.0
         for j in range(int(m) + 1):
-            coefficients[k * j] = constant * math.comb(int(m), j) * (-1) ** j
-        return Profile(tuple(coefficients))
+            coefficients[k * j] = math.comb(int(m), j) * (-1) ** j
+            mass += 2 * coefficients[k * j] / (k * j + 1)
+        return Profile(tuple([c / mass for c in coefficients]))
 
 
-def _front(order: int) -> float:
-    return math.log(order / 2) - math.lgamma(1 / order)
-
-
-def _moment(order: int, m: Tensor, power: int) -> Tensor:
-    """E|x|^power for even power: E (|x|^k)^(power/k), a ratio of rising factorials."""
-    total = torch.ones_like(m)
-    for j in range(power // order):
-        total = total * (1 / order + j) / (1 / order + m + 1 + j)
-    return total
+def _require_positive(name: str, value: Tensor | float, **others: Tensor | float) -> None:
+    """Raise ValueError unless an argument is positive and finite and broadcasts with others."""
+    *_, value = broadcast_arguments(**others, **{name: value})
+    require(torch.isfinite(value) & (value > 0), name, "positive and finite", value)
 
 
 class BetaGaussian(PowerDistribution):
-    r"""Power of a parabola clipped at zero: the alpha-entmax counterpart of the normal.
+    r"""Power of a truncated parabola: the alpha-entmax counterpart of the normal.
 
     $$p(t) = \frac{\Gamma(m + 3/2)}{\sqrt\pi\,\Gamma(m + 1)\,s}\,(1 - x^2)_+^m, \qquad
     x = (t - \mu)/s, \quad m = 1/(\alpha - 1)$$
@@ -256,13 +285,13 @@ class BetaGaussian(PowerDistribution):
     It is the prediction map of the score $-(t-\mu)^2/(2\sigma^2)$, whose $\sigma$ determines the
     half-width $s$ (`from_sigma`); as $\alpha \to 1$ at fixed $\sigma$ it tends to the normal.
     $\alpha = 2$ is the truncated parabola, 3/2 the biweight, 4/3 the triweight, $\infty$ the
-    uniform law on the support.
+    uniform distribution on the support.
 
     Args:
         loc: Centre $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
-            closed forms where the exponent is an integer up to 3.
+            closed forms if the exponent is an integer up to 3.
         validate_args: As in torch.distributions.
 
     Raises:
@@ -288,54 +317,49 @@ class BetaGaussian(PowerDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
         super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_sigma(
-        cls,
-        loc: Tensor | float,
-        sigma: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, loc: Tensor | float, sigma: Tensor | float, *args: Any, **options: Any
     ) -> Self:
-        r"""From the score's own scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$."""
-        scales = cls._scale_of_score("sigma", loc, sigma, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        r"""Construct from the score's scale: $f(t) = -(t - \mu)^2/(2\sigma^2)$.
 
-    @classmethod
-    def from_moments(
-        cls,
-        mean: Tensor | float,
-        variance: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        """From mean and variance."""
-        scales = cls._scale_of_variance(mean, variance, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        Args:
+            loc: $\mu$ (*batch).
+            sigma: $\sigma$ (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `sigma` not positive and finite, or as for the class.
+        """
+        return cls._from_score("sigma", loc, sigma, *args, **options)
 
     @classmethod
     def from_canonical(
-        cls,
-        theta1: Tensor | float,
-        theta2: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, theta1: Tensor | float, theta2: Tensor | float, *args: Any, **options: Any
     ) -> Self:
-        r"""From $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the coefficients of f on $[t, t^2]$.
+        r"""Construct from $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the score's coefficients.
+
+        Args:
+            theta1: Coefficient of t (*batch).
+            theta2: Coefficient of t^2 (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
 
         Raises:
-            ValueError: `theta2` not negative.
+            ValueError: `theta2` not negative and finite, or as for the class.
         """
-        return cls.from_sigma(*_score_of(theta1, theta2), alpha, validate_args=validate_args)
+        theta1, theta2 = broadcast_arguments(theta1=theta1, theta2=theta2)
+        require(torch.isfinite(theta2) & (theta2 < 0), "theta2", "negative and finite", theta2)
+        return cls.from_sigma(-theta1 / (2 * theta2), (-0.5 / theta2).sqrt(), *args, **options)
 
     @property
     def sigma(self) -> Tensor:
-        r"""The score's $\sigma$ (*batch); at alpha = inf, where it is not determined, inf or 0."""
-        return self._score_scale()
+        r"""The score's $\sigma$ (*batch); inf or 0 at alpha = inf, where it is not determined."""
+        return self.scale * self._inverse_radius()
 
     @property
     def score(self) -> Quadratic:
@@ -343,7 +367,7 @@ class BetaGaussian(PowerDistribution):
         return Quadratic(self.loc, self.sigma)
 
     def escort(self, beta: Tensor | float | None = None) -> "BetaGaussian":
-        r"""The $\beta$-escort: exponent $m\beta$ on the same support; default $\beta = 2 - \alpha$.
+        r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.
 
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
@@ -352,7 +376,7 @@ class BetaGaussian(PowerDistribution):
         return BetaGaussian(self.loc, self.scale, alpha, validate_args=self._validation)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        # From x^2, exact however small: with m = 1e6 all of the mass is at |x| < 1e-2.
+        # In terms of x^2, accurate for small x: with m = 1e6 all of the mass is at |x| < 1e-2.
         m, squared = self._exponent, x.square()
         near = squared * (m + 1) < 1e-3
         safe = torch.where(near, torch.full_like(squared, 0.5), squared)
@@ -360,48 +384,26 @@ class BetaGaussian(PowerDistribution):
         rest = torch.where(near, 1 - safe, (1 - size) * (1 + size))
         tail = 0.5 * betaincc(torch.full_like(safe, 0.5), m + 1, safe, rest)
         body = torch.where(x < 0, tail, 1 - tail)
-        return torch.where(near, self._central_cdf(x), body)
+        # A Taylor series at 0, where the square root of x^2 has no derivative.
+        squared = torch.where(near, squared, 0.0)
+        series, term = torch.ones_like(squared), torch.ones_like(squared)
+        for j in range(1, 6):
+            term = term * (j - 1 - m) / j * squared
+            series = series + term / (2 * j + 1)
+        return torch.where(near, 0.5 + torch.exp(self._log_constant()) * x * series, body)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         # The search ends at the edge, where the log density of the uniform member is 0 * inf.
-        if self._fixed_exponent == 0:
-            return 2 * value - 1
-        if self._fixed_exponent is not None:
-            return super()._standard_icdf(value)
         uniform = self._exponent == 0
         inner = super()._standard_icdf(torch.where(uniform, 0.5, value))
         return torch.where(uniform, 2 * value - 1, inner)
 
-    def _central_cdf(self, x: Tensor) -> Tensor:
-        """Its Taylor series at loc, where the square root in x^2 has no derivative."""
-        m, squared = self._exponent, x.square()
-        terms, coefficient = torch.ones_like(squared), torch.ones_like(squared)
-        for j in range(1, 6):
-            coefficient = coefficient * (j - 1 - m) / j * squared
-            terms = terms + coefficient / (2 * j + 1)
-        near = squared * (m + 1) < 1e-3
-        return 0.5 + torch.exp(self._log_constant()) * x * torch.where(near, terms, 1.0)
-
     def _standard_sample(self, shape: Size) -> Tensor:
-        with torch.no_grad():
-            z = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-            gamma = torch._standard_gamma((self._exponent + 1).expand(shape))
-            # x^2 ~ Beta(1/2, m + 1) as a ratio of gammas; the sign comes with z.
-            x = z * torch.rsqrt(z.square() + 2 * gamma)
-            x = x.clamp(-1 + torch.finfo(x.dtype).eps, 1 - torch.finfo(x.dtype).eps)
-        if self.alpha.requires_grad and torch.is_grad_enabled():
-            # Implicit reparameterisation (Figurnov et al. 2018): the cdf of a draw stays put.
-            level = self._standard_cdf(x).detach()
-            x = attach_root_gradient(
-                x,
-                lambda x: self._standard_cdf(x) - level,
-                lambda x: torch.exp(self._standard_log_prob(x)),
-            )
-        return x
+        return self._sample_ball(shape).squeeze(-1)
 
 
 class TruncatedParabola(BetaGaussian):
-    r"""Parabola clipped at zero: the sparsemax counterpart of the normal.
+    r"""Truncated parabola: the sparsemax counterpart of the normal.
 
     $$p(t) = \frac{3}{4s}\,(1 - x^2)_+, \qquad x = (t - \mu)/s$$
 
@@ -424,36 +426,12 @@ class TruncatedParabola(BetaGaussian):
         tensor(0.2000)
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "loc": finite,
-        "scale": positive_finite,
-    }
+    arg_constraints = SymmetricDistribution.arg_constraints
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)
-
-    @classmethod
-    def from_sigma(  # type: ignore[override]
-        cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From the score's own scale, TP(t; mu, sigma^2) of the paper: $s^3 = 3\sigma^2/2$."""
-        return cls(*cls._scale_of_score("sigma", loc, sigma, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        """From mean and variance: $s^2 = 5$ variance."""
-        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_canonical(  # type: ignore[override]
-        cls, theta1: Tensor | float, theta2: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From $\theta = [\mu/\sigma^2, -1/(2\sigma^2)]$, the coefficients of f on $[t, t^2]$."""
-        return cls.from_sigma(*_score_of(theta1, theta2), validate_args=validate_args)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         side = torch.where(x < 0, 1 + x, 1 - x)
@@ -469,10 +447,3 @@ class TruncatedParabola(BetaGaussian):
 
     def _standard_sample(self, shape: Size) -> Tensor:
         return SymmetricDistribution._standard_sample(self, shape)
-
-
-def _score_of(theta1: Tensor | float, theta2: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Centre and sigma of the score theta1 t + theta2 t^2."""
-    theta1, theta2 = broadcast_arguments(theta1=theta1, theta2=theta2)
-    require(torch.isfinite(theta2) & (theta2 < 0), "theta2", "negative and finite", theta2)
-    return -theta1 / (2 * theta2), (-0.5 / theta2).sqrt()

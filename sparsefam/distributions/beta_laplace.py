@@ -1,33 +1,32 @@
-"""Beta-Laplacians: truncated powers of a tent, the sparse counterparts of Laplace's density."""
+"""Beta-Laplacians: powers of a triangular density, the sparse counterparts of Laplace's."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
-from ..supports import finite, positive_finite
-from .beta_gaussian import PowerDistribution
+from .beta_gaussian import PowerDistribution, exponent_of
+from .univariate import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]
 
 
 class BetaLaplace(PowerDistribution):
-    r"""Power of a tent clipped at zero: the alpha-entmax counterpart of Laplace's density.
+    r"""Power of a triangular density: the alpha-entmax counterpart of Laplace's.
 
     $$p(t) = \frac{m + 1}{2s}\,(1 - |x|)_+^m, \qquad x = (t - \mu)/s, \quad m = 1/(\alpha - 1)$$
 
     It is the prediction map of the score $-|t-\mu|/b$, whose $b$ determines the half-width $s$
     (`from_b`); as $\alpha \to 1$ at fixed $b$ it tends to Laplace's density. $\alpha = 2$ is the
-    triangular, $\infty$ the uniform law on the support.
+    triangular, $\infty$ the uniform distribution on the support.
 
     Args:
         loc: Centre $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
-            closed forms where the exponent is an integer up to 3.
+            closed forms if the exponent is an integer up to 3.
         validate_args: As in torch.distributions.
 
     Raises:
@@ -53,38 +52,28 @@ class BetaLaplace(PowerDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
         super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def from_b(
-        cls,
-        loc: Tensor | float,
-        b: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""From the score's own scale: $f(t) = -|t - \mu|/b$."""
-        scales = cls._scale_of_score("b", loc, b, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+    def from_b(cls, loc: Tensor | float, b: Tensor | float, *args: Any, **options: Any) -> Self:
+        r"""Construct from the score's scale: $f(t) = -|t - \mu|/b$.
 
-    @classmethod
-    def from_moments(
-        cls,
-        mean: Tensor | float,
-        variance: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        """From mean and variance."""
-        scales = cls._scale_of_variance(mean, variance, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+        Args:
+            loc: $\mu$ (*batch).
+            b: Scale of the score (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `b` not positive and finite, or as for the class.
+        """
+        return cls._from_score("b", loc, b, *args, **options)
 
     @property
     def b(self) -> Tensor:
-        """The score's b (*batch); at alpha = inf, where it is not determined, inf or 0."""
-        return self._score_scale()
+        """The score's b (*batch); inf or 0 at alpha = inf, where it is not determined."""
+        return self.scale * self._inverse_radius()
 
     @property
     def score(self) -> AbsoluteDeviation:
@@ -92,7 +81,7 @@ class BetaLaplace(PowerDistribution):
         return AbsoluteDeviation(self.loc, self.b)
 
     def escort(self, beta: Tensor | float | None = None) -> "BetaLaplace":
-        r"""The $\beta$-escort: exponent $m\beta$ on the same support; default $\beta = 2 - \alpha$.
+        r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.
 
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
@@ -113,7 +102,7 @@ class BetaLaplace(PowerDistribution):
 
 
 class Triangular(BetaLaplace):
-    r"""Tent density: the sparsemax counterpart of Laplace's.
+    r"""Triangular density: the sparsemax counterpart of Laplace's.
 
     $$p(t) = \frac{1}{s}\,(1 - |x|)_+, \qquad x = (t - \mu)/s$$
 
@@ -136,26 +125,9 @@ class Triangular(BetaLaplace):
         tensor(0.1667)
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "loc": finite,
-        "scale": positive_finite,
-    }
+    arg_constraints = SymmetricDistribution.arg_constraints
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)
-
-    @classmethod
-    def from_b(  # type: ignore[override]
-        cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From the score's own scale, Tri(t; mu, b) of the paper: $s = \sqrt b$."""
-        return cls(*cls._scale_of_score("b", loc, b, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None
-    ) -> Self:
-        """From mean and variance: $s^2 = 6$ variance."""
-        return cls(*cls._scale_of_variance(mean, variance, 2.0), validate_args=validate_args)

@@ -1,8 +1,7 @@
-"""Categorical distributions with exact zeros, as sparsemax and entmax make them."""
+"""Categorical distributions with exact zeros, such as sparsemax and entmax return."""
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..numerics.deformed import log_beta
-from ..numerics.validation import broadcast_shapes, require
+from ..numerics.validation import broadcast_shapes, require, require_power
 from ..scores import Finite
 from .base import SparseDistribution
 
@@ -27,7 +26,7 @@ class SparseCategorical(SparseDistribution):
 
     Args:
         probs: Nonnegative weights (*batch, K), which are normalised to sum to one.
-        alpha: Entropic index of the prediction map that made them (*batch).
+        alpha: Entropic index of their prediction map (*batch).
         validate_args: As in torch.distributions.
 
     Raises:
@@ -75,7 +74,7 @@ class SparseCategorical(SparseDistribution):
         return torch.where(alive, torch.log(torch.where(alive, self.probs, 1.0)), -math.inf)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability; -inf with zero gradient off the support.
+        """Return the log probability; -inf with zero gradient off the support.
 
         Raises:
             ValueError: A value that is not an integer from 0 to K - 1.
@@ -90,36 +89,35 @@ class SparseCategorical(SparseDistribution):
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Categories (*sample, *batch)."""
+        """Draw categories (*sample, *batch)."""
         shape = Size(sample_shape) + self.batch_shape
         rows = self.probs.detach().expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All categories (K, *batch), including those of probability zero."""
+        """Return all categories (K, *batch), including those of probability zero."""
         count = self.probs.shape[-1]
         categories = torch.arange(count, device=self.probs.device)
         categories = categories.reshape(count, *(1,) * len(self.batch_shape))
         return categories.expand(count, *self.batch_shape) if expand else categories
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        """The categories and their probabilities, both (K, *batch); `order` has no effect."""
+        """Return the categories and their probabilities, both (K, *batch), at any order."""
         return self.enumerate_support(), self.probs.movedim(-1, 0)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
+        """Return the Shannon entropy (*batch)."""
         return -torch.where(self.probs > 0, self.probs * self._log_probs(), 0.0).sum(-1)
 
     def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p)$ (*batch)."""
+        r"""Return $-\Omega_\alpha(p)$ (*batch)."""
         alpha = self.alpha.unsqueeze(-1)
-        # Zeros contribute 0 * log_{2 - alpha}(0), finite for alpha > 1 and 0 in the limit at 1.
         safe = torch.where(self.probs > 0, self.probs, 1.0)
         return -(self.probs * log_beta(safe, 2 - alpha)).sum(-1) / self.alpha
 
     @property
     def score(self) -> Finite:
-        r"""$f = \log_{2-\alpha} p$; a constant that is added to it would not change the map."""
+        r"""$f = \log_{2-\alpha} p$, up to a constant."""
         alpha = self.alpha.unsqueeze(-1)
         alive = self.probs > 0
         f = log_beta(torch.where(alive, self.probs, 1.0), 2 - alpha)
@@ -127,22 +125,18 @@ class SparseCategorical(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha$ of `score`: zero (*batch), as the score is normalised."""
+        r"""$A_\alpha$ of `score`: zero (*batch)."""
         return torch.zeros_like(self.alpha)
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
-        r"""The $\beta$-escort on the same categories; default $\beta = 2 - \alpha$.
+        r"""Return the escort on the same categories; default $\beta = 2 - \alpha$.
 
         Raises:
             ValueError: `beta` neither a number nor a tensor, or not finite.
         """
-        if beta is None:
-            power = 2 - self.alpha
-        elif isinstance(beta, Tensor | Real):
-            power = torch.as_tensor(beta, dtype=self.probs.dtype, device=self.probs.device)
-            require(power.isfinite(), "beta", "finite", beta)
-        else:
-            raise ValueError(f"beta must be a number or a tensor, got {beta!r}")
+        require_power(beta)
+        power = 2 - self.alpha if beta is None else beta
+        power = torch.as_tensor(power, dtype=self.probs.dtype, device=self.probs.device)
         log_p = self._log_probs()
         alive = log_p > -math.inf
         raised = torch.exp(power.unsqueeze(-1) * torch.where(alive, log_p, 0.0))

@@ -1,19 +1,18 @@
 """Covariances of two bases under an elliptical density, computed in float64.
 
-Polynomials to degree 2 have closed forms with each other, with Gaussian functions and with waves.
-All other pairs are integrated by quadrature of functions from which their value at the centre is
-subtracted, and refused where two rules differ. Gaussian functions that are too narrow for it take
-the expectation of their product, which is a Gaussian function, less the product of expectations.
+Polynomials to degree 2 have closed forms with each other and with Gaussian functions. Other pairs
+are integrated by quadrature after their values at the centre are subtracted. Gaussian functions too
+narrow for quadrature are integrated as the Gaussian function that is their product. Pairs for which
+two rules differ are refused.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ..numerics.ellipsoid import radial_characteristic
 from ..numerics.gaussian_ball import (
     gaussian_slopes_under_ball,
     gaussian_slopes_under_normal,
@@ -22,20 +21,21 @@ from ..numerics.gaussian_ball import (
 )
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
+from .support_quadrature import wave_differences
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution
 
 __all__ = ["Gaussians", "elliptical_covariance", "gaussians_of"]
 
-# Orders of the two rules by dimension; those of a product rule grow fast.
+# Orders of two rules by dimension, and beyond three dimensions.
 _ORDERS = {1: (96, 144), 2: (96, 144), 3: (48, 72)}
-_MANY = (64, 128)
-# Of a normal density: nodes per axis of a lattice, and how far it extends.
+_QUASI_RANDOM_ORDERS = (64, 128)
+# Of normal densities up to three dimensions: nodes per axis of a lattice, and its half-width.
 _LATTICE = {1: 512, 2: 160, 3: 48}
 _EXTENT = 8.5
-# By how much the rules may differ, relative to the covariance; with quasi-random directions, in
-# more than three dimensions; and relative to what the covariance could be at most.
+# By how much the rules may differ, relative to the covariance; with quasi-random directions; and
+# relative to the covariance of proportional functions.
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 _QUASI_RANDOM = 1e-2
 _ROUNDING = 1e-14
@@ -47,9 +47,7 @@ def elliptical_covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis) -
     Raises:
         ValueError: Functions without a closed form that vary too fast for quadrature.
     """
-    exact = p.expand(p.batch_shape)
-    for name in ("loc", "scale_tril", "alpha"):
-        setattr(exact, name, getattr(p, name).double())
+    exact: Any = p._with_parameters(p.batch_shape, lambda x, event: x.double())
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
@@ -64,9 +62,7 @@ def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torc
         if isinstance(psi, Polynomial) and psi.degree <= 2:
             return _polynomials(p, phi, psi)
         if (gaussians := gaussians_of(psi, p.loc)) is not None:
-            return _with_polynomial(p, phi, *_gaussian_slopes(p, gaussians))
-        if isinstance(psi, Fourier):
-            return _with_polynomial(p, phi, *_wave_slopes(p, psi))
+            return _polynomials_and_gaussians(p, phi, gaussians)
     return _by_quadrature(p, phi, psi, dtype)
 
 
@@ -83,9 +79,11 @@ class Gaussians(NamedTuple):
 
 
 def gaussians_of(basis: Basis, like: Tensor | None = None) -> Gaussians | None:
-    """Return the Gaussian functions of which a basis consists, None for others."""
-    found = _parameters(basis)
-    return found if found is None or like is None else Gaussians(*(x.to(like) for x in found))
+    """Return the Gaussian functions of a basis, as tensors like another one; None for others."""
+    gaussians = _parameters(basis)
+    if gaussians is None or like is None:
+        return gaussians
+    return Gaussians(*(x.to(like) for x in gaussians))
 
 
 def _parameters(basis: Basis) -> Gaussians | None:
@@ -93,7 +91,7 @@ def _parameters(basis: Basis) -> Gaussians | None:
         factors = [f for f in basis.bases if isinstance(f, GaussianRBF) and f.widths is not None]
         if len(factors) < len(basis.bases):
             return None
-        # A product of Gaussian functions is one of diagonal covariance.
+        # The product of univariate Gaussian functions has a diagonal covariance.
         widths = [f.widths.expand_as(f.centers) for f in factors if f.widths is not None]
         spread = _combinations(widths).square().diag_embed()
         return Gaussians(_combinations([f.centers for f in factors]), spread)
@@ -109,7 +107,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
     return torch.stack(torch.meshgrid(*columns, indexing="ij"), -1).flatten(0, -2)
 
 
-# Polynomials to degree 2 are a slope and a curvature in u at the centre: nothing large cancels.
+# Polynomials to degree 2
 
 
 def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) -> Tensor:
@@ -120,33 +118,39 @@ def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) 
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
 
 
-def _with_polynomial(
-    p: "EllipticalDistribution", phi: Polynomial, slope: Tensor, bend: Tensor
+def _polynomials_and_gaussians(
+    p: "EllipticalDistribution", phi: Polynomial, gaussians: Gaussians
 ) -> Tensor:
-    r"""From derivatives of expectations under the density of the next exponent, $E_+$.
+    r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
         E[u u^\top \psi] - E[u u^\top] E[\psi] = 2 c\,G - 2 c^2 \operatorname{tr}(G)\,I$$
 
-    with $c = E[u_1^2]$ and $G = L^\top (\partial E_+[\psi]/\partial A)\,L$, $A = L L^\top$. A
-    normal density is its own next one and lacks the last term.
-
-    Args:
-        p: The density.
-        phi: The polynomials.
-        slope: $E_+[\nabla\psi]$ in u, (*batch, N, D).
-        bend: G, (*batch, N, D, D).
+    with $c = E[u_1^2]$ and $G = L^\top (\partial E_+[\psi]/\partial A)\,L$, $A = L L^\top$. For a
+    normal density $E_+ = E$, and the last term is absent.
     """
+    if isinstance(p, PowerLaw):
+        by_loc, by_ball = gaussian_slopes_under_ball(
+            p.loc, p.scale_tril, *gaussians, _exponent(p) + 1
+        )
+    else:
+        by_loc, by_ball = gaussian_slopes_under_normal(p.loc, p.scale_tril, *gaussians)
+    factor = p.scale_tril.unsqueeze(-3)
+    slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
     f, f2 = _slope_and_curvature(p, phi)
     second = p._moments()[0][..., None, None]
-    found = f @ slope.mT + f2.flatten(-2) @ bend.flatten(-2).mT
+    covariance = f @ slope.mT + f2.flatten(-2) @ bend.flatten(-2).mT
     if isinstance(p, PowerLaw):
-        found = found - second * _trace(f2).unsqueeze(-1) * _trace(bend).unsqueeze(-2)
-    return second * found
+        covariance = covariance - second * _trace(f2).unsqueeze(-1) * _trace(bend).unsqueeze(-2)
+    return second * covariance
+
+
+def _exponent(p: PowerLaw) -> Tensor | float:
+    return p._exponent if p._fixed_exponent is None else p._fixed_exponent
 
 
 def _slope_and_curvature(p: "EllipticalDistribution", basis: Polynomial) -> tuple[Tensor, Tensor]:
-    """Derivatives in u at the centre of monomials up to degree 2, (*batch, N, D[, D])."""
+    """Return derivatives in u at the centre of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
     linear = (powers.sum(-1, keepdim=True) == 1) * powers
@@ -154,34 +158,6 @@ def _slope_and_curvature(p: "EllipticalDistribution", basis: Polynomial) -> tupl
     slope = linear + (curvature @ p.loc[..., None, :, None]).squeeze(-1)
     factor = p.scale_tril.unsqueeze(-3)
     return slope @ p.scale_tril, factor.mT @ curvature @ factor
-
-
-def _gaussian_slopes(p: "EllipticalDistribution", gaussians: Gaussians) -> tuple[Tensor, Tensor]:
-    """Return the two derivatives for `_with_polynomial` of Gaussian functions."""
-    if isinstance(p, PowerLaw):
-        m = p._exponent if p._fixed_exponent is None else p._fixed_exponent
-        by_loc, by_ball = gaussian_slopes_under_ball(p.loc, p.scale_tril, *gaussians, m + 1)
-    else:
-        by_loc, by_ball = gaussian_slopes_under_normal(p.loc, p.scale_tril, *gaussians)
-    factor = p.scale_tril.unsqueeze(-3)
-    return by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
-
-
-def _wave_slopes(p: "EllipticalDistribution", psi: Fourier) -> tuple[Tensor, Tensor]:
-    """Return the two derivatives for `_with_polynomial` of cosines, then sines."""
-    frequencies = psi.frequencies.to(p.loc)
-    v = frequencies @ p.scale_tril
-    square, angle = v.square().sum(-1), (frequencies @ p.loc.unsqueeze(-1)).squeeze(-1)
-    if isinstance(p, PowerLaw):
-        nu = (p._exponent + p.loc.shape[-1] / 2).unsqueeze(-1)
-        first, second = (radial_characteristic(square, nu + k) for k in (1, 2))
-        second = second / (2 * nu + 4)
-    else:
-        first = second = torch.exp(-0.5 * square)
-    slopes = [x.unsqueeze(-1) * v for x in (-angle.sin() * first, angle.cos() * first)]
-    outer = -0.5 * v.unsqueeze(-1) * v.unsqueeze(-2)
-    bends = [(x * second)[..., None, None] * outer for x in (angle.cos(), angle.sin())]
-    return torch.cat(slopes, -2), torch.cat(bends, -3)
 
 
 def _trace(matrices: Tensor) -> Tensor:
@@ -194,29 +170,35 @@ def _trace(matrices: Tensor) -> Tensor:
 def _by_quadrature(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype
 ) -> Tensor:
-    (rough, _), (fine, most) = (_integrate(p, phi, psi, fine) for fine in (False, True))
-    error, size = (x.detach().flatten(-2).norm(dim=-1) for x in (fine - rough, fine))
+    dim = p.loc.shape[-1]
+    rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
+    covariance, most = fine
+    error = _norm(covariance - rough[0])
     gaussians = [gaussians_of(basis, p.loc) for basis in (phi, psi)]
     if gaussians[0] is not None and gaussians[1] is not None:
         product, means = _gaussian_product(p, gaussians[0], gaussians[1])
-        rounding = _ROUNDING * means.detach().flatten(-2).norm(dim=-1)
-        if p.loc.shape[-1] not in _ORDERS:  # directions may all miss a narrow function
-            error = _QUASI_RANDOM * (product - means).detach().flatten(-2).norm(dim=-1)
+        rounding = _ROUNDING * _norm(means)
+        if dim not in _ORDERS:  # all directions may miss a narrow function
+            error = _QUASI_RANDOM * _norm(product - means)
         is_narrow = rounding < error
-        fine = torch.where(is_narrow[..., None, None], product - means, fine)
+        covariance = torch.where(is_narrow[..., None, None], product - means, covariance)
         error = torch.where(is_narrow, rounding, error)
-        size = fine.detach().flatten(-2).norm(dim=-1)
     if p._validate_args:
-        tolerance = _TOLERANCE[dtype] if p.loc.shape[-1] in _ORDERS else _QUASI_RANDOM
+        size = _norm(covariance)
+        tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
         worst = (error / size.clamp_min(torch.finfo(size.dtype).tiny)).amax()
         require(
             error <= tolerance * size + _ROUNDING * most,
             "phi and psi",
-            "smooth enough for quadrature over the density; only polynomials to degree 2 have "
-            "closed forms, and `expect` of a callable takes an order",
+            "smooth enough for quadrature over the density; `expect` of a callable takes an order",
             f"{type(phi).__name__} and {type(psi).__name__} (relative error {worst:.1e})",
         )
-    return fine
+    return covariance
+
+
+def _norm(matrices: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.matrix_norm(matrices.detach())
+    return norm
 
 
 def _gaussian_product(
@@ -243,62 +225,56 @@ def _matrices(gaussians: Gaussians) -> Tensor:
 
 
 def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
-    if not isinstance(p, PowerLaw):
-        return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
-    m = p._exponent if p._fixed_exponent is None else p._fixed_exponent
-    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, m)
+    if isinstance(p, PowerLaw):
+        return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, _exponent(p))
+    return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
 
 
 def _integrate(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, fine: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
-    steps, weights = _steps(p, fine)
+    steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
     f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
-    found = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+    covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
     sizes = [(weights.unsqueeze(-1) * x.detach().square()).sum((0, -1)) for x in (f, g)]
-    return found, (sizes[0] * sizes[1]).sqrt()
+    return covariance, (sizes[0] * sizes[1]).sqrt()
 
 
-def _steps(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
+def _rule(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
     """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
     if isinstance(p, PowerLaw) or dim not in _LATTICE:
         centred = p.expand(p.batch_shape)
         centred.loc = torch.zeros_like(p.loc)
-        return centred.quadrature(_ORDERS.get(dim, _MANY)[fine])
-    # Gauss rules put few of their nodes where a normal density has its mass.
+        return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
+    # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
     index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)
     axis = width * (index + (0.25 if fine else 0.75)) - _EXTENT
     u = torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
-    weights = torch.softmax(-0.5 * u.square().sum(-1), 0)
     steps = (u @ p.scale_tril.mT).movedim(-2, 0)
-    shape = (len(u), *(1,) * len(p.batch_shape))
-    return steps, weights.reshape(shape).expand(len(u), *p.batch_shape)
+    weights = torch.softmax(-0.5 * u.square().sum(-1), 0).reshape(-1, *(1,) * len(p.batch_shape))
+    return steps, weights.expand(steps.shape[:-1])
 
 
 def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tensor:
     r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
 
-    Gaussian functions much wider than the density, and slow waves, keep their digits.
+    Accurate also for slow waves and for Gaussian functions much wider than the density.
     """
     if isinstance(psi, Fourier):
         frequencies = psi.frequencies.to(p.loc)
-        half = 0.5 * (steps @ frequencies.mT)
-        middle = (p.loc @ frequencies.mT) + half
-        chord = 2 * half.sin()
-        return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
+        return wave_differences(p.loc @ frequencies.mT, steps @ frequencies.mT)
     values, first = psi(p.loc + steps).to(steps.dtype), psi(p.loc).to(steps.dtype)
+    differences: Tensor = values - first
     if (gaussians := gaussians_of(psi, p.loc)) is None:
-        differences: Tensor = values - first
         return differences
     log_ratio = _log_ratio(p, gaussians, steps)
     near = log_ratio.abs() < 1
     small = torch.expm1(torch.where(near, log_ratio, 0.0))
-    found: Tensor = torch.where(near, first * small, values - first)
-    return found
+    return torch.where(near, first * small, differences)
 
 
 def _log_ratio(p: "EllipticalDistribution", gaussians: Gaussians, steps: Tensor) -> Tensor:
@@ -306,7 +282,6 @@ def _log_ratio(p: "EllipticalDistribution", gaussians: Gaussians, steps: Tensor)
     centers, spread = gaussians
     s, offset = steps.unsqueeze(-2), (p.loc + 0.5 * steps).unsqueeze(-2) - centers
     if spread.dim() == 1:
-        found: Tensor = -(s * offset).sum(-1) / spread.square()
-        return found
-    found = torch.einsum("...nd,nde,...ne->...n", -s.expand_as(offset), spread.inverse(), offset)
-    return found
+        ratio: Tensor = -(s * offset).sum(-1) / spread.square()
+        return ratio
+    return torch.einsum("...nd,nde,...ne->...n", -s.expand_as(offset), spread.inverse(), offset)

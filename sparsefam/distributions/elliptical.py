@@ -1,8 +1,8 @@
-"""Densities of vectors with ellipsoidal level sets, in terms of u = scale_tril^-1 (t - loc)."""
+"""Multivariate densities with ellipsoidal level sets, in u = scale_tril^-1 (t - loc)."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -13,20 +13,17 @@ from typing_extensions import Self
 
 from ..bases import Basis
 from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radial_rule
-from ..numerics.roots import attach_root_gradient
-from ..numerics.special import betaincc
 from ..numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
-    require,
     require_integer,
     require_scale_tril,
 )
 from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
 from .base import StandardizedDistribution
-from .beta_gaussian import PowerLaw, alpha_of, exponent, exponent_of, log_constant, positive
+from .beta_gaussian import PowerLaw, alpha_of, exponent_of
 from .covariance import elliptical_covariance
 from .normal import DenseLaw
 
@@ -35,17 +32,17 @@ __all__ = [
     "MultivariateBetaGaussian",
     "MultivariateNormal",
     "TruncatedParaboloid",
-    "canonical_score",
-    "inverse_factor",
-    "lower_factor",
 ]
 
 
-def lower_factor(rows: Tensor) -> Tensor:
-    """Lower-triangular L (*batch, k, k), positive diagonal, with L L' = rows rows'.
+# The recurrence behind the radii of a normal density overflows at higher orders.
+_LARGEST_ORDER = 1200
 
-    By an orthogonal transformation of the rows (*batch, k, D), whose products would lose half of
-    the digits.
+
+def _lower_factor(rows: Tensor) -> Tensor:
+    """Return the Cholesky factor (*batch, k, k) of rows rows' for rows (*batch, k, D).
+
+    The QR decomposition keeps the accuracy that the product would halve.
     """
     _, upper = torch.linalg.qr(rows.mT)
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
@@ -53,32 +50,15 @@ def lower_factor(rows: Tensor) -> Tensor:
     return factor
 
 
-def inverse_factor(factor: Tensor) -> Tensor:
-    """Lower-triangular L (*batch, D, D) with L L' the inverse of factor factor'."""
+def _inverse_factor(factor: Tensor) -> Tensor:
+    """Return the Cholesky factor of the inverse of factor factor', both (*batch, D, D)."""
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
-    return lower_factor(inverse.mT)
-
-
-def canonical_score(theta1: Tensor, theta2: Tensor) -> tuple[Tensor, Tensor]:
-    """Centre and sigma_tril of the score theta1't + t'theta2 t.
-
-    Raises:
-        ValueError: `theta2` not symmetric and negative definite.
-    """
-    theta1, theta2 = broadcast_location_scale(theta1=theta1, theta2=theta2)
-    factor = cholesky_factor("-2 theta2", -2 * theta2)
-    sigma_tril = inverse_factor(factor)
-    loc = sigma_tril @ (sigma_tril.mT @ theta1.unsqueeze(-1))
-    return loc.squeeze(-1), sigma_tril
-
-
-# The recurrence behind the radii of a normal density overflows at orders beyond.
-_LARGEST_ORDER = 1200
+    return _lower_factor(inverse.mT)
 
 
 class EllipticalDistribution(StandardizedDistribution):
-    r"""$p(t) = q(|L^{-1}(t - \mu)|^2)/|L|$: subclasses give $\log q$ and the law of the radius.
+    r"""Density $p(t) = q(|L^{-1}(t - \mu)|^2)/|L|$ of vectors.
 
     Args:
         loc: Centre $\mu$ (*batch, D).
@@ -107,47 +87,89 @@ class EllipticalDistribution(StandardizedDistribution):
         self.loc, self.scale_tril, self.alpha = broadcast_location_scale(
             loc=loc, scale_tril=scale_tril, alpha=alpha
         )
-        # Numbers also while torch.jit traces shapes: a tensor would make constants of float32.
+        # int(), as torch.jit traces shapes as tensors.
         event = Size((int(self.loc.shape[-1]),))
         try:
             torch.distributions.Distribution.__init__(
                 self, self.alpha.shape, event, validate_args=validate_args
             )
         except ValueError:
-            # Name the rule that is broken, and a remedy for a singular matrix.
+            # Its message names the rule that is broken.
             require_scale_tril("scale_tril", self.scale_tril)
             raise
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Batch and event shape for shapes of the parameters, given by name; for Pyro."""
+        """Return batch and event shape from the shapes of parameters by name, for Pyro."""
         events = {"loc": 1, "alpha": 0}  # the others are matrices
         batches = [shape[: len(shape) - events.get(k, 2)] for k, shape in arg_shapes.items()]
         return broadcast_shapes(*batches), Size(arg_shapes["loc"][-1:])
 
-    # What a subclass knows about its standard form.
+    @classmethod
+    def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
+        r"""Construct from the lower Cholesky factor (*batch, D, D) of the score's matrix.
+
+        Further arguments are those of `from_sigma`.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_sigma(cls, loc: Tensor, sigma: Tensor, *args: Any, **options: Any) -> Self:
+        r"""Construct from the score's matrix: $f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$.
+
+        Args:
+            loc: $\mu$ (*batch, D).
+            sigma: $\Sigma$ (*batch, D, D).
+            args: `alpha`, if the class takes it.
+            options: `alpha` and `validate_args` by name.
+
+        Raises:
+            ValueError: `sigma` not symmetric and positive definite.
+        """
+        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
+        return cls.from_sigma_tril(loc, cholesky_factor("sigma", sigma), *args, **options)
+
+    @classmethod
+    def from_canonical(cls, theta1: Tensor, theta2: Tensor, *args: Any, **options: Any) -> Self:
+        r"""Construct from $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients.
+
+        Args:
+            theta1: $\Sigma^{-1}\mu$ (*batch, D).
+            theta2: $-\Sigma^{-1}/2$ (*batch, D, D).
+            args: As for `from_sigma`.
+            options: As for `from_sigma`.
+
+        Raises:
+            ValueError: `theta2` not symmetric and negative definite.
+        """
+        theta1, theta2 = broadcast_location_scale(theta1=theta1, theta2=theta2)
+        sigma_tril = _inverse_factor(cholesky_factor("-2 theta2", -2 * theta2))
+        loc = (sigma_tril @ (sigma_tril.mT @ theta1.unsqueeze(-1))).squeeze(-1)
+        return cls.from_sigma_tril(loc, sigma_tril, *args, **options)
+
+    # Hooks of subclasses, in terms of u
 
     def _edge(self) -> float:
         """Radius of the support of u."""
         return 1.0
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        r"""$c = E[u_1^2]$, $E[u_1^2 u_2^2]$ and the latter less $c^2$, each (*batch)."""
+        r"""Return $c = E[u_1^2]$, $E[u_1^2 u_2^2]$ and $E[u_1^2 u_2^2] - c^2$, each (*batch)."""
         raise NotImplementedError
 
     def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
-        """Nodes and weights (count, *batch) for |u|; the batch may be left out where all agree."""
+        """Return nodes and weights for |u|, (count, *batch), or (count,) if all agree."""
         raise NotImplementedError
 
     def _standard_sample(self, shape: Size) -> Tensor:
-        """Draws of u (*shape, D), reparameterised in the parameters of its law."""
+        """Draw u (*shape, D), differentiable in the parameters of q."""
         raise NotImplementedError
 
     def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "EllipticalDistribution":
-        """The law of fewer coordinates of t, given its centre and scale."""
+        """Return the distribution of fewer coordinates, of this centre and scale."""
         raise NotImplementedError
 
-    # What follows from it.
+    # Derived from the hooks
 
     def _log_det(self) -> Tensor:
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -155,8 +177,8 @@ class EllipticalDistribution(StandardizedDistribution):
     def _mapped(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
         """Apply a function of matrices (*batch, D, Q) to vectors (*sample, *batch, D).
 
-        Samples become columns, so that `scale_tril` is not copied for each of them. Vectors with
-        more entries along a batch axis of size 1 are broadcast instead.
+        Samples become columns, so that `scale_tril` is not copied for each sample. Vectors that
+        broadcast the batch are passed as they are.
         """
         shape = self.batch_shape + self.event_shape
         if vectors.shape[vectors.dim() - len(shape) :] != shape:
@@ -166,9 +188,9 @@ class EllipticalDistribution(StandardizedDistribution):
         return function(columns).movedim(-1, 0).reshape(vectors.shape)
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """|u|^2 with points off the support moved to the centre, and which are inside."""
+        """Return |u|^2, 0 off the support, and which values are inside."""
         offset = value - self.loc
-        # Points outside the bounding box are moved before they can overflow.
+        # Points outside the bounding box might overflow.
         box = self._edge() * self.scale_tril.abs().sum(-1)
         near = (torch.isfinite(offset) & (offset.abs() <= box)).all(-1)
         u = self._mapped(
@@ -213,7 +235,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return self._moments()[0].unsqueeze(-1) * self.scale_tril.square().sum(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density at `value` (..., D); -inf with zero gradient off the support."""
+        """Return the log density at `value` (..., D); -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
         squared, inside = self._standardize(value)
@@ -221,20 +243,20 @@ class EllipticalDistribution(StandardizedDistribution):
         return torch.where(inside, density, -math.inf)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draws (*sample, *batch, D), differentiable in every parameter."""
+        """Draw samples (*sample, *batch, D), differentiable in every parameter."""
         u = self._standard_sample(Size(sample_shape) + self.batch_shape)
         return self.loc + self._mapped(lambda x: self.scale_tril @ x, u)
 
     def marginal(self, indices: int | Sequence[int]) -> "EllipticalDistribution":
-        r"""The law of some coordinates of t, in closed form.
+        r"""Return the marginal distribution of some coordinates, in closed form.
 
         $$p(t_I) \propto (1 - v^\top v)_+^{m + (D - k)/2}, \qquad
         v = L_I^{-1}(t_I - \mu_I), \quad L_I L_I^\top = (L L^\top)_{II}$$
 
-        for k coordinates; of a normal density, the normal density with their covariance.
+        for k coordinates. The marginal of a normal distribution is normal.
 
         Args:
-            indices: Which coordinates, in the order wanted; negative ones count from the end.
+            indices: The coordinates, in the order of the result; negative ones count from the end.
 
         Returns:
             A density of events of shape (k,).
@@ -245,17 +267,21 @@ class EllipticalDistribution(StandardizedDistribution):
         References:
             Fang, Kotz and Ng (1990), Symmetric Multivariate and Related Distributions, sec. 3.1.
         """
-        kept = _coordinates(indices, self.event_shape[0])
+        dim = self.event_shape[0]
+        given = [indices] if isinstance(indices, int) else list(indices)
+        kept = [i % dim for i in given if -dim <= i < dim]
+        if not given or len(set(kept)) < len(given):
+            raise ValueError(f"indices must be distinct and from {-dim} to {dim - 1}, got {given}")
         index = torch.tensor(kept, device=self.loc.device)
         rows = self.scale_tril.index_select(-2, index)
-        return self._marginal(self.loc.index_select(-1, index), lower_factor(rows))
+        return self._marginal(self.loc.index_select(-1, index), _lower_factor(rows))
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, D) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes (Q, *batch, D) and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
 
         A Gauss rule in the radius times directions. Up to three dimensions it is exact for
-        polynomials of degree `order`; beyond, the directions are quasi-random and polynomials
-        exact to degree 3. `quadrature_error` tells how well it does.
+        polynomials of degree `order`; beyond, directions are quasi-random and the rule is exact to
+        degree 3. `quadrature_error` estimates its error.
 
         Args:
             order: From 1 to 1200.
@@ -270,7 +296,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return self._rule(order, 0)
 
     def _rule(self, order: int, more: int) -> tuple[Tensor, Tensor]:
-        """`quadrature`, with more radii than it has."""
+        """Return the rule of `quadrature` with `more` radii in addition."""
         require_integer("order", order, 1, _LARGEST_ORDER)
         dim, batch = self.event_shape[0], self.batch_shape
         directions, shares = direction_rule(dim, order, self.loc)
@@ -292,31 +318,22 @@ class EllipticalDistribution(StandardizedDistribution):
             return super().quadrature_error(psi, order)
         if isinstance(psi, Basis):
             self._check_basis("psi", psi)
-        # The spread over replicates does not see an error of the radii, which they share.
         rough, fine = (
-            (weights * values).unflatten(0, (REPLICATES, -1)).sum(1)
-            for weights, values in (
-                self._values_at(psi, *self._rule(order, more)) for more in (0, 2)
-            )
+            self._weighted_values(psi, *self._rule(order, more))
+            .unflatten(0, (REPLICATES, -1))
+            .sum(1)
+            for more in (0, 2)
         )
-        spread: Tensor = REPLICATES * rough.std(0) / math.sqrt(REPLICATES)
-        error: Tensor = spread + (fine - rough).sum(0).abs()
+        # Replicates share their radii, whose error their spread does not show.
+        error: Tensor = math.sqrt(REPLICATES) * rough.std(0) + (fine - rough).sum(0).abs()
         return error
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         return elliptical_covariance(self, phi, psi)
 
 
-def _coordinates(indices: int | Sequence[int], dim: int) -> list[int]:
-    given = [indices] if isinstance(indices, int) else list(indices)
-    kept = [i % dim for i in given if -dim <= i < dim]
-    if not given or len(kept) < len(given) or len(set(kept)) < len(kept):
-        raise ValueError(f"indices must be distinct and from {-dim} to {dim - 1}, got {given}")
-    return kept
-
-
 class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
-    r"""Power of a paraboloid clipped at zero: the alpha-entmax counterpart of the normal.
+    r"""Power of a truncated paraboloid: the alpha-entmax counterpart of the normal.
 
     $$p(t) = \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|L|}\,(1 - u^\top u)_+^m, \qquad
     u = L^{-1}(t - \mu), \quad m = 1/(\alpha - 1)$$
@@ -325,7 +342,7 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
     determines the ellipsoid $L L^\top = R^2 \Sigma$ of the support (`from_sigma`):
     $$R^{2m+D} = (2m)^m\, \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|\Sigma|^{1/2}}.$$
     As $\alpha \to 1$ at fixed $\Sigma$ it tends to the normal. $\alpha = 2$ is the truncated
-    paraboloid, $\infty$ the uniform law on the ellipsoid. The covariance is
+    paraboloid, $\infty$ the uniform distribution on the ellipsoid. The covariance is
     $L L^\top/(D + 2m + 2)$. In one dimension it is `BetaGaussian`.
 
     Args:
@@ -354,6 +371,7 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         "scale_tril": finite_scale_tril,
         "alpha": constraints.greater_than(1.0),
     }
+    _order: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -367,105 +385,33 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         EllipticalDistribution.__init__(self, loc, scale_tril, alpha, validate_args=validate_args)
 
     @classmethod
-    def from_sigma(
-        cls,
-        loc: Tensor,
-        sigma: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""From the score's matrix: $f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$.
-
-        Raises:
-            ValueError: `sigma` (*batch, D, D) not symmetric and positive definite.
-        """
-        loc, sigma, _ = broadcast_location_scale(loc=loc, sigma=sigma, alpha=alpha)
-        tril = cholesky_factor("sigma", sigma)
-        return cls(*cls._scale_of_score(loc, tril, alpha), alpha, validate_args=validate_args)
-
-    @classmethod
-    def from_sigma_tril(
-        cls,
-        loc: Tensor,
-        sigma_tril: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""From the lower factor of the score's matrix, $\Sigma = S S^\top$.
-
-        Raises:
-            ValueError: `sigma_tril` (*batch, D, D) not a lower-triangular factor.
-        """
-        scales = cls._scale_of_score(loc, sigma_tril, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
+    def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
+        loc, sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
+        require_scale_tril("sigma_tril", sigma_tril)
+        p = cls._unvalidated(loc, sigma_tril, *args, **options)
+        return cls(p.loc, p._radius()[..., None, None] * p.scale_tril, *args, **options)
 
     @classmethod
     def from_moments(
-        cls,
-        mean: Tensor,
-        covariance_matrix: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
+        cls, mean: Tensor, covariance_matrix: Tensor, *args: Any, **options: Any
     ) -> Self:
-        """From mean (*batch, D) and covariance matrix (*batch, D, D).
+        """Construct from mean (*batch, D) and covariance matrix (*batch, D, D).
+
+        Further arguments are those of `from_sigma`.
 
         Raises:
             ValueError: `covariance_matrix` not symmetric and positive definite.
         """
-        scales = cls._scale_of_covariance(mean, covariance_matrix, alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
-
-    @classmethod
-    def from_canonical(
-        cls,
-        theta1: Tensor,
-        theta2: Tensor,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
-        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients.
-
-        Raises:
-            ValueError: `theta2` (*batch, D, D) not symmetric and negative definite.
-        """
-        scales = cls._scale_of_score(*canonical_score(theta1, theta2), alpha)
-        return cls(*scales, alpha, validate_args=validate_args)
-
-    @staticmethod
-    def _scale_of_score(loc: Tensor, tril: Tensor, alpha: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Return loc and scale_tril for the lower factor of the score's matrix."""
-        loc, tril, alpha_ = broadcast_location_scale(loc=loc, sigma_tril=tril, alpha=alpha)
-        require_scale_tril("sigma_tril", tril)
-        require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        dim, m = loc.shape[-1], exponent(alpha, alpha_)
-        log_c = log_constant(dim / 2, _front(dim), exponent_of(alpha), m)
-        log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_radius = (log_c + torch.xlogy(m, positive(2 * m)) - log_det) / (2 * m + dim)
-        return loc, log_radius.exp()[..., None, None] * tril
-
-    @staticmethod
-    def _scale_of_covariance(
-        mean: Tensor, covariance: Tensor, alpha: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        """Return loc and scale_tril for a mean and a covariance matrix."""
-        mean, covariance, alpha_ = broadcast_location_scale(
-            mean=mean, covariance_matrix=covariance, alpha=alpha
-        )
-        require(alpha_ > 1, "alpha", "greater than 1", alpha)
-        total = mean.shape[-1] + 2 + 2 * exponent(alpha, alpha_)
-        tril = cholesky_factor("covariance_matrix", covariance)
-        return mean, total.sqrt()[..., None, None] * tril
+        mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
+        factor = cholesky_factor("covariance_matrix", covariance)
+        p = cls._unvalidated(mean, factor, *args, **options)
+        scale = p._moments()[0].rsqrt()[..., None, None]
+        return cls(p.loc, scale * p.scale_tril, *args, **options)
 
     @property
     def sigma_tril(self) -> Tensor:
-        r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf, which has no score."""
-        m = positive(self._exponent)
-        log_radius = (self._log_constant() - self._log_det()) / (2 * m) + (2 * m).log() / 2
-        factor = torch.exp(-log_radius)[..., None, None]
+        r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf."""
+        factor = self._inverse_radius()[..., None, None]
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
@@ -480,29 +426,18 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         return MultivariateQuadratic(self.loc, self.sigma_tril)
 
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateBetaGaussian":
-        r"""The $\beta$-escort: exponent $m\beta$ on the same support; default $\beta = 2 - \alpha$.
+        r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.
 
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
         """
         alpha = self._escort_alpha(beta)
         return MultivariateBetaGaussian(
             self.loc, self.scale_tril, alpha, validate_args=self._validation
         )
 
-    @property
-    def _shape(self) -> float:
-        return self.event_shape[0] / 2
-
-    @property
-    def _front(self) -> float:
-        return _front(self.event_shape[0])
-
     def _standard_log_prob(self, size: Tensor) -> Tensor:
-        return self._log_of_share(size)
+        return self._log_density(size)
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         total = self.event_shape[0] + 2 + 2 * self._exponent
@@ -525,45 +460,11 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         return MultivariateBetaGaussian(loc, scale_tril, alpha, validate_args=self._validation)
 
     def _standard_sample(self, shape: Size) -> Tensor:
-        with torch.no_grad():
-            z = torch.randn(shape + self.event_shape, dtype=self.loc.dtype, device=self.loc.device)
-            gamma = 2 * torch._standard_gamma((self._exponent + 1).expand(shape))
-            squares = z.square().sum(-1)
-            # |u|^2 ~ Beta(D/2, m + 1) as a ratio of gammas, kept off the edge.
-            gamma = torch.maximum(gamma, 4 * torch.finfo(z.dtype).eps * squares)
-            u = z * torch.rsqrt(squares + gamma).unsqueeze(-1)
-        if self.alpha.requires_grad and torch.is_grad_enabled():
-            stretch = self._log_stretch(squares / (squares + gamma), gamma / (squares + gamma))
-            u = u * torch.exp(stretch / 2).unsqueeze(-1)
-        return u
-
-    def _log_stretch(self, squared: Tensor, rest: Tensor) -> Tensor:
-        r"""Zero, with the derivatives in alpha of $\log |u|^2$ at a fixed level of its cdf.
-
-        Implicit reparameterisation: Figurnov et al. (2018), Implicit Reparameterization Gradients.
-        """
-        m, shape = self._exponent, torch.full_like(squared, self._shape)
-
-        def tail(s: Tensor) -> Tensor:
-            return betaincc(shape, m + 1, squared * torch.exp(s), rest - squared * torch.expm1(s))
-
-        log_surface = self._shape * math.log(math.pi) - math.lgamma(self._shape)
-        level = tail(torch.zeros_like(squared)).detach()
-
-        def slope(s: Tensor) -> Tensor:
-            left = rest - squared * torch.expm1(s)
-            power = self._shape * (squared.log() + s) + m * left.log()
-            return torch.exp(self._log_constant() + log_surface + power)
-
-        return attach_root_gradient(torch.zeros_like(squared), lambda s: level - tail(s), slope)
-
-
-def _front(dim: int) -> float:
-    return -0.5 * dim * math.log(math.pi)
+        return self._sample_ball(shape)
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):
-    r"""Paraboloid clipped at zero: the sparsemax counterpart of the multivariate normal.
+    r"""Truncated paraboloid: the sparsemax counterpart of the multivariate normal.
 
     $$p(t) = \frac{\Gamma(D/2 + 2)}{\pi^{D/2}\,|L|}\,(1 - u^\top u)_+, \qquad u = L^{-1}(t - \mu)$$
 
@@ -591,51 +492,16 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
         tensor(0.6366)
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "loc": finite_vector,
-        "scale_tril": finite_scale_tril,
-    }
+    arg_constraints = EllipticalDistribution.arg_constraints
 
     def __init__(
         self, loc: Tensor, scale_tril: Tensor, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale_tril, 2.0, validate_args=validate_args)
 
-    @classmethod
-    def from_sigma(  # type: ignore[override]
-        cls, loc: Tensor, sigma: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From the score's matrix $\Sigma$ (*batch, D, D), TP(t; mu, Sigma) of the paper."""
-        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
-        scales = cls._scale_of_score(loc, cholesky_factor("sigma", sigma), 2.0)
-        return cls(*scales, validate_args=validate_args)
 
-    @classmethod
-    def from_sigma_tril(  # type: ignore[override]
-        cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From the lower factor of the score's matrix, $\Sigma = S S^\top$."""
-        return cls(*cls._scale_of_score(loc, sigma_tril, 2.0), validate_args=validate_args)
-
-    @classmethod
-    def from_moments(  # type: ignore[override]
-        cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        """From mean (*batch, D) and covariance matrix: $L L' = (D + 4)$ covariance."""
-        scales = cls._scale_of_covariance(mean, covariance_matrix, 2.0)
-        return cls(*scales, validate_args=validate_args)
-
-    @classmethod
-    def from_canonical(  # type: ignore[override]
-        cls, theta1: Tensor, theta2: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients."""
-        scales = cls._scale_of_score(*canonical_score(theta1, theta2), 2.0)
-        return cls(*scales, validate_args=validate_args)
-
-
-# The exponent from which on the radii of a beta-Gaussian are those of a normal to rounding.
-_LIMIT = 1e16
+# An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.
+_LARGE_EXPONENT = 1e16
 
 
 class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.MultivariateNormal):
@@ -688,32 +554,21 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
             loc, matrix = broadcast_location_scale(loc=loc, **given)
             scale_tril = cholesky_factor(name, matrix)
             if precision_matrix is not None:
-                scale_tril = inverse_factor(scale_tril)
+                scale_tril = _inverse_factor(scale_tril)
         EllipticalDistribution.__init__(self, loc, scale_tril, 1.0, validate_args=validate_args)
-
-    @classmethod
-    def from_sigma(cls, loc: Tensor, sigma: Tensor, *, validate_args: bool | None = None) -> Self:
-        r"""From the score's matrix $\Sigma$ (*batch, D, D), which is the covariance.
-
-        Raises:
-            ValueError: `sigma` not symmetric and positive definite.
-        """
-        loc, sigma = broadcast_location_scale(loc=loc, sigma=sigma)
-        factor = cholesky_factor("sigma", sigma)
-        return cls(loc, scale_tril=factor, validate_args=validate_args)
 
     @classmethod
     def from_sigma_tril(
         cls, loc: Tensor, sigma_tril: Tensor, *, validate_args: bool | None = None
     ) -> Self:
-        r"""From the lower factor of the score's matrix, which is `scale_tril`."""
+        r"""Construct from the lower factor of the score's matrix, which is `scale_tril`."""
         return cls(loc, scale_tril=sigma_tril, validate_args=validate_args)
 
     @classmethod
     def from_moments(
         cls, mean: Tensor, covariance_matrix: Tensor, *, validate_args: bool | None = None
     ) -> Self:
-        """From mean (*batch, D) and covariance matrix (*batch, D, D).
+        """Construct from mean (*batch, D) and covariance matrix (*batch, D, D).
 
         Raises:
             ValueError: `covariance_matrix` not symmetric and positive definite.
@@ -721,18 +576,6 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
         return cls(mean, scale_tril=factor, validate_args=validate_args)
-
-    @classmethod
-    def from_canonical(
-        cls, theta1: Tensor, theta2: Tensor, *, validate_args: bool | None = None
-    ) -> Self:
-        r"""From $\theta = [\Sigma^{-1}\mu, -\Sigma^{-1}/2]$, the score's coefficients.
-
-        Raises:
-            ValueError: `theta2` (*batch, D, D) not symmetric and negative definite.
-        """
-        loc, sigma_tril = canonical_score(theta1, theta2)
-        return cls(loc, scale_tril=sigma_tril, validate_args=validate_args)
 
     @property
     def sigma_tril(self) -> Tensor:
@@ -750,17 +593,17 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         return MultivariateQuadratic(self.loc, self.scale_tril)
 
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateNormal":
-        r"""The $\beta$-escort: `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.
+        r"""Return the escort, of `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.
 
         Raises:
-            ValueError: `beta` not positive: $p^0$ has no finite mass in space.
+            ValueError: `beta` not positive, which gives no finite mass.
         """
         scale_tril = self._escort_factor(beta)[..., None, None] * self.scale_tril
         return MultivariateNormal(self.loc, scale_tril=scale_tril, validate_args=self._validation)
 
     @property
     def _unbroadcasted_scale_tril(self) -> Tensor:  # type: ignore[override]
-        """What torch's KL divergences read."""
+        """The name that torch's KL divergences use."""
         return self.scale_tril
 
     def _edge(self) -> float:
@@ -777,9 +620,9 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         return one, one, torch.zeros_like(one)
 
     def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
-        limit = torch.full((), _LIMIT, dtype=self.loc.dtype, device=self.loc.device)
+        limit = torch.full((), _LARGE_EXPONENT, dtype=self.loc.dtype, device=self.loc.device)
         radii, weights = radial_rule(count, self.event_shape[0], limit)
-        return radii * math.sqrt(2 * _LIMIT), weights
+        return radii * math.sqrt(2 * _LARGE_EXPONENT), weights
 
     def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "MultivariateNormal":
         return MultivariateNormal(loc, scale_tril=scale_tril, validate_args=self._validation)

@@ -16,7 +16,7 @@ from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]
 
-# Of a bracket, each to one part in 1024: to the last digit of float64.
+# Each divides the bracket by 1024; together they reach the accuracy of float64.
 _REFINEMENTS = 6
 
 
@@ -26,8 +26,8 @@ class LocationScale(SymmetricDistribution):
     $$p(t) = \frac{1}{\sigma}\,[g'(a) - g'(|t - \mu|/\sigma)]_+, \qquad
     a\,g'(a) - g(a) + g(0) = \tfrac12$$
 
-    The support is $\mu \mp a\sigma$. $g(x) = x^3/6$ gives the truncated parabola, $x^2/2$ the
-    triangular.
+    The support is $[\mu - a\sigma, \mu + a\sigma]$. $g(x) = x^3/6$ gives the truncated parabola,
+    $x^2/2$ the triangular density.
 
     Args:
         loc: Centre $\mu$ (*batch).
@@ -75,21 +75,21 @@ class LocationScale(SymmetricDistribution):
         return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
 
     def _standard_sample(self, shape: Size) -> Tensor:
-        # The area under the density in closed form, which needs no digits of the tail here.
-        level = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device) - 0.5
+        # Inverts the area between 0 and x, which has a closed form.
+        area = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device) - 0.5
         edge = self._half_width * (1 - torch.finfo(self.loc.dtype).eps)
         zero = torch.zeros_like(edge)
 
         def excess(size: Tensor) -> Tensor:
-            area = size * self._slope(self._half_width) - self.g(size) + self.g(zero)
-            return area - level.abs()
+            below = size * self._slope(self._half_width) - self.g(size) + self.g(zero)
+            return below - area.abs()
 
         def density(size: Tensor) -> Tensor:
             return torch.exp(self._standard_log_prob(size))
 
-        size = increasing_root(excess, torch.zeros_like(level), edge * torch.ones_like(level))
+        size = increasing_root(excess, torch.zeros_like(area), edge * torch.ones_like(area))
         size = torch.minimum(attach_root_gradient(size, excess, density), edge)
-        return torch.where(level < 0, -size, size)
+        return torch.where(area < 0, -size, size)
 
     def _peak_score(self) -> Tensor:
         return -self._slope(torch.zeros_like(self.loc)) / self.scale
@@ -100,7 +100,7 @@ class LocationScale(SymmetricDistribution):
         return LocationScaleScore(self.loc, self.scale, self.g)
 
     def escort(self, beta: Tensor | float | None = None) -> SymmetricDistribution:
-        r"""The $\beta$-escort; default $\beta = 0$: uniform on the support.
+        r"""Return the escort; default $\beta = 0$, the uniform distribution on the support.
 
         Raises:
             ValueError: `beta` other than 0 and 1: powers of this density are not in the family.
@@ -115,7 +115,7 @@ class LocationScale(SymmetricDistribution):
 
 
 def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
-    """The root a, bracketed over 2^-60 to 2^60 and refined, differentiable in what g holds."""
+    """Return the root a in (2^-60, 2^60), differentiable in parameters of g."""
 
     def excess(a: Tensor) -> Tensor:
         return a * slope_of(g, a) - g(a) + g(origin) - 0.5
@@ -126,7 +126,6 @@ def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
         above = excess(grid) >= 0
         require(above.any(), "g", "convex enough that a g'(a) - g(a) + g(0) reaches 1/2", g)
         root = torch.where(above, grid, grid[-1]).amin()
-        # A derivative costs as much at one place as at many.
         width = root / 2
         for _ in range(_REFINEMENTS):
             grid = root - width * shares
@@ -139,8 +138,8 @@ def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
     def rate(a: Tensor) -> Tensor:
         return a * slope_of(lambda x: slope_of(g, x), a)
 
-    # A derivative of a derivative serves only parameters of g: torch.export cannot trace it, and
-    # the first one in a process imports torch's compiler.
+    # Only parameters of g need the second derivative: torch.export cannot trace it, and the first
+    # one in a process imports torch's compiler.
     if not excess(root).requires_grad and forward_ad._current_level < 0:
         return root
     return attach_root_gradient(root, excess, rate)

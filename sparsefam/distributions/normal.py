@@ -1,4 +1,4 @@
-"""The alpha = 1 members: torch's normal and Laplace with everything the sparse ones have."""
+"""The normal and the Laplace distribution, which are the families at alpha = 1."""
 
 import math
 from typing import ClassVar
@@ -16,42 +16,37 @@ __all__ = ["DenseLaw", "Laplace", "Normal"]
 
 
 class DenseLaw(StandardizedDistribution):
-    r"""What the exponential-family limits share: $q \propto e^{-|x|^k/k}$, closed under escorts.
+    r"""$q \propto e^{-|x|^k/k}$ in D dimensions, the prediction maps at $\alpha = 1$.
 
-    A power $\beta$ of the density is the density with its scale multiplied by $\beta^{-1/k}$.
+    The escort multiplies the scale by $\beta^{-1/k}$.
     """
 
     _order: ClassVar[int]
 
     def _log_power_integral(self, beta: Tensor | float) -> Tensor:
-        # q^beta is q narrowed, times q(0)^(beta - 1).
-        power = self._power(beta)
+        power = beta * torch.ones_like(self.alpha)
         peak = self._standard_log_prob(torch.zeros_like(self.alpha))
-        dim = max(1, self.event_shape.numel())
-        return (power - 1) * peak - power.log() * dim / self._order
+        return (power - 1) * peak - power.log() * self.event_shape.numel() / self._order
 
-    def _log_mean_power(self) -> Tensor:
-        return -self.entropy()
-
-    def _power(self, beta: Tensor | float | None) -> Tensor:
-        require_power(beta)
-        return torch.as_tensor(
-            1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
-        )
+    def _log_mean_power(self) -> Tensor | float:
+        return -self._standard_entropy()
 
     def _escort_factor(self, beta: Tensor | float | None) -> Tensor:
-        """What the escort multiplies the scale by.
+        """Return what the escort multiplies the scale by.
 
         Raises:
-            ValueError: `beta` not positive: $p^0$ has no finite mass.
+            ValueError: `beta` not positive.
         """
-        power = self._power(beta)
-        require(power > 0, "beta", "positive for a density without an edge", power)
+        require_power(beta)
+        power = torch.as_tensor(
+            1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
+        )
+        require(power > 0, "beta", "positive for a density of unbounded support", power)
         return power ** (-1 / self._order)
 
 
-class _DenseOnLine(DenseLaw, SymmetricDistribution):
-    """Full support on the line."""
+class _DenseUnivariate(DenseLaw, SymmetricDistribution):
+    """A density on the real line."""
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
@@ -65,17 +60,17 @@ class _DenseOnLine(DenseLaw, SymmetricDistribution):
         return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
-        r"""The $\beta$-escort: the same family, narrower by $\beta^{-1/k}$; default $\beta = 1$.
+        r"""Return the escort, of the scale times $\beta^{-1/k}$; default $\beta = 1$.
 
         Raises:
-            ValueError: `beta` not positive: $p^0$ has no finite mass on the line.
+            ValueError: `beta` not positive, which gives no finite mass.
         """
         scale = self.scale * self._escort_factor(beta)
         return type(self)(self.loc, scale, validate_args=self._validation)
 
 
-class Normal(_DenseOnLine, torch.distributions.Normal):
-    r"""`torch.distributions.Normal` with `expect`, `escort` and the rest: softmax's density.
+class Normal(_DenseUnivariate, torch.distributions.Normal):
+    r"""`torch.distributions.Normal` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{\sqrt{2\pi}\,\sigma} e^{-(t-\mu)^2/(2\sigma^2)}$$
 
@@ -98,7 +93,7 @@ class Normal(_DenseOnLine, torch.distributions.Normal):
     def from_sigma(
         cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
-        r"""From the score's $\sigma$, which is `scale`."""
+        r"""Construct from the score's $\sigma$, which is `scale`."""
         return cls(loc, sigma, validate_args=validate_args)
 
     @property
@@ -131,7 +126,7 @@ class Normal(_DenseOnLine, torch.distributions.Normal):
         return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
 
 
-class Laplace(_DenseOnLine, torch.distributions.Laplace):
+class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     r"""`torch.distributions.Laplace` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{2b} e^{-|t-\mu|/b}$$
@@ -155,7 +150,7 @@ class Laplace(_DenseOnLine, torch.distributions.Laplace):
     def from_b(
         cls, loc: Tensor | float, b: Tensor | float, *, validate_args: bool | None = None
     ) -> Self:
-        """From the score's b, which is `scale`."""
+        """Construct from the score's b, which is `scale`."""
         return cls(loc, b, validate_args=validate_args)
 
     @property

@@ -40,17 +40,17 @@ __all__ = [
 
 # Gauss-Legendre nodes between two cuts of a basis; order of the trapezoidal rule for waves and
 # products of two bases.
-_PART, _FINE = 80, 512
+_PIECE_NODES, _FINE = 80, 512
 # A log density beyond this, positive or negative, counts as zero density.
-_FAINT = 640.0
-# How much of a mass of one a quadrature rule may miss, and the lowest order that gets so far.
-_LOST, _FEWEST = 0.02, 4
-# Subintervals into which the range of a density is cut for integrals that involve other densities.
-_PIECES = 16
+_LARGEST_LOG = 640.0
+# How much of the mass a rule may miss; the lowest order that misses no more.
+_LOST, _LEAST_ORDER = 0.02, 4
+# Subintervals of the range of a density for integrals that involve other densities.
+_SUBINTERVALS = 16
 
 
 def torch_name(p: Distribution) -> str | None:
-    """Return the name of a class of torch or Pyro, and None for a user's own class."""
+    """Return the name of the class if it is one of torch's or Pyro's, else None."""
     name = type(p).__name__
     for module in (torch.distributions, pyro.distributions):
         if getattr(module, name, None) is type(p):
@@ -59,14 +59,15 @@ def torch_name(p: Distribution) -> str | None:
 
 
 def is_discrete(p: Distribution) -> bool:
-    """Whether a distribution has probabilities rather than a density."""
+    """Return whether a distribution has probabilities rather than a density."""
     if isinstance(p, SparseDistribution):
         return bool(p.has_enumerate_support)  # its support may be expensive
+    support: Any
     try:
-        declared: Any = type(p).support
-        return bool(declared.is_discrete)
+        support = type(p).support
+        return bool(support.is_discrete)
     except (AttributeError, NotImplementedError):
-        support: Any = p.support
+        support = p.support
         return bool(support.is_discrete)
 
 
@@ -74,24 +75,21 @@ def dtype_of(p: Distribution) -> torch.dtype:
     """Return the floating-point type of a distribution's parameters."""
     if isinstance(p, SparseDistribution):
         return p.alpha.dtype
-    found: torch.dtype = _options(p).get("dtype", torch.get_default_dtype())
-    return found
+    dtype: torch.dtype = _options(p).get("dtype", torch.get_default_dtype())
+    return dtype
 
 
 def _options(p: Distribution) -> dict[str, Any]:
-    """Type and device of the first parameter; empty for a distribution without parameters."""
+    """Return dtype and device of the first floating-point tensor, empty if there is none."""
     held = attributes(p).values()
     for value in held:
         if isinstance(value, Tensor) and value.is_floating_point():
             return {"dtype": value.dtype, "device": value.device}
-    for value in held:
-        if isinstance(value, Distribution):
-            return _options(value)
-    return {}
+    return next((_options(value) for value in held if isinstance(value, Distribution)), {})
 
 
 def wrap(p: Any) -> SparseDistribution:
-    """Return the same distribution as a density of this package, by its own class if there is one.
+    """Return a continuous distribution as a density of this package.
 
     Raises:
         ValueError: A discrete distribution.
@@ -101,10 +99,8 @@ def wrap(p: Any) -> SparseDistribution:
     if is_discrete(p):
         raise ValueError(f"a distribution must be continuous to have a density, got {p}")
     name = torch_name(p)
-    if name == "Normal":
-        return Normal(p.loc, p.scale, validate_args=False)
-    if name == "Laplace":
-        return Laplace(p.loc, p.scale, validate_args=False)
+    if name in ("Normal", "Laplace"):
+        return (Normal if name == "Normal" else Laplace)(p.loc, p.scale, validate_args=False)
     if name == "MultivariateNormal":
         return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
     if name == "LowRankMultivariateNormal":
@@ -112,16 +108,13 @@ def wrap(p: Any) -> SparseDistribution:
     if isinstance(p, Independent) and len(p.event_shape) == 1:
         base: Any = p.base_dist
         if torch_name(base) == "Normal" or type(base) is Normal:
-            return MultivariateNormal(
-                base.loc, scale_tril=base.scale.diag_embed(), validate_args=False
-            )
+            scale_tril = base.scale.diag_embed()
+            return MultivariateNormal(base.loc, scale_tril=scale_tril, validate_args=False)
     return TorchDensity(p) if p.event_shape else TorchUnivariate(p)
 
 
 def to_float64(p: Any) -> Any:
-    """Return the same density with its parameters in float64 and without validation.
-
-    Escorts of kernel families keep their type.
+    """Return the density with its parameters in float64 and without validation.
 
     Args:
         p: A density of this package or of torch, or `Independent` ones.
@@ -146,7 +139,7 @@ def to_float64(p: Any) -> Any:
 
 
 def is_unbounded(p: Any) -> bool:
-    """Whether every density of the batch is positive on the whole line."""
+    """Return whether every density of the batch is positive on the whole line."""
     if isinstance(p, TorchUnivariate):
         return p.ends == (None, None)
     return isinstance(p.support, RealLine)
@@ -154,8 +147,9 @@ def is_unbounded(p: Any) -> bool:
 
 def intervals_of(p: Any) -> Tensor:
     """Return the support of a univariate density as intervals (*batch, J, 2)."""
-    found: Tensor = p.intervals if isinstance(p, TorchUnivariate) else p.support.intervals
-    return found
+    support: Any = p if isinstance(p, TorchUnivariate) else p.support
+    intervals: Tensor = support.intervals
+    return intervals
 
 
 def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
@@ -174,21 +168,11 @@ def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
 def cuts_of(p: Any) -> Tensor:
     """Return locations (*batch, J), in any order, between which a density is smooth.
 
-    The first and the last leave out no more than a rounding error of the mass.
+    Less than a rounding error of the mass lies outside.
     """
-    if isinstance(p, SymmetricDistribution):
-        # Besides the ends and the possible kink in the middle, two that round numbers rarely meet.
-        share = p.loc.new_tensor([-1.0, -0.2371, 0.0, 0.2371, 1.0])
-        half = p._reach() * p.scale
-        return p.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
-    if isinstance(p, TorchUnivariate):
-        first, last = p.bulk
-        share = torch.linspace(0, 1, _PIECES + 1).to(p.alpha)
-        y = first + (last - first) * share.reshape(-1, *(1,) * p.alpha.dim())
-        return p.coordinate.locations(y)[0].movedim(0, -1)
     if (own := getattr(p, "_cuts", None)) is not None:
-        found: Tensor = own()
-        return found
+        cuts: Tensor = own()
+        return cuts
     ends = intervals_of(p).flatten(-2)
     if isinstance(p, KernelDistribution) and bool(p.alpha.isinf().any()):
         # A uniform escort jumps at ends whose derivatives are unknown.
@@ -213,20 +197,19 @@ def _unchecked(p: Distribution, double: bool = False) -> Distribution:
 class TorchDensity(SparseDistribution):
     """A continuous distribution of torch with the interface of this package.
 
-    Off the support `log_prob` is -inf with a zero gradient, whatever torch's own does there.
+    Off the support `log_prob` is -inf with zero gradient, whatever torch returns there.
 
     Args:
         base: The distribution (*batch); `expand` does not change it.
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
-    # Whether to evaluate a copy with float64 parameters: torch's formulas lose digits of float32.
-    _in_float64: ClassVar[bool] = False
 
     def __init__(self, base: Distribution) -> None:
         self._sampler: Any = _unchecked(base)
-        # A user's own class may keep numbers elsewhere than in tensors.
-        self.base: Any = _unchecked(base, self._in_float64 and torch_name(base) is not None)
+        # Torch's univariate formulas are inaccurate in float32. Classes of users are not converted.
+        double = not base.event_shape and torch_name(base) is not None
+        self.base: Any = _unchecked(base, double)
         self.alpha = torch.ones(base.batch_shape, **_options(self.base))
         Distribution.__init__(self, base.batch_shape, base.event_shape, validate_args=False)
 
@@ -267,41 +250,41 @@ class TorchDensity(SparseDistribution):
         return self._required("mode")
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density; -inf with zero gradient off the support."""
-        inside, found = self._evaluate(value)
+        """Return the log density; -inf with zero gradient off the support."""
+        inside, log_p = self._evaluate(value)
         # At an end of the support it may be infinite, with undefined derivatives.
-        finite = found.isfinite()
-        density = self.base.log_prob(self._moved(value, inside & finite))
-        return torch.where(inside, torch.where(finite, density, found), -math.inf)
+        finite = log_p.isfinite()
+        density = self.base.log_prob(self._move_inside(value, inside & finite))
+        return torch.where(inside, torch.where(finite, density, log_p), -math.inf)
 
     def _evaluate(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which values are inside and their log densities, without gradient."""
+        """Return which values are inside, and log densities without gradient."""
         with torch.no_grad():
             inside = self.base.support.check(value)
-            # Some claim the whole line as support, and are NaN on a part of it.
-            found = self.base.log_prob(self._moved(value, inside))
-            return inside, found.nan_to_num(-math.inf, math.inf, -math.inf)
+            # Some distributions are NaN on a part of the support that they declare.
+            log_p = self.base.log_prob(self._move_inside(value, inside))
+            return inside, log_p.nan_to_num(-math.inf, math.inf, -math.inf)
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch, *event)."""
+        """Draw samples (*sample, *batch, *event)."""
         drawn: Tensor = self._expanded().sample(sample_shape)
         return drawn
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch, *event) with torch's derivatives."""
+        """Draw samples (*sample, *batch, *event) with torch's derivatives."""
         drawn: Tensor = self._expanded().rsample(sample_shape)
         return drawn
 
     def _expanded(self) -> Any:
-        p = self._sampler  # some of torch's `expand` cannot be traced
+        p = self._sampler  # torch.jit cannot trace some of torch's `expand`
         return p if p.batch_shape == self.batch_shape else p.expand(self.batch_shape)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         """Raise NotImplementedError: only univariate distributions of torch have a rule."""
         raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
 
-    def _moved(self, value: Tensor, inside: Tensor) -> Tensor:
-        """Return the values with those outside replaced by a location in the support."""
+    def _move_inside(self, value: Tensor, inside: Tensor) -> Tensor:
+        """Replace values outside the support by a location inside."""
         inside = inside.reshape((*inside.shape, *(1,) * len(self.event_shape)))
         return torch.where(inside, value, self._inside())
 
@@ -313,24 +296,25 @@ class TorchDensity(SparseDistribution):
     def _known(self, name: str, *arguments: Tensor) -> Tensor | None:
         """Return a property or the value of a method of `base`, None if it is not implemented."""
         try:
-            found: Any = getattr(self.base, name)
-            value: Tensor = found(*arguments) if arguments else found
+            member: Any = getattr(self.base, name)
+            value: Tensor = member(*arguments) if arguments else member
             return value
         except (AttributeError, NotImplementedError):
             return None
 
     def _required(self, name: str, *arguments: Tensor) -> Tensor:
-        found = self._known(name, *arguments)
-        if found is None:
+        value = self._known(name, *arguments)
+        if value is None:
             raise NotImplementedError(f"{type(self.base).__name__} has no {name}")
-        return found
+        return value
 
 
 class _Coordinate:
-    r"""$t = T(a + b \sinh y)$ with T logistic, exponential or a hyperbolic sine, by the support.
+    r"""The variable y of double-exponential quadrature, $t = T(a + b \sinh y)$.
 
-    Whatever the tails of a density and the powers with which it begins at the ends of its support,
-    it decays double exponentially in y, so that few nodes integrate it to rounding.
+    T maps the line onto the support: it is a logistic function, an exponential or a hyperbolic
+    sine. Whatever the tails of a density and its powers at the ends of its support, it decays
+    double exponentially in y, so that the trapezoidal rule converges quickly.
 
     Args:
         lower: Lower end of the support (*batch); None if there is none.
@@ -343,87 +327,67 @@ class _Coordinate:
         Inst. Math. Sci. 9.
     """
 
-    reach = 5.0  # all but a rounding error of the mass, and exp(sinh 5) = 1e32 does not overflow
-
     def __init__(
         self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
     ) -> None:
-        self.lower, self.upper = lower, upper
-        # The integral depends on the ends only, so the other two need no gradient.
-        self._centre, self._spread = centre.detach(), spread.detach()
-        if centre.dtype != torch.float64:
-            self.reach = 4.2
-        slope = None
-        if lower is not None and upper is not None:
-            width = (upper - lower).detach()
-            share = ((centre - lower.detach()) / width).clamp(1e-6, 1 - 1e-6)
-            self._a, slope = torch.logit(share), spread / width / (share * (1 - share))
-        elif lower is not None:
-            gap = _positive(centre - lower.detach())
-            self._a, slope = gap.log(), spread / gap
-        elif upper is not None:
-            gap = _positive(upper.detach() - centre)
-            self._a, slope = -gap.log(), spread / gap
-        else:
-            self._a = torch.zeros_like(centre)
-        self._b = torch.ones_like(centre) if slope is None else slope.clamp(max=2.0)
+        # All but a rounding error of the mass, and exp(sinh(5)) = 1e32 does not overflow.
+        self.limit = 5.0 if centre.dtype == torch.float64 else 4.2
+        self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
+        with torch.no_grad():
+            self._a = self._inverse(centre)
+            self._b = (spread / self._transform(self._a)[1]).clamp(max=2.0)
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return t and dt/dy at y (..., *batch)."""
-        x, slope = self._a + self._b * y.sinh(), self._b * y.cosh()
-        if self.lower is not None and self.upper is not None:
-            width, share = self.upper - self.lower, torch.sigmoid(x)
-            return self.lower + width * share, width * share * torch.sigmoid(-x) * slope
-        if self.lower is not None:
-            return self.lower + x.exp(), x.exp() * slope
-        if self.upper is not None:
-            return self.upper - (-x).exp(), (-x).exp() * slope
-        return self._centre + self._spread * x.sinh(), self._spread * x.cosh() * slope
+        t, slope = self._transform(self._a + self._b * y.sinh())
+        return t, slope * self._b * y.cosh()
 
     def of(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
-        if self.lower is not None and self.upper is not None:
-            share = (t - self.lower) / (self.upper - self.lower)
-            info = torch.finfo(t.dtype)
-            x = torch.logit(share.clamp(info.tiny, 1 - info.eps / 2))
-        elif self.lower is not None:
-            x = _positive(t - self.lower).log()
-        elif self.upper is not None:
-            x = -_positive(self.upper - t).log()
-        else:
-            x = torch.asinh((t - self._centre) / self._spread)
-        return torch.asinh((x - self._a) / self._b).clamp(-self.reach, self.reach)
+        return torch.asinh((self._inverse(t) - self._a) / self._b).clamp(-self.limit, self.limit)
 
+    def _transform(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return T and its derivative."""
+        if self._lower is not None and self._upper is not None:
+            width, share = self._upper - self._lower, torch.sigmoid(x)
+            return self._lower + width * share, width * share * torch.sigmoid(-x)
+        if self._lower is not None:
+            return self._lower + x.exp(), x.exp()
+        if self._upper is not None:
+            return self._upper - (-x).exp(), (-x).exp()
+        return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
 
-def _positive(gap: Tensor) -> Tensor:
-    """Return the distance to an end, positive also where rounding put the point on the end."""
-    return gap.clamp_min(torch.finfo(gap.dtype).tiny)
+    def _inverse(self, t: Tensor) -> Tensor:
+        """Return the inverse of T, also where rounding puts t on an end of the support."""
+        info = torch.finfo(t.dtype)
+        if self._lower is not None and self._upper is not None:
+            share = (t - self._lower) / (self._upper - self._lower)
+            return torch.logit(share.clamp(info.tiny, 1 - info.eps / 2))
+        if self._lower is not None:
+            return (t - self._lower).clamp_min(info.tiny).log()
+        if self._upper is not None:
+            return -(self._upper - t).clamp_min(info.tiny).log()
+        return torch.asinh((t - self._centre) / self._spread)
 
 
 class TorchUnivariate(TorchDensity):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
-    Classes of torch and Pyro answer in float64. `cdf` and `icdf` need torch's `cdf`.
+    Results for classes of torch and Pyro are float64. `cdf` and `icdf` need torch's `cdf`.
 
     Args:
         base: The distribution (*batch).
     """
 
-    _in_float64 = True
-
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
         """Lower and upper end of the support (*batch), None where there is none."""
-        bounds = (getattr(self.base.support, f"{name}_bound", None) for name in ("lower", "upper"))
-        lower, upper = (
-            None
-            if x is None
-            else torch.as_tensor(x, dtype=self.alpha.dtype, device=self.alpha.device).expand(
-                self.alpha.shape
-            )
-            for x in bounds
-        )
-        return lower, upper
+
+        def end(name: str) -> Tensor | None:
+            bound = getattr(self.base.support, name, None)
+            return None if bound is None else bound * torch.ones_like(self.alpha)
+
+        return end("lower_bound"), end("upper_bound")
 
     @property
     def intervals(self) -> Tensor:
@@ -453,9 +417,7 @@ class TorchUnivariate(TorchDensity):
             return lower + lower.abs().clamp_min(1)
         return torch.zeros_like(self.alpha) if upper is None else upper - upper.abs().clamp_min(1)
 
-    @property
-    def coordinate(self) -> _Coordinate:
-        """The variable of integration."""
+    def _coordinate(self) -> _Coordinate:
         with torch.no_grad():
             centre = self._inside()
             half = torch.full_like(centre, 0.5)
@@ -464,84 +426,97 @@ class TorchUnivariate(TorchDensity):
                     within = known.isfinite() & self.base.support.check(known)
                     centre = torch.where(within, known, centre)
             # Without a variance, half the width of the uniform density of the same height.
-            wide = (0.5 * torch.exp(-self.base.log_prob(centre))).clamp(1e-9, 1e9)
-            spread = self._known("stddev")
-            if spread is not None:
-                wide = torch.where(spread.isfinite() & (spread > 0), spread, wide)
-        return _Coordinate(*self.ends, centre, wide)
+            spread = (0.5 * torch.exp(-self.base.log_prob(centre))).clamp(1e-9, 1e9)
+            known = self._known("stddev")
+            if known is not None:
+                spread = torch.where(known.isfinite() & (known > 0), known, spread)
+        return _Coordinate(*self.ends, centre, spread)
 
-    @property
-    def bulk(self) -> tuple[Tensor, Tensor]:
-        """First and last value of the coordinate (*batch) between which the mass lies."""
-        c, count = self.coordinate, 64
-        y = torch.linspace(-c.reach, c.reach, count + 1).to(self.alpha)
+    def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
+        """Return the coordinates (*batch) between which the mass lies."""
+        limit, count = coordinate.limit, 64
+        y = torch.linspace(-limit, limit, count + 1).to(self.alpha)
         y = y.reshape(-1, *(1,) * self.alpha.dim())
         with torch.no_grad():
-            t, slope = c.locations(y)
-            inside, found = self._evaluate(t)
-            height = torch.where(inside & (found < math.inf), found + slope.log(), -math.inf)
-            alive = height > height.amax(0) - _FAINT / 8
-            step = 2 * c.reach / count
-            first = torch.where(alive, y, c.reach).amin(0) - step
-            last = torch.where(alive, y, -c.reach).amax(0) + step
-        return first.clamp(min=-c.reach), last.clamp(max=c.reach)
+            t, slope = coordinate.locations(y)
+            inside, log_p = self._evaluate(t)
+            height = torch.where(inside & (log_p < math.inf), log_p + slope.log(), -math.inf)
+            matters = height > height.amax(0) - _LARGEST_LOG / 8
+            step = 2 * limit / count
+            first = torch.where(matters, y, limit).amin(0) - step
+            last = torch.where(matters, y, -limit).amax(0) + step
+        return first.clamp(min=-limit), last.clamp(max=limit)
 
-    def _weighted(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return locations at y (Q, ...), and the weights times the density in y."""
-        t, slope = self.coordinate.locations(y)
-        # A density may be infinite on an end, and its slope infinite where it underflows.
-        inside, found = self._evaluate(t)
-        alive = inside & (found.abs() < _FAINT)
-        t = self._moved(t, alive)
+    def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
+        """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
+        first, last = self._main_interval(coordinate)
+        share = torch.linspace(0, 1, count + 1).to(self.alpha)
+        y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
+        return y, (last - first) / count
+
+    def _cuts(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth."""
+        coordinate = self._coordinate()
+        y, _ = self._grid(coordinate, _SUBINTERVALS)
+        return coordinate.locations(y)[0].movedim(0, -1)
+
+    def _weighted_nodes(
+        self, coordinate: _Coordinate, y: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return locations at y (Q, ...), and the weights times the density of y."""
+        t, slope = coordinate.locations(y)
+        # A density may be infinite at an end, and its derivative infinite where it underflows.
+        inside, log_p = self._evaluate(t)
+        positive = inside & (log_p.abs() < _LARGEST_LOG)
+        t = self._move_inside(t, positive)
         weights = weights * slope * torch.exp(self.base.log_prob(t))
-        return t, torch.where(alive, weights, 0.0)
+        return t, torch.where(positive, weights, 0.0)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes and weights, both (4 order + 1 >= 17, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes and weights, (4 order + 1, *batch), with $\sum_q w_q g(t_q) \to E_p[g]$.
 
         Raises:
             ValueError: The weights do not sum to one, or `order` is not positive.
         """
         if order < 1:
             raise ValueError(f"order must be at least 1, got {order}")
-        first, last = self.bulk
-        count = 4 * max(order, _FEWEST)
-        share = torch.linspace(0, 1, count + 1).to(self.alpha)
-        y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
-        nodes, weights = self._weighted(y, (last - first) / count)
+        coordinate = self._coordinate()
+        y, step = self._grid(coordinate, 4 * max(order, _LEAST_ORDER))
+        nodes, weights = self._weighted_nodes(coordinate, y, step)
         mass = weights.sum(0)
         rule = "a density on the line whose mass at these nodes is 1"
         require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
         return nodes, weights / mass
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function, where torch has one.
+        """Return the distribution function.
 
         Raises:
-            NotImplementedError: Torch has none.
+            NotImplementedError: Torch does not implement it.
         """
         inside = self.base.support.check(value)
-        found = self._required("cdf", self._moved(value, inside))
-        return torch.where(inside, found, (value > self._inside()).to(found.dtype))
+        below = self._required("cdf", self._move_inside(value, inside))
+        return torch.where(inside, below, (value > self._inside()).to(below.dtype))
 
     @property
     def has_cdf(self) -> bool:
-        """Whether torch has the distribution function."""
+        """Whether torch implements the distribution function."""
         with torch.no_grad():
             return self._known("cdf", self._inside()) is not None
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function, by root finding where torch has only a `cdf`."""
+        """Return quantiles, by root finding if torch implements only `cdf`."""
         value = value * torch.ones_like(self.alpha)
         if (known := self._known("icdf", value)) is not None:
             return known
-        c, end = self.coordinate, torch.full_like(value, self.coordinate.reach)
+        coordinate = self._coordinate()
+        end = torch.full_like(value, coordinate.limit)
 
         def excess(t: Tensor) -> Tensor:
             return self.cdf(t) - value
 
-        y = increasing_root(lambda y: excess(c.locations(y)[0]), -end, end)
-        t = attach_root_gradient(c.locations(y)[0], excess, self.prob)
+        y = increasing_root(lambda y: excess(coordinate.locations(y)[0]), -end, end)
+        t = attach_root_gradient(coordinate.locations(y)[0], excess, self.prob)
         low, high = self.intervals[..., 0, :].unbind(-1)
         return torch.where(value <= 0, low, torch.where(value >= 1, high, t))
 
@@ -552,13 +527,12 @@ class TorchUnivariate(TorchDensity):
             return self._expect_between_cuts(psi)
         if not isinstance(psi, Fourier):
             return super()._quadrature_expect(psi, order)
-        weights, values = self._quadrature_values(psi, _FINE)
-        found = (weights * values).sum(0)
-        # Every other node is a rule, too, with about the root of the error.
-        rough = (weights * values)[::2].sum(0) / weights[::2].sum(0)
-        fits = (rough - found).abs() < 1e-4
+        terms = self._weighted_values(psi, *self.quadrature(_FINE))
+        # Every other node is a rule of about the square root of the error.
+        means, rough = terms.sum(0), 2 * terms[::2].sum(0)
+        fits = (rough - means).abs() < 1e-4
         require(fits, "frequencies", f"low enough to integrate {self}", psi.frequencies)
-        return found
+        return means
 
     def _uniform(self) -> BetaGaussian:
         """Return a uniform distribution as the class that has closed forms."""
@@ -566,24 +540,29 @@ class TorchUnivariate(TorchDensity):
         return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)
 
     def _expect_between_cuts(self, psi: Basis) -> Tensor:
-        """Integrate each function where it is not zero, cut where it is not smooth."""
-        c, ones, (first, last) = self.coordinate, (1,) * self.alpha.dim(), self.bulk
-        low, high = (
-            torch.minimum(torch.maximum(c.of(x.reshape(-1, *ones).to(self.alpha)), first), last)
-            for x in psi.reach or ()
-        )
+        """Integrate each function where it is not negligible, cut where it is not smooth."""
+        coordinate, ones = self._coordinate(), (1,) * self.alpha.dim()
+        first, last = self._main_interval(coordinate)
+
+        def locate(t: Tensor) -> Tensor:
+            y = coordinate.of(t.reshape(*t.shape, *ones).to(self.alpha))
+            return torch.minimum(torch.maximum(y, first), last)
+
+        low, high = (locate(end) for end in psi.reach or ())
         cuts = [low]
         if psi.breaks is not None:
-            inner = c.of(psi.breaks.reshape(-1, 1, *ones).to(self.alpha))
+            inner = locate(psi.breaks.unsqueeze(-1))
             cuts += torch.minimum(torch.maximum(inner, low), high).unbind()
-        x, rule = (v.reshape(-1, *(1,) * low.dim()) for v in gauss_legendre(_PART, self.alpha))
-        found = torch.zeros_like(low).movedim(0, -1)
+        x, rule = (
+            v.reshape(-1, *(1,) * low.dim()) for v in gauss_legendre(_PIECE_NODES, self.alpha)
+        )
+        means = torch.zeros_like(low).movedim(0, -1)
         for a, b in pairwise([*cuts, high]):
             half = (b - a) / 2
-            nodes, weights = self._weighted(a + half * (1 + x), half * rule)
+            nodes, weights = self._weighted_nodes(coordinate, a + half * (1 + x), half * rule)
             values = psi.own(nodes.movedim(1, -1))
-            found = found + (weights.movedim(1, -1) * values).sum(0)
-        return found
+            means = means + (weights.movedim(1, -1) * values).sum(0)
+        return means
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None

@@ -1,7 +1,7 @@
-"""Base class of symmetric location-scale families on the line, in x = (t - loc)/scale."""
+"""Base class of univariate symmetric location-scale families, in x = (t - loc)/scale."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Size, Tensor
@@ -15,25 +15,21 @@ from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
-from .support_quadrature import covariance_by_windows, expect_by_windows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .support_quadrature import covariance_on_support, expect_on_support
 
 __all__ = ["SymmetricDistribution"]
 
 
-# Minus the log of the mass that quadrature leaves out in infinite or negligible tails: e^-18 and
-# e^-40 are below one rounding error.
+# Minus the log of the tail mass that quadrature leaves out, less than a rounding error.
 _LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 
 
 class SymmetricDistribution(StandardizedDistribution):
-    r"""$p(t) = q(|t - loc|/scale)/scale$: subclasses give $\log q$ and what is closed about it.
+    r"""Symmetric density $p(t) = q(|t - loc|/scale)/scale$.
 
-    A subclass must implement `_standard_log_prob` (and `_edge` if the support is not $[-1, 1]$);
-    the other hooks have defaults by quadrature and root finding, exact to rounding for densities
-    smooth inside each half of their support.
+    A subclass must implement `_standard_log_prob`, and `_edge` if the support is not $[-1, 1]$. The
+    other hooks default to quadrature and root finding, which are accurate to rounding if the
+    density is smooth inside each half of its support.
 
     Args:
         loc: Centre (*batch).
@@ -60,18 +56,18 @@ class SymmetricDistribution(StandardizedDistribution):
         self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
         torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
 
-    # Hooks of subclasses, in terms of x.
+    # Hooks of subclasses, in terms of x
 
     def _edge(self) -> Tensor | float:
         """Half-width of the support of x; infinite if it is the line."""
         return 1.0
 
     def _reach(self) -> Tensor | float:
-        """Half-width of the truncated domain of quadrature, which leaves out one rounding error."""
+        """Half-width of the interval of x on which quadrature integrates."""
         return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        """Return the cdf of x inside the support, relatively accurate in the lower tail."""
+        """Distribution function inside the support, relatively accurate in the lower tail."""
         share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
         width = (self._reach() - size).clamp_min(0)
@@ -83,14 +79,13 @@ class SymmetricDistribution(StandardizedDistribution):
         """Inverse of `_standard_cdf`."""
         lower = torch.where(value <= 0.5, value, 1 - value)
         lowest = -self._reach() * torch.ones_like(lower)
-        x = increasing_root(
-            lambda x: self._standard_cdf(x) - lower, lowest, torch.zeros_like(lower)
-        )
-        x = attach_root_gradient(
-            torch.where(lower == 0.5, 0.0, x),
-            lambda x: self._standard_cdf(x) - lower,
-            lambda x: torch.exp(self._standard_log_prob(x)),
-        )
+
+        def excess(x: Tensor) -> Tensor:
+            return self._standard_cdf(x) - lower
+
+        x = increasing_root(excess, lowest, torch.zeros_like(lower))
+        x = torch.where(lower == 0.5, 0.0, x)
+        x = attach_root_gradient(x, excess, lambda x: torch.exp(self._standard_log_prob(x)))
         return torch.where(value <= 0.5, x, -x)
 
     def _standard_moment(self, order: int) -> Tensor | float:
@@ -109,14 +104,14 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.log((weights * torch.exp((beta - 1) * self._standard_log_prob(nodes))).sum(0))
 
     def _standard_sample(self, shape: Size) -> Tensor:
-        """Draws of x, reparameterised in the parameters of its law."""
+        """Draw x, differentiable in the parameters of q."""
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
 
-    # Derived from the hooks.
+    # Derived from the hooks
 
     def _standard_rule(self, order: int) -> tuple[Tensor, Tensor]:
-        """Quadrature nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
+        """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
         reach = self._reach() * torch.ones_like(self.loc)
         share, rule = (
             x.reshape(order, *(1,) * self.loc.dim()) for x in smooth_unit_rule(order, self.loc)
@@ -126,14 +121,14 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x = (value - loc)/scale, 0 off the support, and whether it is in the support."""
+        """Return x = (value - loc)/scale, 0 off the support, and which values are inside."""
         inside = ((value - self.loc) / self.scale).abs() < self._edge()
         # Replaced before the division, whose derivative overflows far away.
         return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
-        """The interval loc -+ half-width, or the line."""
+        """The interval from loc - edge * scale to loc + edge * scale, or the real line."""
         edge = self._edge()
         if isinstance(edge, float) and math.isinf(edge):
             return RealLine(self.loc)
@@ -156,7 +151,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.scale.square() * self._standard_moment(2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density; -inf with zero gradient off the support."""
+        """Return the log density; -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
         x, inside = self._standardize(value)
@@ -164,7 +159,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.where(inside, density, -math.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function; the lower tail keeps its relative accuracy."""
+        """Return the distribution function, relatively accurate in the lower tail."""
         if self._validate_args:
             self._validate_sample(value)
         x, inside = self._standardize(value)
@@ -172,7 +167,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return torch.where(inside, self._standard_cdf(x), outside)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of probabilities in [0, 1].
+        """Return quantiles of probabilities in [0, 1].
 
         Raises:
             ValueError: A probability outside [0, 1].
@@ -183,38 +178,48 @@ class SymmetricDistribution(StandardizedDistribution):
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self._standard_icdf(torch.where(inside, value, 0.5))
-        # Not NaN where it is not used: the gradient of the edge would be NaN, too.
+        # NaN outside [0, 1], where values are not validated.
         sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
         edge = torch.where(sign == 0, math.nan, self._edge() * sign)
         return self.loc + self.scale * torch.where(inside, x, edge)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draws (*sample, *batch), differentiable in every parameter."""
+        """Draw samples (*sample, *batch), differentiable in every parameter."""
         return self.loc + self.scale * self._standard_sample(self._extended_shape(sample_shape))
 
     def _log_det(self) -> Tensor:
         return self.scale.log()
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes and weights, both (2 order, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes and weights, both (2 order, *batch), with $\sum_q w_q g(t_q) \to E_p[g]$.
 
-        Gauss-Legendre on each half of the support after a change of variable that absorbs what
-        the density does at its edges.
+        Gauss-Legendre rules on both halves of the support, after a change of variable that resolves
+        the edges.
         """
         require_integer("order", order, 1)
         x, weights = self._standard_rule(order)
         return self.loc + self.scale * x, weights
 
-    def _quadrature_expect(self, psi: "Basis | Callable[[Tensor], Tensor]", order: int) -> Tensor:
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if isinstance(psi, Basis) and psi.reach is not None:
             pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
             count = self._node_count(order) * pieces * len(psi)
-            return self._in_blocks(lambda p: expect_by_windows(p, psi, order), count)
+            return self._in_blocks(lambda p: expect_on_support(p, psi, order), count)
         return super()._quadrature_expect(psi, order)
+
+    def _cuts(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth."""
+        # Besides the ends and the centre, where it may have a kink, two to halve the sides.
+        share = self.loc.new_tensor([-1.0, -0.2371, 0.0, 0.2371, 1.0])
+        half = self._reach() * self.scale
+        return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
 
     def _node_count(self, order: int) -> int:
         return 2 * order
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
+        # In float64, where powers that overflow in float32 have finite products and derivatives.
+        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
         count = self._node_count(80) * len(phi) * len(psi)
-        return self._in_blocks(lambda p: covariance_by_windows(p, phi, psi), count)
+        covariance: Tensor = exact._in_blocks(lambda p: covariance_on_support(p, phi, psi), count)
+        return covariance.to(self.loc.dtype)

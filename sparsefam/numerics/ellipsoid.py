@@ -1,4 +1,4 @@
-r"""Elliptical densities: characteristic functions, moments, rules for directions and radii."""
+"""Characteristic functions, moments and quadrature rules of elliptical densities."""
 
 import math
 from functools import cache
@@ -29,13 +29,13 @@ _TERMS = {torch.float32: 5, torch.float64: 9}
 
 
 def radial_characteristic(square: Tensor, nu: Tensor) -> Tensor:
-    r"""`characteristic` as a function of $\rho^2$, smooth at zero, where $\rho$ is not.
+    r"""Evaluate `characteristic` as a smooth function of $\rho^2$.
 
     Args:
         square: $\rho^2 = |L^\top w|^2$; broadcasts with `nu` and gives the dtype.
         nu: $\nu \ge 1/2$.
     """
-    # An infinite square belongs to a frequency that averages out, as the largest one does.
+    # The function vanishes at infinity as it does at the largest number.
     square = square.clamp(max=torch.finfo(square.dtype).max / 4)
     near = square < 1
     x = torch.where(near, square, 0.0) / 4
@@ -48,26 +48,25 @@ def radial_characteristic(square: Tensor, nu: Tensor) -> Tensor:
 def elliptical_moments(
     loc: Tensor, spread: Tensor, factors: Tensor, exponents: Tensor, lowered: Tensor
 ) -> Tensor:
-    r"""$E_0[t_1^{k_1} \cdots t_D^{k_D}]$ for all monomials up to a degree d, (*batch, N).
+    r"""Return $E_0[t_1^{k_1} \cdots t_D^{k_D}]$ for all monomials up to a degree d, (*batch, N).
 
     $$E_s[t_i\,t^k] = \mu_i\,E_s[t^k] + c_s \sum_j A_{ij}\,k_j\,E_{s+1}[t^{k - e_j}]$$
 
-    Nothing is subtracted: the part of a moment that is due to the spread has all its digits
-    however far the centre is.
+    Nothing is subtracted, so that derivatives in the spread are accurate far from the origin.
 
     Args:
         loc: $\mu$, (*batch, D).
         spread: $A$, (*batch, D, D).
         factors: $c_0, c_1, \dots$, d // 2 of them, (*batch, d // 2).
-        exponents: The k of each monomial, by total degree, (N, D).
-        lowered: The row of $k - e_j$, or 0 where $k_j = 0$, (N, D).
+        exponents: The k of each monomial, ordered by total degree, (N, D).
+        lowered: The row of $k - e_j$, or 0 if $k_j = 0$, (N, D).
     """
     ends = _degree_ends(*exponents.shape)
     ones = torch.ones_like(loc[..., :1]).unsqueeze(-1)
     older = current = ones.expand(*loc.shape[:-1], factors.shape[-1] + 1, 1)
     found = [current[..., 0, :]]
     for degree in range(1, len(ends) - 1):
-        # Monomials t_i t^k of this degree, by the rows of k and k - e_j among those of theirs.
+        # Monomials t_i t^k of this degree from t^k and t^(k - e_j), of the two degrees before.
         rows, levels = slice(ends[degree], ends[degree + 1]), (len(ends) - 2 - degree) // 2 + 1
         axis = exponents[rows].argmax(-1)
         parent = lowered[rows].gather(-1, axis.unsqueeze(-1)).squeeze(-1)
@@ -83,7 +82,7 @@ def elliptical_moments(
 
 
 def _times(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply; zero times infinity is zero."""
+    """Multiply with the convention that zero times infinity is zero."""
     none = ((left == 0) & right.isinf()) | ((right == 0) & left.isinf())
     return torch.where(none, 0.0, left) * torch.where(none, 0.0, right)
 
@@ -96,14 +95,14 @@ def _degree_ends(count: int, ndim: int) -> list[int]:
     return ends
 
 
-# From four dimensions on a product of angular rules has too many nodes.
+# Beyond this dimension a product of angular rules has too many nodes.
 _PRODUCT_DIM = 3
-# Independent sets of quasi-random directions there, whose spread tells their error.
+# Independent sets of quasi-random directions there, whose spread estimates the error.
 REPLICATES = 8
-# Rounds of Procrustes' alternation that make sets of eight directions per dimension a tight frame.
+# Iterations after which eight directions per dimension form a tight frame.
 _FRAME_ROUNDS = 80
-# Chebyshev polynomials that tabulate the nodes: with 32 the error of a start is 1e-4 of the
-# nodes' distances or less, even for 257 nodes, and two Newton steps take it to rounding.
+# Chebyshev polynomials that tabulate the roots: with 32 of them the error is at most 1e-4 of the
+# distance between roots, even for 257 roots, and two Newton steps reduce it to rounding.
 _TABLE = 32
 
 _Numbers = NDArray[np.float64]
@@ -131,28 +130,27 @@ def radial_count(dim: int, order: int) -> int:
 
 
 def direction_rule(dim: int, order: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Unit vectors (K, D) and weights (K,) that sum to one; with every vector its opposite.
+    r"""Return unit vectors (K, D) in opposite pairs and weights (K,) that sum to one.
 
-    Up to three dimensions it is exact for polynomials of degree `order`: the two directions of a
-    line, equal angles on a circle, and on a sphere equal angles times a Gauss rule in the height.
-    Beyond, `REPLICATES` independent quasi-random sets in a row, each moved a little to be a tight
-    frame and so exact to degree 3.
+    Up to three dimensions the rule is exact for polynomials of degree `order`: equidistant angles,
+    times a Gauss rule in the height in three dimensions. Beyond, it consists of `REPLICATES`
+    independent quasi-random sets, each adjusted to be a tight frame and so exact to degree 3.
 
     Args:
         dim: D.
-        order: Degree; beyond three dimensions a set has 4 order directions, but 16 D at least.
-        like: What dtype and device to follow.
+        order: Degree; beyond three dimensions a set has 4 order directions, and at least 16 D.
+        like: A tensor of the dtype and device of the result.
     """
     rule = _rule("directions", dim, order, like.dtype, like.device)
     return rule[:, :dim], rule[:, dim]
 
 
 def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Radii and weights (count, *batch) for $|u|$, $u \propto (1 - |u|^2)_+^m$ in D dimensions.
+    r"""Return radii and weights (count, *batch) for $|u|$ under $(1 - |u|^2)_+^m$.
 
     The Gauss-Jacobi rule for $y = |u|^2 \sim \mathrm{Beta}(D/2, m + 1)$, exact for even polynomials
-    of degree $4\,\text{count} - 2$ in $|u|$. Nodes and weights are differentiable in the exponent,
-    to second order. At $m = 10^{16}$ they are those of Gauss-Laguerre for $m |u|^2$ to rounding.
+    of degree $4\,\text{count} - 2$ in $|u|$ and twice differentiable in the exponent. At
+    $m = 10^{16}$ it is the Gauss-Laguerre rule for $m |u|^2$ to rounding.
 
     Args:
         count: Number of radii.
@@ -167,7 +165,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     first, middles, spreads = _recurrence(k, dim / 2, m)
     steps = torch.cat([first.expand(1, *m.shape), middles[:-1]]), spreads.sqrt()
     y = _start(count, dim, m.detach())
-    # Two Newton steps end at the root and carry its derivatives (numerics.roots).
+    # Two Newton steps carry the first and second derivatives of the root (numerics.roots).
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
         y = y - value / slope
@@ -176,7 +174,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Array]:
-    r"""Coefficients $a_0$, $a_k$ and $b_k$ of the polynomials of $\mathrm{Beta}(a, m + 1)$.
+    r"""Return $a_0$, $a_k$ and $b_k$ of the orthogonal polynomials of $\mathrm{Beta}(a, m + 1)$.
 
     $\sqrt{b_{k+1}}\,p_{k+1} = (y - a_k) p_k - \sqrt{b_k}\,p_{k-1}$, without the cancellation of
     the textbook form at large $m$.
@@ -189,7 +187,7 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
 
 
 def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Evaluate the last polynomial and its slope, and the sum of squares of the earlier ones."""
+    """Evaluate the last polynomial, its derivative and the sum of squares of the others."""
     value, slope = torch.ones_like(y), torch.zeros_like(y)
     last = last_slope = squares = torch.zeros_like(y)
     below = torch.zeros_like(spread[0])
@@ -202,7 +200,7 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
 
 
 def _start(count: int, dim: int, m: Tensor) -> Tensor:
-    """Return approximate roots (count, *batch) from a table over all exponents."""
+    """Return approximate roots (count, *batch) from a table."""
     table = _rule("roots", dim, count, m.dtype, m.device)
     middle = 2 * count + dim / 2
     x = (m - middle) / (m + middle)
@@ -211,14 +209,14 @@ def _start(count: int, dim: int, m: Tensor) -> Tensor:
     return ((waves @ table).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
 
 
-# Tables are made in numpy, independent of torch's active mode, and cached.
+# Tables are computed by numpy, whatever mode of torch is active, and cached.
 
 
 def _roots(dim: int, count: int) -> _Numbers:
     r"""Chebyshev coefficients (_TABLE, count) of $\sqrt{(m + c) y_i(m)}$ in $(m - c)/(m + c)$.
 
-    The roots at tabulated exponents are eigenvalues of the Jacobi matrix. Scaled like this they
-    are smooth functions up to $m = \infty$, where they belong to Laguerre polynomials.
+    The roots are eigenvalues of the Jacobi matrix. Scaled like this they are smooth functions up to
+    $m = \infty$, where they are roots of Laguerre polynomials.
     """
     middle = 2 * count + dim / 2
     angles = (np.arange(_TABLE) + 0.5) * np.pi / _TABLE
@@ -227,7 +225,7 @@ def _roots(dim: int, count: int) -> _Numbers:
     matrix = np.zeros((_TABLE, count, count))
     i = np.arange(count)
     matrix[:, i, i] = np.concatenate([first, middles[:, :-1]], 1)
-    matrix[:, i[1:], i[:-1]] = np.sqrt(spreads[:, :-1])  # its lower triangle is read
+    matrix[:, i[1:], i[:-1]] = np.sqrt(spreads[:, :-1])  # eigvalsh reads the lower triangle
     roots = np.linalg.eigvalsh(matrix * (m + middle)[:, None, None]).clip(0)
     waves = np.cos(np.arange(_TABLE)[:, None] * angles) * 2 / _TABLE
     waves[0] /= 2
@@ -236,7 +234,7 @@ def _roots(dim: int, count: int) -> _Numbers:
 
 
 def _directions(dim: int, order: int) -> _Numbers:
-    """Directions and weights side by side (K, D + 1)."""
+    """Return directions and weights side by side, (K, D + 1)."""
     if dim == 1:
         return np.array([[1.0, 0.5], [-1.0, 0.5]])
     if dim == 2:
@@ -265,8 +263,8 @@ def _sphere(order: int) -> _Numbers:
 def _tight_frame(dim: int, order: int, seed: int) -> _Numbers:
     """Return a shifted Kronecker sequence on the sphere with its opposites, exact to degree 3.
 
-    Procrustes' alternation makes the second moments exact, which divides the error of Gaussians by
-    10 to 1000. Scrambled Sobol points have errors 1.1 to 1.5 times as large.
+    Alternating between unit length and exact second moments divides the error for Gaussians by 10
+    to 1000. Scrambled Sobol points have errors 1.1 to 1.5 times as large.
     """
     count = 2 ** math.ceil(math.log2(max(2 * order, 8 * dim)))
     ratio = 2.0
@@ -297,7 +295,7 @@ def _cached(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.de
 
 @torch.library.custom_op("sparsefam::ball_rule", mutates_args=())
 def _opaque(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a table by one custom operator, as a compiled graph cannot trace numpy."""
+    """Return a table in compiled graphs, which cannot trace numpy."""
     return _cached(kind, dim, size, dtype, device).clone()
 
 
