@@ -199,7 +199,7 @@ def test_stacks_flatten_in_order() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
 def test_gaussian_is_negligible_past_its_reach(dtype: torch.dtype) -> None:
     basis = GaussianRBF([-3.0, 0.0, 1.0], [0.01, 1.0, 30.0]).to(dtype)
-    lower, upper = basis.reach
+    lower, upper = basis.effective_support
     assert lower.shape == upper.shape == (3,)
     eps = torch.finfo(dtype).eps
     for edge in (lower, upper):
@@ -210,7 +210,7 @@ def test_gaussian_is_negligible_past_its_reach(dtype: torch.dtype) -> None:
 
 def test_spline_vanishes_exactly_past_its_reach() -> None:
     basis = BSpline(KNOTS, 2).double()
-    lower, upper = basis.reach
+    lower, upper = basis.effective_support
     t = torch.linspace(-0.5, 1.5, 2001, dtype=DOUBLE).unsqueeze(-1)
     inside = (t >= lower) & (t <= upper)
     assert not basis(t.squeeze(-1))[~inside].any()

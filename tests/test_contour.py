@@ -10,7 +10,7 @@ from scipy.special import roots_jacobi
 from torch import Tensor
 
 from sparsefam import BetaGaussian, MultivariateBetaGaussian
-from sparsefam.numerics.contour import contour
+from sparsefam.numerics.gaussian_ball import contour
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
 from sparsefam.numerics.gaussian_interval import gaussian_expectation
 from sparsefam.numerics.special import stirling_excess
@@ -152,7 +152,7 @@ def hard_pairs(dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 def with_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Another number of steps towards the saddle."""
-    monkeypatch.setattr("sparsefam.numerics.contour._steps_for", lambda dim: count)
+    monkeypatch.setattr("sparsefam.numerics.gaussian_ball._steps_for", lambda dim: count)
 
 
 @pytest.mark.parametrize("m", [0.6, 1.0, 5.0])

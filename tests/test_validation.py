@@ -14,7 +14,7 @@ from sparsefam.numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
-    in_memory,
+    is_plain_cpu_tensor,
     require_scale_tril,
 )
 
@@ -73,7 +73,7 @@ def test_numbers_that_float32_does_not_hold_are_infinite(sign: int) -> None:
 
 def test_numbers_whose_sign_torch_has_yet_to_turn_are_not_in_memory() -> None:
     x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
-    assert in_memory(torch.ones(2)) and not in_memory(torch.ones(2), x)
+    assert is_plain_cpu_tensor(torch.ones(2)) and not is_plain_cpu_tensor(torch.ones(2), x)
 
 
 def test_integers_become_floats_and_precisions_the_widest() -> None:

@@ -263,10 +263,10 @@ def covariance_by_windows(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
         return torch.cat([covariance_by_windows(p, basis, psi) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
         return torch.cat([covariance_by_windows(p, phi, basis) for basis in psi.bases], -1)
-    if psi.reach is None:
-        both = phi.reach is None
+    if psi.effective_support is None:
+        both = phi.effective_support is None
         return _everywhere(p, phi, psi) if both else _on_windows(p, psi, phi).mT
-    if phi.reach is None:
+    if phi.effective_support is None:
         return _on_windows(p, phi, psi)
     (first, last), (lower, upper) = _reach(phi), _reach(psi)
     lower, upper = torch.maximum(first[:, None], lower), torch.minimum(last[:, None], upper)
@@ -341,9 +341,9 @@ def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:
 
 
 def _reach(psi: Basis) -> tuple[Tensor, Tensor]:
-    if psi.reach is None:
+    if psi.effective_support is None:
         raise ValueError(f"psi must have a reach to be integrated by windows, got {psi}")
-    return psi.reach
+    return psi.effective_support
 
 
 def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:

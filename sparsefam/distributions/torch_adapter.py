@@ -548,7 +548,7 @@ class TorchUnivariate(TorchDensity):
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if isinstance(psi, Basis) and torch_name(self.base) == "Uniform":
             return self._uniform().expect(psi, order)
-        if isinstance(psi, Basis) and psi.reach is not None:
+        if isinstance(psi, Basis) and psi.effective_support is not None:
             return self._expect_between_cuts(psi)
         if not isinstance(psi, Fourier):
             return super()._quadrature_expect(psi, order)
@@ -570,7 +570,7 @@ class TorchUnivariate(TorchDensity):
         c, ones, (first, last) = self.coordinate, (1,) * self.alpha.dim(), self.bulk
         low, high = (
             torch.minimum(torch.maximum(c.of(x.reshape(-1, *ones).to(self.alpha)), first), last)
-            for x in psi.reach or ()
+            for x in psi.effective_support or ()
         )
         cuts = [low]
         if psi.breaks is not None:

@@ -22,7 +22,14 @@ from torch import Tensor
 from .quadrature import gauss_legendre
 from .validation import broadcast_shapes, difference
 
-__all__ = ["Profile", "Wanted", "gaussian_expectation", "smoothed", "tail_end", "unseen"]
+__all__ = [
+    "Profile",
+    "Wanted",
+    "gaussian_expectation",
+    "smoothed",
+    "tail_end",
+    "negligible_distance",
+]
 
 
 # In widths, where a normal tail ends: numbers nearer to 0 are ten times as slow. And what is as
@@ -145,7 +152,7 @@ def tail_end(x: Tensor) -> float:
     return _ENDS.get(x.dtype, _ENDS[torch.float64])
 
 
-def unseen(x: Tensor) -> float:
+def negligible_distance(x: Tensor) -> float:
     """Return the number of widths beyond which a Gaussian is negligible beside its peak."""
     # exp(-y^2/2) is 7e-10 at 6.5 and 3e-20 at 9.5: less than a hundredth of a rounding error of
     # the peak, so that many tails together stay below one.
@@ -376,7 +383,7 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], wanted: Wanted) -> 
     if bool(wide.all()):
         return smoothed(*pairs, wanted)
     # Most functions lie outside of a narrow support. NaN does not.
-    outside = distance >= scale + (unseen(distance) + 1) * width
+    outside = distance >= scale + (negligible_distance(distance) + 1) * width
     values = [torch.zeros_like(distance) for _ in wanted]
     for mask, method in ((wide, smoothed), (~wide & ~outside, _quadrature)):
         places, (distance, lost, scale, width) = _rows(mask, pairs)

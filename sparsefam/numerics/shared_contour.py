@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .compiled import announce_compiling, enough_work, is_available, map_threads
-from .validation import in_eager, in_memory
+from .validation import in_eager, is_plain_cpu_tensor
 
 __all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
 
@@ -110,7 +110,7 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
     if spread.dim() > 1 or not loc.numel() or centers.requires_grad or spread.requires_grad:
         return False
     single = all(x.dtype == torch.float32 for x in inputs)
-    if not (single and in_eager() and in_memory(*inputs)):
+    if not (single and in_eager() and is_plain_cpu_tensor(*inputs)):
         return False
     if spread.stride() not in ((), (0,)) and not bool((spread == spread[0]).all()):
         return False
@@ -212,7 +212,7 @@ class _Expectations(torch.autograd.Function):
         inputs, rows, needed = ctx.saved_tensors, ctx.rows, ctx.needs_input_grad[:2]
         nothing = (None, None, None, None)
         batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        plain = torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad))
+        plain = torch.is_grad_enabled() or batched or not (in_eager() and is_plain_cpu_tensor(grad))
         if rows is None or plain:
             return *_gradients(ctx, inputs, grad, needed), *nothing
         found = _pull_back(_array(grad), _array(inputs[1]), inputs[3].numpy().item(0), rows)
