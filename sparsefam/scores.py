@@ -258,7 +258,7 @@ def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not in_eager() or forward_ad._current_level >= 0:
         slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
         return slope
-    # The first calls of `torch.func`, and of `grad` with `grad_outputs`, import torch's compiler and
+    # The first call of `torch.func`, or of `grad` with `grad_outputs`, imports torch's compiler and
     # sympy, which takes a second.
     keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():

@@ -67,8 +67,8 @@ def gaussians_under_ball(
         exponent: m >= 0, a tensor (*batch), or a number, which may be faster.
 
     Returns:
-        Expectations (*batch, N) in the dtype that the other four arguments promote to, computed in float32 at
-        least.
+        Expectations (*batch, N) in the dtype that the other arguments promote to, computed in
+        float32 at least.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 3.2, which
