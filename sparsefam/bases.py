@@ -431,12 +431,14 @@ class GaussianRBF(Basis):
         self._check(t)
         if self.widths is None:
             return _full(t, self.centers, cast(Tensor, self.covariance))
-        z = (t - self.centers) / (self.widths.unsqueeze(-1) if self.event_shape else self.widths)
         if not self.event_shape:
-            return torch.exp(-0.5 * z.square()) / (self.widths * _SQRT_TWO_PI)
+            # One expression, which frees each large temporary at once.
+            return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / (
+                self.widths * _SQRT_TWO_PI
+            )
+        z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
         # The power comes last: that of a width alone may leave float32's range.
-        root = torch.exp(-0.5 * z.square().mean(-1)) / (self.widths * _SQRT_TWO_PI)
-        return root ** self.centers.shape[-1]
+        return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
 
 
 def _full(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:

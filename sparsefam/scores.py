@@ -246,7 +246,7 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
         return
     x = like.new_ones(2)
     try:
-        fits = g(x).shape == slope_of(g, x).shape
+        fits = slope_of(g, x).shape == g(x).shape
     except (RuntimeError, TypeError, AttributeError):
         fits = False
     if not fits:
@@ -260,9 +260,9 @@ def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         return slope
     # The first call of `torch.func`, or of `grad` with `grad_outputs`, imports torch's compiler and
     # sympy, which takes a second.
-    keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         total = g(at).sum()
-        (slope,) = torch.autograd.grad(total, at, create_graph=keep, materialize_grads=True)
+    keep = torch.is_grad_enabled() and g(x).requires_grad
+    (slope,) = torch.autograd.grad(total, at, create_graph=keep, materialize_grads=True)
     return slope

@@ -75,7 +75,7 @@ def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:
 def log_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     r"""Return the deformed logarithm $(u^{1-\beta} - 1)/(1-\beta)$, and $\log u$ at 1.
 
-    It is the inverse of `exp_beta`. At $u = 0$ it is $-1/(1-\beta)$ for $\beta < 1$, else $-\infty$.
+    The inverse of `exp_beta`. At $u = 0$ it is $-1/(1-\beta)$ for $\beta < 1$, else $-\infty$.
 
     Args:
         u: Any shape, $u \ge 0$.
