@@ -42,7 +42,6 @@ BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 KNOTS = [-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0]
 # Each basis with the points between which its functions are smooth.
 BASES: dict[str, tuple[Basis, list[float]]] = {
-    "rbf-wide": (GaussianRBF([-2.0, 0.0, 0.25, 1.0, 9.0], 4.0), []),
     "rbf": (GaussianRBF([-1.0, -0.375, 0.0, 0.25, 1.0, 2.0], 0.25), []),
     "rbf-narrow": (
         GaussianRBF([-0.375, 0.0, 0.3125, 0.9375, 1.0, 2.0], 2.0**-7),
@@ -50,10 +49,8 @@ BASES: dict[str, tuple[Basis, list[float]]] = {
     ),
     "fourier": (Fourier([0.0, 0.5, 2.0, 8.0, 1.0]), []),
     "polynomial": (Polynomial(5), []),
-    "indicator": (Indicator([-1.0, 0.0, 0.3125, 0.5, 3.0]), [-1.0, 0.0, 0.3125, 0.5, 3.0]),
     "spline": (BSpline(KNOTS, 2), KNOTS),
-    "spline-linear": (BSpline([-0.5, 0.25, 0.5, 2.0], 1), [-0.5, 0.25, 0.5, 2.0]),
-    "stack": (Polynomial(1) + Indicator([0.0, 0.5]) + GaussianRBF([0.25], 0.5), [0.0, 0.5]),
+    "stack": (Indicator([-1.0, 0.0, 0.5, 3.0]) + GaussianRBF([0.25, 9.0], 4.0), [-1.0, 0.0, 0.5]),
 }
 
 
@@ -113,7 +110,7 @@ def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[f
     return found
 
 
-@pytest.mark.parametrize("ratio", [1e-4, 1e-3, 0.01, 0.1, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4])
+@pytest.mark.parametrize("ratio", [1e-4, 0.03, 1.0, 3.0, 100.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
     scale = torch.tensor(ratio, dtype=torch.float32).item()
@@ -131,8 +128,8 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
 # Proposition 3
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.25, 4 / 3, 1.5, 1.8, 2.0])
-@pytest.mark.parametrize("name", ["rbf", "fourier", "polynomial", "spline-linear"])
+@pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.8, 2.0])
+@pytest.mark.parametrize("name", ["rbf", "fourier", "polynomial", "spline"])
 def test_the_jacobian_in_canonical_parameters_is_the_covariance_under_the_escort(
     alpha: float, name: str
 ) -> None:
@@ -189,9 +186,9 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
 
 @every_univariate_scalar
 def test_a_stack_is_its_parts_side_by_side(case: Case) -> None:
-    parts = [BASES[name][0].double() for name in ("rbf", "polynomial", "indicator", "fourier")]
+    parts = [BASES[name][0].double() for name in ("rbf", "polynomial", "fourier")]
     p = case()
-    whole = p.expect(parts[0] + parts[1] + (parts[2] + parts[3]))
+    whole = p.expect(parts[0] + (parts[1] + parts[2]))
     assert torch.equal(whole, torch.cat([p.expect(part) for part in parts]))
 
 
@@ -223,8 +220,9 @@ def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
         assert gradcheck(through(basis.double(), *named), leaves)
 
 
-DOUBLE = torch.float64
-ALPHAS = [1.0, 1.05, 4 / 3, 1.5, 2.0, 3.0, math.inf]
+# Densities of vectors
+
+ALPHAS = [1.0, 1.05, 1.5, 2.0, math.inf]
 LOC = torch.tensor([[0.3125, -0.5, 0.125, 0.75], [-2.0, 1.0, 0.0, 0.5]])
 # Well conditioned, and with a condition number of about 1e3.
 FACTORS = torch.tensor(
@@ -253,7 +251,7 @@ def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Densit
 
 @cache
 def standard_rule(ndim: int, alpha: float) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, D) and weights of the standard law: its coordinates one after the other.
+    """Nodes (Q, D) and weights of the standard density, coordinate after coordinate.
 
     The next coordinate, given those before and relative to what they leave of the ball, has the
     density (1 - x^2)^{m + (number of coordinates after it)/2}.
@@ -298,7 +296,7 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 
 
 @pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("ndim", [1, 3])
 @every_alpha
 def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
     psi = BASES_MULTIVARIATE[name](ndim)
@@ -310,7 +308,7 @@ def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
         assert error(found, exact) < bound
 
 
-@pytest.mark.parametrize("ndim", [2, 5, 8, 16])
+@pytest.mark.parametrize("ndim", [2, 8])
 @every_alpha
 def test_fourier_against_mpmath(alpha: float, ndim: int) -> None:
     generator = torch.Generator().manual_seed(ndim)
@@ -361,9 +359,7 @@ def fraction_moments(alpha: Fraction, loc: list[Fraction], scale: list[Fraction]
     return [expand(k, []) for k in Polynomial(4, ndim=ndim).exponents.tolist()]
 
 
-@pytest.mark.parametrize(
-    "alpha", [Fraction(4, 3), Fraction(3, 2), Fraction(2), Fraction(3)], ids=str
-)
+@pytest.mark.parametrize("alpha", [Fraction(4, 3), Fraction(3)], ids=str)
 def test_every_polynomial_is_exact_to_rounding(alpha: Fraction) -> None:
     loc = [Fraction(k, 8) for k in (4, 96, 3, 1, 800)]
     scale = [Fraction(k, 1024) for k in (1024, 1, 3000, 64, 10)]
@@ -380,9 +376,8 @@ def test_every_polynomial_is_exact_to_rounding(alpha: Fraction) -> None:
 # Products
 
 
-@every_alpha
-def test_products_of_gaussians_are_gaussians(alpha: float) -> None:
-    p = in_dimension(2, alpha)
+def test_products_of_gaussians_are_gaussians() -> None:
+    p = in_dimension(2, 1.5)
     first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
     second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
     centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
@@ -420,7 +415,7 @@ def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -
         assert gradgradcheck(expectation, leaves, atol=1e-6)
 
 
-@every_alpha
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_curvature_at_frequency_zero_is_the_second_moment(alpha: float) -> None:
     p = density(alpha, LOC[0, :3], FACTORS[0, :3, :3])
     psi = Fourier(torch.zeros(1, 3, dtype=DOUBLE))
@@ -459,7 +454,7 @@ def example(alpha: float, name: str) -> tuple[Callable[[Tensor, Tensor], Tensor]
 
 
 @pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("alpha", [1.5])
 def test_maps(alpha: float, name: str) -> None:
     evaluate, loc, factors = example(alpha, name)
     mapped = torch.func.vmap(evaluate)(loc, factors)
