@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
@@ -23,7 +22,6 @@ from scipy.integrate import quad
 from scipy.special import roots_hermite, roots_jacobi
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import Distribution
 
 import sparsefam as sf
 from sparsefam import (
@@ -332,47 +330,6 @@ def test_fourier_against_mpmath(alpha: float, ndim: int) -> None:
         assert error(found, expected) < bound
 
 
-def fraction_moments(alpha: Fraction, loc: list[Fraction], scale: list[Fraction]) -> list[Fraction]:
-    """E of every monomial up to degree 4, coordinates of the ball scaled one by one."""
-    ndim = len(loc)
-    m = 1 / (alpha - 1)
-
-    def standard(powers: list[int]) -> Fraction:
-        if any(k % 2 for k in powers):
-            return Fraction(0)
-        halves = [Fraction(2 * j + 1, 2) for k in powers for j in range(k // 2)]
-        below = [Fraction(ndim, 2) + m + 1 + j for j in range(sum(powers) // 2)]
-        return math.prod(halves, start=Fraction(1)) / math.prod(below, start=Fraction(1))
-
-    def expand(powers: list[int], chosen: list[int]) -> Fraction:
-        axis = len(chosen)
-        if axis == ndim:
-            return standard(chosen)
-        return sum(
-            math.comb(powers[axis], j)
-            * loc[axis] ** (powers[axis] - j)
-            * scale[axis] ** j
-            * expand(powers, [*chosen, j])
-            for j in range(powers[axis] + 1)
-        ) + Fraction(0)
-
-    return [expand(k, []) for k in Polynomial(4, ndim=ndim).exponents.tolist()]
-
-
-@pytest.mark.parametrize("alpha", [Fraction(4, 3), Fraction(3)], ids=str)
-def test_every_polynomial_is_exact_to_rounding(alpha: Fraction) -> None:
-    loc = [Fraction(k, 8) for k in (4, 96, 3, 1, 800)]
-    scale = [Fraction(k, 1024) for k in (1024, 1, 3000, 64, 10)]
-    expected = torch.tensor([float(x) for x in fraction_moments(alpha, loc, scale)], dtype=DOUBLE)
-    for dtype, bound in ((torch.float32, 2e-6), (DOUBLE, 3e-15)):
-        factor = torch.diag(torch.tensor([float(s) for s in scale], dtype=dtype))
-        center = torch.tensor([float(x) for x in loc], dtype=dtype)
-        p = MultivariateBetaGaussian(center, factor, float(alpha))
-        found = p.expect(Polynomial(4, ndim=5)).double()
-        # Each for itself, though they range from 1e-3 to 1e8.
-        assert (found / expected - 1).abs().max() < bound
-
-
 # Products
 
 
@@ -443,32 +400,19 @@ def test_spread_keeps_its_digits_far_from_the_origin(alpha: float) -> None:
     assert error(found, exact) < 2e-7
 
 
-# How it is called
-
-
-def example(alpha: float, name: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor]:
-    """A batch of expectations as a function of locations and factors, and those."""
+@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
+def test_expectations_under_vectors_map(name: str) -> None:
     psi = BASES_MULTIVARIATE[name](2).double()
     loc, factors = LOC[:, :2].double(), FACTORS[:, :2, :2].double()
-    return lambda loc, factors: density(alpha, loc, factors).expect(psi), loc, factors
 
+    def evaluate(loc: Tensor, factors: Tensor) -> Tensor:
+        return density(1.5, loc, factors).expect(psi)
 
-@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("alpha", [1.5])
-def test_maps(alpha: float, name: str) -> None:
-    evaluate, loc, factors = example(alpha, name)
     mapped = torch.func.vmap(evaluate)(loc, factors)
     torch.testing.assert_close(mapped, evaluate(loc, factors), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.slow
-def test_products_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    evaluate, loc, factors = example(1.5, "gaussians")
-    expected = evaluate(loc, factors)
-    torch._dynamo.reset()
-    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(loc, factors), expected, rtol=1e-12, atol=1e-14)
+# The registry
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Gauss rules: exactness, endpoint powers, and one tensor per order, dtype and device."""
+"""Gauss rules: exactness, powers at ends, and one tensor by order, dtype and device."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ LIKE = {dtype: torch.empty((), dtype=dtype) for dtype in (torch.float32, torch.f
 DOUBLE = LIKE[torch.float64]
 
 
-@pytest.mark.parametrize("order", [1, 2, 7, 30, 64])
+@pytest.mark.parametrize("order", [1, 7, 64])
 def test_gauss_legendre_is_exact_to_its_degree_and_no_further(order: int) -> None:
     x, w = gauss_legendre(order, DOUBLE)
     assert x.shape == w.shape == (order,)
@@ -27,7 +27,7 @@ def test_gauss_legendre_is_exact_to_its_degree_and_no_further(order: int) -> Non
         assert abs(miss) > 1e-9
 
 
-@pytest.mark.parametrize("power", [0.0, 0.25, 0.5, 1.0, 1.7, 3.0, 20.0])
+@pytest.mark.parametrize("power", [0.0, 0.25, 1.7, 20.0])
 def test_smooth_rule_integrates_powers_at_both_ends(power: float) -> None:
     x, w = smooth_unit_rule(64, DOUBLE)
     assert ((x >= 0) & (x < 1)).all()
