@@ -43,12 +43,7 @@ def _stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
 
 
 def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
-    """Multiply Fourier functions at the centre by a real characteristic function.
-
-    Args:
-        angles: Frequencies times the centre, (*batch, K).
-        amplitudes: Characteristic function of the density moved to zero, (*batch, K).
-    """
+    """Multiply Fourier functions at the centre by the characteristic function around it."""
     return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 
-import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -306,30 +305,6 @@ def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
         assert error(found, exact) < bound
 
 
-@pytest.mark.parametrize("ndim", [2, 8])
-@every_alpha
-def test_fourier_against_mpmath(alpha: float, ndim: int) -> None:
-    generator = torch.Generator().manual_seed(ndim)
-    loc, directions = torch.randn(2, 12, ndim, generator=generator)
-    factor = torch.randn(ndim, ndim, generator=generator).tril(-1) / 4 + torch.eye(ndim)
-    frequencies = directions * torch.logspace(-2, 1.5, 12).unsqueeze(-1) / ndim**0.5
-    place, exact = loc[0].tolist(), []
-    with mp.workdps(40):
-        for w in frequencies.double():
-            rho = mp.sqrt(sum(mp.mpf(x) ** 2 for x in (w @ factor.double()).tolist()))
-            nu = mp.mpf(ndim) / 2 + (0 if alpha == 1 else 1 / (mp.mpf(alpha) - 1))
-            if alpha == 1:
-                damping = mp.exp(-(rho**2) / 2)
-            else:
-                damping = mp.gamma(nu + 1) * (2 / rho) ** nu * mp.besselj(nu, rho)
-            angle = sum(mp.mpf(a) * mp.mpf(b) for a, b in zip(w.tolist(), place, strict=True))
-            exact.append([float(mp.cos(angle) * damping), float(mp.sin(angle) * damping)])
-    expected = torch.tensor(exact, dtype=DOUBLE).mT.flatten()
-    for dtype, bound in BOUND.items():
-        found = density(alpha, loc[0], factor, dtype).expect(Fourier(frequencies.to(dtype)))
-        assert error(found, expected) < bound
-
-
 # Products
 
 
@@ -370,34 +345,6 @@ def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -
     assert gradcheck(expectation, leaves, atol=1e-7)
     if name != "gaussians":
         assert gradgradcheck(expectation, leaves, atol=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_curvature_at_frequency_zero_is_the_second_moment(alpha: float) -> None:
-    p = density(alpha, LOC[0, :3], FACTORS[0, :3, :3])
-    psi = Fourier(torch.zeros(1, 3, dtype=DOUBLE))
-
-    def cosine(w: Tensor) -> Tensor:
-        wave = copy.copy(psi)
-        wave._buffers = {"frequencies": w.unsqueeze(0)}
-        return p.expect(wave)[0]
-
-    hessian = torch.autograd.functional.hessian(cosine, torch.zeros(3, dtype=DOUBLE))
-    second = p.covariance_matrix + torch.outer(p.loc, p.loc)
-    torch.testing.assert_close(hessian, -second, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_spread_keeps_its_digits_far_from_the_origin(alpha: float) -> None:
-    loc, scale = torch.full((2,), 100.0), torch.tensor([[0.01, 0.0], [-0.005, 0.02]])
-
-    def second(scale: Tensor) -> Tensor:
-        p = density(alpha, loc, scale.tril(), scale.dtype)
-        return p.expect(Polynomial(2, ndim=2))[3:]
-
-    found = torch.autograd.functional.jacobian(second, scale)
-    exact = torch.autograd.functional.jacobian(second, scale.double())
-    assert error(found, exact) < 2e-7
 
 
 @pytest.mark.parametrize("name", BASES_MULTIVARIATE)

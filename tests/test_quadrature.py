@@ -39,13 +39,11 @@ def test_smooth_rule_integrates_powers_at_both_ends(power: float) -> None:
         assert found == pytest.approx(exact, rel=2e-11)
 
 
-@pytest.mark.parametrize("dtype", LIKE, ids=str)
 @pytest.mark.parametrize("rule", [gauss_legendre, smooth_unit_rule])
-def test_rules_follow_the_dtype_and_are_made_once(rule: Rule, dtype: torch.dtype) -> None:
-    x, w = rule(24, LIKE[dtype])
-    again, _ = rule(24, LIKE[dtype])
-    assert x.dtype == w.dtype == dtype
-    assert x.data_ptr() == again.data_ptr()
+def test_rules_follow_the_dtype_and_are_made_once(rule: Rule) -> None:
+    x, w = rule(24, LIKE[torch.float32])
+    again, _ = rule(24, LIKE[torch.float32])
+    assert x.dtype == w.dtype == torch.float32 and x.data_ptr() == again.data_ptr()
     exact, weights = rule(24, DOUBLE)
     torch.testing.assert_close(x.double(), exact, rtol=1e-7, atol=2e-7)
     torch.testing.assert_close(w.double(), weights, rtol=1e-7, atol=0)

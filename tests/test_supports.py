@@ -56,17 +56,11 @@ def test_intervals_have_their_ends_and_a_bijection() -> None:
             Interval(*ends)
 
 
-def test_real_line_has_infinite_intervals_of_the_batch_shape() -> None:
-    support = Normal(torch.zeros(2, 3, dtype=torch.float64), 1.0).support
-    assert isinstance(support, RealLine)
-    assert support.intervals.shape == (2, 3, 1, 2)
-    assert support.intervals.dtype == torch.float64
-    assert (support.intervals[..., 0] == -math.inf).all()
-    assert (support.intervals[..., 1] == math.inf).all()
-    checked = support.check(torch.tensor([0.0, math.inf, math.nan]))
-    assert checked.tolist() == [True, True, False]
-    u = torch.randn(4)
-    assert torch.equal(biject_to(support)(u), u)
+def test_the_real_line_holds_all_but_nan() -> None:
+    support = Normal(torch.zeros(2, 3, dtype=DOUBLE), 1.0).support
+    assert isinstance(support, RealLine) and support.intervals.dtype == DOUBLE
+    assert support.intervals.tolist() == [[[[-math.inf, math.inf]]] * 3] * 2
+    assert support.check(torch.tensor([0.0, math.inf, math.nan])).tolist() == [True, True, False]
 
 
 def test_parameter_constraints_refuse_infinity() -> None:
@@ -199,8 +193,6 @@ def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
     support = ellipsoid(3, DOUBLE)
     same, other = (Ellipsoid(support.loc + x, support.scale_tril) for x in (0.0, 1.0))
     assert biject_to(support) == biject_to(same) != biject_to(other)
-    assert biject_to(support) != biject_to(RealLine(support.loc))
-    assert "loc=tensor" in repr(support) and "scale_tril=tensor" in repr(support)
     y = torch.randn(3, 2, 3, dtype=DOUBLE)
     t = biject_to(support)(y)
     for copied in (pickle.loads(pickle.dumps(support)), copy.deepcopy(support)):

@@ -1,4 +1,4 @@
-"""Products with units that overflow: infinity where it is due, zero gradients, no NaN."""
+"""Products with units that overflow: infinite values, zero gradients, no NaN."""
 
 import math
 

@@ -8,9 +8,9 @@ coordinates $x$ in which $A$ is the unit matrix and $C$ is diagonal: there the i
 $E[(1 - |x|^2)_+^m]$ for independent $x_k \sim N(b_k, \lambda_k)$, and the integrand is
 $e^z z^{-(m+1)} \prod_k (1 + 2 z \lambda_k)^{-1/2} e^{-z b_k^2 / (1 + 2 z \lambda_k)}$.
 
-`contour` places the nodes. Its contour around the negative axis crosses the real axis near the
-saddle point $z_0$ and bends so that a midpoint rule of few nodes is accurate for every width and
-offset. Nothing cancels: with $z = z_0 (1 + d)$ all terms of the exponent are second order in $d$.
+`saddle_contour` places the nodes. Its contour around the negative axis crosses the real axis near
+the saddle point $z_0$ and bends so that a midpoint rule of few nodes is accurate for every width
+and offset. Nothing cancels: with $z = z_0 (1 + d)$ the exponent is second order in $d$.
 
 First derivatives are averages over the same nodes, without differentiating eigenvectors, which are
 not smooth where eigenvalues coincide. Second derivatives are those of the sum over fixed nodes.
@@ -224,19 +224,19 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     """
     loc, scale_tril, centers, spread, m = inputs
     frame = whiten(loc, scale_tril, centers, spread)
-    path, lam, b = contour_of_pairs(frame, m, kind, loc.dtype)
+    contour, lam, b = contour_of_pairs(frame, m, kind, loc.dtype)
     front, drift = log_front(m, loc.shape[-1], kind)
     # In float64: in many dimensions a small logarithm is a difference of large ones.
-    size = torch.exp(log_size(path, frame, scale_tril) + front)
+    size = torch.exp(log_size(contour, frame, scale_tril) + front)
     share = 1 / (2 * m + 2 + loc.shape[-1]).unsqueeze(-1)
     if not sloped:
-        value = size * lowered_value(path, b, lam, share) if kind == "lowered" else size
+        value = size * lowered_value(contour, b, lam, share) if kind == "lowered" else size
         return (value.to(loc.dtype),)
     full = spread.dim() > 1
     if kind == "lowered":
-        found = lowered_averages(path, b, lam, full, share, drift.to(loc.dtype))
+        found = lowered_averages(contour, b, lam, full, share, drift.to(loc.dtype))
     else:
-        found = averages(path, b, lam, full)
+        found = averages(contour, b, lam, full)
     scaled = [(size * found.value).to(loc.dtype), *(size * x.double() for x in found[1:])]
     ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
@@ -359,14 +359,7 @@ class Frame:
 
 @torch.no_grad()
 def whiten(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor) -> Frame:
-    """Return the frame of densities (R) and Gaussians (N).
-
-    Args:
-        loc: (R, D).
-        scale_tril: (R, D, D).
-        centers: (N, D).
-        spread: Standard deviations (N,), or covariances (N, D, D).
-    """
+    """Return the frame of densities (R) and Gaussians (N)."""
     scale_tril, spread = scale_tril.double(), spread.double()
     unit = torch.eye(loc.shape[-1], dtype=torch.float64, device=loc.device)
     inverse = torch.linalg.solve_triangular(scale_tril, unit.expand_as(scale_tril), upper=False)
@@ -432,15 +425,13 @@ class Contour:
     log_mean: Tensor
 
 
-def contour(lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int = 24) -> Contour:
-    """Return the contour for x_k ~ N(b_k, lam_k) and exponents m >= 1.
+def saddle_contour(
+    lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int = 24
+) -> Contour:
+    """Return the contour for variances and means (D, *pairs) and exponents m >= 1 (*pairs).
 
-    Args:
-        lam: Variances, (D, *pairs).
-        b: Means, (D, *pairs).
-        exponent: m, (*pairs).
-        inside: 1 - |b|^2, which near the edge is more accurate than b.
-        count: Number of nodes: 24, 8 or 6 for errors of 1e-12, 1e-7 or 6e-7.
+    `inside` is 1 - |b|^2, more accurate than b near the edge. 24, 8 or 6 nodes have errors of
+    1e-12, 1e-7 or 6e-7.
     """
     top = exponent + 1
     z = _saddle(lam, b, top)
@@ -607,24 +598,24 @@ class Averages(NamedTuple):
     by_exponent: Tensor
 
 
-def averages(path: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
+def averages(contour: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
     """Return averages for the contour's own exponent; `full`: whether `by_spread` is a matrix."""
-    q = path.shrink
-    p = 2 * path.saddle * lam * q
-    weighted = path.weights * path.steps
+    q = contour.shrink
+    p = 2 * contour.saddle * lam * q
+    weighted = contour.weights * contour.steps
     first = weighted.imag.sum(1)
-    second = (weighted.unsqueeze(1) * path.steps).imag.sum(2)
+    second = (weighted.unsqueeze(1) * contour.steps).imag.sum(2)
     # Exactly one, or zero for pairs without derivatives.
-    one = path.weights.imag.sum(0).round()
+    one = contour.weights.imag.sum(0).round()
     rise, fall = q * first, p * first
-    rate = 2 * path.saddle * q * b
+    rate = 2 * contour.saddle * q * b
     ball = one + rise.unsqueeze(0) - fall.unsqueeze(1) - _outer(p, q) * second
     by_ball = 0.5 * _outer(q * b, rate) * ball
     by_ball = by_ball - _diagonal(0.5 * q * (one - fall))
     if full:
         level = one + rise.unsqueeze(0) + rise.unsqueeze(1) + _outer(q, q) * second
         by_spread = 0.5 * _outer(rate, rate) * level
-        by_spread = by_spread - _diagonal(path.saddle * q * (one + rise))
+        by_spread = by_spread - _diagonal(contour.saddle * q * (one + rise))
     else:
         square = second.diagonal(dim1=0, dim2=1).movedim(-1, 0)
         level = rate * b * (one + 2 * rise + q * q * square)
@@ -633,31 +624,24 @@ def averages(path: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
     return Averages(torch.ones_like(one), by_b, by_ball, by_spread, torch.zeros_like(one))
 
 
-def lowered_value(path: Contour, b: Tensor, lam: Tensor, share: Tensor) -> Tensor:
+def lowered_value(contour: Contour, b: Tensor, lam: Tensor, share: Tensor) -> Tensor:
     """Return the value of `lowered_averages`."""
-    excess = _lowering(path, b, lam, share)[2]
-    total: Tensor = (path.weights * (1 + excess)).imag.sum(0)
+    excess = _lowering(contour, b, lam, share)[2]
+    total: Tensor = (contour.weights * (1 + excess)).imag.sum(0)
     return total
 
 
 def lowered_averages(
-    path: Contour, b: Tensor, lam: Tensor, full: bool, share: Tensor, drift: Tensor
+    contour: Contour, b: Tensor, lam: Tensor, full: bool, share: Tensor, drift: Tensor
 ) -> Averages:
     r"""Return averages for exponents m from the contour of m + 1.
 
     $r_m = r_{m+1} + s\,\partial_s r_{m+1}/(2m + 2 + D)$, where the derivative in a factor s of the
     ball's size is taken under the integral. Exponents near zero have no good contour of their own.
-
-    Args:
-        path: The contour for the exponent m + 1.
-        b: Means, (D, *pairs).
-        lam: Variances, (D, *pairs).
-        full: Whether `by_spread` is a matrix.
-        share: 1/(2m + 2 + D), (*pairs).
-        drift: Derivative in m of `log_front`, (*pairs).
+    `share` is 1/(2m + 2 + D) and `drift` the derivative of `log_front` in m, both (*pairs).
     """
-    inverse, tau, excess = _lowering(path, b, lam, share)
-    weights, shared = path.weights * (1 + excess), share * path.weights
+    inverse, tau, excess = _lowering(contour, b, lam, share)
+    weights, shared = contour.weights * (1 + excess), share * contour.weights
     by_b = b * (2 * shared * tau * inverse - weights * inverse).imag.sum(1)
     mixed = 0.5 * weights - shared * (tau.unsqueeze(0) + tau.unsqueeze(1))
     own = shared * tau - 0.5 * weights
@@ -670,32 +654,32 @@ def lowered_averages(
         mixed = mixed.diagonal(dim1=0, dim2=1).movedim(-1, 0)
         square = (mixed * inverse * inverse).imag.sum(1)
         by_spread = (lam * (b * b * square + own_spread)).sum(0)
-    rate = (drift - path.log_nodes) * (excess + _variation(path, b)) - 2 * share * excess
-    by_exponent = (path.weights * rate).imag.sum(0)
+    rate = (drift - contour.log_nodes) * (excess + _variation(contour, b)) - 2 * share * excess
+    by_exponent = (contour.weights * rate).imag.sum(0)
     return Averages(weights.imag.sum(0), by_b, by_ball, by_spread, by_exponent)
 
 
 def _lowering(
-    path: Contour, b: Tensor, lam: Tensor, share: Tensor
+    contour: Contour, b: Tensor, lam: Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return inverse variances and tau (D, n, *pairs), and what the derivative in s adds to 1."""
-    q = path.shrink.unsqueeze(1)
-    p = 2 * path.saddle * lam.unsqueeze(1) * q
-    inverse = 2 * path.saddle * q * (1 + q * path.steps)
-    tau = q * (1 - p * path.steps)
+    q = contour.shrink.unsqueeze(1)
+    p = 2 * contour.saddle * lam.unsqueeze(1) * q
+    inverse = 2 * contour.saddle * q * (1 + q * contour.steps)
+    tau = q * (1 - p * contour.steps)
     return inverse, tau, share * (tau * (b.square().unsqueeze(1) * inverse - 1)).sum(0)
 
 
-def _variation(path: Contour, b: Tensor) -> Tensor:
+def _variation(contour: Contour, b: Tensor) -> Tensor:
     """Return 1 - F(z0)/F(z) for the Gaussian F in the integrand if it hardly varies, else 1.
 
     The integral of a constant F does not depend on m. Subtracting it keeps the derivative in m
     accurate for Gaussians much wider than the ball.
     """
-    q = path.shrink.unsqueeze(1)
-    ratio = -q * path.nodes / (1 + path.nodes)
+    q = contour.shrink.unsqueeze(1)
+    ratio = -q * contour.nodes / (1 + contour.nodes)
     x, y = ratio.real, ratio.imag
-    bend = path.saddle * (b.unsqueeze(1) * q).square() * path.steps
+    bend = contour.saddle * (b.unsqueeze(1) * q).square() * contour.steps
     u = (0.25 * torch.log1p(x * (2 + x) + y * y) + bend.real).sum(0)
     v = (0.5 * torch.atan2(y, 1 + x) + bend.imag).sum(0)
     even = (u.abs() + v.abs()).amax(0) < 1
@@ -728,11 +712,7 @@ def contour_of_pairs(
 ) -> tuple[Contour, Tensor, Tensor]:
     """Return the contours of pairs (R, N), and lam and b with axes first, (D, R, N).
 
-    Args:
-        frame: The coordinates.
-        m: Exponents (R).
-        kind: "ball", "lowered" (the contour is that of m + 1), or "normal" (one node, exact).
-        dtype: The nodes' dtype.
+    The kind is "ball", "lowered" (the contour is that of m + 1), or "normal" (one node, exact).
     """
     lam, b = (x.to(dtype).movedim(-1, 0).contiguous() for x in (frame.lam, frame.b))
     if kind == "normal":
@@ -742,7 +722,7 @@ def contour_of_pairs(
     lowered = kind == "lowered"
     # Lowering takes a derivative of the integral, which needs more nodes.
     count = 24 if dtype == torch.float64 else 8 if lowered else 6
-    return contour(lam, b, m + 1 if lowered else m, inside, count), lam, b
+    return saddle_contour(lam, b, m + 1 if lowered else m, inside, count), lam, b
 
 
 def _normal_contour(lam: Tensor, b: Tensor) -> Contour:
@@ -767,10 +747,10 @@ def log_front(m: Tensor, dim: int, kind: str) -> tuple[Tensor, Tensor]:
     return front, torch.digamma(top + half) - top.log()
 
 
-def log_size(path: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
+def log_size(contour: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
     """Return the logarithm of the contour integral, float64 (R, N)."""
     volume = scale_tril.diagonal(dim1=-2, dim2=-1).double().log().sum(-1, keepdim=True)
-    return path.log_mean.double() - volume + frame.shrink.log().sum(-1)
+    return contour.log_mean.double() - volume + frame.shrink.log().sum(-1)
 
 
 # Second derivatives, at fixed nodes
@@ -779,18 +759,13 @@ def log_size(path: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
 def _partials_at_fixed_nodes(
     kind: str, inputs: tuple[Tensor, ...]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the derivatives in b, A, the spread and m as a function of inputs near the given ones.
-
-    Args:
-        kind: As for `contour_of_pairs`.
-        inputs: loc, scale_tril, centers, spread and m.
-    """
+    """Return the derivatives in b, A, the spread and m as a function of all inputs."""
     fixed = [x.detach().double() for x in inputs]
     frame = whiten(*fixed[:4])
-    path, lam, _ = contour_of_pairs(frame, fixed[4], kind, torch.float64)
+    contour, lam, _ = contour_of_pairs(frame, fixed[4], kind, torch.float64)
     front, _ = log_front(fixed[4], fixed[0].shape[-1], kind)
-    weights = path.weights * torch.exp(log_size(path, frame, fixed[1]) + front)
-    integral = _FixedNodes(kind, path, lam.movedim(0, -1), weights, fixed[4].unsqueeze(-1))
+    weights = contour.weights * torch.exp(log_size(contour, frame, fixed[1]) + front)
+    integral = _FixedNodes(kind, contour, lam.movedim(0, -1), weights, fixed[4].unsqueeze(-1))
 
     def partials(
         loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor
@@ -818,7 +793,7 @@ class _FixedNodes(NamedTuple):
     """The sum over fixed nodes as a function of b, A, the spread and m."""
 
     kind: str
-    path: Contour
+    contour: Contour
     lam: Tensor
     weights: Tensor
     exponent: Tensor
@@ -826,7 +801,7 @@ class _FixedNodes(NamedTuple):
     def total(self, b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
         """Return the sum of the integrals of all pairs."""
         ball = 0.5 * (ball + ball.mT)
-        variance = 0.5 / (self.path.saddle * (1 + self.path.nodes))
+        variance = 0.5 / (self.contour.saddle * (1 + self.contour.nodes))
         unit = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
         if spread.dim() < ball.dim():
             spread = spread.exp()[..., None, None] * self.lam.unsqueeze(-1) * unit
@@ -847,7 +822,7 @@ class _FixedNodes(NamedTuple):
         """Return the log of Gamma(m + 2 + D/2) z^-(m + 2), less its value at the contour's m."""
         top = self.exponent + 2
         whole = torch.lgamma(m + (2 + self.lam.shape[-1] / 2))
-        return whole - whole.detach() - (m - self.exponent) * (top.log() + self.path.log_nodes)
+        return whole - whole.detach() - (m - self.exponent) * (top.log() + self.contour.log_nodes)
 
 
 def _log_det(matrix: Tensor) -> Tensor:

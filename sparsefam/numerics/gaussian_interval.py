@@ -276,14 +276,8 @@ def _closed_form(
     integral $H_d(-y) = E[(Z - y)_+^d]/d!$ or, for $d < 0$, its derivatives. Each is
     $G_d(y)\,\varphi(y) + T_d(y)\,Q(y)$ with the normal tail $Q$. At the edge $x = 1$ the
     polynomials before $Q$ add up to $f$ smoothed as if it had no break, which is accurate as a
-    polynomial in $distance/scale$.
-
-    Args:
-        distance: From the centre of the density to that of the Gaussian, at least 0.
-        lost: The rounding error of the distance.
-        scale: Half-width of the support, above the width; broadcasts against the distance.
-        width: Standard deviation of the Gaussian; broadcasts likewise.
-        orders: Functions and orders of derivatives.
+    polynomial in $distance/scale$. The distance of the centres is at least 0 and `lost` is its
+    rounding error; scale and width may have fewer elements.
     """
     ratio = width / scale
     powers = _Powers(ratio)

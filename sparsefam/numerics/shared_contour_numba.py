@@ -130,22 +130,11 @@ def integrate_rows(
     indices: _Array,
     slopes: _Array,
 ) -> int:
-    """Fill the arrays of `Rows`, whose values are zero before. Returns how many rows converged.
+    """Fill the arrays of `shared_contour.Rows`, and return how many rows converged.
 
-    Args:
-        loc: (R, D).
-        scale_tril: (R, D, D).
-        centers: (N, D).
-        width: w.
-        contours: (P, 5, n) of `shared_contour`.
-        exponent: m.
-        least_share: A row converges if some center has this share of the largest expectation that
-            a center anywhere could have.
-        values: (R, N).
-        active: (R); -1 where a row does not converge.
-        axes: (R, 3, 3).
-        indices: (R, N).
-        slopes: (R, D + D(D + 1)/2, N), or (0, ...) where no gradient is needed.
+    Values must be zero before; slopes are computed if their array has rows. The contours are those
+    of `shared_contour`. A row converges if some center has `least_share` of the largest expectation
+    that a center anywhere could have.
     """
     dim, size, converged = loc.shape[1], len(centers), 0
     scale = width**-dim  # applied last, as it would make the exponents less accurate
