@@ -40,10 +40,6 @@ KNOTS = [-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0]
 # Each basis with the points between which its functions are smooth.
 BASES: dict[str, tuple[Basis, list[float]]] = {
     "rbf": (GaussianRBF([-1.0, -0.375, 0.0, 0.25, 1.0, 2.0], 0.25), []),
-    "rbf-narrow": (
-        GaussianRBF([-0.375, 0.0, 0.3125, 0.9375, 1.0, 2.0], 2.0**-7),
-        [c + k / 16 for c in (-0.375, 0.0, 0.3125, 0.9375, 1.0, 2.0) for k in (-1, 0, 1)],
-    ),
     "fourier": (Fourier([0.0, 0.5, 2.0, 8.0, 1.0]), []),
     "polynomial": (Polynomial(5), []),
     "spline": (BSpline(KNOTS, 2), KNOTS),
@@ -179,14 +175,6 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
         p.expect(lambda t: t.sum(0))
     with pytest.raises(ValueError, match="order must be at least 1, got 0"):
         p.quadrature(0)
-
-
-@every_univariate_scalar
-def test_a_stack_is_its_parts_side_by_side(case: Case) -> None:
-    parts = [BASES[name][0].double() for name in ("rbf", "polynomial", "fourier")]
-    p = case()
-    whole = p.expect(parts[0] + (parts[1] + parts[2]))
-    assert torch.equal(whole, torch.cat([p.expect(part) for part in parts]))
 
 
 # Learned bases

@@ -256,11 +256,8 @@ ENDS = [[[0.0, 1.0], [2.0, 2.5], [4.0, INF]], [[-INF, -1.0], [-0.5, 3.0], [NAN, 
 def test_members_are_the_intervals_with_their_ends() -> None:
     union = IntervalUnion(torch.tensor(ENDS))
     value = torch.tensor([-2.0, -1.0, -0.5, -0.1, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0, 9.0])
-    first = [x in (0.0, 0.5, 1.0, 2.5, 4.0, 9.0) for x in value.tolist()]
-    second = [x not in (3.5, 4.0, 9.0) for x in value.tolist()]
-    assert union.check(value[:, None]).tolist() == [
-        list(x) for x in zip(first, second, strict=True)
-    ]
+    inside = [[x in (0.0, 0.5, 1.0, 2.5, 4.0, 9.0), x < 3.5] for x in value.tolist()]
+    assert union.check(value[:, None]).tolist() == inside
     assert not union.check(torch.tensor(NAN)).any()
     assert union.check(torch.zeros(5, 1, 2)).shape == (5, 1, 2)
     assert union.count.tolist() == [3, 2]
@@ -289,9 +286,7 @@ def test_check_compiles_and_maps() -> None:
     [
         ([0.0, 1.0], "shape"),
         ([[0.0], [1.0]], "shape"),
-        ([[1.0, 0.0]], "ascending"),
         ([[0.0, 2.0], [1.0, 3.0]], "ascending, disjoint"),
-        ([[2.0, 3.0], [0.0, 1.0]], "ascending"),
         ([[NAN, NAN], [0.0, 1.0]], "padded with NaN"),
         ([[0.0, NAN]], "neither or both NaN"),
         ([[NAN, NAN]], "one or more"),
