@@ -7,57 +7,25 @@ one part does not count for another.
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from .harness import Table, parser
+from .harness import parser
 
-__all__ = ["PARTS", "Part", "main"]
+__all__ = ["PARTS", "main"]
 
-
-class Part(NamedTuple):
-    """A module with a command line of its own.
-
-    Attributes:
-        minutes: About how long it takes on a quiet machine with two cores.
-        text: What it measures.
-        sections: The sections of docs/ that it writes, by page; none if it only prints.
-    """
-
-    minutes: float
-    text: str
-    sections: dict[str, tuple[str, ...]]
-
-
+# Minutes on a quiet machine with two cores, what it measures, and whether it can write to docs/.
 PARTS = {
-    "accuracy": Part(
-        6,
-        "errors of expectations against independent references",
-        {"benchmarks.md": ("accuracy", "dimensions", "kernel accuracy")},
-    ),
-    "expect": Part(
-        2,
-        "time of expectations beside plain rules, and of entmax",
-        {"benchmarks.md": ("expectations", "plane", "kernels", "entmax")},
-    ),
-    "attention": Part(
-        3,
-        "the layer and its regression beside nn.MultiheadAttention and least squares",
-        {"long-sequences.md": ("attention",), "value-functions.md": ("regression",)},
-    ),
-    "estimation": Part(
-        3,
-        "density estimates beside kernel density estimates",
-        {"benchmarks.md": ("density estimation",)},
-    ),
-    "inference": Part(3, "Hamiltonian chains against quadrature", {}),
+    "accuracy": (6, "errors against independent references", True),
+    "expect": (2, "time of expectations beside plain rules, and of entmax", True),
+    "attention": (3, "the layer and its regression beside those of torch and scikit-learn", True),
+    "estimation": (3, "density estimates beside kernel density estimates", True),
+    "inference": (3, "Hamiltonian chains against quadrature", False),
 }
-# Not of `make bench`: they need a quiet machine, or a clean commit.
+# Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
-    "first_call": "what the first calls of a fresh clone cost (5 min)",
-    "threads": "time at two threads over time at one (7 min)",
-    "compare": "this checkout against another one (10 min)",
+    "first_call": (5, "the first calls of a fresh clone"),
+    "threads": (7, "time at two threads over time at one"),
+    "compare": (10, "this checkout against another one"),
 }
 
 
@@ -65,25 +33,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a part fails or exceeds a limit."""
     options = parser(__doc__, write=True)
     options.prog = "python -m benchmarks"
-    lines = [f"  {name:<12}{part.minutes:>3g} min  {part.text}" for name, part in PARTS.items()]
-    lines += ["run apart:"] + [f"  {name:<12}         {text}" for name, text in OTHERS.items()]
+    lines = [f"  {name:<12}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
+    lines.insert(len(PARTS), "run apart:")
     options.epilog = "parts:\n" + "\n".join(lines)
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME")
     chosen = options.parse_args(arguments)
-    rows, failed = [], False
+    failed = []
     for name in chosen.only:
-        part = PARTS[name]
-        print(f"\n{name}: {part.text} (about {part.minutes:g} min)", flush=True)
-        written = ["--write"] if chosen.write and part.sections else []
-        start = time.perf_counter()
-        command = [sys.executable, "-m", f"benchmarks.{name}", *written]
-        code = subprocess.run(command, check=False).returncode
-        failed |= code != 0
-        outcome = f"exit code {code}" if code else "done"
-        rows.append([name, f"{(time.perf_counter() - start) / 60:.1f}", outcome])
-    Table("Parts that were run.", ["part", "minutes", "outcome"], rows).show()
-    return int(failed)
+        minutes, text, writes = PARTS[name]
+        print(f"\n{name}: {text} (about {minutes} min)", flush=True)
+        extra = ["--write"] if chosen.write and writes else []
+        command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+    print(f"\nfailed: {', '.join(failed)}" if failed else "\nall parts done")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

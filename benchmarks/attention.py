@@ -1,4 +1,4 @@
-"""What attention and its regression cost as sequences grow, beside what one could use instead.
+"""Cost and accuracy of attention and its regression as sequences grow, beside alternatives.
 
 `--write` puts the tables into docs/long-sequences.md and docs/value-functions.md.
 """
@@ -7,8 +7,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import torch
 from sklearn.linear_model import Ridge
@@ -19,21 +18,15 @@ from sparsefam.attention import RidgeRegression
 from sparsefam.bases import Basis, GaussianRBF
 
 from .cases import CASES
-from .harness import Table, allocated_megabytes, alternate, parser, write_section
+from .harness import Table, allocated_megabytes, alternate, parser, show_and_write
 
-__all__ = [
-    "cost_table",
-    "error_table",
-    "fit_table",
-    "least_squares",
-    "main",
-    "recall_table",
-]
+__all__ = ["cost_table", "error_table", "fit_table", "main", "recall_table"]
 
 _COMMAND = "python -m benchmarks.attention --write"
 LENGTHS = (256, 1024, 4096, 16384, 65536)
 # The longest sequence of discrete attention; the next takes minutes.
 LONGEST_DISCRETE = 16384
+_METHODS = ("alpha 2", "alpha 1.5", "discrete")
 
 
 def cost_table(lengths: Sequence[int] = LENGTHS) -> Table:
@@ -54,39 +47,30 @@ def cost_table(lengths: Sequence[int] = LENGTHS) -> Table:
             f"{allocated_megabytes(calls[name]):.0f}" if name in calls else "" for name in _METHODS
         ]
         rows.append([str(length), *cells])
-    slopes = []
+    exponents = []
     for name in _METHODS:
         known = {n: x[name] for n, x in seconds.items() if name in x and n >= 1024}
-        slopes.append(f"{exponent(known):.2f}" if len(known) > 1 else "")
+        logs = [[math.log(n) for n in known], [math.log(x) for x in known.values()]]
+        slope = statistics.linear_regression(*logs).slope if len(known) > 1 else math.nan
+        exponents.append("" if math.isnan(slope) else f"{slope:.2f}")
     title = (
         "Forward and backward of one layer with its projections, 256 channels, 8 heads, 128 "
-        "Gaussians, float32, two threads: seconds, how many times as long discrete attention "
-        "takes as the layer at alpha = 2, and megabytes that torch allocates at the peak."
+        "Gaussians, float32, two threads: seconds, the time of discrete attention over that of the "
+        "layer at alpha = 2, and megabytes that torch allocates at the peak."
     )
     header = ["L", "alpha 2, s", "alpha 1.5, s", "discrete, s", "ratio"]
     header += ["alpha 2, MB", "alpha 1.5, MB", "discrete, MB"]
-    return Table(title, header, [*rows, ["exponent", *slopes, "", "", "", ""]])
-
-
-_METHODS = ("alpha 2", "alpha 1.5", "discrete")
-
-
-def exponent(seconds: dict[int, float]) -> float:
-    """Return the slope of log seconds against log length, by least squares."""
-    x, y = [math.log(n) for n in seconds], [math.log(s) for s in seconds.values()]
-    return statistics.linear_regression(x, y).slope
+    return Table(title, header, [*rows, ["exponent", *exponents, "", "", "", ""]])
 
 
 def recall_table(lengths: Sequence[int] = (64, 128, 256, 1024, 4096)) -> Table:
-    """Show how well single values of a sequence are recalled through 128 functions."""
+    """Measure how well single values of a sequence are recalled through 128 functions."""
 
-    def signal(length: int, waves: int | None) -> Tensor:
+    def smooth(length: int, waves: int = 32) -> Tensor:
         draw = torch.Generator().manual_seed(0)
-        if waves is None:
-            return torch.randn(1, length, 32, generator=draw)
         angles = math.pi * _middles(length).unsqueeze(-1) * torch.arange(1, waves + 1)
-        found = angles.cos() @ torch.randn(waves, 32, generator=draw)
-        return (found / found.std()).unsqueeze(0)
+        values = angles.cos() @ torch.randn(waves, 32, generator=draw)
+        return (values / values.std()).unsqueeze(0)
 
     def continuous(values: Tensor) -> Tensor:
         """Read each value back by a density as wide as the distance between two."""
@@ -104,8 +88,9 @@ def recall_table(lengths: Sequence[int] = (64, 128, 256, 1024, 4096)) -> Table:
 
     rows = []
     for length in lengths:
-        noise, smooth = signal(length, None), signal(length, 32)
-        pairs = (continuous(noise), noise), (continuous(smooth), smooth), (discrete(noise), noise)
+        noise = torch.randn(1, length, 32, generator=torch.Generator().manual_seed(0))
+        waves = smooth(length)
+        pairs = (continuous(noise), noise), (continuous(waves), waves), (discrete(noise), noise)
         rows.append([str(length), *(f"{(x - y).norm() / y.norm():.2g}" for x, y in pairs)])
     title = "Relative error of values recalled one by one, 128 basis functions."
     header = ["L", "continuous, noise", "continuous, 32 waves", "discrete, noise"]
@@ -123,7 +108,7 @@ def _spaced_basis(size: int) -> GaussianRBF:
 def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Tensor:
     """Return the coefficients by QR in float64 of the observations above the penalty's rows.
 
-    There are no normal equations: the error is rounding times the root of their condition number.
+    It avoids normal equations: the error is rounding times the root of their condition number.
     """
     size = len(basis)
     rows = torch.cat([basis(t.double()), math.sqrt(penalty) * torch.eye(size, dtype=torch.double)])
@@ -140,28 +125,27 @@ def _waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
     return t, waves + 0.3 * torch.randn(length, channels, generator=draw)
 
 
-def _curve_error(basis: Basis, found: Tensor, exact: Tensor) -> float:
+def _curve_error(basis: Basis, result: Tensor, exact: Tensor) -> float:
     grid = basis(torch.linspace(0, 1, 1001, dtype=torch.double))
-    return float((grid @ (found.double() - exact)).norm() / (grid @ exact).norm())
+    return float((grid @ (result.double() - exact)).norm() / (grid @ exact).norm())
 
 
 def error_table(sizes: Sequence[int] = (16, 64, 128, 512), length: int = 2048) -> Table:
     """Compare a fit with least squares in float64, and with a fit in float32 throughout."""
     rows = []
     for size in sizes:
+        basis = _spaced_basis(size)
+        t, values = _waves(length, 2, size)
+        design = basis(t)
         for penalty in (1e-4, 1e-2, 1.0):
-            basis = _spaced_basis(size)
-            t, values = _waves(length, 2, size)
             exact = least_squares(basis, t, values, penalty)
-            found = RidgeRegression(basis, penalty).fit(t, values.unsqueeze(0)).coefficients[0]
-            design = basis(t)
-            factor, failed = torch.linalg.cholesky_ex(
-                design.mT @ design + penalty * torch.eye(size)
-            )
+            fitted = RidgeRegression(basis, penalty).fit(t, values.unsqueeze(0)).coefficients[0]
+            gram = design.mT @ design + penalty * torch.eye(size)
+            factor, failed = torch.linalg.cholesky_ex(gram)
             single = torch.cholesky_solve(design.mT @ values, factor)
             rows.append(
-                [str(size), f"{penalty:g}", f"{_curve_error(basis, found, exact):.1e}"]
-                + [f"{float((found - exact).norm() / exact.norm()):.1e}"]
+                [str(size), f"{penalty:g}", f"{_curve_error(basis, fitted, exact):.1e}"]
+                + [f"{float((fitted - exact).norm() / exact.norm()):.1e}"]
                 + ["no solution" if failed else f"{_curve_error(basis, single, exact):.1e}"]
             )
     title = f"Relative errors of fits to {length} observations in float32."
@@ -172,51 +156,53 @@ def error_table(sizes: Sequence[int] = (16, 64, 128, 512), length: int = 2048) -
 def fit_table(lengths: Sequence[int] = (256, 2048, 16384, 131072), longest: int = 16384) -> Table:
     """Compare the time of a fit with least squares and scikit-learn, on one thread."""
     basis, penalty = _spaced_basis(128), 1e-2
-    rows = []
-    for length in lengths:
+
+    def row(length: int) -> list[str]:
         t, values = _waves(length, 64, 0)
         regression = RidgeRegression(basis, penalty)
         whole = RidgeRegression(basis, penalty, chunk_size=length)
 
-        def fit(regression=regression, t=t, values=values) -> Tensor:
-            # A copy of the positions: the Gram matrix of known ones may be kept.
-            coefficients: Tensor = regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
-            return coefficients
+        def fit() -> Tensor:
+            # A copy of the positions, since the Gram matrix of known ones is kept.
+            return regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
 
-        def step(regression: RidgeRegression, t=t, values=values) -> Tensor:
+        def step(regression: RidgeRegression) -> Tensor:
             x = values.unsqueeze(0).detach().requires_grad_()
             coefficients = regression.fit(t + 0, x).coefficients
             return torch.autograd.grad(coefficients.square().sum(), x)[0]
 
-        def lstsq(t=t, values=values) -> Tensor:
+        def lstsq() -> Tensor:
             design = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(len(basis))])
             right = torch.cat([values, torch.zeros(len(basis), values.shape[-1])])
             return torch.linalg.lstsq(design, right, driver="gels").solution
 
-        def ridge(t=t, values=values) -> Tensor:
+        def ridge() -> Tensor:
             model = Ridge(penalty, fit_intercept=False).fit(basis(t).numpy(), values.numpy())
             return torch.from_numpy(model.coef_.T)
 
-        calls = {"RidgeRegression.fit": fit, "torch.linalg.lstsq": lstsq, "Ridge": ridge}
-        if length > longest:
-            calls = {"RidgeRegression.fit": fit}
+        fits: dict[str, Callable[[], Tensor]] = {"fit": fit}
+        if length <= longest:
+            fits |= {"lstsq": lstsq, "ridge": ridge}
         exact = least_squares(basis, t, values, penalty)
-        seconds = alternate({**calls, "step": partial(step, regression)})
-        row = [str(length), f"{1e3 * seconds['step']:.3g}"]
-        for name in ("RidgeRegression.fit", "torch.linalg.lstsq", "Ridge"):
-            known = name in calls
-            row.append(f"{1e3 * seconds[name]:.3g}" if known else "")
-            error = _curve_error(basis, calls[name](), exact) if known else math.nan
-            row.append(f"{error:.0e}" if known else "")
-        row += [f"{allocated_megabytes(partial(step, x)):.0f}" for x in (regression, whole)]
-        rows.append(row)
+        seconds = alternate({**fits, "step": lambda: step(regression)})
+        cells = [str(length), f"{1e3 * seconds['step']:.3g}"]
+        for name in ("fit", "lstsq", "ridge"):
+            if name in fits:
+                error = _curve_error(basis, fits[name](), exact)
+                cells += [f"{1e3 * seconds[name]:.3g}", f"{error:.0e}"]
+            else:
+                cells += ["", ""]
+        memory = (allocated_megabytes(lambda x=x: step(x)) for x in (regression, whole))
+        return [*cells, *(f"{x:.0f}" for x in memory)]
+
     title = (
         "Fits of 64 channels by 128 functions, penalty 0.01, float32, one thread: milliseconds, "
         "relative error of the function, and megabytes that torch allocates at the peak of forward "
         "and backward, by blocks of rows and with all rows at once."
     )
     header = ["L", "forward and backward", "fit", "error", "lstsq", "error", "scikit-learn Ridge"]
-    return Table(title, [*header, "error", "MB", "MB, all rows"], rows)
+    header += ["error", "MB", "MB, all rows"]
+    return Table(title, header, [row(length) for length in lengths])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,12 +212,8 @@ def main(arguments: list[str] | None = None) -> int:
     regression = [error_table(), fit_table()]
     torch.set_num_threads(2)
     attention = [cost_table(), recall_table()]
-    pages = {"attention": "long-sequences.md", "regression": "value-functions.md"}
-    for (section, page), tables in zip(pages.items(), (attention, regression), strict=True):
-        for table in tables:
-            table.show()
-        if options.write:
-            write_section(section, _COMMAND, [x.markdown() for x in tables], page)
+    show_and_write("attention", _COMMAND, attention, options.write, "long-sequences.md")
+    show_and_write("regression", _COMMAND, regression, options.write, "value-functions.md")
     return 0
 
 

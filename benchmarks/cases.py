@@ -6,7 +6,7 @@ They use public names only, so that the same case runs on any checkout of the pa
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ __all__ = [
     "differentiated",
     "kernel_case",
     "line_inputs",
-    "nodes_of",
 ]
 
 Call = Callable[[], tuple[Tensor, ...]]
+Inputs = tuple[tuple[Tensor, Tensor], Tensor, sf.bases.GaussianRBF]
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -45,15 +45,12 @@ def differentiated(
     return call
 
 
-Inputs = tuple[tuple[Tensor, Tensor], Tensor, sf.bases.GaussianRBF]
-
-
 def line_inputs(
     densities: int, functions: int, width: float, half_widths: tuple[float, float]
 ) -> Inputs:
     """Return loc and scale, a gradient from above and a basis on [0, 1].
 
-    Half-widths are log-uniform; all supports lie in [0, 1], so that a grid on it misses nothing.
+    Half-widths are log-uniform; all supports lie in [0, 1].
     """
     draw = _generator()
     low, high = (math.log(x) for x in half_widths)
@@ -69,8 +66,7 @@ def line(alpha: float = 2.0, densities: int = 4096, functions: int = 128) -> Cal
 
     def expect(loc: Tensor, scale: Tensor) -> Tensor:
         p = sf.TruncatedParabola(loc, scale) if alpha == 2 else sf.BetaGaussian(loc, scale, alpha)
-        value: Tensor = p.expect(basis)
-        return value
+        return p.expect(basis)
 
     return differentiated(expect, inputs, upstream)
 
@@ -83,7 +79,7 @@ def ball_inputs(
     half_axes: tuple[float, float],
     random: bool = False,
 ) -> Inputs:
-    """Return loc and scale_tril turned in any direction, a gradient from above and a basis.
+    """Return loc and scale_tril in any orientation, a gradient from above and a basis.
 
     Its centers form a grid on the unit cube, or are random in it.
     """
@@ -113,8 +109,7 @@ def ball(
     inputs, upstream, basis = ball_inputs(densities, functions, ndim, width, (0.1, 0.5), random)
 
     def expect(loc: Tensor, scale_tril: Tensor) -> Tensor:
-        value: Tensor = sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
-        return value
+        return sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
 
     return differentiated(expect, inputs, upstream)
 
@@ -122,7 +117,7 @@ def ball(
 CHANNELS, HEADS = 256, 8
 
 
-def _trained(module: nn.Module, forward: Callable[[Tensor], Tensor], length: int) -> Call:
+def _training_step(module: nn.Module, forward: Callable[[Tensor], Tensor], length: int) -> Call:
     """Return a call of one training step without its optimiser, on one sequence."""
     x = torch.randn(1, length, CHANNELS, generator=_generator(), requires_grad=True)
     upstream = torch.randn(1, length, CHANNELS, generator=_generator(1))
@@ -145,43 +140,25 @@ def layer(alpha: float = 2.0, length: int = 1024, score: str = "quadratic") -> C
     positions = torch.rand(1, length, generator=_generator()).sort(-1).values
 
     def forward(x: Tensor) -> Tensor:
-        context: Tensor = attention(x, x, x, positions=positions)[0]
-        return context
+        return attention(x, x, x, positions=positions)[0]
 
-    return _trained(attention, forward, length)
+    return _training_step(attention, forward, length)
 
 
 def multihead(length: int = 1024) -> Call:
     """`torch.nn.MultiheadAttention` of a sequence to itself, by its fused kernel."""
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True)
-    return _trained(attention, lambda x: attention(x, x, x, need_weights=False)[0], length)
+    return _training_step(attention, lambda x: attention(x, x, x, need_weights=False)[0], length)
 
 
 def mlp(length: int = 1024) -> Call:
-    """A feed-forward block, four times as wide within."""
+    """A feed-forward block with a hidden layer four times as wide."""
     torch.manual_seed(0)
     block = nn.Sequential(
         nn.Linear(CHANNELS, 4 * CHANNELS), nn.GELU(), nn.Linear(4 * CHANNELS, CHANNELS)
     )
-    return _trained(block, block, length)
-
-
-def kernel_weights(shape: tuple[int, ...], bandwidth: float, spread: float) -> Tensor:
-    """Return weights (*shape, 256) in float64 of scores with standard deviation `spread`.
-
-    A score that is negative everywhere is negated: normalised outside, its support would be empty.
-    """
-    weights = torch.randn(*shape, 256, generator=_generator()).double()
-    grid = torch.linspace(0, 1, 20 * math.ceil(1 / bandwidth), dtype=torch.float64)
-    points = torch.linspace(0, 1, 256).double().unsqueeze(-1)
-    f = weights @ torch.exp(-((grid - points) / bandwidth).square() / 2)
-    scale = torch.where(f.amax(-1) > 0, spread, -spread) / f.std(-1)
-    return weights * scale.unsqueeze(-1)
-
-
-def _points() -> Tensor:
-    return torch.linspace(0, 1, 256, dtype=torch.float64)
+    return _training_step(block, block, length)
 
 
 @dataclass(frozen=True)
@@ -214,61 +191,70 @@ class KernelCase:
         """The basis functions."""
         return sf.bases.GaussianRBF(self.centers, self.widths)
 
-    def builder(self, alpha: float, inside: bool) -> Callable[..., Any]:
-        """Return a function of weights that builds the densities."""
+    def builder(self, alpha: float, inside: bool, share: bool = False) -> Callable[..., Any]:
+        """Return a function of weights that builds densities.
+
+        Args:
+            alpha: 1 or a larger one.
+            inside: Which normalization; not used at alpha = 1.
+            share: Whether all densities share quadrature nodes that are found once, here.
+        """
         bandwidth = self.bandwidth
 
         def gaussian(x: Tensor, y: Tensor) -> Tensor:
             return torch.exp(-((x - y.mT) / bandwidth).square() / 2)
 
-        fixed = self.points, gaussian
-        if alpha == 1:
-            return lambda weights, **nodes: sf.KernelExp(weights, *fixed, **nodes)
-        mode: Literal["inside", "outside"] = "inside" if inside else "outside"
-        return lambda weights, **nodes: sf.KernelDeformedExp(
-            weights, *fixed, alpha=alpha, normalization=mode, **nodes
-        )
+        family, options = sf.KernelExp, {}
+        if alpha != 1:
+            family = sf.KernelDeformedExp
+            options = {"alpha": alpha, "normalization": "inside" if inside else "outside"}
+
+        def build(weights: Tensor) -> Any:
+            return family(weights, self.points, gaussian, **options)
+
+        if share:
+            first = build(self.weights.flatten(0, -2)[0])
+            # Checkouts differ in the name.
+            name = "mesh" if hasattr(first, "mesh") else "panels"
+            options[name] = getattr(first, name)
+        return build
 
 
 def kernel_case(
-    shape: tuple[int, ...], bandwidth: float, spread: float, widths: Sequence[float]
+    shape: tuple[int, ...], bandwidth: float, deviation: float, widths: Sequence[float]
 ) -> KernelCase:
-    """Draw a case in float64 with 64 basis functions of these widths in turn."""
+    """Draw 256 weights a score in float64, and 64 basis functions of these widths in turn.
+
+    Scores have a standard deviation on [0, 1]. One that is negative everywhere is negated, since
+    its support would be empty if it is normalised outside.
+    """
+    weights = torch.randn(*shape, 256, generator=_generator()).double()
+    points = torch.linspace(0, 1, 256, dtype=torch.float64)
+    grid = torch.linspace(0, 1, 20 * math.ceil(1 / bandwidth), dtype=torch.float64)
+    f = weights @ torch.exp(-((grid - points.unsqueeze(-1)) / bandwidth).square() / 2)
+    scale = torch.where(f.amax(-1) > 0, deviation, -deviation) / f.std(-1)
     upstream = torch.randn(*shape, 64, generator=_generator(1), dtype=torch.float64)
     centers = torch.linspace(0, 1, 64, dtype=torch.float64)
-    turns = torch.tensor(widths, dtype=torch.float64)[torch.arange(64) % len(widths)]
-    weights = kernel_weights(shape, bandwidth, spread)
-    return KernelCase(weights, _points(), bandwidth, centers, turns, upstream)
-
-
-def nodes_of(p: Any) -> dict[str, Any]:
-    """Return the quadrature nodes of a kernel density, as the argument that shares them."""
-    name = "mesh" if hasattr(p, "mesh") else "panels"
-    return {name: getattr(p, name)}
+    each = torch.tensor(widths, dtype=torch.float64)[torch.arange(64) % len(widths)]
+    return KernelCase(weights * scale.unsqueeze(-1), points, bandwidth, centers, each, upstream)
 
 
 def kernel(alpha: float = 2.0, inside: bool = True, batch: int = 64, heads: int = 100) -> Call:
-    """Expectations of kernel families whose nodes have been found once, as attention does."""
+    """Expectations of kernel families whose nodes are found once, as in attention."""
     case = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
-    build, basis = case.builder(alpha, inside), case.basis
-    shared = nodes_of(build(case.weights[0, 0]))
+    build, basis = case.builder(alpha, inside, share=True), case.basis
 
     def expect(weights: Tensor) -> Tensor:
-        value: Tensor = build(weights, **shared).expect(basis)
-        return value
+        return build(weights).expect(basis)
 
     return differentiated(expect, (case.weights,), case.upstream)
 
 
 def density_fit(count: int = 10_000) -> Call:
-    """`SparseDensity` with nothing given, on two separated parabolas."""
+    """`SparseDensity` with default settings, on two separated parabolas."""
     draw = np.random.default_rng(0)
-    numbers = np.concatenate(
-        [
-            0.15 + 0.26 * draw.beta(2, 2, 3 * count // 5),
-            0.67 + 0.16 * draw.beta(2, 2, count * 2 // 5),
-        ]
-    )
+    first = 0.15 + 0.26 * draw.beta(2, 2, 3 * count // 5)
+    numbers = np.concatenate([first, 0.67 + 0.16 * draw.beta(2, 2, count * 2 // 5)])
 
     def call() -> tuple[Tensor, ...]:
         sf.estimators.SparseDensity(random_state=0).fit(numbers[:, None])

@@ -1,13 +1,14 @@
-"""This checkout against another one: `python -m benchmarks.compare --against PATH`.
+"""Compare this checkout with another one: `python -m benchmarks.compare --against PATH`.
 
 Both run the same cases in processes of their own that take turns, at one thread and at two. Prints
-milliseconds forward and backward (medians), the ratio of this checkout's to the other's, the peak
-memory that one call adds in a fresh process, and whether the ratio keeps its limit; exit code 1 if
-one does not. Without `--against` it prints times and memory of this checkout.
+milliseconds forward and backward (medians), the ratio of this checkout's to the other's, and the
+peak memory that one call adds in a fresh process. The exit code is 1 if a ratio exceeds its limit.
+Without `--against` it prints times and memory of this checkout.
 """
 
 import statistics
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,22 @@ LENGTHS = {"1k": 1024, "8k": 8192, "64k": 65536}
 
 
 def _settings() -> dict[str, tuple[str, dict[str, Any], float]]:
-    """Return name: (case, settings, largest ratio)."""
-    found: dict[str, tuple[str, dict[str, Any], float]] = {}
+    """Return the case, its settings and the largest ratio, by name."""
+    out: dict[str, tuple[str, dict[str, Any], float]] = {}
     for alpha in (2.0, 1.5, 1.7):
-        found[f"1-D 4096 x 128, alpha {alpha:g}"] = "line", dict(alpha=alpha), 1.2
-    found["2-D 64 x 100"] = "ball", {}, 1.2
-    found["2-D 1024 x 196"] = "ball", dict(densities=1024, functions=196), 1.2
+        out[f"1-D 4096 x 128, alpha {alpha:g}"] = "line", dict(alpha=alpha), 1.2
+    out["2-D 64 x 100"] = "ball", {}, 1.2
+    out["2-D 1024 x 196"] = "ball", dict(densities=1024, functions=196), 1.2
     for alpha, limit in ((2.0, 1.2), (1.5, 0.75)):
         for name, length in LENGTHS.items():
             settings = dict(alpha=alpha, length=length)
-            found[f"layer, alpha {alpha:g}, L = {name}"] = "layer", settings, limit
+            out[f"layer, alpha {alpha:g}, L = {name}"] = "layer", settings, limit
     for alpha in (2.0, 1.5):
         for inside in (True, False):
             name = f"kernel 6400 x 64, alpha {alpha:g}, {'inside' if inside else 'outside'}"
-            found[name] = "kernel", dict(alpha=alpha, inside=inside), 2.5
-    found["SparseDensity, 10000 numbers"] = "density_fit", {}, 1.2
-    return found
+            out[name] = "kernel", dict(alpha=alpha, inside=inside), 2.5
+    out["SparseDensity, 10000 numbers"] = "density_fit", {}, 1.2
+    return out
 
 
 SETTINGS = _settings()
@@ -44,13 +45,13 @@ def measure(
     case: str, settings: dict[str, Any], threads: int, checkouts: list[Path | None], budget: float
 ) -> tuple[list[float], list[float], float]:
     """Return seconds and megabytes of each checkout, and the ratio of the first to the last."""
-    workers = {str(i): Worker(case, settings, threads, x) for i, x in enumerate(checkouts)}
-    try:
+    with ExitStack() as stack:
+        workers = {
+            str(i): stack.enter_context(Worker(case, settings, threads, checkout))
+            for i, checkout in enumerate(checkouts)
+        }
         memory = [worker.megabytes() for worker in workers.values()]
         seconds = list(alternate_workers(workers, budget).values())
-    finally:
-        for worker in workers.values():
-            worker.close()
     return [statistics.median(x) for x in seconds], memory, ratio(seconds[0], seconds[-1])
 
 

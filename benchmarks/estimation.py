@@ -1,7 +1,6 @@
-"""How good density estimates with true zeros are: `python -m benchmarks.estimation`.
+"""Errors of `SparseDensity` and of kernel density estimates: `python -m benchmarks.estimation`.
 
-Samples from densities with compact or separated supports; errors of `SparseDensity` and of kernel
-density estimates, and how many of the aims below they meet. `--write` puts the tables into
+Draws samples from densities with compact or separated supports. `--write` puts the tables into
 docs/benchmarks.md.
 """
 
@@ -20,9 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-import sparsefam as sf
-
-from .harness import Table, parser, write_section
+from .harness import Table, parser, show_and_write
 from .rivals import DENSITY_ESTIMATES
 
 __all__ = ["DENSITIES", "Errors", "MixtureOfBetas", "estimate_errors", "main", "tables"]
@@ -97,15 +94,15 @@ def estimate_errors(law: MixtureOfBetas, estimate: Array) -> Errors:
 def _trial(size: int, density: str, seed: int) -> tuple[dict[str, Errors], float]:
     """Return the errors by method, and the processor seconds of ours."""
     torch.set_num_threads(1)
-    law, found, seconds = DENSITIES[density], {}, 0.0
+    law, errors, seconds = DENSITIES[density], {}, 0.0
     x = law.draw(size, np.random.default_rng(seed))
     for name, fit in DENSITY_ESTIMATES.items():
         start = time.thread_time()
         estimate = fit(x)
         if name == OURS:
             seconds = time.thread_time() - start
-        found[name] = estimate_errors(law, estimate(GRID))
-    return found, seconds
+        errors[name] = estimate_errors(law, estimate(GRID))
+    return errors, seconds
 
 
 def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
@@ -116,14 +113,15 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
         for density, seed in product(DENSITIES, range(rounds))
     ]
     if jobs == 1:
-        outcomes = dict(zip(trials, (_trial(*x) for x in trials), strict=True))
+        results = [_trial(*x) for x in trials]
     else:
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         os.environ.update(dict.fromkeys(names, "1"))
-        # Forked processes would share what torch's threads hold.
+        # Spawned, since forked processes would share the locks of torch's threads.
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            outcomes = dict(zip(trials, pool.map(_trial, *zip(*trials, strict=True)), strict=True))
-    found, medians = [], {}
+            results = list(pool.map(_trial, *zip(*trials, strict=True)))
+    outcomes = dict(zip(trials, results, strict=True))
+    out = []
     for size, rounds in sizes.items():
         rows, slowest = [], 0.0
         for density in DENSITIES:
@@ -132,7 +130,6 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
                 name: Errors(*map(statistics.median, zip(*(e[name] for e, _ in mine), strict=True)))
                 for name in DENSITY_ESTIMATES
             }
-            medians[size, density] = row
             cells = [f"{e.squared:.2g} / {e.hellinger:.2g} / {e.outside:.1g}" for e in row.values()]
             rows.append([density, *cells])
             slowest = max(slowest, statistics.median(seconds for _, seconds in mine))
@@ -141,66 +138,8 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
             "Hellinger distance / mass off the true support. SparseDensity takes at most "
             f"{slowest:.1f} s on one core."
         )
-        found.append(Table(title, ["density", *DENSITY_ESTIMATES], rows))
-    return [*found, _aims(medians, list(sizes))]
-
-
-def _aims(medians: dict[tuple[int, str], dict[str, Errors]], sizes: Sequence[int]) -> Table:
-    """Count the medians that meet each aim."""
-
-    def each(row: dict[str, Errors]) -> list[float]:
-        others = [e for name, e in row.items() if name != OURS]
-        return [getattr(row[OURS], x) / getattr(e, x) for e in others for x in Errors._fields[:2]]
-
-    def best(row: dict[str, Errors]) -> list[float]:
-        others = [e for name, e in row.items() if name != OURS]
-        return [
-            getattr(row[OURS], x) / (1.2 * min(getattr(e, x) for e in others))
-            for x in Errors._fields[:2]
-        ]
-
-    def outside(row: dict[str, Errors]) -> list[float]:
-        others = [e for name, e in row.items() if name != OURS]
-        return [row[OURS].outside / (0.1 * max(e.outside, 1e-300)) for e in others]
-
-    aims = {
-        "separated: both errors smaller than every other estimate's": (each, True),
-        "all: both errors at most 1.2 times the best other estimate's": (best, False),
-        "all: mass off the support at most a tenth of each other estimate's": (outside, False),
-    }
-    rows = []
-    for text, (ratios, separated) in aims.items():
-        row = [text]
-        for size in sizes:
-            kept = {
-                density: ratios(medians[size, density])
-                for density, law in DENSITIES.items()
-                if len(law.parts) > 1 or not separated
-            }
-            every = [x for each in kept.values() for x in each]
-            worst = max(kept, key=lambda density: max(kept[density]))
-            met = sum(x <= 1 for x in every)
-            note = f"; {max(every):.1f} times too large: {worst}" if met < len(every) else ""
-            row.append(f"{met} of {len(every)}{note}")
-        rows.append(row)
-    title = "How many medians meet an aim, and the worst of the others."
-    return Table(title, ["aim", *(f"{size} observations" for size in sizes)], rows)
-
-
-def time_table(count: int = 10000) -> Table:
-    """Return processor seconds of single fits by what is given."""
-    rng, rows = np.random.default_rng(0), []
-    sf.estimators.SparseDensity(inducing_points=10).fit(rng.random((50, 1)))  # the first fit
-    for name, dim in (("two parabolas", 1), ("two uniforms", 1), ("two parabolas", 2)):
-        x = np.stack([DENSITIES[name].draw(count, rng) for _ in range(dim)], 1)
-        cells = [f"{name}, {dim}"]
-        for given in ({"bandwidth": 0.12, "penalty": 1e-5}, {"bandwidth": 0.12}, {}):
-            start = time.thread_time()
-            sf.estimators.SparseDensity(inducing_points=100, random_state=0, **given).fit(x)
-            cells.append(f"{time.thread_time() - start:.1f}")
-        rows.append(cells)
-    title = f"Seconds of one core, {count} observations, 100 inducing points, by what is given."
-    return Table(title, ["density, columns", "bandwidth and penalty", "bandwidth", "nothing"], rows)
+        out.append(Table(title, ["density", *DENSITY_ESTIMATES], rows))
+    return out
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -209,12 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--jobs", type=int, default=2, help="processes (2)")
     chosen = options.parse_args(arguments)
     torch.set_num_threads(1)
-    found = [*tables(SIZES, chosen.jobs), time_table()]
-    for table in found:
-        table.show()
-    if chosen.write:
-        section = "density estimation"
-        write_section(section, _COMMAND, [x.markdown() for x in found], "benchmarks.md")
+    out = tables(SIZES, chosen.jobs)
+    show_and_write("density estimation", _COMMAND, out, chosen.write)
     return 0
 
 

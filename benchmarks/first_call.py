@@ -1,9 +1,9 @@
-"""What the first call of an installation costs: `python -m benchmarks.first_call`.
+"""Time the first calls of an installation: `python -m benchmarks.first_call`.
 
 Clones the repository at HEAD into a temporary folder, so that nothing is compiled, and times each
-call in a process of its own: what the call takes once torch, Pyro and sparsefam are imported, with
-bytecode and the caches of numba and torch empty. Exit code 1 if a call exceeds its limit twice, by
-the clock and in processor time, so that other work on the machine does not count.
+call in a process of its own, after torch, Pyro and sparsefam are imported, without bytecode and
+with empty caches of numba and torch. The exit code is 1 if a call exceeds its limit twice, by the
+clock and in processor time, so that other work on the machine does not count.
 """
 
 import json
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .harness import ROOT, Table, parser, write_section
+from .harness import ROOT, Table, parser, show_and_write
 
 __all__ = ["CALLS", "LIMIT", "main"]
 
@@ -96,38 +96,34 @@ p.expect(GaussianRBF.grid(128, 0.02)).sum().backward()
 
 
 def _calls() -> dict[str, tuple[str, float | None]]:
-    """Return name: (code, limit in seconds or None)."""
-    found: dict[str, tuple[str, float | None]] = {"README": ("", LIMIT)}
+    """Return the code and its limit in seconds, if it has one, by name."""
+    calls: dict[str, tuple[str, float | None]] = {"README": ("", LIMIT)}
     for families, bases in ((_FAMILIES, _BASES), (_FAMILIES_2D, _BASES_2D)):
         for family, p in families.items():
             for basis, psi in bases.items():
-                found[f"{family}: expect {basis}"] = f"({p}).expect({psi}).sum().backward()", LIMIT
+                calls[f"{family}: expect {basis}"] = f"({p}).expect({psi}).sum().backward()", LIMIT
     for family in ("KernelExp", "KernelDeformedExp"):
         for query in ("support", "sample((5,))", "entropy()", "icdf(torch.tensor(0.5))"):
-            found[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
+            calls[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
     for score in ("quadratic", "moments", "mixture", "kernel"):
         for alpha in (2.0, 1.5) if score != "moments" else (2.0,):
             code = _LAYER.format(alpha=alpha, score=score)
-            found[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
+            calls[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
     fit = "sf.estimators.SparseDensity().fit(draw[:, :{}])"
-    found["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
-    found["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
-    found["large expect, 1-D 4096 x 128"] = _LARGE_EXPECT, None
-    found["large layer, L = 8k"] = _LARGE_LAYER, None
-    return found
+    calls["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
+    calls["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
+    calls["large expect, 1-D 4096 x 128"] = _LARGE_EXPECT, None
+    calls["large layer, L = 8k"] = _LARGE_LAYER, None
+    return calls
 
 
 CALLS = _calls()
 
 
 def clone(checkout: Path, folder: Path) -> Path:
-    """Clone a repository at HEAD; a folder that is none is copied without what is compiled."""
+    """Clone a repository at HEAD."""
     command = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--no-local"]
-    command += ["--depth", "1", str(checkout), str(folder)]
-    if (checkout / ".git").exists():
-        subprocess.run(command, check=True)
-    else:
-        shutil.copytree(checkout, folder, ignore=shutil.ignore_patterns("__pycache__", ".venv"))
+    subprocess.run([*command, "--depth", "1", str(checkout), str(folder)], check=True)
     return folder
 
 
@@ -207,15 +203,10 @@ def main(arguments: list[str] | None = None) -> int:
             print("  ".join(rows[-1]), flush=True)
     header = ["first call", "s", "s of processor"]
     header += ["against: s", "s of processor"] * (len(checkouts) - 1)
-    Table("First calls without any cache.", [*header, "limit"], rows).show()
-    if chosen.write:
-        slowest: dict[str, list[str]] = {}
-        for row in sorted(rows, key=lambda row: float(row[1])):
-            slowest[row[0].split(":")[0]] = row
-        found = Table(
-            "First calls: the slowest of each kind.", [*header, "limit"], [*slowest.values()]
-        )
-        write_section("first calls", _COMMAND, [found.markdown()], "benchmarks.md")
+    slowest = {row[0].split(":")[0]: row for row in sorted(rows, key=lambda row: float(row[1]))}
+    title = "First calls without any cache: the slowest of each kind."
+    table = Table(title, [*header, "limit"], [*slowest.values()])
+    show_and_write("first calls", _COMMAND, [table], chosen.write)
     print(f"{len(exceeded)} of {len(rows)} calls exceed their limit")
     return int(bool(exceeded))
 

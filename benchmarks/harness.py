@@ -2,7 +2,7 @@
 
 `alternate` times calls in this process. `Worker` runs one case in a process of its own, with its
 own number of threads and its own checkout of the package, and `alternate_workers` times several of
-them in turn, so that whatever else runs on the machine affects all of them alike.
+them in turn, so that other work on the machine affects all of them alike.
 """
 
 import argparse
@@ -13,12 +13,11 @@ import json
 import math
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -37,17 +36,16 @@ __all__ = [
     "alternate",
     "alternate_workers",
     "busy",
-    "fresh_megabytes",
     "parser",
+    "peak_megabytes",
     "ratio",
     "relative_error",
-    "write_section",
+    "show_and_write",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-# A visit to a worker takes at least this many seconds, and the threads that spin after it have gone
-# to sleep before the next worker is asked.
+# A visit to a worker takes about this many seconds. The pause lets spinning threads go to sleep.
 _VISIT, _PAUSE = 0.2, 0.02
 
 
@@ -57,7 +55,7 @@ def alternate(
     rounds: int = 3,
     clock: Callable[[], float] = time.thread_time,
 ) -> dict[str, float]:
-    """Return the median seconds of each call, one of each in turn, after a warm-up call of each.
+    """Return the median seconds of calls made in turn, after a warm-up call of each.
 
     Args:
         calls: The calls by name.
@@ -96,12 +94,12 @@ class Worker:
         threads: int = 1,
         checkout: Path | None = None,
     ) -> None:
-        # The package comes from the checkout, `benchmarks` from here, whichever the checkout has.
+        # The package comes from the checkout, `benchmarks` from here.
         code = (
             f"import sys; sys.path[0] = {str(checkout or ROOT)!r}; import sparsefam; "
             f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve()"
         )
-        # Loops compiled from the first call on: what is timed is the steady state.
+        # Compile loops at the first call, so that the steady state is timed.
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "SPARSEFAM_COMPILE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -118,8 +116,7 @@ class Worker:
 
     def seconds(self, calls: int = 1) -> list[float]:
         """Return the wall time of each of some calls."""
-        answer: list[float] = self._ask(calls=calls)
-        return answer
+        return self._ask(calls=calls)
 
     def visit(self) -> list[float]:
         """Return the wall times of as many calls as fill a visit."""
@@ -127,16 +124,12 @@ class Worker:
 
     def megabytes(self) -> float:
         """Return by how much one call raises the resident memory of the process at its peak."""
-        answer: float = self._ask(memory=True)
-        return answer
+        return self._ask(memory=True)
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        self._process.communicate()
 
     def __enter__(self) -> "Worker":
         return self
@@ -160,7 +153,7 @@ def _serve() -> None:
     """Answer the requests of a `Worker` until the input ends."""
     from .cases import CASES
 
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a call prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a call prints is not an answer
     call: Callable[[], object] = lambda: None  # noqa: E731
     for line in sys.stdin:
         request = json.loads(line)
@@ -168,10 +161,10 @@ def _serve() -> None:
         if "case" in request:
             torch.set_num_threads(request["threads"])
             call = CASES[request["case"]](**request["settings"])
-            call()  # compiles what is compiled
+            call()  # compiles loops
             answer = min(_timed(call, 1 if request["settings"].get("length", 0) > 2**14 else 2))
         elif "memory" in request:
-            answer = _peak_megabytes(call)
+            answer = peak_megabytes(call)
         else:
             answer = _timed(call, request["calls"])
         print(json.dumps(answer), file=answers, flush=True)
@@ -213,53 +206,55 @@ def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
 
 
 @contextlib.contextmanager
-def busy(processes: int = 1) -> Iterator[None]:
-    """Keep this many other processes busy, on one core each."""
-    code = "while True: pass"
-    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in running:
+def busy() -> Iterator[None]:
+    """Keep another process busy, on one core."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
             process.kill()
-            process.wait()
 
 
-def fresh_megabytes(
-    case: str, settings: Mapping[str, Any], threads: int = 1, checkout: Path | None = None
-) -> float:
-    """Return the peak resident memory that one call adds in a fresh process, after a warm-up."""
-    with Worker(case, settings, threads, checkout) as worker:
-        return worker.megabytes()
+def peak_megabytes(call: Callable[[], object]) -> float:
+    """Return how far the resident memory rises during a call; NaN except on Linux.
 
-
-def _peak_megabytes(call: Callable[[], object]) -> float:
-    """Return how far the resident memory rises above what it was before the call.
-
-    On Linux, free memory is given back first and the peak is reset. Elsewhere the peak of the
-    process's life is read, which the warm-up call has already raised: the result is then a lower
-    bound.
+    Free memory is given back first and the kernel's record of the peak is reset.
     """
     gc.collect()
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return math.nan
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+
+    def entry(key: str) -> float:
+        (kilobytes,) = re.findall(rf"{key}:\s+(\d+) kB", status.read_text(encoding="ascii"))
+        return 1024 * int(kilobytes) / 1e6
+
+    before = entry("VmRSS")
     kept = call()
-    peak = _status("VmHWM")
+    peak = entry("VmHWM")
     del kept
     return max(0.0, peak - before)
 
 
-def _status(key: str) -> float:
-    """Return an entry of /proc/self/status, or the peak of the process's life, in megabytes."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-    match = re.search(rf"{key}:\s+(\d+) kB", text)
-    return 1024 * int(match[1]) / 1e6 if match else math.nan
+def allocated_megabytes(call: Callable[[], object]) -> float:
+    """Return the most that torch allocates at once during a call, besides what the call returns.
+
+    The record of torch's allocator is exact where the resident memory of a process shows nothing,
+    but it does not include what numpy and numba allocate.
+    """
+    with profile(profile_memory=True) as record:
+        kept = call()
+    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    del kept
+    return (peak - live) / 1e6
 
 
 def relative_error(result: Tensor, expected: Tensor) -> Tensor:
@@ -286,21 +281,35 @@ class Table:
         lines = [self.header, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         print(f"\n{self.title}\n")
-        for line in lines:
-            first, *rest = (x.rjust(width) for x, width in zip(line, widths, strict=True))
-            print("  ".join([line[0].ljust(len(first)), *rest]).rstrip())
+        for first, *rest in lines:
+            cells = [x.rjust(width) for x, width in zip(rest, widths[1:], strict=True)]
+            print("  ".join([first.ljust(widths[0]), *cells]).rstrip())
         sys.stdout.flush()
 
 
-def write_section(name: str, command: str, parts: Iterable[str], page: str) -> None:
-    """Replace what stands between the two marks of a section in a page of docs/."""
+def show_and_write(
+    section: str,
+    command: str,
+    tables: Sequence[Table],
+    write: bool,
+    page: str = "benchmarks.md",
+) -> None:
+    """Print tables and, if asked, put them between the two marks of a section in docs/.
+
+    Raises:
+        ValueError: The page does not have exactly one such section.
+    """
+    for table in tables:
+        table.show()
+    if not write:
+        return
     path = DOCS / page
     machine = (
         f"`{command}`, one run on a {os.cpu_count()}-core machine, torch "
         f"{torch.__version__.split('+')[0]} CPU, {date.today().isoformat()}."
     )
-    begin, end = f"<!-- {name}: made by {command} -->", f"<!-- {name}: end -->"
-    body = "\n\n".join([begin, machine, *parts, end])
+    begin, end = f"<!-- {section}: made by {command} -->", f"<!-- {section}: end -->"
+    body = "\n\n".join([begin, machine, *(table.markdown() for table in tables), end])
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     text, count = pattern.subn(lambda _: body, path.read_text(encoding="utf-8"))
     if count != 1:
@@ -308,29 +317,11 @@ def write_section(name: str, command: str, parts: Iterable[str], page: str) -> N
     path.write_text(text, encoding="utf-8")
 
 
-def allocated_megabytes(call: Callable[[], object]) -> float:
-    """Return the most that torch allocates at once during a call, besides what the call returns.
-
-    This is the account of torch's allocator, exact where the resident memory of a process shows
-    nothing; it does not see what numpy and numba allocate.
-    """
-    with profile(profile_memory=True) as record:
-        kept = call()
-    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            peak = max(peak, live)
-    del kept
-    return (peak - live) / 1e6
-
-
 def parser(text: str | None, write: bool = False) -> argparse.ArgumentParser:
     """Return a parser of command lines with the options that several benchmarks share."""
-    found = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if write:
-        found.add_argument("--write", action="store_true", help="update the pages of docs/")
-    return found
+        options.add_argument("--write", action="store_true", help="update the pages of docs/")
+    return options

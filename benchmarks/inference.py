@@ -1,4 +1,4 @@
-"""Whether NUTS finds posteriors known by quadrature when supports move: `make inference`.
+"""Compare Hamiltonian chains on moving supports with exact posteriors: `make inference`.
 
 Prints the table of docs/inference.md in about three minutes; returns 1 if a limit is exceeded.
 """
@@ -69,6 +69,7 @@ def midpoints(low: float, high: float, count: int) -> Tensor:
 
 
 def uniform() -> Tensor:
+    """Draw y from a unit interval that begins at x."""
     x = pyro.sample("x", dist.Normal(ZERO, ONE))
     return pyro.sample("y", dist.Uniform(x, x + 1))
 
@@ -78,6 +79,7 @@ def _exact_uniform() -> dict[str, Moments]:
 
 
 def observed_uniform() -> None:
+    """Observe y with noise."""
     pyro.sample("o", dist.Normal(uniform(), 0.5), obs=ONE)
 
 
@@ -88,7 +90,7 @@ def _exact_observed_uniform() -> dict[str, Moments]:
 
 
 def pair() -> None:
-    # The components meet where |gap| < 2 and part elsewhere.
+    """Draw from a mixture whose components overlap where |gap| < 2."""
     gap = pyro.sample("gap", dist.Uniform(ONE, 3 * ONE))
     loc = torch.stack([ZERO, gap])
     t = pyro.sample("t", Mixture(torch.zeros(2, dtype=DOUBLE), TruncatedParabola(loc, ONE)))
@@ -107,6 +109,7 @@ _SEEN, _SEEN_NOISE = torch.tensor([0.9, -0.3], dtype=DOUBLE), 0.3
 
 
 def ellipse() -> None:
+    """Observe a draw from a paraboloid whose centre and size are latent."""
     centre = pyro.sample("centre", dist.Normal(torch.zeros(2, dtype=DOUBLE), ONE).to_event(1))
     size = pyro.sample("size", dist.LogNormal(ZERO, 0.5 * ONE))
     t = pyro.sample("t", TruncatedParaboloid(centre, size * _SHAPE))
@@ -126,15 +129,12 @@ def _exact_ellipse() -> dict[str, Moments]:
 
     def both(means: Tensor) -> Moments:
         """Return the moments of a 2-D vector that is normal around `means` given the grid."""
-        found = [moments(weights, means[..., k]) for k in range(2)]
-        mean, variance = (torch.stack(x) for x in zip(*found, strict=True))
+        each = [moments(weights, means[..., k]) for k in range(2)]
+        mean, variance = (torch.stack(x) for x in zip(*each, strict=True))
         return mean, variance + _SEEN_NOISE**2 * share
 
-    return {
-        "log size": moments(weights, z),
-        "centre": both(share * left),
-        "t": both(share * left + offset),
-    }
+    centre, t = both(share * left), both(share * left + offset)
+    return {"log size": moments(weights, z), "centre": centre, "t": t}
 
 
 _GROUPS = torch.tensor([-0.4, 0.3, 1.1], dtype=DOUBLE)
@@ -142,6 +142,7 @@ _NOISE = 0.4
 
 
 def hierarchy() -> None:
+    """Observe three draws from a parabola whose location and scale are latent."""
     loc = pyro.sample("loc", dist.Normal(ZERO, ONE))
     scale = pyro.sample("scale", dist.LogNormal(ZERO, 0.5 * ONE))
     with pyro.plate("groups", len(_GROUPS)):
@@ -157,8 +158,8 @@ def _exact_hierarchy() -> dict[str, Moments]:
     weights = torch.exp(-loc.square() / 2 - 2 * log_scale.square())
     for part in near:
         weights = weights * part.sum(0)
-    places = [moments(weights / part.sum(0) * part, t) for part in near]
-    mean, variance = (torch.stack(x) for x in zip(*places, strict=True))
+    each = [moments(weights / part.sum(0) * part, t) for part in near]
+    mean, variance = (torch.stack(x) for x in zip(*each, strict=True))
     return {
         "loc": moments(weights, loc.expand_as(weights)),
         "log scale": moments(weights, log_scale.expand_as(weights)),
@@ -173,10 +174,13 @@ POSTERIORS = {
     "three groups, parabola of latent place and size": Posterior(hierarchy, _exact_hierarchy, 4700),
     "mixture of parabolas that meet and part": Posterior(pair, _exact_pair, 480, jit=False),
 }
-
-
 # After 150 warm-up steps, some chains take steps so long that they stand still for dozens.
 _CHAINS, _WARMUP = 2, 400
+# The largest R-hat and the least effective sample size.
+_R_HAT, _SIZE = 1.01, 150.0
+# The probability that correct chains exceed a limit in the table. Each deviation is normal, and
+# the worst of some dozens exceeds three standard errors in one table of eleven.
+_FALSE_ALARM = 0.01
 
 
 class Verdict(NamedTuple):
@@ -186,7 +190,7 @@ class Verdict(NamedTuple):
         deviation: Of a mean or a variance from the exact one, in Monte Carlo standard errors.
         r_hat: Largest split R-hat.
         size: Smallest effective sample size, of the numbers and of their squared deviations.
-        count: How many means and variances there are.
+        count: Number of means and variances.
     """
 
     deviation: float
@@ -195,9 +199,9 @@ class Verdict(NamedTuple):
     count: int
 
 
-def walked(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str, Tensor]:
+def sample(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str, Tensor]:
     """Return draws (chains, draws, ...) of all sites of a model, deterministic ones too."""
-    found = []
+    chains = []
     for seed in range(_CHAINS):
         pyro.set_rng_seed(seed)
         kernel = NUTS(model, max_tree_depth=4, jit_compile=jit, ignore_jit_warnings=jit)
@@ -208,17 +212,17 @@ def walked(model: Callable[..., Any], draws: int, jit: bool = False) -> dict[str
         samples = mcmc.get_samples()
         names = [name for name in pyro.poutine.trace(model).get_trace().nodes if name[0] != "_"]
         rest = Predictive(model, samples, return_sites=names, parallel=False)()
-        found.append({**rest, **samples})
-    return {name: torch.stack([chain[name] for chain in found]) for name in found[0]}
+        chains.append({**rest, **samples})
+    return {name: torch.stack([chain[name] for chain in chains]) for name in chains[0]}
 
 
 def verdict(samples: Tensor, mean: Tensor | float, variance: Tensor | float) -> Verdict:
     """Judge draws (chains, draws, ...) of numbers whose means and variances are known."""
     deviations, sizes, count = [], [], 0
-    for found, true in ((samples, mean), ((samples - mean).square(), variance)):
-        size = effective_sample_size(found, 0, 1)
-        error = (found.flatten(0, 1).var(0) / size).sqrt()
-        deviations.append(((found.mean((0, 1)) - true).abs() / error).max().item())
+    for x, true in ((samples, mean), ((samples - mean).square(), variance)):
+        size = effective_sample_size(x, 0, 1)
+        error = (x.flatten(0, 1).var(0) / size).sqrt()
+        deviations.append(((x.mean((0, 1)) - true).abs() / error).max().item())
         sizes.append(size.min().item())
         count += size.numel()
     r_hat = split_gelman_rubin(samples, 0, 1).max().item()
@@ -227,21 +231,13 @@ def verdict(samples: Tensor, mean: Tensor | float, variance: Tensor | float) -> 
 
 def judged(posterior: Posterior, draws: int) -> dict[str, Verdict]:
     """Run two chains on a posterior and judge each site."""
-    model = AutoSupportReparam()(posterior.model)
-    found = walked(model, draws, jit=posterior.jit)
+    chains = sample(AutoSupportReparam()(posterior.model), draws, jit=posterior.jit)
     verdicts = {}
     for name, (mean, variance) in posterior.exact().items():
-        samples = found[name.removeprefix("log ")]
+        samples = chains[name.removeprefix("log ")]
         samples = samples.log() if name.startswith("log ") else samples
         verdicts[name] = verdict(samples, mean, variance)
     return verdicts
-
-
-# At most so large an R-hat, and at least this effective sample size.
-_R_HAT, _SIZE = 1.01, 150.0
-# The probability that correct chains exceed a limit in the table. Each deviation is normal, and
-# the worst of some dozens exceeds three standard errors in one table of eleven.
-_FALSE_ALARM = 0.01
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -251,43 +247,42 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def allowed(count: int) -> float:
-    """Return how far the worst of so many numbers may deviate, in standard errors."""
+    """Return the limit, in standard errors, of the worst deviation of so many numbers."""
     share = _FALSE_ALARM / (len(POSTERIORS) * count)
     return NormalDist().inv_cdf(1 - share / 2)
 
 
-def unmet(found: Verdict) -> list[str]:
+def unmet(result: Verdict) -> list[str]:
     """Return the limits that are exceeded."""
     broken = {
-        "deviation": not found.deviation < allowed(found.count),
-        "r_hat": not found.r_hat < _R_HAT,
-        "size": not found.size > _SIZE,
+        "deviation": not result.deviation < allowed(result.count),
+        "r_hat": not result.r_hat < _R_HAT,
+        "size": not result.size > _SIZE,
     }
     return [name for name, is_broken in broken.items() if is_broken]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if a limit is exceeded."""
-    parsed = parser(__doc__)
-    parsed.add_argument("--draws", type=int, help="of each chain (default: as in the page)")
-    options = parsed.parse_args(arguments)
+    options = parser(__doc__)
+    options.add_argument("--draws", type=int, help="of each chain (default: as in the page)")
+    chosen = options.parse_args(arguments)
     torch.set_num_threads(1)  # the tensors are small
     rows, failures = [], []
     for name, posterior in POSTERIORS.items():
-        draws = options.draws or posterior.draws
-        found = worst(judged(posterior, draws).values())
-        rows.append(
-            [name, f"2 x {draws}", f"{found.deviation:.1f}", f"{allowed(found.count):.1f}"]
-            + [f"{found.r_hat:.4f}", f"{found.size:.0f}"]
-        )
-        failures += [f"{name}: {limit}" for limit in unmet(found)]
+        draws = chosen.draws or posterior.draws
+        result = worst(judged(posterior, draws).values())
+        limit = allowed(result.count)
+        row = [name, f"2 x {draws}", f"{result.deviation:.1f}", f"{limit:.1f}"]
+        rows.append([*row, f"{result.r_hat:.4f}", f"{result.size:.0f}"])
+        failures += [f"{name}: {limit}" for limit in unmet(result)]
         print("  ".join(rows[-1]), flush=True)
     header = ["model", "draws", "deviation in standard errors", "allowed"]
     header += ["R-hat", "effective sample size"]
     Table("NUTS against quadrature, two chains; the worst of all sites", header, rows).show()
     for line in failures:
         print(f"limit not met: {line}")
-    return 1 if failures else 0
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

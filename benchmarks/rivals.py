@@ -1,7 +1,7 @@
-"""What sparsefam is compared with: published closed forms, plain rules, and other packages."""
+"""What sparsefam is compared with: plain quadrature rules and kernel density estimates."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ except ImportError:
 
 __all__ = [
     "DENSITY_ESTIMATES",
-    "closed_form_around_zero",
     "kernel_products",
     "kernel_trapezoid",
     "polar_rule",
@@ -30,62 +29,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-
-
-def closed_form_around_zero(
-    family: Family, loc: Tensor, scale: Tensor, psi: sf.bases.GaussianRBF
-) -> Tensor:
-    r"""Return E_p[psi] by the published closed form, which expands the density in powers of t.
-
-    The package expands in powers of t - loc. $\int_l^u t^k N(t)\,dt$ follows from
-    $\int N = (\mathrm{erf}(v/\sqrt2) - \mathrm{erf}(u/\sqrt2))/2$ by parts; eq. 52 of the paper
-    lacks the 1/2.
-
-    References:
-        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, App. G.
-    """
-    m = int(family.exponent)
-    constant = math.gamma(m + 1 + 1 / family.order) / math.gamma(m + 1)
-    constant *= family.order / (2 * math.gamma(1 / family.order))
-    x = [-loc / scale, 1 / scale]  # (t - loc)/scale as a polynomial in t, ascending
-    if family.order == 2:
-        square = _product(x, x)
-        pieces = [(loc - scale, loc + scale, [1 - square[0], -square[1], -square[2]])]
-    else:
-        pieces = [
-            (loc - scale, loc, [1 + x[0], x[1]]),
-            (loc, loc + scale, [1 - x[0], -x[1]]),
-        ]
-    total = torch.zeros_like(psi.centers)
-    for low, high, base in pieces:
-        density = [constant / scale]
-        for _ in range(m):
-            density = _product(density, base)
-        powers = _powers_of_t(low, high, psi, len(density))
-        total = total + sum(a * power for a, power in zip(density, powers, strict=True))
-    return total
-
-
-def _product(a: Sequence[Tensor], b: Sequence[Tensor]) -> list[Tensor]:
-    """Return the coefficients of the product of two polynomials."""
-    out = [torch.zeros_like(a[0])] * (len(a) + len(b) - 1)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            out[i + j] = out[i + j] + x * y
-    return out
-
-
-def _powers_of_t(low: Tensor, high: Tensor, psi: sf.bases.GaussianRBF, count: int) -> list[Tensor]:
-    r"""Return $\int_l^u t^k N(t; c, w^2)\,dt$ for k below `count`."""
-    c, variance = psi.centers, psi.widths**2
-    ends = [(t - c) / (psi.widths * math.sqrt(2)) for t in (low, high)]
-    at_low, at_high = psi(low), psi(high)
-    powers = [(torch.erf(ends[1]) - torch.erf(ends[0])) / 2]
-    for k in range(1, count):
-        edges = high ** (k - 1) * at_high - low ** (k - 1) * at_low
-        before = (k - 1) * powers[k - 2] if k > 1 else 0
-        powers.append(c * powers[k - 1] + variance * (before - edges))
-    return powers
 
 
 def trapezoid_on_supports(
@@ -227,10 +170,6 @@ def _sparse(x: Array) -> Callable[[Array], Array]:
     return lambda t: np.asarray(np.exp(model.score_samples(t[:, None])))
 
 
-def _scipy(rule: str) -> Callable[[Array], Callable[[Array], Array]]:
-    return lambda x: stats.gaussian_kde(x, rule)  # type: ignore[no-any-return]
-
-
 def _epanechnikov(x: Array) -> Callable[[Array], Array]:
     """Choose the bandwidth of 17 by the held-out likelihood in five folds.
 
@@ -267,8 +206,8 @@ def _sheather_jones(x: Array) -> Callable[[Array], Array]:
 # Functions of data that return a function of locations, the package's first.
 DENSITY_ESTIMATES: dict[str, Callable[[Array], Callable[[Array], Array]]] = {
     "SparseDensity": _sparse,
-    "Gaussian, Scott": _scipy("scott"),
-    "Gaussian, Silverman": _scipy("silverman"),
+    "Gaussian, Scott": lambda x: stats.gaussian_kde(x, "scott"),
+    "Gaussian, Silverman": lambda x: stats.gaussian_kde(x, "silverman"),
     "Epanechnikov, cross-validated": _epanechnikov,
 }
 if KDEpy is not None:

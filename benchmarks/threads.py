@@ -1,17 +1,18 @@
-"""Whether threads help: time at two threads over time at one, `python -m benchmarks.threads`.
+"""Measure time at two threads over time at one: `python -m benchmarks.threads`.
 
 Every number of threads has a process of its own; the processes take turns. Columns: milliseconds of
 one call at one thread on a quiet machine; the ratios of the times at two threads and at one, quiet
-and beside one busy process; at eight threads and at one, which on two cores imitates what happens
-when a machine has fewer free cores than threads. Exit code 1 if a ratio is above its limit. The
-machine must be quiet otherwise.
+and beside one busy process; the ratio at eight threads and at one, which on two cores imitates a
+machine with fewer free cores than threads. The exit code is 1 if a ratio exceeds its limit. Nothing
+else may run on the machine.
 """
 
 import statistics
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from .harness import Table, Worker, alternate_workers, busy, parser, ratio, write_section
+from .harness import Table, Worker, alternate_workers, busy, parser, ratio, show_and_write
 
 __all__ = ["main"]
 
@@ -22,33 +23,33 @@ LENGTHS = {"1k": 1024, "8k": 8192, "64k": 65536}
 
 
 def _settings() -> dict[str, tuple[str, dict[str, object]]]:
-    """Return name: (case, settings)."""
-    found: dict[str, tuple[str, dict[str, object]]] = {}
+    """Return the case and its settings by name."""
+    out: dict[str, tuple[str, dict[str, object]]] = {}
     for name, length in LENGTHS.items():
         for alpha in (2.0, 1.5, 1.7):
-            found[f"layer, alpha {alpha:g}, L = {name}"] = "layer", dict(alpha=alpha, length=length)
+            out[f"layer, alpha {alpha:g}, L = {name}"] = "layer", dict(alpha=alpha, length=length)
         if name != "64k":  # takes minutes
-            found[f"nn.MultiheadAttention, L = {name}"] = "multihead", dict(length=length)
-        found[f"MLP, L = {name}"] = "mlp", dict(length=length)
+            out[f"nn.MultiheadAttention, L = {name}"] = "multihead", dict(length=length)
+        out[f"MLP, L = {name}"] = "mlp", dict(length=length)
     for alpha in (2.0, 1.5, 1.7):
-        found[f"expect, 1-D 4096 x 128, alpha {alpha:g}"] = "line", dict(alpha=alpha)
-    found["expect, 2-D 1024 x 196"] = "ball", dict(densities=1024, functions=196)
-    return found
+        out[f"expect, 1-D 4096 x 128, alpha {alpha:g}"] = "line", dict(alpha=alpha)
+    out["expect, 2-D 1024 x 196"] = "ball", dict(densities=1024, functions=196)
+    return out
 
 
 def measure(
     case: str, settings: dict[str, object], checkout: Path | None, budget: float
 ) -> tuple[float, float, float, float]:
     """Return seconds at one thread and the three ratios."""
-    workers = {n: Worker(case, settings, n, checkout) for n in (1, 2, 8)}
-    try:
-        few = {str(n): workers[n] for n in (1, 2)}
-        quiet = alternate_workers({str(n): x for n, x in workers.items()}, budget)
+    with ExitStack() as stack:
+        workers = {
+            n: stack.enter_context(Worker(case, settings, int(n), checkout))
+            for n in ("1", "2", "8")
+        }
+        quiet = alternate_workers(workers, budget)
+        del workers["8"]
         with busy():
-            beside = alternate_workers(few, budget)
-    finally:
-        for worker in workers.values():
-            worker.close()
+            beside = alternate_workers(workers, budget)
     ratios = (ratio(quiet["2"], quiet["1"]), ratio(beside["2"], beside["1"]))
     return statistics.median(quiet["1"]), *ratios, ratio(quiet["8"], quiet["1"])
 
@@ -76,18 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
                 + [f"{many:.2f}", verdict]
             )
             print("  ".join(rows[-1]), flush=True)
-    header = [
-        "forward and backward",
-        "ms, 1 thread",
-        "2 / 1, quiet",
-        "2 / 1, beside a busy process",
-    ]
-    header += ["8 / 1, quiet", f"limits {QUIET:g}, {BUSY:g}"]
+    header = ["forward and backward", "ms, 1 thread", "2 / 1, quiet"]
+    header += ["2 / 1, beside a busy process", "8 / 1, quiet", f"limits {QUIET:g}, {BUSY:g}"]
     title = "Wall time by number of threads: medians of the ratios of neighbouring calls."
-    table = Table(title, header, rows)
-    table.show()
-    if chosen.write:
-        write_section("threads", _COMMAND, [table.markdown()], "benchmarks.md")
+    show_and_write("threads", _COMMAND, [Table(title, header, rows)], chosen.write)
     return int(failed)
 
 

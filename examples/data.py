@@ -21,20 +21,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import Self
 
-__all__ = [
-    "CANVAS",
-    "DIGIT",
-    "QUESTIONS",
-    "Batch",
-    "Canvases",
-    "Series",
-    "aeon_file",
-    "interpolate",
-    "load_canvases",
-    "load_series",
-    "observe",
-]
-
 
 def aeon_file(name: str) -> Path:
     """Return the path of a data file in the installed aeon wheel, below aeon/datasets/data.

@@ -64,8 +64,8 @@ def log_probability(readings: Tensor, mean: Tensor, noise: Tensor) -> Tensor:
     noise = torch.where(certain, 1.0, noise)
     zero = torch.special.log_ndtr((UNIT / 2 - mean) / noise)
     positive = dist.Normal(mean, noise).log_prob(readings) + math.log(UNIT)
-    found = torch.where(readings == 0, zero, positive).clamp_max(0.0)
-    return torch.where(certain, torch.where(readings == 0, 0.0, -torch.inf), found)
+    log = torch.where(readings == 0, zero, positive).clamp_max(0.0)
+    return torch.where(certain, torch.where(readings == 0, 0.0, -torch.inf), log)
 
 
 def mean_and_noise(draws: Draws, name: str) -> tuple[Tensor, Tensor]:
@@ -179,10 +179,10 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     readings = load()
     seen, unseen = readings[:3], readings[3:]
-    found = {}
+    predictions = {}
     for name in MODELS:
         draws, size = posterior(model_of(name, seen), options.steps, 2000)
-        found[name] = predict(name, draws)
+        predictions[name] = predict(name, draws)
         print(f"{name}: 20000 weighted draws are worth {size:.0f} independent ones")
         for site in ("first", "last") if "first" in draws else ():
             low, high = draws[site].quantile(torch.tensor([0.05, 0.95]).to(draws[site])).tolist()
@@ -190,10 +190,10 @@ def main(arguments: list[str] | None = None) -> None:
     night = (unseen == 0).all(0)
     print("| model | hours | in 90 % | width | CRPS | log P |")
     for when, hours in {"night": night, "day": ~night, "all": night | ~night}.items():
-        for name, predicted in found.items():
+        for name, predicted in predictions.items():
             print("| " + " | ".join([name, when, *score(predicted, unseen, hours)]) + " |")
     options.out.mkdir(parents=True, exist_ok=True)
-    shown = {name: found[name][2] for name in ("normal", "compact, quiet at night")}
+    shown = {name: predictions[name][2] for name in ("normal", "compact, quiet at night")}
     draw(shown, unseen).savefig(options.out / "daylight.png", dpi=160)
 
 

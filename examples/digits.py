@@ -24,8 +24,6 @@ from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import Look
 from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = ["MEAN", "READERS", "Answers", "answer", "blind_limit", "draw_aims"]
-
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
 COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the questions, on black canvases
@@ -66,7 +64,7 @@ class Reader(nn.Module):
         return features.mT
 
     def read(self, features: Tensor) -> Tensor:
-        """Return what is read for each question (B, 4, 32)."""
+        """Return a context for each question (B, 4, 32)."""
         raise NotImplementedError
 
     def forward(self, canvases: Canvases) -> Tensor:
@@ -106,13 +104,11 @@ class Discrete(Reader):
 
     def attend(self, features: Tensor) -> sf.SparseDistribution:
         """Return where each question looks, batch shape (B, 4)."""
-        weights: sf.SparseDistribution = self.weigh(features)
-        return weights
+        return self.weigh(features)
 
     def read(self, features: Tensor) -> Tensor:
         """Return weighted means."""
-        means: Tensor = self.weigh(features).probs @ features
-        return means
+        return self.weigh(features).probs @ features
 
 
 class Continuous(Discrete):
@@ -197,11 +193,11 @@ def aim(attention: sf.SparseDistribution, canvases: Canvases, samples: int = 200
         mass = torch.full(points.shape[:-1], 1 / samples)
         support: Any = attention.support
         read = support.check(cells)
-    found = {"read": 100 * read.float().mean().item()}
+    result = {"read": 100 * read.float().mean().item()}
     for name, (low, high) in {"quadrant": canvases.quadrants(), "digit": canvases.boxes()}.items():
         inside = ((low <= points) & (points < high)).all(-1)
-        found[name] = 100 * (mass * inside).sum(0).mean().item()
-    return found
+        result[name] = 100 * (mass * inside).sum(0).mean().item()
+    return result
 
 
 def blind_limit(labels: Tensor) -> float:
@@ -210,12 +206,12 @@ def blind_limit(labels: Tensor) -> float:
     return 100 * same.float().mean(-1).amax(-1).mean().item()
 
 
-def draw_aims(look: Look, found: Answers, count: int = 4) -> Figure:
+def draw_aims(look: Look, result: Answers, count: int = 4) -> Figure:
     """Draw the attention of each mechanism (rows) to the first test canvases (columns)."""
-    figure, axes = look.panels(len(found.models), count, 2.3)
-    for row, (name, model) in enumerate(found.models.items()):
+    figure, axes = look.panels(len(result.models), count, 2.3)
+    for row, (name, model) in enumerate(result.models.items()):
         for column in range(count):
-            ax, one = axes[row * count + column], found.test[torch.tensor([column])]
+            ax, one = axes[row * count + column], result.test[torch.tensor([column])]
             with torch.no_grad():
                 attention: Any = model.attend(model.features(one))
                 answers = model(one).argmax(1)[0].tolist()

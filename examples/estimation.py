@@ -103,13 +103,13 @@ def check(case: Case, method: str, folds: int) -> tuple[float, float, float]:
     t = np.stack(grid, -1).reshape(-1, len(case.view))
     cell = float(np.prod(np.ptp(case.view, axis=1))) / len(t)
     inside = (case.empty[0] < t[:, 0]) & (t[:, 0] < case.empty[1])
-    found = []
+    measures = []
     for fold in range(folds):
         density = fit(case, method, case.data[which != fold], width)
         on_grid, held = density(t), density(case.data[which == fold])
         score = (on_grid**2).sum() * cell - 2 * held.mean()
-        found.append((on_grid[inside].sum() * cell, (held == 0).mean(), score))
-    empty, missed, score = np.mean(found, 0).tolist()
+        measures.append((on_grid[inside].sum() * cell, (held == 0).mean(), score))
+    empty, missed, score = np.mean(measures, 0).tolist()
     return empty, missed, score
 
 

@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation, each for light and for dark pages.
 
 `python -m examples.gallery` writes them into docs/assets; `make docs` draws them again for the
-site. What trained networks attend to is read from gallery_attention.json, which
+site. The attention of trained networks is read from gallery_attention.json, which
 `python -m examples.gallery_training` makes.
 
 References:
@@ -33,12 +33,9 @@ from sparsefam.plotting import plot_attention_map, plot_density
 
 from .data import CANVAS, DIGIT
 from .gallery_training import NAMES, PATH
-from .look import Look
+from .look import WIDTH, Look
 from .page import Picture
 
-__all__ = ["PICTURES", "families", "families_picture", "main", "write"]
-
-WIDTH = 9.4
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 TITLES = ("discrete softmax", "continuous softmax", "continuous sparsemax")
 
@@ -145,9 +142,8 @@ def draw_dimensions(look: Look) -> Figure:
 
 @cache
 def trained(part: str) -> dict[str, Any]:
-    """Load what trained networks attend to."""
-    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))[part]
-    return found
+    """Load the attention of trained networks."""
+    return json.loads(PATH.read_text(encoding="utf-8"))[part]
 
 
 def masses(p: Any, count: int) -> Tensor:
@@ -162,16 +158,16 @@ def masses(p: Any, count: int) -> Tensor:
 
 
 def draw_words(look: Look) -> Figure:
-    """Draw, like Figure 2 of Martins et al., what English words read of German ones."""
-    found = trained("words")
+    """Draw, like Figure 2 of Martins et al., how English words attend to German ones."""
+    saved = trained("words")
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 4.15), sharey=True, layout="constrained")
     ramp = LinearSegmentedColormap.from_list("ramp", look.ramp)
     colors = ScalarMappable(PowerNorm(0.5, 0, 1), ramp)
     for ax, name, title in zip(axes, NAMES, TITLES, strict=True):
         if name == "discrete":
-            shares = torch.tensor(found[name])
+            shares = torch.tensor(saved[name])
         else:
-            loc, scale = (torch.tensor(found[name][x]).double() for x in ("loc", "scale"))
+            loc, scale = (torch.tensor(saved[name][x]).double() for x in ("loc", "scale"))
             dense = name == "softmax"
             shares = masses((sf.Normal if dense else sf.TruncatedParabola)(loc, scale), 10)
             shares = shares.clamp_min(1e-30) if dense else shares  # tails that underflow
@@ -181,10 +177,10 @@ def draw_words(look: Look) -> Figure:
             ax.add_patch(Rectangle((j, i), 1, 1, **style))
         rows, columns = shares.shape
         ax.set(title=title, xlim=(0, columns), ylim=(rows, 0), aspect="equal")
-        ax.set_xticks(np.arange(columns) + 0.5, found["german"], rotation=90)
+        ax.set_xticks(np.arange(columns) + 0.5, saved["german"], rotation=90)
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-    axes[0].set_yticks(np.arange(rows) + 0.5, found["english"])
+    axes[0].set_yticks(np.arange(rows) + 0.5, saved["english"])
     bar = figure.colorbar(colors, ax=axes, location="bottom", aspect=60, fraction=0.04)
     bar.set_ticks([0, 0.01, 0.1, 0.25, 0.5, 1])
     bar.set_label("share of a word in what is read; without colour: exactly zero")
@@ -193,21 +189,21 @@ def draw_words(look: Look) -> Figure:
 
 def draw_images(_: Look) -> Figure:
     """Draw, like Figures 3 to 7 of Martins et al., attention to one of four digits."""
-    found = trained("images")
+    saved = trained("images")
     figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.9), layout="constrained")
-    for row, asked in enumerate(found["asked"]):
-        image = torch.tensor(found["images"][row])
+    for row, asked in enumerate(saved["asked"]):
+        image = torch.tensor(saved["images"][row])
         axes[row, 0].imshow(image, cmap="gray", extent=(0, 1, 1, 0))
         for ax, name in zip(axes[row, 1:], NAMES, strict=True):
             if name == "discrete":
-                attention: Any = torch.tensor(found[name][row])
+                attention: Any = torch.tensor(saved[name][row])
             else:
-                loc, tril = (torch.tensor(found[name][x][row]) for x in ("loc", "scale_tril"))
+                loc, tril = (torch.tensor(saved[name][x][row]) for x in ("loc", "scale_tril"))
                 dense = name == "softmax"
                 family = sf.MultivariateNormal if dense else sf.TruncatedParaboloid
                 attention = family(loc, scale_tril=tril)
             plot_attention_map(attention, image, ax=ax, color="#E69F00")
-        corner, side = [x / CANVAS for x in found["corners"][row]], DIGIT / CANVAS
+        corner, side = [x / CANVAS for x in saved["corners"][row]], DIGIT / CANVAS
         for ax in axes[row]:
             frame = {"fill": False, "linestyle": ":", "linewidth": 1.2, "edgecolor": "#ffffff"}
             ax.add_patch(Rectangle((corner[0], corner[1]), side, side, **frame))
@@ -220,14 +216,14 @@ def draw_images(_: Look) -> Figure:
 
 def draw_speakers(look: Look) -> Figure:
     """Draw, like Figure 1 of Moreno et al., kernel densities with several intervals."""
-    found = trained("speakers")
-    weights, kernel = torch.tensor(found["weights"]), RBF(1, lengthscale=torch.tensor(0.03))
+    saved = trained("speakers")
+    weights, kernel = torch.tensor(saved["weights"]), RBF(1, lengthscale=torch.tensor(0.03))
     points, t = torch.linspace(0, 1, weights.shape[-1]), torch.linspace(0, 1, 801)
     p: Any = sf.KernelDeformedExp(weights, points, kernel.requires_grad_(False), alpha=2.0)
     density, ends = p.prob(t[:, None, None]), p.support.intervals
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.0), sharey=True, layout="constrained")
     step = 0.055 * float(density.max())
-    for j, (ax, speaker) in enumerate(zip(axes, found["speakers"], strict=True)):
+    for j, (ax, speaker) in enumerate(zip(axes, saved["speakers"], strict=True)):
         for i in range(weights.shape[1]):
             ax.plot(t, density[:, j, i], color=look.palette[i], linewidth=1.1)
             for low, high in ends[j, i].tolist():
@@ -251,12 +247,9 @@ def draw_ellipses(look: Look) -> Figure:
         plot_density(p, ax, view=(0.0, 1.0))
         title = f"α = {alpha:g}\n{type(p).__name__}"
         ax.set(title=title, aspect="equal", xlabel="t₁", ylabel="t₂")
-    styles = {"edge of the support": "-", "99.9 % of the mass": "--"}
-    lines = [
-        Line2D([], [], color=look.ink, linestyle=style, label=label)
-        for label, style in styles.items()
-    ]
-    figure.legend(handles=lines, loc="outside lower center", ncols=2)
+    lines = [Line2D([], [], color=look.ink, linestyle=style) for style in ("-", "--")]
+    labels = ("edge of the support", "99.9 % of the mass")
+    figure.legend(lines, labels, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -274,14 +267,14 @@ def closed_form(scale: Tensor, offset: Tensor, width: Tensor) -> Tensor:
     return 3 / (4 * scale) * (between - square / scale**2)
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
+def relative_error(result: Tensor, exact: Tensor) -> float:
     """Return the largest error, relative to the largest value."""
-    return float((found.double() - exact).abs().max() / exact.abs().max())
+    return float((result.double() - exact).abs().max() / exact.abs().max())
 
 
 def errors_1d(ratios: Tensor) -> dict[str, list[float]]:
     """Return float32 errors of three rules for each ratio of half-width to basis width."""
-    found: dict[str, list[float]] = {"eqs. 49 and 50": [], "64 nodes": [], "p.expect": []}
+    errors_by_rule: dict[str, list[float]] = {"eqs. 49 and 50": [], "64 nodes": [], "p.expect": []}
     x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(400))
     for ratio in ratios:
         # Round the inputs first: their rounding is not an error of the rules.
@@ -295,9 +288,9 @@ def errors_1d(ratios: Tensor) -> dict[str, list[float]]:
         p, basis = sf.TruncatedParabola(0.0, s), sf.bases.GaussianRBF(c, 1.0)
         nodes, weights = p.quadrature(32)
         rules = (closed_form(s, c, one.float()), weights @ basis(nodes), p.expect(basis))
-        for name, value in zip(found, rules, strict=True):
-            found[name].append(relative_error(value, exact))
-    return found
+        for name, value in zip(errors_by_rule, rules, strict=True):
+            errors_by_rule[name].append(relative_error(value, exact))
+    return errors_by_rule
 
 
 def polar_rule(scale_tril: Tensor, offset: Tensor, width: float, angles: Tensor) -> Tensor:
@@ -331,15 +324,15 @@ def errors_2d(widths: Tensor) -> dict[str, list[float]]:
     circle = {n: torch.arange(n, dtype=torch.float64) * (2 * math.pi / n) for n in (100, 4000)}
     closed = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
     names = ("100 angles, both ends counted", "100 angles, float64", "p.expect")
-    found: dict[str, list[float]] = {name: [] for name in names}
+    errors_by_rule: dict[str, list[float]] = {name: [] for name in names}
     p = sf.TruncatedParaboloid(loc.float(), tril.float())
     for width in widths.float().tolist():
         exact = polar_rule(tril, centers - loc, width, circle[4000])
         basis = sf.bases.GaussianRBF(centers.float(), torch.full((100,), width))
         angles = [polar_rule(tril, centers - loc, width, x) for x in (closed, circle[100])]
         for name, value in zip(names, (*angles, p.expect(basis)), strict=True):
-            found[name].append(relative_error(value, exact))
-    return found
+            errors_by_rule[name].append(relative_error(value, exact))
+    return errors_by_rule
 
 
 @cache
@@ -354,8 +347,8 @@ def draw_errors(look: Look) -> Figure:
     """Draw the errors of expectations of Gaussians by the papers' rules and by `expect`."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4), layout="constrained")
     colors, marks = (look.palette[3], look.palette[1], look.palette[0]), ("v", "s", "o")
-    for ax, (x, found) in zip((left, right), errors(), strict=True):
-        for (name, values), color, mark in zip(found.items(), colors, marks, strict=True):
+    for ax, (x, errors_by_rule) in zip((left, right), errors(), strict=True):
+        for (name, values), color, mark in zip(errors_by_rule.items(), colors, marks, strict=True):
             ax.loglog(x, values, marker=mark, markersize=3.5, color=color, label=name)
         ax.set_ylabel("largest error / largest value")
         ax.legend(loc="upper center", fontsize=7.5)
@@ -419,10 +412,10 @@ def write(folder: Path, names: list[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in PICTURES:
-        for dark in (False, True) if not names or picture.name in names else ():
-            path = folder / f"{picture.name}-{'dark' if dark else 'light'}.png"
-            picture.save(path, Look(dark, transparent=True))
-            written.append(path)
+        for look in (Look(transparent=True), Look(dark=True, transparent=True)):
+            if not names or picture.name in names:
+                written.append(folder / f"{picture.name}-{look.name}.png")
+                picture.save(written[-1], look)
     return written
 
 

@@ -1,4 +1,4 @@
-"""Train the networks whose attention the gallery shows, and keep what they attend to.
+"""Train the networks whose attention the gallery shows, and save their attention.
 
 `python -m examples.gallery_training` writes examples/gallery_attention.json in a few minutes. The
 translation task is a grammar of a few dozen words, German to English, in which verbs, numbers and
@@ -25,8 +25,6 @@ from .data import QUESTIONS, Batch, load_canvases, load_series, observe
 from .digits import CELLS, PEAK, READERS
 from .series import Examples, builders
 from .training import accuracy, train
-
-__all__ = ["NAMES", "PATH", "Translator", "learn", "main", "pairs", "sentence"]
 
 NAMES = ("discrete", "softmax", "sparsemax")
 PATH = Path(__file__).with_name("gallery_attention.json")
@@ -112,8 +110,10 @@ class Translator(nn.Module):
         queries, _ = self.writer(self.written(before))
         places = (torch.arange(states.shape[1]) + 0.5) / states.shape[1]
         discrete = isinstance(self.attention, nn.MultiheadAttention)
-        context, found = self.attention(queries, states, states, *([] if discrete else [places]))
-        return self.word(torch.cat([queries, context], -1)), found
+        context, attention = self.attention(
+            queries, states, states, *([] if discrete else [places])
+        )
+        return self.word(torch.cat([queries, context], -1)), attention
 
 
 def learn(alpha: float | None, steps: int, seed: int = 0) -> tuple[Translator, float]:
@@ -134,20 +134,19 @@ def learn(alpha: float | None, steps: int, seed: int = 0) -> tuple[Translator, f
 
 
 def words(steps: int = 300) -> dict[str, Any]:
-    """Return a German sentence, its translation, and what each English word attends to."""
+    """Return a German sentence, its translation, and the attention of each English word."""
     german, english = sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
-    found: dict[str, Any] = {"german": german, "english": english, "right": []}
+    saved: dict[str, Any] = {"german": german, "english": english, "right": []}
     for name, alpha in zip(NAMES, (None, 1.0, 2.0), strict=True):
         model, right = learn(alpha, steps)
-        found["right"].append(right)
+        saved["right"].append(right)
         with torch.no_grad():
             _, attention = model(Pairs.of([(german, english)]))
-        found[name] = (
-            rounded(attention[0])
-            if alpha is None
-            else {"loc": rounded(attention.loc[0, 0]), "scale": rounded(attention.scale[0, 0])}
-        )
-    return found
+        if alpha is None:
+            saved[name] = rounded(attention[0])
+        else:
+            saved[name] = {x: rounded(getattr(attention, x)[0, 0]) for x in ("loc", "scale")}
+    return saved
 
 
 def images(count: int = 4000, epochs: int = 3) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def images(count: int = 4000, epochs: int = 3) -> dict[str, Any]:
     fit, test = load_canvases(count, seed=0)
     shown, questions = test[torch.arange(2)], (0, 3)
     asked = (torch.arange(2), torch.tensor(questions))
-    found: dict[str, Any] = {
+    saved: dict[str, Any] = {
         "images": rounded(shown.images),
         "corners": shown.corners[asked].tolist(),
         "asked": [QUESTIONS[k] for k in questions],
@@ -166,14 +165,14 @@ def images(count: int = 4000, epochs: int = 3) -> dict[str, Any]:
         model: Any = build()
         train(model, fit, epochs, 0, peak=PEAK)
         with torch.no_grad():
-            found["right"].append(accuracy(model(test), test.labels) / 100)
+            saved["right"].append(accuracy(model(test), test.labels) / 100)
             attention = model.attend(model.features(shown))
         if name == "discrete":
-            found[name] = rounded(attention.probs[asked].unflatten(-1, (CELLS, CELLS)))
+            saved[name] = rounded(attention.probs[asked].unflatten(-1, (CELLS, CELLS)))
         else:
             loc, tril = attention.loc[asked], attention.scale_tril[asked]
-            found[name] = {"loc": rounded(loc), "scale_tril": rounded(tril)}
-    return found
+            saved[name] = {"loc": rounded(loc), "scale_tril": rounded(tril)}
+    return saved
 
 
 def speakers(epochs: int = 40) -> dict[str, Any]:
@@ -203,9 +202,9 @@ def main() -> None:
     """Run the command line, which has no options."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
-    found = {"words": words(), "images": images(), "speakers": speakers()}
-    PATH.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(PATH, *(f"{name}: {part['right']}" for name, part in found.items()), sep="\n")
+    saved = {"words": words(), "images": images(), "speakers": speakers()}
+    PATH.write_text(json.dumps(saved, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(PATH, *(f"{name}: {part['right']}" for name, part in saved.items()), sep="\n")
 
 
 if __name__ == "__main__":

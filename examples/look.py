@@ -15,12 +15,12 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "Look"]
+WIDTH = 9.4  # of a page, in inches
 
 
 @dataclass(frozen=True)
 class Look:
-    """One of the versions of a picture; a page shows the one that fits its background."""
+    """A version of a picture; a page shows the one that fits its background."""
 
     dark: bool = False
     transparent: bool = False
@@ -29,13 +29,6 @@ class Look:
     def name(self) -> str:
         """Return dark or light, for file names."""
         return "dark" if self.dark else "light"
-
-    @property
-    def background(self) -> str:
-        """Return the colour of the page."""
-        if self.transparent:
-            return "none"
-        return "#14181d" if self.dark else "#ffffff"
 
     @property
     def ink(self) -> str:
@@ -60,10 +53,9 @@ class Look:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Apply the settings to matplotlib inside a with block."""
+        background = "none" if self.transparent else "#14181d" if self.dark else "#ffffff"
         settings: dict[Any, Any] = {
-            "figure.facecolor": self.background,
-            "axes.facecolor": self.background,
-            "savefig.facecolor": self.background,
+            "figure.dpi": 160,
             "axes.prop_cycle": cycler(color=self.palette),
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -76,24 +68,20 @@ class Look:
             "legend.fontsize": 8.5,
             "legend.frameon": False,
             "lines.linewidth": 1.7,
-            "figure.dpi": 160,
         }
-        inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
-        with mpl.rc_context(settings | dict.fromkeys(inked, self.ink)):
+        surfaces = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+        lines = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+        settings |= dict.fromkeys(surfaces, background) | dict.fromkeys(lines, self.ink)
+        with mpl.rc_context(settings):
             yield
 
     def panels(
         self, rows: int, columns: int, height: float, *, sharex: bool = False
     ) -> tuple[Figure, list[Axes]]:
         """Make a figure as wide as the page, with panels of a height in inches, row by row."""
-        figure, axes = plt.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            sharex=sharex,
-            layout="constrained",
-            figsize=(9.4, rows * height),
-        )
+        size = (WIDTH, rows * height)
+        options: dict[str, Any] = {"squeeze": False, "sharex": sharex, "layout": "constrained"}
+        figure, axes = plt.subplots(rows, columns, figsize=size, **options)
         return figure, list(axes.flat)
 
 

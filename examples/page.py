@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 
 from .look import LOOKS, Look
 
-__all__ = ["Picture", "Section", "Table", "write_page"]
-
 
 @dataclass(frozen=True)
 class Table:
@@ -44,8 +42,8 @@ class Picture:
     Attributes:
         name: File name without its ending.
         draw: Draws it in a look.
-        text: What it shows, for readers who cannot see it.
-        caption: What to notice, in HTML.
+        text: Description for readers who cannot see it.
+        caption: Explanation below the picture, in HTML.
     """
 
     name: str
@@ -74,44 +72,41 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page, and its numbers for a program; a string is a paragraph in HTML."""
+    """A section of the page and its numbers; a string is a paragraph in HTML."""
 
     key: str
     title: str
     parts: Sequence[str | Table | Picture]
     results: dict[str, Any] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> str:
-        """Write the pictures and return the HTML."""
-        written = []
-        for part in self.parts:
-            if isinstance(part, str):
-                written.append(f"<p>{part}</p>")
-            else:
-                written.append(part.html() if isinstance(part, Table) else part.write(folder))
-        title, parts = escape(self.title), "\n".join(written)
-        return f'<section id="{self.key}"><h2>{title}</h2>\n{parts}\n</section>'
 
-
-def write_page(folder: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
-    """Write `index.html` and all pictures into a folder and return the page.
+class Page:
+    """The file `index.html` in a folder, complete after every section.
 
     Args:
         folder: Where to write; made if missing.
         title: Title of the page.
         lead: First paragraph, in HTML.
-        sections: The sections.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {
-        "title": escape(title),
-        "lead": lead,
-        "links": "".join(f'<a href="#{s.key}">{escape(s.title)}</a>' for s in sections),
-        "body": "\n".join(section.write(folder) for section in sections),
-    }
-    html = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    for name, text in parts.items():
-        html = html.replace(f"<!--{name}-->", text)
-    page = folder / "index.html"
-    page.write_text(html, encoding="utf-8")
-    return page
+
+    def __init__(self, folder: Path, title: str, lead: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "index.html"
+        self._parts = {"title": escape(title), "lead": lead, "links": "", "body": ""}
+
+    def add(self, section: Section) -> None:
+        """Draw the pictures of a section and write the page with it."""
+        written = []
+        for part in section.parts:
+            if isinstance(part, str):
+                written.append(f"<p>{part}</p>")
+            else:
+                is_table = isinstance(part, Table)
+                written.append(part.html() if is_table else part.write(self.path.parent))
+        title, body = escape(section.title), "\n".join(written)
+        self._parts["links"] += f'<a href="#{section.key}">{title}</a>'
+        self._parts["body"] += f'<section id="{section.key}"><h2>{title}</h2>\n{body}\n</section>\n'
+        html = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        for name, text in self._parts.items():
+            html = html.replace(f"<!--{name}-->", text)
+        self.path.write_text(html, encoding="utf-8")

@@ -1,13 +1,15 @@
 """Answer questions about a time long ago from memories of fixed size.
 
-A hundred thousand noisy readings of 41 heartbeats arrive in twenty chunks. Afterwards the mean over
-an interval is asked for. `python -m examples.recall` prints the table of docs/tutorials/stream.md.
+A hundred thousand noisy readings of 41 heartbeats arrive in twenty chunks. Each question asks
+afterwards for the mean over an interval. `python -m examples.recall` prints the table of
+docs/tutorials/stream.md.
 """
 
 import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch import Tensor
 import sparsefam as sf
 
 from .stream import load_pressure
-from .training import Reporter, Run, rows
+from .training import Reporter, Run, tabulate
 
 CHUNKS, NOISE, TAU, SLOTS = 20, 0.5, 0.9, 512
 SHORTEST, LONGEST = 0.012, 0.036  # intervals asked for: half a heartbeat to one and a half
@@ -61,7 +63,7 @@ def chunks(times: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def remember(times: Tensor, values: Tensor, functions: int) -> tuple[Callable, int]:
-    """Take the chunks into a `ForgettingMemory`; return what answers, and the size of the state."""
+    """Feed a `ForgettingMemory`; return a function of questions and the size of the state."""
     basis = sf.bases.GaussianRBF.grid(functions, 1 / functions)
     memory = sf.attention.ForgettingMemory(sf.attention.RidgeRegression(basis, 1.0))
     state = None
@@ -71,7 +73,7 @@ def remember(times: Tensor, values: Tensor, functions: int) -> tuple[Callable, i
 
 
 def contract(times: Tensor, values: Tensor) -> tuple[Callable, int]:
-    """Take the chunks into a `ContractingMemory`, which squeezes the past at every chunk."""
+    """Feed a `ContractingMemory`, which contracts the past at every chunk."""
     basis = sf.bases.GaussianRBF.grid(SLOTS, 1 / SLOTS)
     regression = sf.attention.RidgeRegression(basis, 1.0)
     memory = sf.attention.ContractingMemory(regression, TAU, samples=8 * SLOTS)
@@ -87,7 +89,7 @@ def contract(times: Tensor, values: Tensor) -> tuple[Callable, int]:
 
 
 def position_now(share: Tensor, chunk: Tensor) -> Tensor:
-    """Return where the contracting memory has a place (a share of its chunk) at the end."""
+    """Return the position, after the last chunk, of a share of an earlier chunk."""
     at_first = torch.where(chunk == 0, share, TAU + (1 - TAU) * share)
     return at_first * TAU ** (CHUNKS - 1 - chunk)
 
@@ -121,19 +123,16 @@ def recall(length: int, functions: int, seed: int, count: int = 400) -> dict[str
         kept = min(size // 2, length)
         sample = torch.randperm(length, generator=generator)[:kept]
         memories[name] = answer, size
-        for rival, index in {
-            "window": torch.arange(length - kept, length),
-            "sample": sample,
-        }.items():
+        for rival, index in (("window", torch.arange(length - kept, length)), ("sample", sample)):
             own = times[index], values[index]
-            memories[f"{rival} of {kept}"] = (lambda q, own=own: mean_of_kept(*own, q)), 2 * kept
-    found: dict[str, Run] = {name: {"numbers": size} for name, (_, size) in memories.items()}
+            memories[f"{rival} of {kept}"] = partial(mean_of_kept, *own), 2 * kept
+    runs: dict[str, Run] = {name: {"numbers": size} for name, (_, size) in memories.items()}
     for age, some in AGES.items():
-        asked = ask(truth, some, count, generator)
+        questions = ask(truth, some, count, generator)
         for name, (answer, _) in memories.items():
-            missed = answer(asked) - asked.answers
-            found[name][age] = missed.square().mean().sqrt().item()
-    return found
+            missed = answer(questions) - questions.answers
+            runs[name][age] = missed.square().mean().sqrt().item()
+    return runs
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -152,8 +151,8 @@ def main(arguments: list[str] | None = None) -> None:
                 runs.setdefault(name, []).append(run)
             step()
             step(f"seed {seed + 1}")
-    formats = {"numbers": ".0f", **dict.fromkeys(AGES, "±.3f")}
-    reporter.table(["memory", *formats], rows(runs, formats))
+    columns = {"numbers": ("numbers", ".0f"), **{age: (age, "±.3f") for age in AGES}}
+    reporter.table(*tabulate(runs, columns))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 import sparsefam as sf
 
 from .data import Batch
-from .training import Reporter, Run, Step, accuracy, parameters, rows, silent, train
+from .training import Reporter, Run, Step, accuracy, parameters, silent, tabulate, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (
@@ -105,15 +105,15 @@ def encoder(texts: Sequence[str]) -> tuple[int, Callable[[Sequence[str], Sequenc
     numbers = {word: number for number, word in enumerate(known, 2)}
 
     def encode(texts: Sequence[str], labels: Sequence[int]) -> Reviews:
-        found = [[numbers.get(word, 1) for word in words_of(text)] or [1] for text in texts]
-        padded = pad_sequence([torch.tensor(row) for row in found], batch_first=True)
+        rows = [[numbers.get(word, 1) for word in words_of(text)] or [1] for text in texts]
+        padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         return Reviews(padded, torch.tensor(labels))
 
     return len(numbers) + 2, encode
 
 
 class Reader(nn.Module):
-    """Turn words into states by two LSTMs, read the states, and classify what was read."""
+    """Turn words into states by two LSTMs, pool the states, and classify the result."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
@@ -139,8 +139,7 @@ class Reader(nn.Module):
     def forward(self, reviews: Reviews) -> Tensor:
         """Return logits (B, 2)."""
         parts = [self.read(reviews[k]) for k in torch.arange(len(reviews)).split(256)]
-        logits: Tensor = self.classifier(torch.cat(parts))
-        return logits
+        return self.classifier(torch.cat(parts))
 
 
 class Attentive(Reader):
@@ -164,8 +163,7 @@ class Attentive(Reader):
         """Return discrete weights (B, L)."""
         scores = self.layer.score_proj(self.query.expand(len(states), 1, -1), states)[:, 0, 0]
         scores = scores.masked_fill(~reviews.mask, -torch.inf)
-        weights: Tensor = sf.rpm(sf.scores.Finite(scores), self.alpha).probs
-        return weights
+        return sf.rpm(sf.scores.Finite(scores), self.alpha).probs
 
     def attend(self, states: Tensor, reviews: Reviews) -> Any:
         """Return contexts (B, 1, 96) and densities of batch shape (B, 1, 1)."""
@@ -184,14 +182,10 @@ class Attentive(Reader):
 
 
 READERS: dict[str, Callable[[int], Reader]] = {MEAN: Reader}
-for kind, discrete, continuous in (
-    ("discrete", True, False),
-    ("continuous", False, True),
-    ("combined", True, True),
-):
+for kind in ("discrete", "continuous", "combined"):
+    parts = {"discrete": kind != "continuous", "continuous": kind != "discrete"}
     for alpha, name in ((1.0, "softmax"), (2.0, "sparsemax")):
-        options: dict[str, Any] = {"discrete": discrete, "continuous": continuous}
-        READERS[f"{kind} {name}"] = partial(Attentive, alpha=alpha, **options)
+        READERS[f"{kind} {name}"] = partial(Attentive, alpha=alpha, **parts)
 
 
 def compare(
@@ -235,8 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
     reporter.stage(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
     with reporter.steps(len(READERS) * options.seeds * options.epochs) as step:
         runs = compare(texts, labels, options.seeds, options.epochs, step)
-    formats = {"accuracy": "±.1f", "parameters": ",.0f", "seconds": ".1f"}
-    reporter.table(["method", "accuracy, %", "parameters", "seconds"], rows(runs, formats))
+    columns = {"accuracy, %": ("accuracy", "±.1f"), "parameters": ("parameters", ",.0f")}
+    reporter.table(*tabulate(runs, columns | {"seconds": ("seconds", ".1f")}))
 
 
 if __name__ == "__main__":

@@ -31,21 +31,6 @@ from .data import Series, interpolate, load_series, observe
 from .look import Look
 from .training import Run, Step, accuracy, parameters, silent, train
 
-__all__ = [
-    "LOGISTIC",
-    "NONE",
-    "Attention",
-    "Comparison",
-    "Examples",
-    "Task",
-    "builders",
-    "choose_penalty",
-    "compare",
-    "draw_attention",
-    "intervals",
-    "share_read",
-]
-
 LOGISTIC, NONE = "logistic regression", "no attention"
 GRID = 128  # points at which the encoder sees a series, interpolated
 FEATURES, KEYS, COMPONENTS = 256, 16, 8
@@ -95,12 +80,11 @@ class NoAttention(nn.Module):
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        logits: Tensor = self.classifier(self.encoder(examples.grid))
-        return logits
+        return self.classifier(self.encoder(examples.grid))
 
 
 class Attention(nn.Module):
-    """Classify what the heads read; subclasses turn queries into densities."""
+    """Classify the contexts of the heads; subclasses turn queries into densities."""
 
     def __init__(self, classes: int, heads: int, outputs: int) -> None:
         super().__init__()
@@ -109,28 +93,23 @@ class Attention(nn.Module):
         self.query = nn.Linear(FEATURES, heads * outputs)
         self.classifier = nn.Linear(heads, classes)
 
-    def attend(
-        self,
-        examples: Examples,
-        heads: slice = slice(None),  # noqa: B008
-    ) -> sf.SparseDistribution:
-        """Return where all heads look, or some, batch shape (B, heads)."""
+    def attend(self, examples: Examples, every: int = 1) -> sf.SparseDistribution:
+        """Return the attention of one head in `every`, batch shape (B, heads)."""
         queries = self.query(self.encoder(examples.grid)).unflatten(-1, (self.heads, -1))
-        return self.density(queries[:, heads], examples)
+        return self.density(queries[:, ::every], examples)
 
     def density(self, queries: Tensor, examples: Examples) -> sf.SparseDistribution:
         """Turn queries (B, heads, outputs) into attention of batch shape (B, heads)."""
         raise NotImplementedError
 
     def context(self, attention: Any, examples: Examples) -> Tensor:
-        """Return what each head reads (B, heads): the expectation of the value function."""
+        """Return the expectation of the value function under each head's density (B, heads)."""
         value = sf.attention.ValueFunction(BASIS, examples.coefficients)
         return value.expect(attention).squeeze(-1)
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        logits: Tensor = self.classifier(self.context(self.attend(examples), examples))
-        return logits
+        return self.classifier(self.context(self.attend(examples), examples))
 
 
 class Discrete(Attention):
@@ -156,8 +135,7 @@ class Discrete(Attention):
 
     def context(self, attention: Any, examples: Examples) -> Tensor:
         """Return the weighted means of the observed values."""
-        mean: Tensor = (attention.probs * examples.values.unsqueeze(1)).sum(-1)
-        return mean
+        return (attention.probs * examples.values.unsqueeze(1)).sum(-1)
 
 
 class OneBump(Attention):
@@ -229,7 +207,7 @@ def bump_score(queries: Tensor) -> sf.scores.Quadratic:
 
 
 def builders(classes: int, heads: int) -> dict[str, Callable[[], nn.Module]]:
-    """Return what builds each network of the comparison."""
+    """Return the constructors of the networks by name."""
     sizes = (classes, heads)
     return {
         NONE: partial(NoAttention, classes),
@@ -333,10 +311,10 @@ def logistic_regression(fit: Examples, test: Examples) -> Run:
 
 def measure(attention: sf.SparseDistribution, examples: Examples) -> Run:
     """Return the percentage of points read and, for densities, the number of intervals."""
-    found = {"read": 100 * share_read(attention, examples)}
+    result = {"read": 100 * share_read(attention, examples)}
     if not isinstance(attention, sf.SparseCategorical):
-        found["intervals"] = intervals(attention).double().mean().item()
-    return found
+        result["intervals"] = intervals(attention).double().mean().item()
+    return result
 
 
 def share_read(attention: sf.SparseDistribution, examples: Examples) -> float:
@@ -357,17 +335,17 @@ def intervals(attention: sf.SparseDistribution) -> Tensor:
 
 
 def draw_attention(
-    look: Look, found: Comparison, names: Sequence[str], shown: Sequence[int], label: str
+    look: Look, result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
 ) -> Figure:
     """Draw where up to eight heads of the named mechanisms (rows) look in examples (columns)."""
-    examples = found.test[torch.tensor(shown)]
+    examples = result.test[torch.tensor(shown)]
     figure, axes = look.panels(len(names), len(shown), 2.0, sharex=True)
-    heads = slice(None, None, max(1, found.task.heads // 8))
+    every = max(1, result.task.heads // 8)
     for k, ax in enumerate(axes):
         row, column = divmod(k, len(shown))
         one = examples[torch.tensor([column])]
         with torch.no_grad():
-            attention: Any = found.models[names[row]].attend(one, heads)
+            attention: Any = result.models[names[row]].attend(one, every)
         if isinstance(attention, sf.SparseCategorical):
             attention = attention.probs[0, :, one.mask[0]]
         value = sf.attention.ValueFunction(BASIS, one.coefficients)

@@ -13,7 +13,7 @@ References:
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,14 @@ import sparsefam as sf
 
 from .data import Batch, Series, aeon_file, interpolate
 from .look import Look
-from .training import Reporter, Run, Step, parameters, rows, silent, train
+from .training import Reporter, Run, Step, parameters, silent, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
-BLOCK, SATURATED = 0.15, 4.0  # length of the saturated block, and what readings say there
+BLOCK, SATURATED = 0.15, 4.0  # length of the saturated block, and its readings
 SAMPLINGS = ("as trained", "half", "gap", "bursts")  # how readings are placed
+COLUMNS = {"parameters": ("parameters", ".0f"), "seconds": ("seconds", ".1f")}
+COLUMNS |= {name: (name, "±.3f" if name == "as trained" else ".3f") for name in SAMPLINGS}
 BASIS = sf.bases.GaussianRBF.grid(64, 1.5 / 64)
 WIDEST = 0.3  # standard deviation of a head, at most
 FILE = "KDD-TSAD_135/135_UCR_Anomaly_InternalBleeding16_TEST.csv"
@@ -122,9 +124,8 @@ class Continuous(nn.Module):
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.alpha, self.network = alpha, network(2, 2)
-        self.network[-1].bias.data = torch.tensor(
-            [0.5, 0.1 / WIDEST]
-        ).logit()  # at the midpoint, 0.1 wide
+        start = torch.tensor([0.5, 0.1 / WIDEST])  # at the midpoint, 0.1 wide
+        self.network[-1].bias.data = start.logit()
 
     def attend(self, streams: Streams) -> sf.SparseDistribution:
         """Return where to look, batch shape (B, 1)."""
@@ -165,8 +166,7 @@ class Discrete(nn.Module):
 
     def forward(self, streams: Streams) -> Tensor:
         """Return answers (B,)."""
-        mean: Tensor = (self.attend(streams).probs * streams.values).sum(-1)
-        return mean
+        return (self.attend(streams).probs * streams.values).sum(-1)
 
 
 class Convolutions(nn.Module):
@@ -200,8 +200,8 @@ METHODS: dict[str, Callable[[], nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """Runs by method; models and test streams of the first seed; the penalty that was chosen."""
+class Comparison:
+    """Runs by method; models and test streams of the first seed; the chosen penalty."""
 
     runs: dict[str, list[Run]]
     models: dict[str, Any]
@@ -215,8 +215,8 @@ def compare(
     peaks: Sequence[float] = (1e-2, 3e-2),
     count: int = 4000,
     step: Step = silent,
-) -> Found:
-    """Train every method, at the learning rate that validates best, and test it on all samplings.
+) -> Comparison:
+    """Train every method at the learning rate that validates best; test it on all samplings.
 
     Args:
         seeds: Repetitions, which change readings, questions and initial weights.
@@ -253,7 +253,7 @@ def compare(
             runs[name].append(run)
             models.setdefault(name, model)
             step(f"seed {seed + 1}, {name}: error {run[SAMPLINGS[0]]:.3f}")
-    return Found(runs, models, tests[0], penalty)
+    return Comparison(runs, models, tests[0], penalty)
 
 
 def choose_penalty(streams: Streams) -> float:
@@ -273,16 +273,9 @@ def error(model: nn.Module, streams: Streams) -> float:
         return mse_loss(model(streams), streams.labels).sqrt().item()
 
 
-def table(runs: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table."""
-    formats = {"parameters": ".0f", "seconds": ".1f", SAMPLINGS[0]: "±.3f"}
-    formats |= dict.fromkeys(SAMPLINGS[1:], ".3f")
-    return ["method", *formats], rows(runs, formats)
-
-
-def draw(look: Look, found: Found, shown: int = 3) -> Figure:
+def draw(look: Look, result: Comparison, shown: int = 3) -> Figure:
     """Draw the streams whose saturated block is nearest to the interval, and where heads look."""
-    streams = found.test[torch.arange(min(50, len(found.test)))]
+    streams = result.test[torch.arange(min(50, len(result.test)))]
     middle, width = streams.question.unbind(-1)
     distance = (streams.block - middle.unsqueeze(-1)).abs().amin(-1) / width
     figure, axes = look.panels(2, shown, 2.0, sharex=True)
@@ -298,7 +291,7 @@ def draw(look: Look, found: Found, shown: int = 3) -> Figure:
         above.plot(grid, value, color=look.palette[2], label="value function")
         for name, color in colors.items():
             with torch.no_grad():
-                density = found.models[name].attend(one).prob(grid[:, None, None])
+                density = result.models[name].attend(one).prob(grid[:, None, None])
             height = density.flatten()
             curve = torch.where(height > 0, height, torch.nan)
             below.plot(grid, curve, color=color, label=name)
@@ -327,12 +320,12 @@ def main(arguments: list[str] | None = None) -> None:
     reporter = Reporter()
     reporter.stage(f"{len(METHODS)} methods, 2 learning rates, {options.seeds} seeds")
     with reporter.steps(2 * len(METHODS) * options.seeds * options.epochs) as step:
-        found = compare(options.seeds, options.epochs, count=options.streams, step=step)
-    reporter.table(*table(found.runs))
-    reporter.note(f"standard deviation of the answers: {found.test.labels.std().item():.2f}")
+        result = compare(options.seeds, options.epochs, count=options.streams, step=step)
+    reporter.table(*tabulate(result.runs, COLUMNS))
+    reporter.note(f"standard deviation of the answers: {result.test.labels.std().item():.2f}")
     options.out.mkdir(parents=True, exist_ok=True)
     with Look().applied():
-        draw(Look(), found).savefig(options.out / "stream.png")
+        draw(Look(), result).savefig(options.out / "stream.png")
 
 
 if __name__ == "__main__":

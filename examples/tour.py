@@ -1,6 +1,7 @@
 """Show what sparsefam does on real data: `make demo` runs this.
 
-`python -m examples.tour` writes demo/index.html, its pictures, and demo/results.json.
+`python -m examples.tour` writes demo/index.html, its pictures, and demo/results.json, and completes
+them after every stage.
 """
 
 import argparse
@@ -18,21 +19,20 @@ import sparsefam as sf
 
 from . import digits, estimation, series, stream
 from .gallery import families, families_picture
-from .page import Picture, Section, Table, write_page
-from .training import Reporter, contest, rows
-
-__all__ = ["STAGES", "Settings", "main", "run"]
+from .page import Page, Picture, Section, Table
+from .training import Reporter, contest, tabulate
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much to run: seeds for all networks, epochs and sizes by stage."""
+    """How much to run: seeds, epochs and sizes by stage."""
 
     seeds: int = 3
     vowel_epochs: int = 40
     vowel_heads: int = 8
     leaf_epochs: int = 30
     leaf_heads: int = 32
+    leaf_seeds: int = 2
     digit_seeds: int = 2
     digit_epochs: int = 3
     canvases: int = 4000
@@ -42,44 +42,39 @@ class Settings:
     folds: int = 5
 
 
-QUICK = Settings(1, 1, 3, 1, 3, 1, 1, 64, 1, 1, 256, 2)
+QUICK = Settings(1, 1, 3, 1, 3, 1, 1, 1, 64, 1, 1, 256, 2)
 
 
 def families_section(_: Settings, reporter: Reporter) -> Section:
     """Draw the one-dimensional families and tabulate their moments."""
-    found = {}
+    rows, results = [], {}
     for name, p in families():
         low, high = p.support.intervals[0].tolist()
-        support = "the line" if math.isinf(low) else f"[{low:.3f}, {high:.3f}]"
-        numbers = {
+        results[name] = {
             "variance": float(p.variance),
             "entropy": float(p.entropy()),
             "tsallis_entropy": float(p.tsallis_entropy()),
         }
-        found[name] = (support, numbers)
+        support = "the line" if math.isinf(low) else f"[{low:.3f}, {high:.3f}]"
+        rows.append([name, support, *(f"{round(x, 3) + 0.0:.3f}" for x in results[name].values())])
     header = ["family", "support", "variance", "entropy", "Tsallis entropy"]
-    cells = [
-        [name, support, *(f"{round(x, 3) + 0.0:.3f}" for x in numbers.values())]
-        for name, (support, numbers) in found.items()
-    ]
-    reporter.table(header, cells)
-    intro = (
+    reporter.table(header, rows)
+    parts = [
         "A score <i>f</i> and a number α determine a density: the one that maximises the expected "
         "score minus the Tsallis negentropy of index α. At α = 1 (softmax) it is positive "
-        "everywhere; above 1 it can be exactly zero."
-    )
-    caption = "The score's parameter σ or b is 1 throughout."
-    parts = [intro, families_picture(), Table(caption, header, cells)]
-    numbers = {name: one for name, (_, one) in found.items()}
-    return Section("families", "One-dimensional families", parts, numbers)
+        "everywhere; above 1 it can be exactly zero.",
+        families_picture(),
+        Table("The score's parameter σ or b is 1 throughout.", header, rows),
+    ]
+    return Section("families", "One-dimensional families", parts, results)
 
 
 def estimation_section(settings: Settings, reporter: Reporter) -> Section:
     """Estimate densities with gaps and bounds."""
     cases = estimation.load()
     with reporter.steps(len(cases) * len(estimation.METHODS)) as step:
-        fitted, cells = estimation.run(cases, settings.folds, step)
-    reporter.table(estimation.HEADER, cells)
+        fitted, rows = estimation.run(cases, settings.folds, step)
+    reporter.table(estimation.HEADER, rows)
     parts = [
         "Petal lengths have a gap between species, and the concavity of a cell nucleus cannot be "
         "negative. <code>SparseDensity</code> ends where the data end, or at a bound given by a "
@@ -98,21 +93,11 @@ def estimation_section(settings: Settings, reporter: Reporter) -> Section:
             "cm, or below zero. Missed: held-out measurements at which the density is zero. Score: "
             "integrated squared error up to a constant; less is better.",
             estimation.HEADER,
-            cells,
+            rows,
         ),
     ]
-    numbers = {f"{name}: {method}": cells for name, method, *cells in cells}
-    return Section("estimation", "Density estimates with true zeros", parts, numbers)
-
-
-SERIES_FORMATS = {
-    "accuracy": "±.1f",
-    "parameters": ",.0f",
-    "seconds": ".1f",
-    "read": ".0f",
-    "intervals": ".1f",
-}
-SERIES_HEADER = ["method", "accuracy, %", "parameters", "seconds", "read, %", "intervals"]
+    results = {f"{name}: {method}": cells for name, method, *cells in rows}
+    return Section("estimation", "Density estimates with true zeros", parts, results)
 
 
 def series_section(
@@ -126,36 +111,36 @@ def series_section(
     reporter: Reporter,
 ) -> Section:
     """Compare attention mechanisms on a set of series."""
-    runs = task.seeds * len(series.builders(2, 2))
-    with reporter.steps(runs * task.epochs) as step:
-        found = series.compare(task, step)
-    cells = rows(found.runs, SERIES_FORMATS)
-    reporter.table(SERIES_HEADER, cells)
-    mechanisms = list(found.models)
+    with reporter.steps(task.seeds * len(series.builders(2, 2)) * task.epochs) as step:
+        result = series.compare(task, step)
+    columns = {"accuracy, %": ("accuracy", "±.1f"), "parameters": ("parameters", ",.0f")}
+    columns |= {"seconds": ("seconds", ".1f"), "read, %": ("read", ".0f")}
+    header, rows = tabulate(result.runs, columns | {"intervals": ("intervals", ".1f")})
+    reporter.table(header, rows)
     with torch.no_grad():
-        counts = series.intervals(found.models["kernel sparsemax"].attend(found.test)).double()
+        counts = series.intervals(result.models["kernel sparsemax"].attend(result.test)).double()
     parts = [
         intro,
-        f"The ridge penalty, {found.penalty:g}, is the one that best predicts a left-out fifth of "
+        f"The ridge penalty, {result.penalty:g}, is the one that best predicts a left-out fifth of "
         "the training points "
-        f"(root mean squared error {found.errors[found.penalty]:.2f}).",
-        f"Best attention against best without: {contest(found.runs, 'accuracy', mechanisms, '.1f')}"
-        ". The mechanism is picked after the fact. One number for each head is a bottleneck, so the"
-        " comparison with the networks without attention says less than that between mechanisms. In"
-        " Moreno et al. (2022, table 2) unimodal densities do worst, mixtures better, kernel "
-        "densities best.",
+        f"(root mean squared error {result.errors[result.penalty]:.2f}).",
+        "Best attention against best without: "
+        f"{contest(result.runs, 'accuracy', list(result.models), '.1f')}. The mechanism is picked "
+        "after the fact. One number for each head is a bottleneck, so the comparison with the "
+        "networks without attention says less than that between mechanisms. In Moreno et al. "
+        "(2022, table 2) unimodal densities do worst, mixtures better, kernel densities best.",
         Table(
             f"Test accuracy after {task.epochs} epochs, {task.heads} heads: mean and sample "
             f"standard deviation over {task.seeds} seeds, which change the points kept, the "
             "initial weights and the order of training. Seconds: processor time of a training run. "
             "Read: share of the observed points to which a head gives any weight or density. "
             "Intervals: mean number of intervals in the support of a head's density.",
-            SERIES_HEADER,
-            cells,
+            header,
+            rows,
         ),
         Picture(
             f"{key}-attention",
-            lambda look: series.draw_attention(look, found, names, shown, label),
+            lambda look: series.draw_attention(look, result, names, shown, label),
             "Mechanisms in rows, recordings in columns. Above, the series; below, where the heads "
             "attend, with the support of each in a bar.",
             "Where the heads look, one colour each (first seed; at most eight heads). Above: the "
@@ -165,7 +150,7 @@ def series_section(
             f"{counts.max():.0f} at most.",
         ),
     ]
-    results = {"penalty": found.penalty, "left_out_rmse": found.errors, "methods": found.runs}
+    results = {"penalty": result.penalty, "left_out_rmse": result.errors, "methods": result.runs}
     return Section(key, title, parts, results)
 
 
@@ -184,15 +169,8 @@ def vowels(settings: Settings, reporter: Reporter) -> Section:
         "mean nothing."
     )
     names = ("discrete sparsemax", "truncated parabola", "Gaussian mixture", "kernel sparsemax")
-    task = series.Task(
-        "JapaneseVowels",
-        9,
-        0.3,
-        settings.vowel_heads,
-        settings.vowel_epochs,
-        1e-3,
-        settings.seeds,
-    )
+    sizes = (settings.vowel_heads, settings.vowel_epochs)
+    task = series.Task("JapaneseVowels", 9, 0.3, *sizes, 1e-3, settings.seeds)
     options = ("speaker", (0, 150, 300), names, task, reporter)
     return series_section("vowels", "Attention on spoken vowels", intro, *options)
 
@@ -206,9 +184,8 @@ def leaves(settings: Settings, reporter: Reporter) -> Section:
         "while the loss still falls."
     )
     names = ("truncated parabola", "Gaussian mixture", "kernel sparsemax")
-    task = series.Task(
-        "OSULeaf", 6, 0.1, settings.leaf_heads, settings.leaf_epochs, 3e-4, settings.seeds
-    )
+    sizes = (settings.leaf_heads, settings.leaf_epochs)
+    task = series.Task("OSULeaf", 6, 0.1, *sizes, 3e-4, settings.leaf_seeds)
     options = ("species", (10, 28, 0), names, task, reporter)
     return series_section("leaves", "Attention on outlines of leaves", intro, *options)
 
@@ -217,11 +194,11 @@ def stream_section(settings: Settings, reporter: Reporter) -> Section:
     """Answer questions to a stream of blood pressure."""
     seeds, epochs = settings.stream_seeds, settings.stream_epochs
     with reporter.steps(seeds * len(stream.METHODS) * epochs) as step:
-        found = stream.compare(seeds, epochs, (3e-2,), settings.streams, step)
-    header, cells = stream.table(found.runs)
+        result = stream.compare(seeds, epochs, (3e-2,), settings.streams, step)
+    header, rows = tabulate(result.runs, stream.COLUMNS)
+    reporter.table(header, rows)
     ours = ("softmax", "sparsemax", "α = ∞")
-    won = contest(found.runs, stream.SAMPLINGS[0], ours, ".3f", sign=-1)
-    reporter.table(header, cells)
+    best = contest(result.runs, stream.SAMPLINGS[0], ours, ".3f", sign=-1)
     parts = [
         "What was the mean from <i>a</i> to <i>b</i>? The stream is arterial blood pressure, 2.8 "
         "heartbeats of a real recording, of which 96 noisy readings at random times are left; in a "
@@ -231,14 +208,14 @@ def stream_section(settings: Settings, reporter: Reporter) -> Section:
         "be placed differently than in training.",
         Table(
             "Root mean squared error of the answers, whose standard deviation is "
-            f"{found.test.labels.std().item():.2f}, after {epochs} epochs: mean and sample standard"
-            f" deviation over {seeds} seeds. Seconds: processor time of a training run.",
+            f"{result.test.labels.std().item():.2f}, after {epochs} epochs: mean and sample "
+            f"standard deviation over {seeds} seeds. Seconds: processor time of a training run.",
             header,
-            cells,
+            rows,
         ),
         Picture(
             "stream",
-            lambda look: stream.draw(look, found),
+            lambda look: stream.draw(look, result),
             "Three streams with a block of saturated readings; below them densities over the "
             "interval asked for, the dense one with tails into the block.",
             "Test streams whose saturated block (grey) is close to the interval asked for (dotted "
@@ -246,39 +223,24 @@ def stream_section(settings: Settings, reporter: Reporter) -> Section:
             "Softmax has tails into the block, sparsemax ends sooner, and at α = ∞ the density is "
             "uniform on an interval.",
         ),
-        f"Best continuous attention against best other method: {won}. The answer is an expectation "
-        "under a density over an interval, which is what continuous attention computes: the task "
+        f"Best continuous attention against best other method: {best}. The answer is an expectation"
+        " under a density over an interval, which is what continuous attention computes: the task "
         "is made for it.",
     ]
-    results = {"penalty": found.penalty, "methods": found.runs}
+    results = {"penalty": result.penalty, "methods": result.runs}
     return Section("stream", "Questions to a stream", parts, results)
-
-
-DIGIT_FORMATS = {
-    "accuracy": "±.1f",
-    "quadrant": ".1f",
-    "digit": ".1f",
-    "read": ".1f",
-    "seconds": ".1f",
-}
-DIGIT_HEADER = [
-    "method",
-    "accuracy, %",
-    "quadrant, %",
-    "digit, %",
-    "read, %",
-    "seconds",
-]
 
 
 def digits_section(settings: Settings, reporter: Reporter) -> Section:
     """Answer questions about images of digits."""
     seeds, epochs = settings.digit_seeds, settings.digit_epochs
     with reporter.steps(seeds * len(digits.READERS) * epochs) as step:
-        found = digits.answer(settings.canvases, epochs, seeds, step)
-    limit = digits.blind_limit(found.test.labels)
-    cells = rows(found.runs, DIGIT_FORMATS)
-    reporter.table(DIGIT_HEADER, cells)
+        result = digits.answer(settings.canvases, epochs, seeds, step)
+    columns = {f"{key}, %": (key, ".1f") for key in ("accuracy", "quadrant", "digit", "read")}
+    columns |= {"accuracy, %": ("accuracy", "±.1f"), "seconds": ("seconds", ".1f")}
+    header, rows = tabulate(result.runs, columns)
+    reporter.table(header, rows)
+    limit = digits.blind_limit(result.test.labels)
     parts = [
         "<i>Which digit is top left?</i> A canvas of 28 × 28 pixels has one of scikit-learn's "
         "handwritten digits in each quadrant, at a random place. A network sees the canvas and one "
@@ -290,8 +252,9 @@ def digits_section(settings: Settings, reporter: Reporter) -> Section:
         "the density with the mean and covariance of the same weights: normal, or a paraboloid "
         "that is zero outside an ellipse.",
         "Best attention against no attention: "
-        f"{contest(found.runs, 'accuracy', list(found.models), '.1f')}. A method that knew all four"
-        f" digits, but not the question, could be right at most {limit:.0f}\u00a0% of the time. "
+        f"{contest(result.runs, 'accuracy', list(result.models), '.1f')}. A method that knew all "
+        "four digits, but not the question, could be right at most "
+        f"{limit:.0f}\u00a0% of the time. "
         "Differences of less than two points between mechanisms mean nothing.",
         Table(
             f"Test accuracy after {epochs} epochs: mean and sample standard deviation over {seeds} "
@@ -299,12 +262,12 @@ def digits_section(settings: Settings, reporter: Reporter) -> Section:
             "attention). Digit: mass in the 8 × 8 pixels of the digit (8 %). Read: share of "
             "the cells with any weight or density. Seconds: processor time of a training run. "
             "Settings were chosen with test accuracies in view.",
-            DIGIT_HEADER,
-            cells,
+            header,
+            rows,
         ),
         Picture(
             "digits",
-            lambda look: digits.draw_aims(look, found),
+            lambda look: digits.draw_aims(look, result),
             "Three mechanisms in rows, canvases of four digits in columns. Coloured weights or "
             "densities, one colour for each question, and a dotted frame around each digit.",
             "Where each question looks (first seed). Dotted: the digit asked about. Cells: discrete"
@@ -313,10 +276,10 @@ def digits_section(settings: Settings, reporter: Reporter) -> Section:
             "with the correct one in brackets after a wrong one.",
         ),
     ]
-    return Section("digits", "Attention over an image", parts, {"methods": found.runs})
+    return Section("digits", "Attention over an image", parts, {"methods": result.runs})
 
 
-# Title, what it costs on one core, and the function that makes the section.
+# Title, time on one core, and the function that makes the section.
 STAGES: dict[str, tuple[str, Callable[[Settings, Reporter], Section]]] = {
     "One-dimensional families": ("a second", families_section),
     "Density estimates with true zeros": ("half a minute", estimation_section),
@@ -328,30 +291,28 @@ STAGES: dict[str, tuple[str, Callable[[Settings, Reporter], Section]]] = {
 
 
 def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
-    """Run all stages, write the page and `results.json` into a folder, and return the page."""
+    """Run all stages, write the page and `results.json` after each, and return the page."""
     # The operations are small, so more threads would not help; with one, results repeat exactly.
     torch.set_num_threads(1)
     start = time.perf_counter()
-    sections = []
-    for number, (title, (cost, stage)) in enumerate(STAGES.items(), 1):
-        reporter.stage(f"{number}/{len(STAGES)} {title} (about {cost})")
-        sections.append(stage(settings, reporter))
-    reporter.stage("Drawing the pictures and writing the page (about half a minute)")
     lead = (
         "Densities that can be exactly zero, and attention built on them. Every number and picture "
         "on this page was made by <code>python -m examples.tour</code> with sparsefam "
         f"{sf.__version__} and torch {torch.__version__}; the numbers are also in "
         "<a href='results.json'>results.json</a>."
     )
-    page = write_page(folder, "sparsefam: a tour", lead, sections)
-    results: dict[str, Any] = {
-        "settings": asdict(settings),
-        "versions": {"sparsefam": sf.__version__, "torch": torch.__version__},
-        **{section.key: section.results for section in sections},
-    }
-    (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
-    reporter.note(f"{page.resolve().as_uri()} ({time.perf_counter() - start:.0f} s in all)")
-    return page
+    page = Page(folder, "sparsefam: a tour", lead)
+    versions = {"sparsefam": sf.__version__, "torch": torch.__version__}
+    results: dict[str, Any] = {"settings": asdict(settings), "versions": versions}
+    for number, (title, (cost, stage)) in enumerate(STAGES.items(), 1):
+        reporter.stage(f"{number}/{len(STAGES)} {title} (about {cost})")
+        section = stage(settings, reporter)
+        reporter.note(f"drawing, and writing {page.path}")
+        page.add(section)
+        results[section.key] = section.results
+        (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
+    reporter.note(f"{page.path.resolve().as_uri()} ({time.perf_counter() - start:.0f} s in all)")
+    return page.path
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -365,7 +326,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.seeds is not None:
         if options.seeds < 1:
             parser.error(f"--seeds must be at least 1, got {options.seeds}")
-        names = ("seeds", "digit_seeds", "stream_seeds")
+        names = ("seeds", "leaf_seeds", "digit_seeds", "stream_seeds")
         settings = replace(settings, **dict.fromkeys(names, options.seeds))
     run(settings, options.out, Reporter())
 

@@ -3,32 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from statistics import fmean, stdev
-from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import OneCycleLR
 
 from .data import Batch
 
-__all__ = [
-    "Reporter",
-    "Run",
-    "Step",
-    "accuracy",
-    "contest",
-    "parameters",
-    "rows",
-    "silent",
-    "train",
-]
-
-# What one run measured: numbers by name. A quantity that a method does not have is absent.
+# The measurements of one run by name. A quantity that a method does not have is absent.
 Run = dict[str, float]
 # Called without an argument after each epoch, with a line to print after each run.
 Step = Callable[..., None]
@@ -70,9 +57,9 @@ def train(
     start = time.process_time()
     for _ in range(epochs):
         for index in torch.randperm(len(data), generator=generator).split(batch):
-            some = data[index]
+            examples = data[index]
             optimizer.zero_grad()
-            loss(model(some), some.labels).backward()
+            loss(model(examples), examples.labels).backward()
             optimizer.step()
             if schedule:
                 schedule.step()
@@ -87,28 +74,31 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def parameters(model: nn.Module) -> int:
-    """Count the numbers that are trained."""
+    """Count the trained numbers."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def rows(runs: Mapping[str, Sequence[Run]], formats: Mapping[str, str]) -> list[list[str]]:
-    """Return a row of mean values for each method, with ± the sample standard deviation.
+def tabulate(
+    runs: Mapping[str, Sequence[Run]], columns: Mapping[str, tuple[str, str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a header and a row of mean values for each method.
 
     Args:
         runs: The runs of each method.
-        formats: Quantities and their format; a format that begins with ± asks for the deviation.
+        columns: Quantity and format by title; a format that begins with ± adds the sample standard
+            deviation.
     """
-    found = []
+    table = []
     for name, some in runs.items():
         row = [name]
-        for key, form in formats.items():
+        for key, form in columns.values():
             values = [run[key] for run in some if key in run]
             cell = format(fmean(values), form.lstrip("±")) if values else "–"
             if form.startswith("±") and len(values) > 1:
                 cell += f" ± {stdev(values):{form[1:]}}"
             row.append(cell)
-        found.append(row)
-    return found
+        table.append(row)
+    return ["method", *columns], table
 
 
 def contest(
@@ -135,7 +125,7 @@ def contest(
 
 
 class Reporter:
-    """Print stages, notes and tables, and show a bar with the time left while a stage runs.
+    """Print titles, lines and tables, and show a bar with the time left during long stages.
 
     Args:
         console: Where to write; default the terminal. Without a screen there is no bar.
@@ -150,37 +140,32 @@ class Reporter:
 
     def note(self, line: str) -> None:
         """Print a line."""
-        self.console.print(f"  {line}", soft_wrap=True)
+        self.console.print(f"  {line}", soft_wrap=True, markup=False)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table; its first column names the row."""
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         for first, *rest in (header, *rows):
             cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-            line = "  ".join([first.ljust(widths[0]), *cells])
-            self.console.print(f"  {line}", soft_wrap=True, markup=False)
+            self.note("  ".join([first.ljust(widths[0]), *cells]))
 
     @contextmanager
     def steps(self, count: int) -> Iterator[Step]:
         """Show a bar of `count` steps; yield the function that advances it.
 
-        Called without an argument, the function advances the bar. Called with a line, it prints
-        the line and the time since the last one.
+        Called with a line, the function prints the line and the time since the last one.
         """
-        columns: list[Any] = ["{task.completed}/{task.total}", BarColumn(bar_width=20)]
-        columns += [TextColumn("time left"), TimeRemainingColumn()]
         live = self.console.is_terminal
-        bar = Progress("  steps", *columns, console=self.console, transient=True, disable=not live)
-        task, last = bar.add_task("", total=count), time.perf_counter()
+        with Progress(console=self.console, transient=True, disable=not live) as bar:
+            task, last = bar.add_task("  time left", total=count), time.perf_counter()
 
-        def step(line: str | None = None) -> None:
-            nonlocal last
-            if line is None:
-                bar.advance(task)
-            else:
-                now = time.perf_counter()
-                self.note(f"{line} ({now - last:.1f} s)")
-                last = now
+            def step(line: str | None = None) -> None:
+                nonlocal last
+                if line is None:
+                    bar.advance(task)
+                else:
+                    now = time.perf_counter()
+                    self.note(f"{line} ({now - last:.1f} s)")
+                    last = now
 
-        with bar if live else nullcontext():
             yield step

@@ -244,9 +244,9 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
     """Raise ValueError unless g maps two numbers like a tensor's to two, with a derivative."""
     if torch.compiler.is_compiling():
         return
-    x = like.new_ones(2)
     try:
-        fits = slope_of(g, x).shape == g(x).shape
+        x = torch.ones(2, dtype=like.dtype, device=like.device, requires_grad=True)
+        fits = g(x).shape == slope_of(g, x).shape
     except (RuntimeError, TypeError, AttributeError):
         fits = False
     if not fits:
@@ -255,14 +255,14 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return the derivative of an elementwise function at x, itself differentiable."""
-    if not in_eager() or forward_ad._current_level >= 0:
+    forward = not in_eager() or forward_ad._current_level >= 0
+    if forward or torch.is_inference_mode_enabled():
         slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
         return slope
-    # The first call of `torch.func`, or of `grad` with `grad_outputs`, imports torch's compiler and
-    # sympy, which takes a second.
+    # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would
+    # import torch's compiler and sympy, which takes a second.
+    keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-        total = g(at).sum()
-    keep = torch.is_grad_enabled() and g(x).requires_grad
-    (slope,) = torch.autograd.grad(total, at, create_graph=keep, materialize_grads=True)
+        (slope,) = torch.autograd.grad(g(at).sum(), at, create_graph=keep)
     return slope

@@ -67,6 +67,7 @@ def _powers(name: str, cls: Callable[..., SparseDistribution], order: int, alpha
         escorts=(0.0, 0.4, 1.0, 1.5) if alpha > 2 else (None, 0.0, 0.4, 1.0, 1.5),
         no_escorts=(-0.5,) if alpha < 2 else (None, -0.5) if math.isfinite(alpha) else (None,),
         has_score=math.isfinite(alpha),
+        thorough=alpha in (1.5, 3.0, math.inf),
     )
 
 

@@ -18,6 +18,9 @@ from sparsefam.bases import Fourier
 DRAWS, PATHS = 20_000, 8_000
 # Between many more draws the gaps would be as small as float32's spacing.
 SPACED = {SINGLE: 4_000, DOUBLE: DRAWS}
+float32_slowly = pytest.mark.parametrize(
+    "dtype", [pytest.param(SINGLE, marks=pytest.mark.slow), DOUBLE], ids=str
+)
 
 
 # Numbers, and the densities and levels that they should have.
@@ -62,7 +65,7 @@ def fit(case: Case, dtype: torch.dtype, count: int) -> float:
     return min(values) * len(values)
 
 
-@every_dtype
+@float32_slowly
 @every_case
 def test_draws_follow_the_density(case: Case, dtype: torch.dtype) -> None:
     assert fit(case, dtype, SPACED[dtype]) > 1e-3
@@ -129,9 +132,7 @@ PATHWISE = {"square": (square, mean_square), "cos": (cosine, mean_cosine)}
 
 
 @pytest.mark.parametrize("name", PATHWISE)
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str
-)
+@float32_slowly
 @every_thorough_case
 def test_pathwise_gradients_are_those_of_the_expectation(
     case: Case, dtype: torch.dtype, name: str

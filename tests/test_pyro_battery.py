@@ -453,11 +453,3 @@ def test_mask(example: Example, dims: int) -> None:
             torch.equal(torch.as_tensor(a), torch.as_tensor(b))
             for a, b in zip(found, expected, strict=True)
         )
-
-
-@every_example
-def test_masks_that_do_not_broadcast_are_refused(example: Example) -> None:
-    p = example().expand_by((4,))
-    for shape in ((3, *p.batch_shape), (5, *p.batch_shape[1:])):
-        with pytest.raises(ValueError):
-            p.mask(checkers(Size(shape)))

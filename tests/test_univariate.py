@@ -101,6 +101,15 @@ def test_blocks_do_not_change_expectations(
     torch.testing.assert_close(make(loc, scale).generalized_covariance(psi, psi, 1.0), covariance)
 
 
+def test_location_scale_works_in_inference_mode() -> None:
+    with torch.inference_mode():
+        p = sf.LocationScale(torch.zeros(3), 1.0, lambda x: x**3 / 6)
+        found = p.log_prob(torch.tensor(0.1))
+    torch.testing.assert_close(
+        found, sf.TruncatedParabola.from_sigma(torch.zeros(3), 1.0).log_prob(torch.tensor(0.1))
+    )
+
+
 _MEMORY = """
 import resource, torch, sparsefam as sf
 psi, count = sf.bases.GaussianRBF.grid(16, 0.1), 1 << 14
