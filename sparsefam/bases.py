@@ -1,4 +1,4 @@
-"""Bases: the fixed or learned functions that value functions are combinations of."""
+"""Bases: vectors of functions, whose expectations are taken and combined to value functions."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ from typing import cast
 import torch
 from torch import Size, Tensor, nn
 
-from .numerics.gaussian_interval import unseen
-from .numerics.validation import cholesky_factor, require, require_integer
+from .numerics.gaussian_interval import negligible_distance
+from .numerics.validation import as_tensors, cholesky_factor, require, require_integer
 
 __all__ = [
     "BSpline",
@@ -24,68 +24,37 @@ __all__ = [
     "Stack",
 ]
 
-
 Values = Tensor | float | Sequence["Values"]
 
 
-def common_dtype(*values: Values | None) -> torch.dtype:
-    """The widest floating dtype among the tensors; torch's default if there is none."""
-    dtypes = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
-    return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
+def _tensors(**values: Values) -> tuple[Tensor, ...]:
+    """Return values as tensors of one dtype and device; parameters stay as they are."""
+    tensors = as_tensors(**values)
+    return tuple(
+        value if isinstance(value, nn.Parameter) else tensor
+        for value, tensor in zip(values.values(), tensors.values(), strict=True)
+    )
 
 
-def floating(name: str, values: Values, dtype: torch.dtype) -> Tensor:
-    """Return values as a tensor of the dtype; a parameter as it is.
-
-    Raises:
-        ValueError: Not numbers, or ragged lists.
-    """
-    if isinstance(values, nn.Parameter):
-        return values
-    try:
-        return torch.as_tensor(values, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} must be numbers of one shape, got {values!r}") from None
-
-
-def store(module: nn.Module, name: str, value: Tensor | None) -> None:
-    """Register a parameter as a parameter; any other tensor, or None, as a buffer."""
-    if isinstance(value, nn.Parameter):
-        module.register_parameter(name, value)
-    else:
-        module.register_buffer(name, value)
-
-
-def check_rows(name: str, values: Tensor, most: int = 2) -> None:
-    """Raise ValueError unless a tensor is finite, (N,) or (N, D); `most` is its number of axes."""
+def _require_rows(name: str, values: Tensor, max_dim: int = 2) -> None:
+    """Raise ValueError unless values are finite, not empty, and (N,) or (N, D)."""
     require(values.isfinite(), name, "finite", values)
-    if not 1 <= values.ndim <= most or values.numel() == 0:
-        shapes = "(N,)" if most == 1 else "(N,) or (N, D)"
+    if not 1 <= values.dim() <= max_dim or values.numel() == 0:
+        shapes = "(N,)" if max_dim == 1 else "(N,) or (N, D)"
         shape = tuple(values.shape)
         raise ValueError(f"{name} must have shape {shapes}, not empty, got shape {shape}")
-
-
-def check_locations(t: Tensor, event_shape: Size) -> None:
-    """Raise ValueError unless locations are a tensor that ends in the event shape."""
-    if not isinstance(t, Tensor):
-        raise ValueError(f"locations must be a tensor, got {t!r}")
-    if t.shape[t.ndim - len(event_shape) :] != event_shape:
-        raise ValueError(
-            f"locations must end in event shape {tuple(event_shape)}, got shape {tuple(t.shape)}"
-        )
 
 
 class Basis(nn.Module, ABC):
     r"""A vector of $N$ functions $\psi(t) = [\psi_1(t), \dots, \psi_N(t)]$ of a location.
 
-    A location is a real number, or a vector of the basis's `event_shape`. A subclass says how many
-    functions there are (`__len__`) and evaluates them (`forward`). Adding two bases stacks their
-    functions.
+    A location is a real number, or a vector of shape `event_shape`. A subclass defines the number
+    of functions (`__len__`) and their values (`forward`). The sum of two bases is their `Stack`.
     """
 
     @abstractmethod
     def forward(self, t: Tensor) -> Tensor:
-        """Evaluates every function at every location.
+        """Evaluate every function at every location.
 
         Args:
             t: Locations, shape (..., *event_shape).
@@ -96,7 +65,7 @@ class Basis(nn.Module, ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of functions, N."""
+        """Return the number of functions, N."""
 
     @property
     def event_shape(self) -> Size:
@@ -104,33 +73,33 @@ class Basis(nn.Module, ABC):
         return Size()
 
     @property
-    def reach(self) -> tuple[Tensor, Tensor] | None:
-        """The window (lower, upper), each (N,), outside which a function is zero to its precision.
+    def effective_support(self) -> tuple[Tensor, Tensor] | None:
+        """Ends (lower, upper), each (N,), outside which a function is zero to its precision.
 
-        None where the functions have no such window, and for functions of vectors.
+        None if the functions do not vanish, and for functions of vectors.
         """
         return None
 
     @property
     def breaks(self) -> Tensor | None:
-        """Increasing locations where some function is not smooth.
+        """Increasing locations at which some function is not smooth.
 
-        None if all are smooth everywhere, and for functions of vectors.
+        None if all functions are smooth everywhere, and for functions of vectors.
         """
         return None
 
     def in_float64(self, t: Tensor) -> Tensor:
-        """The values (..., N) at locations in float64, to which all tensors are taken."""
+        """Evaluate the functions in float64, with all parameters converted, (..., N)."""
         tensors = chain(self.named_parameters(), self.named_buffers())
         state = {name: x.double() for name, x in tensors if x.is_floating_point()}
         values: Tensor = torch.func.functional_call(self, state, (t,))
         return values
 
     def own(self, t: Tensor) -> Tensor:
-        """Evaluates each function at locations of its own.
+        """Evaluate each function at its own locations.
 
         Args:
-            t: Locations (..., N, *event_shape), the N over functions.
+            t: Locations (..., N, *event_shape): function j is evaluated at t[..., j].
 
         Returns:
             The values, shape (..., N).
@@ -144,16 +113,27 @@ class Basis(nn.Module, ABC):
     def extra_repr(self) -> str:
         return f"n={len(self)}"
 
+    def _store(self, **tensors: Tensor | None) -> None:
+        """Set attributes: a parameter as a parameter, any other tensor or None as a buffer."""
+        for name, value in tensors.items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
 
-class Compound(Basis):
-    """A basis made of others, its members, all of one event shape.
+    def _check(self, t: Tensor) -> None:
+        """Raise ValueError unless locations are a tensor whose shape ends in the event shape."""
+        if not isinstance(t, Tensor):
+            raise ValueError(f"locations must be a tensor, got {t!r}")
+        if t.shape[t.dim() - len(self.event_shape) :] != self.event_shape:
+            raise ValueError(
+                f"locations must end in event shape {tuple(self.event_shape)}, "
+                f"got shape {tuple(t.shape)}"
+            )
 
-    Args:
-        members: The bases that it is made of.
 
-    Raises:
-        ValueError: If there is none, one of them is not a basis, or their event shapes differ.
-    """
+class _Compound(Basis):
+    """A basis made of other bases, its members."""
 
     def __init__(self, *members: Basis) -> None:
         super().__init__()
@@ -167,18 +147,18 @@ class Compound(Basis):
 
     @property
     def bases(self) -> list[Basis]:
-        """The members, in the order given."""
-        return [member for member in self.members if isinstance(member, Basis)]
+        """The members, in order."""
+        return [cast(Basis, member) for member in self.members]
 
 
-class Stack(Compound):
-    """Several bases side by side, in the order given; nested stacks are flattened.
+class Stack(_Compound):
+    """The functions of several bases, one basis after the other; nested stacks are flattened.
 
     Args:
         bases: The bases to stack, all of one event shape.
 
     Raises:
-        ValueError: If there is none, one of them is not a basis, or their event shapes differ.
+        ValueError: No basis, an argument that is not a basis, or event shapes that differ.
 
     Examples:
         >>> from sparsefam.bases import Fourier, Polynomial
@@ -198,10 +178,10 @@ class Stack(Compound):
         return self.bases[0].event_shape
 
     @property
-    def reach(self) -> tuple[Tensor, Tensor] | None:
-        windows = [basis.reach for basis in self.bases]
-        bounded = [window for window in windows if window is not None]
-        if len(bounded) < len(windows):
+    def effective_support(self) -> tuple[Tensor, Tensor] | None:
+        supports = [basis.effective_support for basis in self.bases]
+        bounded = [support for support in supports if support is not None]
+        if len(bounded) < len(supports):
             return None
         lower, upper = zip(*bounded, strict=True)
         return torch.cat(lower), torch.cat(upper)
@@ -223,10 +203,10 @@ class Fourier(Basis):
 
     Args:
         frequencies: Angular frequencies $\omega_k$, shape (K,), or (K, D) for locations of D
-            coordinates; a parameter stays one.
+            coordinates. A parameter stays a parameter.
 
     Raises:
-        ValueError: If a frequency is not finite, or the shape is wrong.
+        ValueError: A frequency that is not finite, or another shape.
 
     Examples:
         >>> len(Fourier([1.0, 2.0, 3.0]))
@@ -239,9 +219,9 @@ class Fourier(Basis):
 
     def __init__(self, frequencies: Values) -> None:
         super().__init__()
-        frequencies = floating("frequencies", frequencies, common_dtype(frequencies))
-        check_rows("frequencies", frequencies)
-        store(self, "frequencies", frequencies)
+        (frequencies,) = _tensors(frequencies=frequencies)
+        _require_rows("frequencies", frequencies)
+        self._store(frequencies=frequencies)
 
     def __len__(self) -> int:
         return 2 * len(self.frequencies)
@@ -251,7 +231,7 @@ class Fourier(Basis):
         return self.frequencies.shape[1:]
 
     def forward(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
+        self._check(t)
         if self.event_shape:
             angles = (t.unsqueeze(-2) * self.frequencies).sum(-1)
         else:
@@ -262,7 +242,7 @@ class Fourier(Basis):
 class Polynomial(Basis):
     r"""The powers $1, t, \dots, t^d$, or all monomials of D coordinates up to a total degree.
 
-    Monomials come by total degree and then as in scikit-learn's `PolynomialFeatures`:
+    Monomials are ordered by total degree and then as in scikit-learn's `PolynomialFeatures`:
     $1, x, y, x^2, xy, y^2, \dots$
 
     Args:
@@ -270,12 +250,12 @@ class Polynomial(Basis):
         ndim: Number of coordinates D of a location; None for numbers.
 
     Attributes:
-        exponents: The powers, (N,), or (N, D) where there are coordinates.
-        lowered: Where the coordinates' monomials have their derivatives, (N, D): the row of the
-            monomial with one power of that coordinate less, or 0 if it has none.
+        exponents: The powers, (N,), or (N, D) if locations are vectors.
+        lowered: Row of each monomial divided by each coordinate, (N, D); 0 where that is no
+            monomial. Derivatives of monomials follow from it.
 
     Raises:
-        ValueError: If the degree is negative or ndim not positive.
+        ValueError: A negative degree, or `ndim` below 1.
 
     Examples:
         >>> Polynomial(3)(torch.tensor(2.0))
@@ -294,10 +274,19 @@ class Polynomial(Basis):
             require_integer("ndim", ndim, 1)
         self.degree = degree
         self.ndim = ndim
-        exponents = _exponents(degree, ndim or 1)
+        exponents = [
+            tuple(axes.count(axis) for axis in range(ndim or 1))
+            for total in range(degree + 1)
+            for axes in combinations_with_replacement(range(ndim or 1), total)
+        ]
+        rows = {powers: row for row, powers in enumerate(exponents)}
+        lowered = [
+            [rows.get((*k[:axis], k[axis] - 1, *k[axis + 1 :]), 0) for axis in range(len(k))]
+            for k in exponents
+        ]
         powers = torch.tensor(exponents)
         self.register_buffer("exponents", powers if ndim else powers[:, 0], persistent=False)
-        self.register_buffer("lowered", torch.tensor(_lowered(exponents)), persistent=False)
+        self.register_buffer("lowered", torch.tensor(lowered), persistent=False)
 
     def __len__(self) -> int:
         return len(self.exponents)
@@ -307,7 +296,7 @@ class Polynomial(Basis):
         return Size([self.ndim]) if self.ndim else Size()
 
     def forward(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
+        self._check(t)
         powers = t.unsqueeze(-1) ** torch.arange(self.degree + 1, device=t.device)
         if not self.event_shape:
             return powers
@@ -315,28 +304,9 @@ class Polynomial(Basis):
         return reduce(torch.mul, [power[..., k] for power, k in columns])
 
 
-def _exponents(degree: int, ndim: int) -> list[list[int]]:
-    """The exponents of every monomial, by total degree."""
-    return [
-        [axes.count(axis) for axis in range(ndim)]
-        for total in range(degree + 1)
-        for axes in combinations_with_replacement(range(ndim), total)
-    ]
-
-
-def _lowered(exponents: list[list[int]]) -> list[list[int]]:
-    """Row of each monomial with one power of an axis less; 0 where there is none."""
-    rows = {tuple(powers): row for row, powers in enumerate(exponents)}
-    return [
-        [rows.get((*k[:axis], k[axis] - 1, *k[axis + 1 :]), 0) for axis in range(len(k))]
-        for k in exponents
-    ]
-
-
 _SQRT_TWO_PI = math.sqrt(2 * math.pi)
-# Where an infinite location is put by the functions of full covariance: products of two stay finite
-# in float64.
-_FAR = 1e100
+# Infinite locations are moved here before a covariance is divided by: squares of it are finite.
+_LARGEST_OFFSET = 1e100
 
 
 class GaussianRBF(Basis):
@@ -348,12 +318,12 @@ class GaussianRBF(Basis):
     Args:
         centers: Centers $\mu_j$, shape (N,), or (N, D) for locations of D coordinates.
         widths: Standard deviations $s_j > 0$: one for all, or shape (N,).
-        covariance: For centers (N, D) instead of widths, the covariance matrices $\Sigma_j$: one
+        covariance: For centers (N, D), instead of widths: the covariance matrices $\Sigma_j$, one
             for all, (D, D), or shape (N, D, D).
 
     An `nn.Parameter` stays a parameter and is learned; anything else becomes a buffer. Only the
     initial values are checked: keep learned widths positive, and learned covariances positive
-    definite, with `torch.nn.utils.parametrize`. A covariance that ceases to be gives NaN.
+    definite, by `torch.nn.utils.parametrize`. An indefinite covariance gives NaN.
 
     Attributes:
         centers: The centers.
@@ -361,9 +331,9 @@ class GaussianRBF(Basis):
         covariance: The covariance matrices, or None.
 
     Raises:
-        ValueError: If a center is not finite, a width not finite and positive, a covariance matrix
-            not symmetric and positive definite, a shape wrong, or if there are both widths and a
-            covariance, or neither.
+        ValueError: A center that is not finite, a width that is not finite and positive, a
+            covariance matrix that is not symmetric and positive definite, a wrong shape, or both
+            or neither of widths and covariance.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, section 3. arXiv:2006.07214
@@ -384,49 +354,49 @@ class GaussianRBF(Basis):
     ) -> None:
         super().__init__()
         if (widths is None) == (covariance is None):
-            given = "neither" if widths is None else "both"
-            raise ValueError(f"give either widths or covariance, got {given}")
-        dtype = common_dtype(centers, widths, covariance)
-        centers = floating("centers", centers, dtype)
-        check_rows("centers", centers)
-        store(self, "centers", centers)
-        for name, values, check in (
-            ("widths", widths, _check_widths),
-            ("covariance", covariance, _check_covariance),
-        ):
-            value = None if values is None else check(floating(name, values, dtype), centers)
-            store(self, name, value)
+            number = "neither" if widths is None else "both"
+            raise ValueError(f"give either widths or covariance, got {number}")
+        if widths is not None:
+            centers, widths = _tensors(centers=centers, widths=widths)
+            _require_rows("centers", centers)
+            require(widths.isfinite() & (widths > 0), "widths", "finite and positive", widths)
+            if widths.shape not in (Size(), centers.shape[:1]):
+                shape = tuple(widths.shape)
+                rule = f"one number or ({len(centers)},)"
+                raise ValueError(f"widths must be {rule}, got shape {shape}")
+            self._store(centers=centers, widths=widths, covariance=None)
+        elif covariance is not None:
+            centers, covariance = _tensors(centers=centers, covariance=covariance)
+            _require_rows("centers", centers)
+            _require_covariance(covariance, centers)
+            self._store(centers=centers, widths=None, covariance=covariance)
 
     @classmethod
     def grid(
-        cls,
-        n: int,
-        widths: Values,
-        ndim: int = 1,
-        low: float = 0.0,
-        high: float = 1.0,
+        cls, n: int, widths: Values, ndim: int = 1, low: float = 0.0, high: float = 1.0
     ) -> "GaussianRBF":
-        """Spreads n functions evenly: every width gets the same centers, from low to high.
+        """Spread centers evenly from low to high, the same ones for every width.
 
         Args:
-            n: Number of functions in all: a number of centers for each axis, to the power `ndim`,
-                times the number of widths.
+            n: Number of functions in all: the number of centers on each axis, to the power
+                `ndim`, times the number of widths.
             widths: One width, or several: the first n / len(widths) functions have the first.
             ndim: Number of coordinates of a location; 1 for numbers.
-            low: First center, on every axis.
-            high: Last center. A single center per width and axis is put in the middle.
+            low: First center on every axis.
+            high: Last center on every axis. A single center is put in the middle.
 
         Returns:
             The basis; the last coordinate of the centers changes fastest.
 
         Raises:
-            ValueError: If no whole number of centers per axis gives n, ndim is not positive, or low
-                is not below high.
+            ValueError: No whole number of centers per axis gives n, `ndim` is below 1, or `low` is
+                not below `high`.
         """
         require_integer("ndim", ndim, 1)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"low must be below high, both finite, got low={low}, high={high}")
-        each = floating("widths", widths, common_dtype(widths)).reshape(-1)
+        (each,) = _tensors(widths=widths)
+        each = each.reshape(-1)
         count = round((n / max(len(each), 1)) ** (1 / ndim)) if n > 0 else 0
         if not count or count**ndim * len(each) != n:
             raise ValueError(
@@ -447,41 +417,39 @@ class GaussianRBF(Basis):
         return self.centers.shape[1:]
 
     @property
-    def reach(self) -> tuple[Tensor, Tensor] | None:
+    def effective_support(self) -> tuple[Tensor, Tensor] | None:
         if self.event_shape or self.widths is None:
             return None
-        far = unseen(self.centers) * self.widths
-        return self.centers - far, self.centers + far
+        distance = negligible_distance(self.centers) * self.widths
+        return self.centers - distance, self.centers + distance
 
     def forward(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
-        return self.own(t.unsqueeze(t.ndim - len(self.event_shape)))
+        self._check(t)
+        return self.own(t.unsqueeze(t.dim() - len(self.event_shape)))
 
     def own(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
+        self._check(t)
         if self.widths is None:
             return _full(t, self.centers, cast(Tensor, self.covariance))
-        return _isotropic(t, self.centers, self.widths)
-
-
-def _isotropic(t: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
-    """Densities with one width on every axis."""
-    if centers.ndim == 1:
-        return torch.exp(-0.5 * ((t - centers) / widths).square()) / (widths * _SQRT_TWO_PI)
-    square = ((t - centers) / widths.unsqueeze(-1)).square().mean(-1)
-    # The power last: that of a width alone may leave float32's range in many dimensions.
-    return (torch.exp(-0.5 * square) / (widths * _SQRT_TWO_PI)) ** centers.shape[-1]
+        if not self.event_shape:
+            # One expression, which frees each large temporary at once.
+            return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / (
+                self.widths * _SQRT_TWO_PI
+            )
+        z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
+        # The power comes last: that of a width alone may leave float32's range.
+        return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
 
 
 def _full(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
-    """Densities with a covariance matrix, in float64 inside.
+    """Return normal densities with covariance matrices, computed in float64.
 
     A factor of condition number 1e3 amplifies the rounding of `t - centers` as much.
     """
     dtype = torch.promote_types(t.dtype, centers.dtype)
     factor, failed = torch.linalg.cholesky_ex(covariance.double())
     factor = factor.masked_fill((failed > 0)[..., None, None], math.nan)
-    offset = (t.double() - centers.double()).clamp(-_FAR, _FAR)
+    offset = (t.double() - centers.double()).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
     # All locations are right-hand sides of one system per function.
     columns = offset.reshape(-1, *centers.shape).movedim(0, -1)
     z = torch.linalg.solve_triangular(factor, columns, upper=False)
@@ -490,16 +458,9 @@ def _full(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
     return values.mT.reshape(offset.shape[:-1]).to(dtype)
 
 
-def _check_widths(widths: Tensor, centers: Tensor) -> Tensor:
-    require(widths.isfinite() & (widths > 0), "widths", "finite and positive", widths)
-    if widths.shape not in (torch.Size(), centers.shape[:1]):
-        shape = tuple(widths.shape)
-        raise ValueError(f"widths must be one number or ({len(centers)},), got shape {shape}")
-    return widths
-
-
-def _check_covariance(covariance: Tensor, centers: Tensor) -> Tensor:
-    if centers.ndim != 2:
+def _require_covariance(covariance: Tensor, centers: Tensor) -> None:
+    """Raise ValueError unless matrices are covariances (D, D) or (N, D, D) for centers (N, D)."""
+    if centers.dim() != 2:
         shape = tuple(centers.shape)
         raise ValueError(f"centers must have shape (N, D) with a covariance, got shape {shape}")
     n, d = centers.shape
@@ -507,22 +468,21 @@ def _check_covariance(covariance: Tensor, centers: Tensor) -> Tensor:
         shape = tuple(covariance.shape)
         raise ValueError(f"covariance must have shape {(d, d)} or {(n, d, d)}, got shape {shape}")
     cholesky_factor("covariance", covariance.detach())
-    return covariance
 
 
 class BSpline(Basis):
-    """B-splines on a full knot vector, as `scipy.interpolate.BSpline` takes it.
+    """B-splines on a full knot vector, as in `scipy.interpolate.BSpline`.
 
     Each function is zero outside its knots. At a knot the value is the limit from the right; at
     the last knot, from the left, so that a clamped basis sums to one on the closed interval.
 
     Args:
-        knots: Nondecreasing knots, shape (N + degree + 1,); a parameter stays one.
-        degree: Degree of the pieces.
+        knots: Nondecreasing knots, shape (N + degree + 1,). A parameter stays a parameter.
+        degree: Degree of the polynomials between knots.
 
     Raises:
-        ValueError: If the degree is negative or the knots are not finite, decrease, are too few or
-            are all equal.
+        ValueError: A negative degree, or knots that are not finite, decrease, are too few or all
+            equal.
 
     References:
         de Boor (1972), On calculating with B-splines. J. Approximation Theory 6.
@@ -537,20 +497,20 @@ class BSpline(Basis):
     def __init__(self, knots: Values, degree: int) -> None:
         super().__init__()
         require_integer("degree", degree, 0)
-        knots = floating("knots", knots, common_dtype(knots))
-        check_rows("knots", knots, 1)
+        (knots,) = _tensors(knots=knots)
+        _require_rows("knots", knots, 1)
         if len(knots) < degree + 2:
             raise ValueError(f"knots must be at least degree + 2 = {degree + 2}, got {len(knots)}")
-        sorted_ = (knots.diff() >= 0).all() & (knots[0] < knots[-1])
-        require(sorted_, "knots", "nondecreasing and not all equal", knots)
+        valid = (knots.diff() >= 0).all() & (knots[0] < knots[-1])
+        require(valid, "knots", "nondecreasing and not all equal", knots)
         self.degree = degree
-        store(self, "knots", knots)
+        self._store(knots=knots)
 
     def __len__(self) -> int:
         return len(self.knots) - self.degree - 1
 
     @property
-    def reach(self) -> tuple[Tensor, Tensor]:
+    def effective_support(self) -> tuple[Tensor, Tensor]:
         return self.knots[: len(self)], self.knots[self.degree + 1 :]
 
     @property
@@ -558,32 +518,28 @@ class BSpline(Basis):
         return self.knots
 
     def forward(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
-        values = self._spans(t)
-        # Where all functions vanish the recursion must not meet an infinite location.
-        t = t.unsqueeze(-1).clamp(self.knots[0], self.knots[-1])
+        self._check(t)
+        dtype = torch.promote_types(t.dtype, self.knots.dtype)
+        t, left, right = t.unsqueeze(-1), self.knots[:-1], self.knots[1:]
+        closed = (right == self.knots[-1]) & (left < right)
+        values = ((left <= t) & ((t < right) | (closed & (t == right)))).to(dtype)
+        # Where all functions vanish, the recursion must not multiply zero by infinity.
+        t = t.clamp(self.knots[0], self.knots[-1])
         for degree in range(1, self.degree + 1):
             start, width = self.knots[:-degree], self.knots[degree:] - self.knots[:-degree]
             rise = torch.where(width > 0, (t - start) / torch.where(width > 0, width, 1), 0)
             values = rise[..., :-1] * values[..., :-1] + (1 - rise[..., 1:]) * values[..., 1:]
         return values
 
-    def _spans(self, t: Tensor) -> Tensor:
-        """The functions of degree zero: which span between knots holds t."""
-        dtype = torch.promote_types(t.dtype, self.knots.dtype)
-        t, left, right = t.unsqueeze(-1), self.knots[:-1], self.knots[1:]
-        closed = (right == self.knots[-1]) & (left < right)
-        return ((left <= t) & ((t < right) | (closed & (t == right)))).to(dtype)
-
 
 class Indicator(BSpline):
     """Indicators of adjacent intervals: one between an edge and the next, zero elsewhere.
 
     Args:
-        edges: Strictly increasing edges, shape (N + 1,); a parameter stays one.
+        edges: Strictly increasing edges, shape (N + 1,). A parameter stays a parameter.
 
     Raises:
-        ValueError: If the edges are not finite, do not increase, or are fewer than two.
+        ValueError: Edges that are not finite, do not increase, or are fewer than two.
 
     Examples:
         >>> Indicator([0.0, 1.0, 3.0])(torch.tensor(1.0))
@@ -591,27 +547,27 @@ class Indicator(BSpline):
     """
 
     def __init__(self, edges: Values) -> None:
-        edges = floating("edges", edges, common_dtype(edges))
+        (edges,) = _tensors(edges=edges)
         rule = "two or more, strictly increasing"
-        if edges.ndim != 1 or len(edges) < 2:
+        if edges.dim() != 1 or len(edges) < 2:
             raise ValueError(f"edges must be {rule}, got {edges}")
-        check_rows("edges", edges, 1)
+        _require_rows("edges", edges, 1)
         require(edges.diff() > 0, "edges", rule, edges)
         super().__init__(edges, 0)
 
 
-class Product(Compound):
+class Product(_Compound):
     r"""All products of functions of one coordinate each.
 
     $$\psi_{ij}(t) = \phi_i(t_1)\,\chi_j(t_2)$$
 
-    and so on for more coordinates; the function of the last coordinate changes fastest.
+    and likewise for more coordinates; the function of the last coordinate changes fastest.
 
     Args:
-        bases: For each of the D coordinates a basis of numbers.
+        bases: A basis of numbers for each of the D coordinates.
 
     Raises:
-        ValueError: If there is none, or one of them is not a basis of numbers.
+        ValueError: No basis, or an argument that is not a basis of numbers.
 
     Examples:
         >>> import torch
@@ -631,14 +587,11 @@ class Product(Compound):
         return Size([len(self.members)])
 
     def __len__(self) -> int:
-        return reduce(lambda count, basis: count * len(basis), self.bases, 1)
+        return math.prod(len(basis) for basis in self.bases)
 
     def forward(self, t: Tensor) -> Tensor:
-        check_locations(t, self.event_shape)
-        factors = [basis(x) for basis, x in zip(self.bases, t.unbind(-1), strict=True)]
-        values: Tensor = reduce(_outer, factors)
-        return values
-
-
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    return (left.unsqueeze(-1) * right.unsqueeze(-2)).flatten(-2)
+        self._check(t)
+        values, *factors = (basis(x) for basis, x in zip(self.bases, t.unbind(-1), strict=True))
+        for factor in factors:
+            values = (values.unsqueeze(-1) * factor.unsqueeze(-2)).flatten(-2)
+        return cast(Tensor, values)

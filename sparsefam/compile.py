@@ -1,8 +1,8 @@
-"""Compile the loops that large workloads use: `python -m sparsefam.compile`.
+"""Compile the loops of large workloads: `python -m sparsefam.compile`.
 
-numba keeps compiled code in `__pycache__` beside the modules or, where that cannot be written, in
-the user's cache directory; the environment variable NUMBA_CACHE_DIR names another folder. Run this
-while building a container, or once after installing, and no later process has to compile.
+numba keeps compiled code in `__pycache__` beside the modules or, if that is read-only, in the
+user's cache directory; the environment variable NUMBA_CACHE_DIR names another folder. If you run
+this once, after installing or while building a container, no later process has to compile.
 """
 
 import time
@@ -21,7 +21,7 @@ def main() -> None:
     """Compile all loops, or load them from the cache, and print how long that took.
 
     Raises:
-        RuntimeError: If numba is missing, or SPARSEFAM_COMPILE=0 switches compiling off.
+        RuntimeError: numba is missing, or SPARSEFAM_COMPILE=0 switches compiling off.
     """
     if not compiled.enough_work(2 * compiled.LEAST_PAIRS):
         raise RuntimeError("there is nothing to compile: numba is missing, or SPARSEFAM_COMPILE=0")

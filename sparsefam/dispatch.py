@@ -1,4 +1,4 @@
-"""Which closed form serves a pair of types: the registry behind `expect`."""
+"""The registry of closed forms by types of density and basis, which `expect` asks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,19 +11,19 @@ _RULES: dict[tuple[type, type], Callable[..., Any]] = {}
 
 
 def register_expect(distribution: type, basis: type) -> Callable[[_Rule], _Rule]:
-    r"""Decorator: register a closed form of $E_p[\psi(t)]$ for a pair of types.
+    r"""Register the decorated function as the closed form of $E_p[\psi(t)]$ for a pair of types.
 
-    The function receives `(p, psi)` and returns a tensor (*batch, N). It serves subclasses too;
-    where several rules apply, the one nearest in the distribution's and then in the basis's method
-    resolution order wins. In the manner of `torch.distributions.kl.register_kl`. A function may
-    return `NotImplemented` to leave a case to quadrature.
+    The function receives `(p, psi)` and returns a tensor (*batch, N), or `NotImplemented` to leave
+    a case to quadrature. It serves subclasses, too: of several rules that apply, the nearest in the
+    method resolution order of the distribution, then of the basis, is taken. Compare
+    `torch.distributions.kl.register_kl`.
 
     Args:
         distribution: Type of p.
         basis: Type of psi.
 
     Raises:
-        ValueError: If either argument is not a class.
+        ValueError: An argument that is not a class.
 
     Examples:
         >>> from sparsefam import TruncatedParabola, bases, register_expect
@@ -45,7 +45,7 @@ def register_expect(distribution: type, basis: type) -> Callable[[_Rule], _Rule]
 
 
 def find_expect(distribution: type, basis: type) -> Callable[..., Any] | None:
-    """The registered rule nearest to a pair of types, or None."""
+    """Return the registered rule nearest to a pair of types, or None."""
     for p in distribution.__mro__:
         for b in basis.__mro__:
             if (p, b) in _RULES:

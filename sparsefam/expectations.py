@@ -1,4 +1,4 @@
-"""Closed forms of E_p[psi], registered by the types of p and psi when this package is imported."""
+"""Closed forms of E_p[psi], registered by the types of p and psi."""
 
 import math
 from typing import Any, cast
@@ -38,18 +38,12 @@ __all__: list[str] = []
 
 @register_expect(SparseDistribution, Stack)
 def _stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
-    """Expectations of several bases side by side."""
+    """Concatenate the expectations of several bases."""
     return torch.cat([p.expect(basis) for basis in psi.bases], -1)
 
 
 def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
-    """Fourier functions at the centre, damped by the characteristic function of what is around it.
-
-    Args:
-        angles: The frequencies times the centre, (*batch, K).
-        amplitudes: The characteristic function of the density moved to zero, which is real where it
-            is symmetric, at the frequencies (*batch, K).
-    """
+    """Multiply Fourier functions at the centre by the characteristic function around it."""
     return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
 
 
@@ -82,7 +76,7 @@ def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
 
     if not has_shared_contour(inputs, exponent):
         return by_closed_form(inputs, exponent)
-    # A fifth of the time, with errors of 4e-7 in values and 9e-6 in gradients.
+    # It takes a fifth of the time, with errors of 4e-7 in values and 9e-6 in gradients.
     return gaussians_by_shared_contour(inputs, float(exponent), by_closed_form)
 
 
@@ -159,7 +153,7 @@ def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tens
 
 
 def _widths(psi: GaussianRBF) -> Tensor:
-    """What functions of numbers have instead of a covariance."""
+    """Return the widths of a basis of numbers, which has no covariance."""
     return cast(Tensor, psi.widths)
 
 
@@ -192,7 +186,7 @@ def _multivariate_normal_fourier(p: MultivariateNormal, psi: Fourier) -> Tensor:
 
 
 def _whitened_square(p: _Elliptical, psi: Fourier) -> Tensor:
-    """Squared lengths of the whitened frequencies, (*batch, K)."""
+    """Return the squared lengths of the whitened frequencies, (*batch, K)."""
     whitened = (p.scale_tril.unsqueeze(-3) * psi.frequencies.unsqueeze(-1)).sum(-2)
     return whitened.square().sum(-1)
 
@@ -214,7 +208,7 @@ def _multivariate_normal_polynomial(p: MultivariateNormal, psi: Polynomial) -> T
 
 
 def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> Tensor:
-    # In float64: a moment may be in the range of float32 where those that it is made of are not.
+    # In float64: a moment may be in float32's range although the moments it is made of are not.
     loc, factor, factors = (x.double() for x in (p.loc, p.scale_tril, factors))
     spread = (factor.unsqueeze(-2) * factor.unsqueeze(-3)).sum(-1)
     return elliptical_moments(loc, spread, factors, psi.exponents, psi.lowered).to(p.loc.dtype)

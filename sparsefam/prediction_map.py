@@ -1,10 +1,10 @@
-"""The regularized prediction map: from a score and alpha to the density that maximises."""
+"""The regularized prediction map, from a score and alpha to a density."""
 
 import math
 from collections.abc import Sequence
 from numbers import Real
 
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from . import scores
@@ -36,7 +36,9 @@ def rpm(
     alpha: Tensor | float,
     base: Distribution | Sequence[Distribution] | None = None,
 ) -> SparseDistribution:
-    r"""The density that maximises $E_p[f] - \Omega_\alpha(p)$: $\exp_{2-\alpha}(f - A_\alpha(f))$.
+    r"""Return the density that maximises $E_p[f] - \Omega_\alpha(p)$.
+
+    It is $\exp_{2-\alpha}(f - A_\alpha(f))$:
 
     | alpha | `Quadratic` | `MultivariateQuadratic` | `AbsoluteDeviation` | `Finite` |
     |---|---|---|---|---|
@@ -44,8 +46,8 @@ def rpm(
     | 2 | `TruncatedParabola` | `TruncatedParaboloid` | `Triangular` | sparsemax |
     | other > 1 | `BetaGaussian` | `MultivariateBetaGaussian` | `BetaLaplace` | entmax |
 
-    The score `LocationScale` gives the density of that name, at alpha = 2 only; `KernelExpansion`
-    gives `KernelExp` at 1 and `KernelDeformedExp` up to 2; `LogDensity` its density at 1.
+    The score `LocationScale` has the density of that name, at alpha = 2 only; `KernelExpansion`
+    has `KernelExp` at 1 and `KernelDeformedExp` up to 2; `LogDensity` has its own density, at 1.
 
     Args:
         score: The score f.
@@ -65,77 +67,49 @@ def rpm(
         >>> rpm(scores.Quadratic(0.0, sigma=1.0), alpha=2.0).scale
         tensor(1.1447)
     """
+    number = None if isinstance(alpha, Tensor) else alpha
     if isinstance(score, scores.KernelExpansion):
-        return _kernel(score, alpha, base)
+        expansion = (score.weights, score.inducing_points, score.kernel, base)
+        return KernelExp(*expansion) if number == 1 else KernelDeformedExp(*expansion, alpha)
     if base is not None:
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
-    if not isinstance(alpha, Tensor) and not (isinstance(alpha, Real) and alpha >= 1):
+    if number is not None and not (isinstance(number, Real) and number >= 1):
         raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-    # Not functools.singledispatch, which torch 2.6 cannot compile.
+    # functools.singledispatch would not compile in the oldest torch that is supported.
     if isinstance(score, scores.Quadratic):
-        return _quadratic(score, alpha)
+        if number == 1:
+            return Normal(score.loc, score.sigma)
+        if number == 2:
+            return TruncatedParabola.from_sigma(score.loc, score.sigma)
+        return BetaGaussian.from_sigma(score.loc, score.sigma, alpha)
     if isinstance(score, scores.MultivariateQuadratic):
-        return _multivariate(score, alpha)
+        if number == 1:
+            return MultivariateNormal(score.loc, scale_tril=score.sigma_tril)
+        if number == 2:
+            return TruncatedParaboloid.from_sigma_tril(score.loc, score.sigma_tril)
+        return MultivariateBetaGaussian.from_sigma_tril(score.loc, score.sigma_tril, alpha)
     if isinstance(score, scores.AbsoluteDeviation):
-        return _absolute(score, alpha)
+        if number == 1:
+            return Laplace(score.loc, score.b)
+        if number == 2:
+            return Triangular.from_b(score.loc, score.b)
+        return BetaLaplace.from_b(score.loc, score.b, alpha)
     if isinstance(score, scores.LocationScale):
-        return _location_scale(score, alpha)
+        if number != 2:
+            raise ValueError(f"alpha must be 2 for a location-scale score (eq. 13), got {alpha}")
+        return LocationScale(score.loc, score.scale, score.g)
     if isinstance(score, scores.LogDensity):
-        return _log_density(score, alpha)
+        if number != 1:
+            raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
+        return wrap(score.density)
     if isinstance(score, scores.Finite):
-        return _finite(score, alpha)
+        _require_finite_alpha(alpha, score.scores.shape[:-1])
+        return SparseCategorical(entmax(score.scores, alpha), alpha)
     raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
 
 
-def _kernel(
-    score: scores.KernelExpansion,
-    alpha: Tensor | float,
-    base: Distribution | Sequence[Distribution] | None,
-) -> SparseDistribution:
-    parts = (score.weights, score.inducing_points, score.kernel, base)
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return KernelExp(*parts)
-    return KernelDeformedExp(*parts, alpha)
-
-
-def _quadratic(score: scores.Quadratic, alpha: Tensor | float) -> SparseDistribution:
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return Normal(score.loc, score.sigma)
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParabola.from_sigma(score.loc, score.sigma)
-    return BetaGaussian.from_sigma(score.loc, score.sigma, alpha)
-
-
-def _multivariate(score: scores.MultivariateQuadratic, alpha: Tensor | float) -> SparseDistribution:
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return MultivariateNormal(score.loc, scale_tril=score.sigma_tril)
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParaboloid.from_sigma_tril(score.loc, score.sigma_tril)
-    return MultivariateBetaGaussian.from_sigma_tril(score.loc, score.sigma_tril, alpha)
-
-
-def _absolute(score: scores.AbsoluteDeviation, alpha: Tensor | float) -> SparseDistribution:
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return Laplace(score.loc, score.b)
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return Triangular.from_b(score.loc, score.b)
-    return BetaLaplace.from_b(score.loc, score.b, alpha)
-
-
-def _location_scale(score: scores.LocationScale, alpha: Tensor | float) -> SparseDistribution:
-    if isinstance(alpha, Tensor) or alpha != 2:
-        raise ValueError(f"alpha must be 2 for a location-scale score (eq. 13), got {alpha}")
-    return LocationScale(score.loc, score.scale, score.g)
-
-
-def _log_density(score: scores.LogDensity, alpha: Tensor | float) -> SparseDistribution:
-    if isinstance(alpha, Tensor) or alpha != 1:
-        raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
-    return wrap(score.density)
-
-
-def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
-    batch = score.scores.shape[:-1]
+def _require_finite_alpha(alpha: Tensor | float, batch: Size) -> None:
+    """Raise ValueError unless entmax has this alpha for a batch of scores."""
     if isinstance(alpha, Tensor):
         if not broadcasts_to(alpha.shape, batch):
             raise ValueError(
@@ -147,4 +121,3 @@ def _finite(score: scores.Finite, alpha: Tensor | float) -> SparseDistribution:
         require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
     elif alpha == math.inf:
         raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")
-    return SparseCategorical(entmax(score.scores, alpha), alpha)

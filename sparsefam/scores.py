@@ -1,4 +1,4 @@
-"""Scores: the functions f that a regularized prediction map turns into densities."""
+"""Scores: the functions f that the regularized prediction map turns into densities."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,15 +32,16 @@ __all__ = [
 
 
 class Score:
-    """A function of locations, to be mapped to a density by `rpm`."""
+    """A function of locations, which `rpm` maps to a density."""
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t, broadcast against the parameters."""
+        """Evaluate the score at locations t, broadcast against the parameters."""
         raise NotImplementedError
 
 
-def _checked_scale(name: str, **arguments: Tensor | float) -> tuple[Tensor, ...]:
-    loc, scale = broadcast_arguments(**arguments)
+def _location_scale(name: str, loc: Tensor | float, scale: Tensor | float) -> tuple[Tensor, ...]:
+    """Broadcast a finite location and a positive scale of some name."""
+    loc, scale = broadcast_arguments(**{"loc": loc, name: scale})
     require(torch.isfinite(loc), "loc", "finite", loc)
     require(torch.isfinite(scale) & (scale > 0), name, "positive and finite", scale)
     return loc, scale
@@ -58,10 +59,10 @@ class Quadratic(Score):
     """
 
     def __init__(self, loc: Tensor | float, sigma: Tensor | float) -> None:
-        self.loc, self.sigma = _checked_scale("sigma", loc=loc, sigma=sigma)
+        self.loc, self.sigma = _location_scale("sigma", loc, sigma)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t."""
+        """Evaluate the score at locations t."""
         return -0.5 * ((t - self.loc) / self.sigma).square()
 
 
@@ -75,9 +76,8 @@ class MultivariateQuadratic(Score):
         sigma_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal.
 
     Raises:
-        ValueError: `loc` not finite; `sigma_tril` not square, of another dimension than `loc`, not
-            finite, not lower triangular or with a diagonal that is not positive; batches that do
-            not broadcast.
+        ValueError: `loc` not finite, `sigma_tril` not a finite Cholesky factor of the same
+            dimension, or batches that do not broadcast.
 
     Examples:
         >>> f = MultivariateQuadratic.from_sigma([0.0, 0.0], torch.tensor([[4.0, 0.0], [0.0, 1.0]]))
@@ -92,7 +92,7 @@ class MultivariateQuadratic(Score):
 
     @classmethod
     def from_sigma(cls, loc: Tensor | Sequence[float], sigma: Tensor) -> "MultivariateQuadratic":
-        r"""From $\Sigma$ (*batch, D, D) itself.
+        r"""Make the score from $\Sigma$ (*batch, D, D).
 
         Raises:
             ValueError: `sigma` not square, finite, symmetric and positive definite to rounding.
@@ -106,7 +106,7 @@ class MultivariateQuadratic(Score):
         return self.sigma_tril @ self.sigma_tril.mT
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t (..., D)."""
+        """Evaluate the score at locations t (..., D)."""
         size = self.loc.shape[-1]
         if t.shape[-1:] != (size,):
             raise ValueError(f"t must have shape (..., {size}), got {tuple(t.shape)}")
@@ -127,10 +127,10 @@ class AbsoluteDeviation(Score):
     """
 
     def __init__(self, loc: Tensor | float, b: Tensor | float) -> None:
-        self.loc, self.b = _checked_scale("b", loc=loc, b=b)
+        self.loc, self.b = _location_scale("b", loc, b)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t."""
+        """Evaluate the score at locations t."""
         return -(t - self.loc).abs() / self.b
 
 
@@ -149,27 +149,27 @@ class LocationScale(Score):
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, g: Callable[[Tensor], Tensor]
     ) -> None:
-        self.loc, self.scale = _checked_scale("scale", loc=loc, scale=scale)
+        self.loc, self.scale = _location_scale("scale", loc, scale)
         require_elementwise(g, self.scale)
         self.g = g
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t."""
+        """Evaluate the score at locations t."""
         return -slope_of(self.g, (t - self.loc).abs() / self.scale) / self.scale
 
 
 class KernelExpansion(Score):
-    r"""$f(t) = \sum_i w_i\, k(t, t_i)$, an element of the kernel's space of functions.
+    r"""$f(t) = \sum_i w_i\, k(t, t_i)$, an element of the kernel's Hilbert space.
 
     Args:
         weights: $w$ (*batch, I).
         inducing_points: $t_i$: (I,) or (I, 1) for numbers, (I, D) for vectors; (*batch, I, D) if
-            each score has its own.
-        kernel: (n, D), (m, D) to (n, m), called with float64 matrices.
+            they differ in the batch.
+        kernel: Maps float64 matrices (n, D) and (m, D) to (n, m).
 
     Raises:
-        ValueError: `weights` or `inducing_points` no floating tensors, `weights` not finite, or
-            another number of them than of inducing points.
+        ValueError: `weights` or `inducing_points` that are not floating tensors, weights that are
+            not finite, or different numbers of weights and inducing points.
 
     References:
         Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -188,20 +188,20 @@ class KernelExpansion(Score):
         self.weights, self.inducing_points, self.kernel = weights, inducing_points, kernel
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t (*S, *batch[, D]), broadcast against the batch."""
+        """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
         batch = broadcast_shapes(self.weights.shape[:-1], self.points.shape[:-2])
         located = t if self.points.shape[-1] > 1 else t.unsqueeze(-1)
         return expansion(self.kernel, self.points, self.weights, located, batch)
 
 
 class Finite(Score):
-    """Scores of finitely many categories: softmax, sparsemax or entmax by alpha.
+    """Scores of finitely many categories, for softmax, sparsemax and entmax.
 
     Args:
-        scores: (*batch, K); -inf excludes a category, but not all of them.
+        scores: (*batch, K); -inf excludes a category. At least one of each row is finite.
 
     Raises:
-        ValueError: No category, NaN, +inf or complex, or a row with every category excluded.
+        ValueError: No category, scores that are complex, NaN or +inf, or a row of -inf.
     """
 
     def __init__(self, scores: Tensor) -> None:
@@ -215,18 +215,18 @@ class Finite(Score):
         self.scores = scores
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Scores of the categories t (integers), (*batch, *t.shape) for t of any shape."""
+        """Return the scores of categories t, integers of any shape, (*batch, *t.shape)."""
         return self.scores[..., t]
 
 
 class LogDensity(Score):
-    r"""$f(t) = \log p(t)$ of a given density, whose prediction map at alpha = 1 is p itself.
+    r"""$f(t) = \log p(t)$ of a density p, which is its prediction map at alpha = 1.
 
     Args:
         density: The density p.
 
     Raises:
-        ValueError: `density` is no distribution.
+        ValueError: `density` is not a distribution.
     """
 
     def __init__(self, density: Distribution) -> None:
@@ -235,16 +235,13 @@ class LogDensity(Score):
         self.density = density
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Score at locations t."""
+        """Evaluate the score at locations t."""
         log_p: Tensor = self.density.log_prob(t)
         return log_p
 
 
 def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
-    """Raise ValueError unless g maps a tensor to one of its shape, with a derivative.
-
-    It is tried on two numbers of the dtype and device of `like`.
-    """
+    """Raise ValueError unless g maps two numbers like a tensor's to two, with a derivative."""
     if torch.compiler.is_compiling():
         return
     try:
@@ -257,12 +254,13 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Derivative of an elementwise function at x, itself differentiable."""
+    """Return the derivative of an elementwise function at x, itself differentiable."""
     forward = not in_eager() or forward_ad._current_level >= 0
     if forward or torch.is_inference_mode_enabled():
         slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
         return slope
-    # Not by `torch.func` in plain eager mode, as its first call imports torch's compiler: a second.
+    # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would
+    # import torch's compiler and sympy, which takes a second.
     keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()

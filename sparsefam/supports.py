@@ -1,4 +1,4 @@
-"""Supports: constraints that know their intervals and their bijections from space."""
+"""Supports: constraints that know their intervals or axes, and bijections onto them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,25 +39,25 @@ __all__ = [
 ]
 
 
+# Constraints of parameters. Unlike torch's they exclude infinity.
+
+
 class _Finite(constraints.Constraint):
-    """Finite real numbers; `constraints.real` lets infinities pass."""
+    """Finite real numbers."""
 
     def check(self, value: Tensor) -> Tensor:
-        return value.abs() < math.inf  # half as long as isfinite
+        return value.abs() < math.inf  # takes half as long as isfinite
 
 
 class _PositiveFinite(constraints.Constraint):
-    """Positive finite numbers; `constraints.positive` lets infinity pass."""
+    """Positive finite numbers."""
 
     def check(self, value: Tensor) -> Tensor:
         return (value > 0) & (value < math.inf)
 
 
 class _FiniteScaleTril(constraints.Constraint):
-    """Finite lower-triangular matrices with positive diagonals.
-
-    `constraints.lower_cholesky` lets infinity pass.
-    """
+    """Finite lower-triangular matrices with positive diagonals."""
 
     event_dim = 2
 
@@ -65,7 +65,7 @@ class _FiniteScaleTril(constraints.Constraint):
         if value.dim() < 2 or value.shape[-2] != value.shape[-1]:
             return value.new_zeros(value.shape[:-2], dtype=torch.bool)
         positive = (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
-        # Only a number times 0 is 0. Not by triu, which wakes threads for the smallest of batches.
+        # Only finite numbers times 0 are 0. triu would wake threads for the smallest batch.
         index = torch.arange(value.shape[-1], device=value.device)
         upper = index.unsqueeze(-1) < index
         valid: Tensor = positive & (value * upper == 0).flatten(-2).all(-1)
@@ -78,7 +78,7 @@ class _FiniteVector(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        # Both are NaN if anything is; nothing as large as the value is made.
+        # Both are NaN if any component is. No temporary is as large as the value.
         low, high = value.amin(-1), value.amax(-1)
         return (low > -math.inf) & (high < math.inf)
 
@@ -89,8 +89,8 @@ class _Unnormalised(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        alive: Tensor = (value > -math.inf).any(-1) & (value < math.inf).all(-1)
-        return alive
+        valid: Tensor = (value > -math.inf).any(-1) & (value < math.inf).all(-1)
+        return valid
 
     def __repr__(self) -> str:
         return "numbers below inf, at least one of them above -inf"
@@ -103,30 +103,11 @@ unnormalised = _Unnormalised()
 positive_finite = _PositiveFinite()
 
 
-@biject_to.register(_FiniteScaleTril)
-@transform_to.register(_FiniteScaleTril)
-def _to_scale_tril(constraint: constraints.Constraint) -> Transform:
-    return LowerCholeskyTransform()
-
-
-@biject_to.register(_Finite)
-@transform_to.register(_Finite)
-@biject_to.register(_FiniteVector)
-@transform_to.register(_FiniteVector)
-@biject_to.register(_Unnormalised)
-@transform_to.register(_Unnormalised)
-def _to_finite(constraint: constraints.Constraint) -> Transform:
-    return identity_transform
-
-
-@biject_to.register(_PositiveFinite)
-@transform_to.register(_PositiveFinite)
-def _to_positive(constraint: constraints.Constraint) -> Transform:
-    return ExpTransform()
+# Supports of distributions
 
 
 class Interval(constraints.Constraint):
-    """Bounded interval [lower, upper], batched; its bounds may depend on parameters.
+    """Bounded intervals [lower, upper], which may depend on parameters.
 
     Args:
         lower: Lower ends (*batch).
@@ -146,12 +127,12 @@ class Interval(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each value lies in the interval."""
+        """Return whether each value lies in the interval."""
         return (self.lower_bound <= value) & (value <= self.upper_bound)
 
     @property
     def intervals(self) -> Tensor:
-        """The one interval, (*batch, 1, 2)."""
+        """The interval as a union of one, (*batch, 1, 2)."""
         return torch.stack([self.lower_bound, self.upper_bound], -1).unsqueeze(-2)
 
     def __repr__(self) -> str:
@@ -173,7 +154,7 @@ class RealLine(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each value is a number."""
+        """Return whether each value is a number."""
         return ~torch.isnan(value)
 
     @property
@@ -186,89 +167,8 @@ class RealLine(constraints.Constraint):
         return "RealLine()"
 
 
-@biject_to.register(Interval)
-@transform_to.register(Interval)
-def _to_interval(constraint: Interval) -> Transform:
-    width = constraint.upper_bound - constraint.lower_bound
-    return ComposeTransform([SigmoidTransform(), AffineTransform(constraint.lower_bound, width)])
-
-
-@biject_to.register(RealLine)
-@transform_to.register(RealLine)
-def _to_line(constraint: RealLine) -> Transform:
-    return identity_transform
-
-
-class OntoIntervals(Transform):
-    """The line onto several intervals, which follow one another; it jumps from each to the next.
-
-    What `torch.distributions.transform_to` asks for, and `pyro.infer.autoguide.init_to_uniform`: a
-    map whose values lie in the union, half-lines included. No Jacobian makes it fit for a walk.
-
-    Args:
-        union: A constraint with `intervals` (*batch, K, 2), ascending and padded with NaN.
-        cache_size: As in torch.distributions.
-    """
-
-    domain = constraints.real
-
-    def __init__(self, union: constraints.Constraint, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self.codomain = union
-        self._ends: Tensor = union.intervals.detach()  # type: ignore[attr-defined]
-        ends = self._ends.flatten(-2)
-        finite = torch.where(ends.isfinite(), ends, torch.nan)
-        self._centre = finite.nanmean(-1).nan_to_num(0.0)
-        size = (finite - self._centre.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
-        self._size = torch.where(size > 0, size, 1.0)
-        # The line shrunk to (-1, 1), where all intervals have a length.
-        shrunk = self._shrunk(self._ends.movedim((-2, -1), (0, 1))).movedim((0, 1), (-2, -1))
-        self._lower = shrunk[..., 0]
-        self._length = (shrunk[..., 1] - shrunk[..., 0]).nan_to_num(0.0)
-        self._reach = self._length.cumsum(-1)
-
-    def with_cache(self, cache_size: int = 1) -> "OntoIntervals":
-        """The same transform with another cache."""
-        return OntoIntervals(self.codomain, cache_size)
-
-    def _shrunk(self, x: Tensor) -> Tensor:
-        u = (x - self._centre) / self._size
-        return torch.where(u.isinf(), u.sign(), u / (1 + u.abs()))
-
-    def _call(self, x: Tensor) -> Tensor:
-        place = torch.sigmoid(x) * self._reach[..., -1]
-        order = torch.arange(self._length.shape[-1], device=x.device)
-        last = (order * (self._length > 0)).amax(-1)
-        index = torch.minimum((place.unsqueeze(-1) >= self._reach).sum(-1), last).unsqueeze(-1)
-        before, lower = _taken(self._reach - self._length, index), _taken(self._lower, index)
-        z = (lower + place - before).clamp(-1 + 1e-6, 1 - 1e-6)
-        t = self._centre + self._size * z / (1 - z.abs())
-        # Rounding may put it beyond the ends.
-        low, high = (_taken(self._ends[..., k], index) for k in (0, 1))
-        return torch.minimum(torch.maximum(t, low), high)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
-        before, lower = _taken(self._reach - self._length, index), _taken(self._lower, index)
-        return torch.logit((before + self._shrunk(y) - lower) / self._reach[..., -1])
-
-    def forward_shape(self, shape: Size) -> Size:
-        """The shape of t for y of a shape."""
-        broadcast: Size = broadcast_shapes(shape, self._centre.shape)
-        return broadcast
-
-    def inverse_shape(self, shape: Size) -> Size:
-        """The shape of y for t of a shape."""
-        return self.forward_shape(shape)
-
-
-def _taken(values: Tensor, index: Tensor) -> Tensor:
-    """Entries (*sample, *batch) of (*batch, K)."""
-    return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
-
-
 class Ellipsoid(constraints.Constraint):
-    r"""Closed ellipsoid $|L^{-1}(t - \mu)| \le 1$, batched; it may depend on parameters.
+    r"""Closed ellipsoids $|L^{-1}(t - \mu)| \le 1$, which may depend on parameters.
 
     Args:
         loc: Centre $\mu$ (*batch, D).
@@ -276,8 +176,8 @@ class Ellipsoid(constraints.Constraint):
             ball onto the ellipsoid.
 
     Raises:
-        ValueError: `loc` not finite, `scale_tril` not square, of another dimension than `loc`, not
-            finite, not lower triangular or with a diagonal that is not positive.
+        ValueError: `loc` not finite, or `scale_tril` not a finite Cholesky factor of the same
+            dimension.
     """
 
     is_discrete = False
@@ -290,10 +190,11 @@ class Ellipsoid(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each location (..., D) lies in the ellipsoid, as far as its rounding tells."""
+        """Return whether each location (..., D) lies in the ellipsoid, up to its own rounding."""
         u = self._standardize(value)
         size = torch.linalg.vector_norm(u, dim=-1)
-        # Rounding t and loc, or L u, moves u by at most this: much, if L is ill-conditioned.
+        # Rounding t and loc, or L u, moves u by at most this, which is much if L is
+        # ill-conditioned.
         nearest = (u / size.clamp_min(1).unsqueeze(-1)).abs()
         moved = self.scale_tril.abs() @ nearest.unsqueeze(-1) + 2 * self.loc.abs().unsqueeze(-1)
         eye = torch.eye(value.shape[-1], dtype=u.dtype, device=u.device)
@@ -303,7 +204,7 @@ class Ellipsoid(constraints.Constraint):
         return inside
 
     def _standardize(self, value: Tensor) -> Tensor:
-        """u = L^-1 (t - loc)."""
+        """Compute u = L^-1 (t - loc)."""
         offset = (value - self.loc).unsqueeze(-1)
         u: Tensor = torch.linalg.solve_triangular(self.scale_tril, offset, upper=False)
         return u.squeeze(-1)
@@ -312,74 +213,16 @@ class Ellipsoid(constraints.Constraint):
         return f"Ellipsoid(loc={self.loc}, scale_tril={self.scale_tril})"
 
 
-class EllipsoidTransform(Transform):
-    r"""Smooth bijection from $\mathbb R^D$ onto the inside of an ellipsoid.
-
-    $$t = \mu + L \frac{y}{|y|} \tanh\frac{|y|}{2}$$
-
-    On the line it is the one of `Interval`.
-
-    Args:
-        support: The ellipsoid.
-        cache_size: As in torch.distributions.
-    """
-
-    domain = constraints.real_vector
-    codomain: Ellipsoid
-    bijective = True
-
-    def __init__(self, support: Ellipsoid, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self.codomain = support
-
-    def with_cache(self, cache_size: int = 1) -> "EllipsoidTransform":
-        """The same transform with another cache."""
-        return EllipsoidTransform(self.codomain, cache_size)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, EllipsoidTransform):
-            return False
-        a, b = self.codomain, other.codomain
-        return torch.equal(a.loc, b.loc) and torch.equal(a.scale_tril, b.scale_tril)
-
-    def _call(self, x: Tensor) -> Tensor:
-        u = space_to_ball(x).unsqueeze(-1)
-        return self.codomain.loc + (self.codomain.scale_tril @ u).squeeze(-1)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return ball_to_space(self.codomain._standardize(y))
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """Exact logarithm of the volume factor (*batch)."""
-        diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
-        return space_to_ball_log_det(x) + diagonal.log().sum(-1)
-
-    def forward_shape(self, shape: Size) -> Size:
-        """The shape of t for y of a shape."""
-        broadcast: Size = broadcast_shapes(shape, self.codomain.loc.shape)
-        return broadcast
-
-    def inverse_shape(self, shape: Size) -> Size:
-        """The shape of y for t of a shape."""
-        return self.forward_shape(shape)
-
-
-@biject_to.register(Ellipsoid)
-@transform_to.register(Ellipsoid)
-def _to_ellipsoid(constraint: Ellipsoid) -> Transform:
-    return EllipsoidTransform(constraint)
-
-
 class IntervalUnion(constraints.Constraint):
-    """Union of closed intervals, batched; the ends may depend on parameters.
+    """Unions of closed intervals, which may depend on parameters.
 
     Args:
-        intervals: Lower and upper ends (*batch, K, 2), ascending, no two intervals with more in
-            common than an end; the last rows of an element with fewer than K intervals are NaN.
+        intervals: Lower and upper ends (*batch, K, 2), ascending; two intervals share at most an
+            end. Elements of the batch with fewer than K intervals end with rows of NaN.
 
     Raises:
         ValueError: `intervals` of another shape, an element without an interval, a lower end above
-            its upper end, intervals that overlap or descend, NaN before a number.
+            its upper end, intervals that overlap or descend, or NaN before a number.
 
     Examples:
         >>> union = IntervalUnion(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
@@ -391,8 +234,13 @@ class IntervalUnion(constraints.Constraint):
     event_dim = 0
 
     def __init__(self, intervals: Tensor) -> None:
-        shape = tuple(intervals.shape) if isinstance(intervals, Tensor) else repr(intervals)
-        if isinstance(shape, str) or len(shape) < 2 or shape[-1] != 2 or shape[-2] < 1:
+        if (
+            not isinstance(intervals, Tensor)
+            or intervals.dim() < 2
+            or intervals.shape[-1] != 2
+            or intervals.shape[-2] < 1
+        ):
+            shape = tuple(intervals.shape) if isinstance(intervals, Tensor) else repr(intervals)
             raise ValueError(
                 f"intervals must be a tensor of shape (*batch, K >= 1, 2), got {shape}"
             )
@@ -407,29 +255,26 @@ class IntervalUnion(constraints.Constraint):
 
     @classmethod
     def merged(cls, intervals: Tensor) -> "IntervalUnion":
-        """The union of intervals (*batch, K, 2) in any order, merged where they meet.
-
-        Rows of NaN count as absent.
-        """
+        """Merge intervals (*batch, K, 2) in any order, of which some overlap or are NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
         lower, order = torch.where(present, lower, math.inf).sort(dim=-1, stable=True)
         upper = torch.where(present, upper, -math.inf).gather(-1, order)
-        present, reach = present.gather(-1, order), upper.cummax(-1).values
-        # A gap before an interval ends one piece and starts the next.
-        gap = present[..., 1:] & (lower[..., 1:] > reach[..., :-1])
+        present, highest = present.gather(-1, order), upper.cummax(-1).values
+        # A gap before an interval ends one interval of the union and starts the next.
+        gap = present[..., 1:] & (lower[..., 1:] > highest[..., :-1])
         edge = torch.ones_like(present[..., :1])
         first = torch.cat([edge, gap], -1) & present
         last = torch.cat([gap | ~present[..., 1:], edge], -1) & present
         kept = torch.arange(lower.shape[-1], device=lower.device) < first.sum(-1, keepdim=True)
         ends = [
             torch.where(kept, torch.where(chosen, end, math.inf).sort(-1).values, math.nan)
-            for chosen, end in ((first, lower), (last, reach))
+            for chosen, end in ((first, lower), (last, highest))
         ]
         return cls(torch.stack(ends, -1))
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each value lies in one of the intervals, their ends included."""
+        """Return whether each value lies in one of the intervals, their ends included."""
         lower, upper = self._intervals.unbind(-1)
         value = value.unsqueeze(-1)
         return ((lower <= value) & (value <= upper)).any(-1)
@@ -459,15 +304,16 @@ class IntervalUnion(constraints.Constraint):
 
 
 class AnyOf(constraints.Constraint):
-    """What lies in at least one of several supports, such as ellipsoids.
+    """The union of several supports, such as ellipsoids.
 
     Args:
         supports: Constraints of one event dimension, whose batches broadcast.
-        batched: Whether the last batch dimension of a support counts members of the union.
-        present: Which members count (*batch, K), over all supports in their order; default all.
+        batched: Whether the last batch dimension of each support counts members of the union.
+        present: Which members count (*batch, K), over all supports in order; default all.
 
     Raises:
-        ValueError: No support, something else, or supports of unlike event dimensions.
+        ValueError: No support, an argument that is not a constraint, or supports whose event
+            dimensions differ.
     """
 
     is_discrete = False
@@ -486,23 +332,18 @@ class AnyOf(constraints.Constraint):
         dims = sorted({support.event_dim for support in supports})
         if len(dims) != 1:
             raise ValueError(f"supports must be one or more of one event dimension, got {dims}")
-        self.supports = tuple(supports)
-        self._batched, self._present, self._event_dim = batched, present, dims[0]
+        self.supports, self.event_dim = tuple(supports), dims[0]
+        self._batched, self._present = batched, present
         super().__init__()
 
-    @property
-    def event_dim(self) -> int:  # type: ignore[override]
-        """Number of dimensions of an event."""
-        return self._event_dim
-
     def check(self, value: Tensor) -> Tensor:
-        """Whether each location lies in at least one of the supports."""
+        """Return whether each location lies in at least one of the supports."""
         if self._batched:
-            value = value.unsqueeze(-1 - self._event_dim)
+            value = value.unsqueeze(-1 - self.event_dim)
             inside = torch.cat([support.check(value) for support in self.supports], -1)
         else:
-            found = [support.check(value) for support in self.supports]
-            inside = torch.stack(torch.broadcast_tensors(*found), -1)
+            members = [support.check(value) for support in self.supports]
+            inside = torch.stack(torch.broadcast_tensors(*members), -1)
         return (inside if self._present is None else inside & self._present).any(-1)
 
     def __repr__(self) -> str:
@@ -510,7 +351,7 @@ class AnyOf(constraints.Constraint):
 
 
 class Region(constraints.Constraint):
-    """Whatever a function says is inside: a support without a shape that has a name.
+    """A set that is given by its indicator function alone.
 
     Args:
         contains: From locations to booleans, one for each event.
@@ -520,76 +361,203 @@ class Region(constraints.Constraint):
     is_discrete = False
 
     def __init__(self, contains: Callable[[Tensor], Tensor], event_dim: int) -> None:
-        self._contains, self._event_dim = contains, event_dim
+        self._contains, self.event_dim = contains, event_dim
         super().__init__()
 
-    @property
-    def event_dim(self) -> int:  # type: ignore[override]
-        """Number of dimensions of an event."""
-        return self._event_dim
-
     def check(self, value: Tensor) -> Tensor:
-        """Whether each location lies in the region."""
+        """Return whether each location lies in the region."""
         return self._contains(value)
 
     def __repr__(self) -> str:
         return "Region()"
 
 
-@transform_to.register(IntervalUnion)
-def _onto_union(constraint: IntervalUnion) -> Transform:
-    ends = (constraint.lower_bound, constraint.upper_bound)
-    one = bool((constraint.count == 1).all())
-    if one and all(end.isfinite().all() == end.isfinite().any() for end in ends):
-        return biject_to(constraint)  # type: ignore[no-any-return]
-    return OntoIntervals(constraint)
+# Maps of real numbers and vectors onto supports
 
 
-@biject_to.register(IntervalUnion)
-def _to_union(constraint: IntervalUnion) -> Transform:
+class EllipsoidTransform(Transform):
+    r"""Smooth bijection from $\mathbb R^D$ onto the interior of an ellipsoid.
+
+    $$t = \mu + L \frac{y}{|y|} \tanh\frac{|y|}{2}$$
+
+    In one dimension it is the bijection onto an `Interval`.
+
+    Args:
+        support: The ellipsoid.
+        cache_size: As in torch.distributions.
+    """
+
+    domain = constraints.real_vector
+    codomain: Ellipsoid
+    bijective = True
+
+    def __init__(self, support: Ellipsoid, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.codomain = support
+
+    def with_cache(self, cache_size: int = 1) -> "EllipsoidTransform":
+        """Return the same transform with another cache."""
+        return EllipsoidTransform(self.codomain, cache_size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EllipsoidTransform):
+            return False
+        a, b = self.codomain, other.codomain
+        return torch.equal(a.loc, b.loc) and torch.equal(a.scale_tril, b.scale_tril)
+
+    def _call(self, x: Tensor) -> Tensor:
+        u = space_to_ball(x).unsqueeze(-1)
+        return self.codomain.loc + (self.codomain.scale_tril @ u).squeeze(-1)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return ball_to_space(self.codomain._standardize(y))
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the logarithm of the volume factor (*batch)."""
+        diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
+        return space_to_ball_log_det(x) + diagonal.log().sum(-1)
+
+    def forward_shape(self, shape: Size) -> Size:
+        """Return the shape of t for y of a shape."""
+        return broadcast_shapes(shape, self.codomain.loc.shape)
+
+    def inverse_shape(self, shape: Size) -> Size:
+        """Return the shape of y for t of a shape."""
+        return self.forward_shape(shape)
+
+
+class OntoIntervals(Transform):
+    """Increasing map of the line onto a union of intervals, with a jump between each two.
+
+    For `torch.distributions.transform_to` and `pyro.infer.autoguide.init_to_uniform`, which need
+    values in the union. It has no Jacobian, as it is not continuous.
+
+    Args:
+        union: A constraint with `intervals` (*batch, K, 2), ascending and padded with NaN.
+        cache_size: As in torch.distributions.
+    """
+
+    domain = constraints.real
+
+    def __init__(self, union: constraints.Constraint, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.codomain = union
+        self._ends: Tensor = union.intervals.detach()  # type: ignore[attr-defined]
+        ends = self._ends.flatten(-2)
+        ends = torch.where(ends.isfinite(), ends, torch.nan)
+        self._centre = ends.nanmean(-1).nan_to_num(0.0)
+        size = (ends - self._centre.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
+        self._size = torch.where(size > 0, size, 1.0)
+        # In the line shrunk to (-1, 1) all intervals have a finite length.
+        self._lower, upper = (
+            self._shrink(x).movedim(0, -1) for x in self._ends.movedim(-2, 0).unbind(-1)
+        )
+        self._length = (upper - self._lower).nan_to_num(0.0)
+        self._total = self._length.cumsum(-1)
+
+    def with_cache(self, cache_size: int = 1) -> "OntoIntervals":
+        """Return the same transform with another cache."""
+        return OntoIntervals(self.codomain, cache_size)
+
+    def _shrink(self, x: Tensor) -> Tensor:
+        u = (x - self._centre) / self._size
+        return torch.where(u.isinf(), u.sign(), u / (1 + u.abs()))
+
+    def _call(self, x: Tensor) -> Tensor:
+        place = torch.sigmoid(x) * self._total[..., -1]
+        order = torch.arange(self._length.shape[-1], device=x.device)
+        last = (order * (self._length > 0)).amax(-1)
+        index = torch.minimum((place.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
+        z = (place - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
+        t = self._centre + self._size * z / (1 - z.abs())
+        # Rounding may move t beyond the ends.
+        low, high = (_entries(self._ends[..., k], index) for k in (0, 1))
+        return torch.minimum(torch.maximum(t, low), high)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
+        return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
+
+    def _gap(self, index: Tensor) -> Tensor:
+        """Return what lies between -1 and an interval in the shrunk line but in no interval."""
+        return _entries(self._total - self._length - self._lower, index)
+
+
+def _entries(values: Tensor, index: Tensor) -> Tensor:
+    """Return entries (*sample, *batch) of values (*batch, K)."""
+    return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
+
+
+def _to_interval(constraint: Interval) -> Transform:
+    width = constraint.upper_bound - constraint.lower_bound
+    return ComposeTransform([SigmoidTransform(), AffineTransform(constraint.lower_bound, width)])
+
+
+def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
     count = constraint.count
     if (count > 1).any():
         raise ValueError(
-            f"support must be one interval to be the image of the line, got {count.tolist()} "
+            f"support must be one interval to have a bijection, got {count.tolist()} "
             "intervals: sample u from Uniform(0, 1) and use pyro.deterministic(name, p.icdf(u)) "
             "for the site, as sparsefam.inference.SupportReparam does; or, for a mixture, make the "
             "component a site of its own and enumerate it"
         )
     lower, upper = constraint.lower_bound, constraint.upper_bound
-    bounded = [_uniform(end.isfinite(), constraint) for end in (lower, upper)]
-    if all(bounded):
-        transform: Transform = biject_to(Interval(lower, upper))
-    elif any(bounded):
-        end = AffineTransform(lower, 1) if bounded[0] else AffineTransform(upper, -1)
-        transform = ComposeTransform([ExpTransform(), end])
-    else:
-        transform = identity_transform
-    return transform
-
-
-def _uniform(finite: Tensor, constraint: IntervalUnion) -> bool:
-    if not finite.all() and finite.any():
+    if not _ends_alike(constraint):
         raise ValueError(
-            f"support must end on the same sides in all of the batch to have one bijection, got "
-            f"{constraint}"
+            "support must be bounded on the same sides in all of the batch to have one bijection, "
+            f"got {constraint}"
         )
-    return bool(finite.all())
+    below, above = bool(lower.isfinite().all()), bool(upper.isfinite().all())
+    if below and above:
+        return _to_interval(Interval(lower, upper))
+    if below or above:
+        end = AffineTransform(lower, 1) if below else AffineTransform(upper, -1)
+        return ComposeTransform([ExpTransform(), end])
+    return identity_transform
 
 
-@biject_to.register(AnyOf)
-@transform_to.register(AnyOf)
-def _to_any(constraint: AnyOf) -> Transform:
+def _map_onto_union(constraint: IntervalUnion) -> Transform:
+    if bool((constraint.count == 1).all()) and _ends_alike(constraint):
+        return _bijection_onto_union(constraint)
+    return OntoIntervals(constraint)
+
+
+def _ends_alike(constraint: IntervalUnion) -> bool:
+    """Return whether the whole batch is bounded, or unbounded, on each side."""
+    ends = (constraint.lower_bound.isfinite(), constraint.upper_bound.isfinite())
+    return all(bool(end.all() == end.any()) for end in ends)
+
+
+def _refuse_union(constraint: AnyOf) -> Transform:
     raise ValueError(
-        f"support must be one piece to be the image of space, got a union of "
+        f"support must be one piece to have a bijection, got a union of "
         f"{len(constraint.supports)}: make the component of the mixture a site of its own and "
         "enumerate it"
     )
 
 
-@biject_to.register(Region)
-@transform_to.register(Region)
-def _to_region(constraint: Region) -> Transform:
+def _refuse_region(constraint: Region) -> Transform:
     raise ValueError(
-        "support must have a known shape to be the image of space, got a region: sample the site "
+        "support must have a known shape to have a bijection, got a region: sample the site "
         "from a distribution over a box and add log_prob by pyro.factor"
     )
+
+
+_MAPS: dict[type[constraints.Constraint], Callable[..., Transform]] = {
+    _Finite: lambda _: identity_transform,
+    _FiniteVector: lambda _: identity_transform,
+    _Unnormalised: lambda _: identity_transform,
+    _PositiveFinite: lambda _: ExpTransform(),
+    _FiniteScaleTril: lambda _: LowerCholeskyTransform(),
+    Interval: _to_interval,
+    RealLine: lambda _: identity_transform,
+    Ellipsoid: EllipsoidTransform,
+    AnyOf: _refuse_union,
+    Region: _refuse_region,
+}
+for _kind, _map in _MAPS.items():
+    biject_to.register(_kind, _map)
+    transform_to.register(_kind, _map)
+biject_to.register(IntervalUnion, _bijection_onto_union)
+transform_to.register(IntervalUnion, _map_onto_union)

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam.numerics.deformed import exp_beta, expm1_ratio, log1p_ratio, log_beta
 
-SLOPES = [0.0, 1e-12, 1e-6, -1e-6, 1e-3, 0.05, 0.3, 1.0, -0.5, 2.5]
+SLOPES = [0.0, 1e-12, -1e-6, 1e-3, 0.3, 1.0, -0.5, 2.5]
 DTYPES = [(torch.float32, 2e-6), (torch.float64, 4e-15)]
 
 
@@ -44,7 +44,7 @@ def test_values(slope: float, dtype: torch.dtype, limit: float) -> None:
     torch.testing.assert_close(log_beta(v, beta).double(), exact, rtol=limit, atol=1e-30)
 
 
-@pytest.mark.parametrize("slope", [1e-9, 1e-4, 0.05, 0.3, -1e-4, -0.2])
+@pytest.mark.parametrize("slope", [1e-9, 0.05, 0.3, -1e-4])
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
 def test_derivative_in_beta(slope: float, dtype: torch.dtype, limit: float) -> None:
     beta, kept = beta_of(slope, dtype)
@@ -70,14 +70,10 @@ def test_edges() -> None:
     assert log_beta(zero, 1.0).item() == log_beta(zero, 1.5).item() == -math.inf
 
 
-@pytest.mark.parametrize("function", [log1p_ratio, expm1_ratio])
-def test_ratios_are_smooth_across_their_series(function) -> None:
-    x = torch.tensor([-0.6, -0.25, -0.1, 0.0, 1e-9, 0.2499, 0.25, 0.7, 3.0], dtype=torch.float64)
-    x.requires_grad_()
-    assert gradcheck(function, (x,)) and gradgradcheck(function, (x,))
-
-
-def test_gradients_of_both() -> None:
+def test_derivatives_of_both_and_of_the_ratios() -> None:
+    x = torch.tensor([-0.6, -0.25, -0.1, 0.0, 1e-9, 0.2499, 0.25, 3.0], dtype=torch.float64)
+    for function in (log1p_ratio, expm1_ratio):
+        assert gradcheck(function, x.requires_grad_()) and gradgradcheck(function, x)
     u = torch.tensor([-0.3, 0.2, 1.5], dtype=torch.float64, requires_grad=True)
     v = torch.tensor([0.3, 1.0, 2.5], dtype=torch.float64, requires_grad=True)
     for slope in (1e-7, 0.2, -0.3):

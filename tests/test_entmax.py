@@ -1,4 +1,4 @@
-"""Softmax, sparsemax and what lies between and beyond: the entmax package, mpmath, derivatives."""
+"""Softmax, sparsemax and entmax against mpmath, and their derivatives."""
 
 import mpmath
 import numpy as np
@@ -31,8 +31,8 @@ def exactly(scores: Tensor, alpha: float) -> Tensor:
     return torch.tensor(rows, dtype=DOUBLE).reshape(scores.shape)
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("alpha", [1.001, 1.2, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("spread", [0.01, 100.0])
+@pytest.mark.parametrize("alpha", [1.001, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float) -> None:
     scores = spread * torch.randn(2, 12).to(dtype)
@@ -48,18 +48,13 @@ def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float
     assert ((found > 0) & (expected == 0)).float().mean() < 0.1
 
 
-@pytest.mark.parametrize("alpha", [1.02, 1.5, 2.0, 2.4])
-def test_derivatives_in_the_scores(alpha: float) -> None:
-    scores = torch.randn(2, 4, dtype=DOUBLE, requires_grad=True)
-    assert gradcheck(lambda f: entmax(f, alpha), scores)
-    assert gradgradcheck(lambda f: entmax(f, alpha), scores)
-
-
-def test_derivatives_in_alpha() -> None:
+def test_derivatives() -> None:
     scores = torch.randn(3, 3, dtype=DOUBLE, requires_grad=True)
-    alpha = torch.tensor([1.01, 1.6, 2.3], dtype=DOUBLE, requires_grad=True)
-    assert gradcheck(entmax, (scores, alpha))
-    assert gradgradcheck(entmax, (scores, alpha))
+    index = torch.tensor([1.01, 1.6, 2.3], dtype=DOUBLE, requires_grad=True)
+    for alpha in (1.02, 2.0, 2.4):
+        assert gradcheck(lambda f, alpha=alpha: entmax(f, alpha), scores)
+        assert gradgradcheck(lambda f, alpha=alpha: entmax(f, alpha), scores)
+    assert gradcheck(entmax, (scores, index)) and gradgradcheck(entmax, (scores, index))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])

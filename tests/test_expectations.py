@@ -3,11 +3,9 @@
 import copy
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
-import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -23,7 +21,6 @@ from scipy.integrate import quad
 from scipy.special import roots_hermite, roots_jacobi
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import Distribution
 
 import sparsefam as sf
 from sparsefam import (
@@ -42,18 +39,11 @@ BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 KNOTS = [-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0]
 # Each basis with the points between which its functions are smooth.
 BASES: dict[str, tuple[Basis, list[float]]] = {
-    "rbf-wide": (GaussianRBF([-2.0, 0.0, 0.25, 1.0, 9.0], 4.0), []),
     "rbf": (GaussianRBF([-1.0, -0.375, 0.0, 0.25, 1.0, 2.0], 0.25), []),
-    "rbf-narrow": (
-        GaussianRBF([-0.375, 0.0, 0.3125, 0.9375, 1.0, 2.0], 2.0**-7),
-        [c + k / 16 for c in (-0.375, 0.0, 0.3125, 0.9375, 1.0, 2.0) for k in (-1, 0, 1)],
-    ),
     "fourier": (Fourier([0.0, 0.5, 2.0, 8.0, 1.0]), []),
     "polynomial": (Polynomial(5), []),
-    "indicator": (Indicator([-1.0, 0.0, 0.3125, 0.5, 3.0]), [-1.0, 0.0, 0.3125, 0.5, 3.0]),
     "spline": (BSpline(KNOTS, 2), KNOTS),
-    "spline-linear": (BSpline([-0.5, 0.25, 0.5, 2.0], 1), [-0.5, 0.25, 0.5, 2.0]),
-    "stack": (Polynomial(1) + Indicator([0.0, 0.5]) + GaussianRBF([0.25], 0.5), [0.0, 0.5]),
+    "stack": (Indicator([-1.0, 0.0, 0.5, 3.0]) + GaussianRBF([0.25, 9.0], 4.0), [-1.0, 0.0, 0.5]),
 }
 
 
@@ -113,7 +103,7 @@ def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[f
     return found
 
 
-@pytest.mark.parametrize("ratio", [1e-4, 1e-3, 0.01, 0.1, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4])
+@pytest.mark.parametrize("ratio", [1e-4, 0.03, 1.0, 3.0, 100.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
     scale = torch.tensor(ratio, dtype=torch.float32).item()
@@ -131,8 +121,8 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
 # Proposition 3
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.25, 4 / 3, 1.5, 1.8, 2.0])
-@pytest.mark.parametrize("name", ["rbf", "fourier", "polynomial", "spline-linear"])
+@pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.8, 2.0])
+@pytest.mark.parametrize("name", ["rbf", "fourier", "polynomial", "spline"])
 def test_the_jacobian_in_canonical_parameters_is_the_covariance_under_the_escort(
     alpha: float, name: str
 ) -> None:
@@ -187,14 +177,6 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
         p.quadrature(0)
 
 
-@every_univariate_scalar
-def test_a_stack_is_its_parts_side_by_side(case: Case) -> None:
-    parts = [BASES[name][0].double() for name in ("rbf", "polynomial", "indicator", "fourier")]
-    p = case()
-    whole = p.expect(parts[0] + parts[1] + (parts[2] + parts[3]))
-    assert torch.equal(whole, torch.cat([p.expect(part) for part in parts]))
-
-
 # Learned bases
 
 
@@ -223,8 +205,9 @@ def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
         assert gradcheck(through(basis.double(), *named), leaves)
 
 
-DOUBLE = torch.float64
-ALPHAS = [1.0, 1.05, 4 / 3, 1.5, 2.0, 3.0, math.inf]
+# Densities of vectors
+
+ALPHAS = [1.0, 1.05, 1.5, 2.0, math.inf]
 LOC = torch.tensor([[0.3125, -0.5, 0.125, 0.75], [-2.0, 1.0, 0.0, 0.5]])
 # Well conditioned, and with a condition number of about 1e3.
 FACTORS = torch.tensor(
@@ -253,7 +236,7 @@ def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Densit
 
 @cache
 def standard_rule(ndim: int, alpha: float) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, D) and weights of the standard law: its coordinates one after the other.
+    """Nodes (Q, D) and weights of the standard density, coordinate after coordinate.
 
     The next coordinate, given those before and relative to what they leave of the ball, has the
     density (1 - x^2)^{m + (number of coordinates after it)/2}.
@@ -298,7 +281,7 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 
 
 @pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("ndim", [1, 3])
 @every_alpha
 def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
     psi = BASES_MULTIVARIATE[name](ndim)
@@ -310,79 +293,11 @@ def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
         assert error(found, exact) < bound
 
 
-@pytest.mark.parametrize("ndim", [2, 5, 8, 16])
-@every_alpha
-def test_fourier_against_mpmath(alpha: float, ndim: int) -> None:
-    generator = torch.Generator().manual_seed(ndim)
-    loc, directions = torch.randn(2, 12, ndim, generator=generator)
-    factor = torch.randn(ndim, ndim, generator=generator).tril(-1) / 4 + torch.eye(ndim)
-    frequencies = directions * torch.logspace(-2, 1.5, 12).unsqueeze(-1) / ndim**0.5
-    place, exact = loc[0].tolist(), []
-    with mp.workdps(40):
-        for w in frequencies.double():
-            rho = mp.sqrt(sum(mp.mpf(x) ** 2 for x in (w @ factor.double()).tolist()))
-            nu = mp.mpf(ndim) / 2 + (0 if alpha == 1 else 1 / (mp.mpf(alpha) - 1))
-            if alpha == 1:
-                damping = mp.exp(-(rho**2) / 2)
-            else:
-                damping = mp.gamma(nu + 1) * (2 / rho) ** nu * mp.besselj(nu, rho)
-            angle = sum(mp.mpf(a) * mp.mpf(b) for a, b in zip(w.tolist(), place, strict=True))
-            exact.append([float(mp.cos(angle) * damping), float(mp.sin(angle) * damping)])
-    expected = torch.tensor(exact, dtype=DOUBLE).mT.flatten()
-    for dtype, bound in BOUND.items():
-        found = density(alpha, loc[0], factor, dtype).expect(Fourier(frequencies.to(dtype)))
-        assert error(found, expected) < bound
-
-
-def fraction_moments(alpha: Fraction, loc: list[Fraction], scale: list[Fraction]) -> list[Fraction]:
-    """E of every monomial up to degree 4, coordinates of the ball scaled one by one."""
-    ndim = len(loc)
-    m = 1 / (alpha - 1)
-
-    def standard(powers: list[int]) -> Fraction:
-        if any(k % 2 for k in powers):
-            return Fraction(0)
-        halves = [Fraction(2 * j + 1, 2) for k in powers for j in range(k // 2)]
-        below = [Fraction(ndim, 2) + m + 1 + j for j in range(sum(powers) // 2)]
-        return math.prod(halves, start=Fraction(1)) / math.prod(below, start=Fraction(1))
-
-    def expand(powers: list[int], chosen: list[int]) -> Fraction:
-        axis = len(chosen)
-        if axis == ndim:
-            return standard(chosen)
-        return sum(
-            math.comb(powers[axis], j)
-            * loc[axis] ** (powers[axis] - j)
-            * scale[axis] ** j
-            * expand(powers, [*chosen, j])
-            for j in range(powers[axis] + 1)
-        ) + Fraction(0)
-
-    return [expand(k, []) for k in Polynomial(4, ndim=ndim).exponents.tolist()]
-
-
-@pytest.mark.parametrize(
-    "alpha", [Fraction(4, 3), Fraction(3, 2), Fraction(2), Fraction(3)], ids=str
-)
-def test_every_polynomial_is_exact_to_rounding(alpha: Fraction) -> None:
-    loc = [Fraction(k, 8) for k in (4, 96, 3, 1, 800)]
-    scale = [Fraction(k, 1024) for k in (1024, 1, 3000, 64, 10)]
-    expected = torch.tensor([float(x) for x in fraction_moments(alpha, loc, scale)], dtype=DOUBLE)
-    for dtype, bound in ((torch.float32, 2e-6), (DOUBLE, 3e-15)):
-        factor = torch.diag(torch.tensor([float(s) for s in scale], dtype=dtype))
-        center = torch.tensor([float(x) for x in loc], dtype=dtype)
-        p = MultivariateBetaGaussian(center, factor, float(alpha))
-        found = p.expect(Polynomial(4, ndim=5)).double()
-        # Each for itself, though they range from 1e-3 to 1e8.
-        assert (found / expected - 1).abs().max() < bound
-
-
 # Products
 
 
-@every_alpha
-def test_products_of_gaussians_are_gaussians(alpha: float) -> None:
-    p = in_dimension(2, alpha)
+def test_products_of_gaussians_are_gaussians() -> None:
+    p = in_dimension(2, 1.5)
     first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
     second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
     centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
@@ -420,60 +335,19 @@ def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -
         assert gradgradcheck(expectation, leaves, atol=1e-6)
 
 
-@every_alpha
-def test_curvature_at_frequency_zero_is_the_second_moment(alpha: float) -> None:
-    p = density(alpha, LOC[0, :3], FACTORS[0, :3, :3])
-    psi = Fourier(torch.zeros(1, 3, dtype=DOUBLE))
-
-    def cosine(w: Tensor) -> Tensor:
-        wave = copy.copy(psi)
-        wave._buffers = {"frequencies": w.unsqueeze(0)}
-        return p.expect(wave)[0]
-
-    hessian = torch.autograd.functional.hessian(cosine, torch.zeros(3, dtype=DOUBLE))
-    second = p.covariance_matrix + torch.outer(p.loc, p.loc)
-    torch.testing.assert_close(hessian, -second, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_spread_keeps_its_digits_far_from_the_origin(alpha: float) -> None:
-    loc, scale = torch.full((2,), 100.0), torch.tensor([[0.01, 0.0], [-0.005, 0.02]])
-
-    def second(scale: Tensor) -> Tensor:
-        p = density(alpha, loc, scale.tril(), scale.dtype)
-        return p.expect(Polynomial(2, ndim=2))[3:]
-
-    found = torch.autograd.functional.jacobian(second, scale)
-    exact = torch.autograd.functional.jacobian(second, scale.double())
-    assert error(found, exact) < 2e-7
-
-
-# How it is called
-
-
-def example(alpha: float, name: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor]:
-    """A batch of expectations as a function of locations and factors, and those."""
+@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
+def test_expectations_under_vectors_map(name: str) -> None:
     psi = BASES_MULTIVARIATE[name](2).double()
     loc, factors = LOC[:, :2].double(), FACTORS[:, :2, :2].double()
-    return lambda loc, factors: density(alpha, loc, factors).expect(psi), loc, factors
 
+    def evaluate(loc: Tensor, factors: Tensor) -> Tensor:
+        return density(1.5, loc, factors).expect(psi)
 
-@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_maps(alpha: float, name: str) -> None:
-    evaluate, loc, factors = example(alpha, name)
     mapped = torch.func.vmap(evaluate)(loc, factors)
     torch.testing.assert_close(mapped, evaluate(loc, factors), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.slow
-def test_products_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    evaluate, loc, factors = example(1.5, "gaussians")
-    expected = evaluate(loc, factors)
-    torch._dynamo.reset()
-    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(loc, factors), expected, rtol=1e-12, atol=1e-14)
+# The registry
 
 
 @pytest.fixture(autouse=True)

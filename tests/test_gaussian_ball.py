@@ -1,7 +1,8 @@
-"""Gaussians under a ball in D dimensions, against nested quadrature and finite differences."""
+"""Gaussians under a ball in D dimensions against quadrature, mpmath and finite differences."""
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -10,8 +11,10 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from sparsefam import BetaGaussian, MultivariateBetaGaussian
 from sparsefam.numerics import gaussian_ball as ball
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
+from sparsefam.numerics.gaussian_interval import gaussian_expectation
 
 F32, F64 = torch.float32, torch.float64
 KINDS = ["ball", "lowered", "normal"]
@@ -69,7 +72,7 @@ def nested(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: 
 
 @pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("m", [0.0, 0.3, 1.0, 2.3])
+@pytest.mark.parametrize("m", [0.0, 0.3, 2.3])
 def test_values_against_nested_quadrature(dim: int, full: bool, m: float) -> None:
     inputs = example(dim, full)[:4]
     exact = nested(*inputs, m)
@@ -81,8 +84,7 @@ def test_values_against_nested_quadrature(dim: int, full: bool, m: float) -> Non
             assert (found.double() - exact).norm() < limit * exact.norm()
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize(("dim", "full"), [(1, False), (2, True), (3, True)])
 def test_the_normal_limit_is_scipys(dim: int, full: bool) -> None:
     loc, scale_tril, centers, spread, _ = example(dim, full)
     found = gaussians_under_normal(loc, scale_tril, centers, spread)
@@ -93,18 +95,8 @@ def test_the_normal_limit_is_scipys(dim: int, full: bool) -> None:
         assert found[i, j].item() == pytest.approx(law.pdf(centers[j].numpy()), rel=1e-13)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5])
-def test_large_exponents_tend_to_the_normal_limit(dim: int) -> None:
-    loc, scale_tril, centers, spread, _ = example(dim, full=False)
-    normal = gaussians_under_normal(loc, scale_tril, centers, spread)
-    for m in (1e5, 1e7):
-        found = gaussians_under_ball(loc, (2 * m) ** 0.5 * scale_tril, centers, spread, m)
-        assert ((found / normal - 1).abs() < 10 * dim / m + 1e-9).all()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize(("dim", "full"), [(1, False), (2, False), (2, True), (3, True)])
 def test_first_and_second_derivatives(dim: int, full: bool, kind: str) -> None:
     inputs = [x.clone().requires_grad_() for x in example(dim, full, count=2)]
     if kind != "lowered":
@@ -122,7 +114,7 @@ def _loss(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: T
     return gaussians_under_ball(loc, scale_tril, centers, spread, m).square().sum()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_half_precision_is_integrated_in_float32(dtype: torch.dtype) -> None:
     inputs = [x.to(dtype).requires_grad_() for x in example(2, full=False)]
     wide = [x.detach().float().requires_grad_() for x in inputs]
@@ -138,7 +130,7 @@ def test_half_precision_is_integrated_in_float32(dtype: torch.dtype) -> None:
         assert (slope - exact_slope).norm() < 2 * torch.finfo(dtype).eps * exact_slope.norm()
 
 
-@pytest.mark.parametrize("double", range(4))
+@pytest.mark.parametrize("double", [0, 3])
 def test_the_widest_input_says_what_is_computed(double: int) -> None:
     inputs = [x.float().requires_grad_() for x in example(2, full=False)]
     inputs[double] = inputs[double].detach().double().requires_grad_()
@@ -192,11 +184,11 @@ def test_large_batches_go_in_chunks_without_a_seam() -> None:
     _, scale_tril, centers, spread, _ = example(2, full=False, count=128)
     loc = torch.rand(300, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
     whole = gaussians_under_ball(loc, scale_tril[1].expand(300, 2, 2), centers, spread, 0.7)
-    rows = [gaussians_under_ball(x, scale_tril[1], centers, spread, 0.7) for x in loc]
-    torch.testing.assert_close(whole, torch.stack(rows), rtol=1e-13, atol=0)
+    rows = [gaussians_under_ball(x, scale_tril[1], centers, spread, 0.7) for x in loc[::20]]
+    torch.testing.assert_close(whole[::20], torch.stack(rows), rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 3])
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_extreme_scales_are_finite_with_finite_gradients(scale: float, dim: int) -> None:
     factor = (scale * torch.eye(dim)).requires_grad_()
@@ -222,3 +214,136 @@ def test_axes_may_be_of_very_different_length() -> None:
     )
     exact = line * torch.exp(-0.5 * (off / width).square()) / (width * math.sqrt(2 * math.pi))
     torch.testing.assert_close(found, exact, rtol=2e-6, atol=1e-6 * exact.max().item())
+
+
+# The contour in one dimension
+
+
+def pairs(loc: Tensor, scale: Tensor, centers: Tensor, widths: Tensor, m: Tensor | float) -> Tensor:
+    """Each density of one dimension against a Gaussian of its own."""
+    columns = torch.broadcast_tensors(loc, scale, centers, widths)
+
+    def pair(loc: Tensor, scale: Tensor, center: Tensor, width: Tensor) -> Tensor:
+        found = gaussians_under_ball(loc[None], scale[None, None], center[None, None], width, m)
+        return found.squeeze(-1)
+
+    for _ in range(columns[0].dim()):
+        pair = torch.func.vmap(pair)
+    return pair(*columns)
+
+
+def reference(loc: float, scale: float, center: float, width: float, m: float) -> mpmath.mpf:
+    """E_p[N(t; c, w^2)] by adaptive quadrature at 30 digits, split where it bends."""
+    with mpmath.workdps(30):
+        loc, scale, center, width, m = (mpmath.mpf(x) for x in (loc, scale, center, width, m))
+        constant = mpmath.gamma(m + 1.5) / (mpmath.sqrt(mpmath.pi) * mpmath.gamma(m + 1))
+
+        def f(theta: mpmath.mpf) -> mpmath.mpf:
+            # x = sin(theta) leaves no singular derivative at the edges.
+            z = (loc + scale * mpmath.sin(theta) - center) / width
+            return mpmath.cos(theta) ** (2 * m + 1) * mpmath.npdf(z) / width
+
+        marks = [(center + k * width - loc) / scale for k in (-12, -4, -1, 0, 1, 4, 12)]
+        inner = sorted(mpmath.asin(x) for x in marks if -1 < x < 1)
+        return constant * mpmath.quad(f, [-mpmath.pi / 2, *inner, mpmath.pi / 2])
+
+
+POINTS = [
+    (0.3, 0.7, 0.5, 0.1, 1.3),
+    (0.3, 0.7, 1.05, 0.02, 0.7),
+    (0.0, 1e-3, 0.9, 0.5, 2.6),
+    (0.0, 50.0, 49.9, 0.3, 0.25),
+    (0.1, 2.0, 0.4, 0.2, 0.0),
+    (-0.4, 3.0, 0.2, 0.6, 20.0),
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 1e-6), (F64, 1e-13)])
+def test_value_against_mpmath(point: tuple[float, ...], dtype: torch.dtype, limit: float) -> None:
+    inputs = [torch.tensor(x, dtype=dtype) for x in point]
+    value = pairs(*inputs)
+    exact = float(reference(*(x.item() for x in inputs)))
+    # A 1e-7 part of a width moves a Gaussian at the edge by as much: hence not relative alone.
+    assert abs(value.item() - exact) < limit * max(exact, 1e-2 / point[3] * min(1, point[1]))
+
+
+@pytest.mark.parametrize("m", [0.0, 0.05, 0.4, 1.0, 1.43, 3.0, 20.0, 1e3])
+def test_every_width_and_exponent(m: float) -> None:
+    """Float32 against float64, and float64 against the closed form."""
+    for ratio in np.logspace(-4, 4, 9):
+        around = [np.linspace(-40, 40, 41), ratio * np.linspace(-1.5, 1.5, 61)]
+        points = (0.3, ratio, 0.3 + np.concatenate(around), 1.0, m)
+        inputs = [torch.tensor(x, dtype=F32) for x in points]
+        found, exact = (_with_slopes(pairs, x) for x in (inputs, [x.double() for x in inputs]))
+        _agree(found, exact, 2e-6, 2e-5)
+        if m in (1.0, 3.0):
+            profile = BetaGaussian(0.0, 1.0, 1 + 1 / m).profile()
+            doubles = [x.double() for x in inputs]
+            closed = _with_slopes(lambda *x, f=profile: gaussian_expectation(*x[:4], f), doubles)
+            _agree(exact, closed, 1e-13, 1e-12)
+
+
+def _agree(found: list[Tensor], exact: list[Tensor], forward: float, backward: float) -> None:
+    for x, y, limit in zip(found, exact, (forward, backward, backward), strict=True):
+        assert (x.double() - y).norm() < limit * y.norm()
+
+
+def _with_slopes(function, inputs: list[Tensor]) -> list[Tensor]:
+    """Values, and derivatives in loc and scale of each element."""
+    loc, scale = (x.expand(inputs[2].shape).clone().requires_grad_() for x in inputs[:2])
+    value = function(loc, scale, *inputs[2:])
+    return [value.detach(), *torch.autograd.grad(value.sum(), (loc, scale))]
+
+
+def hard_pairs(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """A support 1e4 times as long as thin, and narrow Gaussians around it: loc to spread."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=F64, generator=generator)
+
+    axes = torch.linalg.qr(draw(3, 3))[0] * torch.tensor([1e2, 1.0, 1e-2])
+    factor = torch.linalg.cholesky(axes @ axes.mT)
+    u = torch.nn.functional.normalize(draw(2000, 3), dim=-1)
+    u = u * (1 + 0.6 * torch.rand(2000, 1, dtype=F64, generator=generator))
+    inputs = (torch.zeros(3), factor, u @ factor.mT, torch.tensor(1e-3))
+    return tuple(x.to(dtype) for x in inputs)
+
+
+def with_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Take another number of steps towards the saddle."""
+    monkeypatch.setattr("sparsefam.numerics.gaussian_ball._steps_for", lambda dim: count)
+
+
+@pytest.mark.parametrize("m", [0.6, 5.0])
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 1e-4), (F64, 1e-7)])
+def test_a_few_steps_find_the_saddle_of_hard_pairs(
+    m: float, dtype: torch.dtype, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = hard_pairs(dtype)
+    found = gaussians_under_ball(*inputs, m)
+    peak = MultivariateBetaGaussian(*inputs[:2], 1 + 1 / m).log_prob(inputs[0]).exp()
+    assert ((found >= 0) & (found <= peak)).all()
+    with_steps(monkeypatch, 40)
+    exact = gaussians_under_ball(*inputs, m)
+    # Float32 rounds exponents near -50, by an amount that depends on the processor.
+    least = 1e-24 if dtype == F32 else 1e-30
+    torch.testing.assert_close(found, exact, rtol=limit, atol=least * peak.item())
+
+
+def test_a_saddle_that_is_not_found_leaves_a_bound_without_derivatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loc, factor, centers, width = hard_pairs(F64)
+    exact = gaussians_under_ball(loc, factor, centers, width, 1.0)
+    with_steps(monkeypatch, 0)
+    centers.requires_grad_()
+    found = gaussians_under_ball(loc, factor, centers, width, 1.0)
+    (slopes,) = torch.autograd.grad(found.sum(), centers)
+    lost = (slopes == 0).all(-1) & (found > 0)
+    assert 20 < lost.sum() < 1000
+    peak = MultivariateBetaGaussian(loc, factor, 2.0).log_prob(loc).exp()
+    assert ((found > exact) & (found < peak))[lost].all()
+    torch.testing.assert_close(found[~lost], exact[~lost], rtol=1e-3, atol=0)
+    assert slopes.isfinite().all()

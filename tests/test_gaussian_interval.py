@@ -1,4 +1,4 @@
-"""Gaussians under piecewise polynomials: mpmath, dense quadrature, derivatives of two orders."""
+"""Gaussians under piecewise polynomials against mpmath and dense quadrature; derivatives."""
 
 import math
 from functools import cache
@@ -18,15 +18,13 @@ F32, F64 = torch.float32, torch.float64
 PROFILES = {
     "uniform": (0.5,),
     "parabola": (0.75, 0.0, -0.75),
-    "biweight": (0.9375, 0.0, -1.875, 0.0, 0.9375),
     "triweight": (1.09375, 0.0, -3.28125, 0.0, 3.28125, 0.0, -1.09375),
     "tent": (1.0, -1.0),
-    "tent-squared": (1.5, -3.0, 1.5),
     "tent-cubed": (2.0, -6.0, 6.0, -2.0),
 }
 every_profile = pytest.mark.parametrize("name", PROFILES)
 # Ratios of scale to width on both sides of every switch, and close to the one at 2.5.
-RATIOS = np.concatenate([np.logspace(-4, 4, 17), [2.4999, 2.5001]])
+RATIOS = np.concatenate([np.logspace(-4, 4, 9), [2.4999, 2.5001]])
 # Centers in widths from loc and from both edges, as far as 40 widths away.
 STEPS = np.concatenate([np.linspace(-40, 40, 21), np.linspace(-4, 4, 9)])
 
@@ -42,10 +40,9 @@ def grid(dtype: torch.dtype, loc: float = 0.3, width: float = 0.37) -> tuple[Ten
 
 @cache
 def dense(dtype: torch.dtype) -> dict[str, list[Tensor]]:
-    """E, dE/dloc and dE/dscale on the grid in float64: 40 panels on each half of the support.
+    """E, dE/dloc and dE/dscale on the grid in float64, by 40 subintervals of each half-support.
 
-    In z = (t - c)/w where the support is wide, in x = (t - loc)/scale where it is narrow: each
-    where the other would lose digits.
+    In z = (t - c)/w if the support is wide, in x = (t - loc)/scale if it is narrow.
     """
     loc, scale, centers, width = (v.double() for v in grid(dtype))
     h, z0 = scale / width, (loc - centers) / width
@@ -183,7 +180,7 @@ def test_gradients_have_the_shapes_of_what_was_broadcast() -> None:
 # Transforms
 
 
-@pytest.mark.parametrize("name", ["biweight", "tent"])
+@pytest.mark.parametrize("name", ["triweight", "tent"])
 def test_vmap_and_functional_gradients_are_elementwise(name: str) -> None:
     loc, scale, centers, width = grid(F64)
     loc, scale = loc.expand(len(scale)), scale.squeeze(-1)
@@ -209,7 +206,7 @@ def test_a_compiled_graph_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Distribution, "_validate_args", False)
 
     def evaluate(*inputs: Tensor) -> Tensor:
-        return gaussian_expectation(*inputs, Profile(PROFILES["tent"]))
+        return gaussian_expectation(*inputs, Profile(PROFILES["uniform"]))
 
     torch._dynamo.reset()
     results = []

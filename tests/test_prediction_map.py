@@ -1,4 +1,4 @@
-"""The prediction map: its types, the papers' constants, and scipy's and entmax's twins."""
+"""The prediction map: types, constants of the papers, and comparison with scipy and entmax."""
 
 import math
 
@@ -20,38 +20,23 @@ def tensor(*values: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "quadratic", "absolute"),
+    ("alpha", "types"),
     [
-        (1, sf.Normal, sf.Laplace),
-        (1.0, sf.Normal, sf.Laplace),
-        (1.5, sf.BetaGaussian, sf.BetaLaplace),
-        (2, sf.TruncatedParabola, sf.Triangular),
-        (math.inf, sf.BetaGaussian, sf.BetaLaplace),
-        (torch.tensor(2.0), sf.BetaGaussian, sf.BetaLaplace),
+        (1, (sf.Normal, sf.Laplace, sf.MultivariateNormal)),
+        (1.5, (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
+        (2.0, (sf.TruncatedParabola, sf.Triangular, sf.TruncatedParaboloid)),
+        (math.inf, (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
+        (torch.tensor(2.0), (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
     ],
 )
-def test_types(alpha: float, quadratic: type, absolute: type) -> None:
-    assert type(sf.rpm(scores.Quadratic(0.1, sigma=0.3), alpha)) is quadratic
-    assert type(sf.rpm(scores.AbsoluteDeviation(0.1, b=0.3), alpha)) is absolute
+def test_types(alpha: float, types: tuple[type, ...]) -> None:
+    vectors = scores.MultivariateQuadratic([0.1, 0.0], torch.eye(2))
+    numbers = scores.Quadratic(0.1, sigma=0.3), scores.AbsoluteDeviation(0.1, b=0.3)
+    assert tuple(type(sf.rpm(score, alpha)) for score in (*numbers, vectors)) == types
 
 
-@pytest.mark.parametrize(
-    ("alpha", "expected"),
-    [
-        (1, sf.MultivariateNormal),
-        (1.0, sf.MultivariateNormal),
-        (1.5, sf.MultivariateBetaGaussian),
-        (2, sf.TruncatedParaboloid),
-        (math.inf, sf.MultivariateBetaGaussian),
-        (torch.tensor(2.0), sf.MultivariateBetaGaussian),
-    ],
-)
-def test_types_in_any_dimension(alpha: float, expected: type) -> None:
-    assert type(sf.rpm(scores.MultivariateQuadratic([0.1, 0.0], torch.eye(2)), alpha)) is expected
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.7, 2.0, 3.0, torch.tensor(1.7, dtype=F64)])
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("alpha", [1.0, 2.0, torch.tensor(1.7, dtype=F64)])
+@pytest.mark.parametrize("size", [1, 5])
 def test_density_of_vectors_is_the_deformed_exponential_of_the_score(
     size: int, alpha: float | torch.Tensor
 ) -> None:
@@ -68,7 +53,7 @@ def test_density_of_vectors_is_the_deformed_exponential_of_the_score(
     torch.testing.assert_close(p.score(t), f(t), rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.05, 4 / 3, 1.7, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, 3.0])
 @pytest.mark.parametrize("score", [scores.Quadratic, scores.AbsoluteDeviation])
 def test_density_is_the_deformed_exponential_of_the_score(score: type, alpha: float) -> None:
     f = score(tensor(0.3, -1.0), tensor(0.4, 2.0))
@@ -91,7 +76,7 @@ def test_constants_of_the_papers() -> None:
     assert epanechnikov.scale.item() == pytest.approx(1.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(("alpha", "c"), [(2.0, 4), (1.5, 6), (4 / 3, 8), (math.inf, 2)])
+@pytest.mark.parametrize(("alpha", "c"), [(2.0, 4), (4 / 3, 8), (math.inf, 2)])
 def test_scipy_knows_the_integer_exponents_as_rdist(alpha: float, c: int) -> None:
     twin = scipy.stats.rdist(c, loc=0.3, scale=0.7)
     p = sf.BetaGaussian(tensor(0.3), tensor(0.7), alpha)
@@ -130,17 +115,11 @@ def test_finite_domains_are_softmax_sparsemax_and_entmax() -> None:
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), torch.tensor(1.0)), "alpha must be greater"),
         (lambda: sf.rpm(scores.LocationScale(0.0, 1.0, lambda x: x**2), 1.5), "alpha must be 2"),
         (
-            lambda: sf.rpm(scores.MultivariateQuadratic([0.0], torch.eye(1)), 0.5),
-            "alpha must be at least 1, got 0.5",
-        ),
-        (
             lambda: sf.rpm(scores.MultivariateQuadratic([0.0], torch.eye(1)), torch.tensor(1.0)),
             "alpha must be greater than 1",
         ),
         (lambda: sf.rpm("score", 2), "score must be one of"),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 2, base="normal"), "base must be None"),
-        (lambda: scores.Quadratic(0.0, -1.0), "sigma must be positive and finite"),
-        (lambda: scores.AbsoluteDeviation(math.inf, 1.0), "loc must be finite"),
         (lambda: scores.LocationScale(0.0, 1.0, 3), "g must be a callable"),
         (lambda: scores.Finite(torch.tensor([math.nan, 0.0])), "scores must be numbers below"),
         (lambda: scores.Finite(torch.full((2, 3), -math.inf)), "at least one category"),

@@ -1,4 +1,4 @@
-"""Gauss rules: exactness, endpoint powers, and one tensor per order, dtype and device."""
+"""Gauss rules: exactness, powers at ends, and one tensor by order, dtype and device."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ LIKE = {dtype: torch.empty((), dtype=dtype) for dtype in (torch.float32, torch.f
 DOUBLE = LIKE[torch.float64]
 
 
-@pytest.mark.parametrize("order", [1, 2, 7, 30, 64])
+@pytest.mark.parametrize("order", [1, 7, 64])
 def test_gauss_legendre_is_exact_to_its_degree_and_no_further(order: int) -> None:
     x, w = gauss_legendre(order, DOUBLE)
     assert x.shape == w.shape == (order,)
@@ -27,7 +27,7 @@ def test_gauss_legendre_is_exact_to_its_degree_and_no_further(order: int) -> Non
         assert abs(miss) > 1e-9
 
 
-@pytest.mark.parametrize("power", [0.0, 0.25, 0.5, 1.0, 1.7, 3.0, 20.0])
+@pytest.mark.parametrize("power", [0.0, 0.25, 1.7, 20.0])
 def test_smooth_rule_integrates_powers_at_both_ends(power: float) -> None:
     x, w = smooth_unit_rule(64, DOUBLE)
     assert ((x >= 0) & (x < 1)).all()
@@ -39,13 +39,11 @@ def test_smooth_rule_integrates_powers_at_both_ends(power: float) -> None:
         assert found == pytest.approx(exact, rel=2e-11)
 
 
-@pytest.mark.parametrize("dtype", LIKE, ids=str)
 @pytest.mark.parametrize("rule", [gauss_legendre, smooth_unit_rule])
-def test_rules_follow_the_dtype_and_are_made_once(rule: Rule, dtype: torch.dtype) -> None:
-    x, w = rule(24, LIKE[dtype])
-    again, _ = rule(24, LIKE[dtype])
-    assert x.dtype == w.dtype == dtype
-    assert x.data_ptr() == again.data_ptr()
+def test_rules_follow_the_dtype_and_are_made_once(rule: Rule) -> None:
+    x, w = rule(24, LIKE[torch.float32])
+    again, _ = rule(24, LIKE[torch.float32])
+    assert x.dtype == w.dtype == torch.float32 and x.data_ptr() == again.data_ptr()
     exact, weights = rule(24, DOUBLE)
     torch.testing.assert_close(x.double(), exact, rtol=1e-7, atol=2e-7)
     torch.testing.assert_close(w.double(), weights, rtol=1e-7, atol=0)

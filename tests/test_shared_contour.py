@@ -1,4 +1,4 @@
-"""One contour for all pairs, against the contours of the pairs in float64."""
+"""One contour for all pairs, in float32, against a contour for each pair in float64."""
 
 import math
 
@@ -26,18 +26,18 @@ def supports(rows: int, dim: int, low: float, high: float) -> Tensor:
     return (upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).float()
 
 
-def scene(rows: int, dim: int, low: float, high: float, reach: float = 1.0) -> tuple[Tensor, ...]:
+def scene(rows: int, dim: int, low: float, high: float, extent: float = 1.0) -> tuple[Tensor, ...]:
     """loc, scale_tril, centers of width 0.5 around them, and a gradient from above."""
     draw = torch.Generator().manual_seed(0)
     loc = 0.2 * torch.randn(rows, dim, generator=draw)
-    centers = reach * (2 * torch.rand(60**dim if dim < 3 else 800, dim, generator=draw) - 1)
+    centers = extent * (2 * torch.rand(60**dim if dim < 3 else 800, dim, generator=draw) - 1)
     centers = torch.cat([centers[:400], torch.zeros(1, dim)])
     above = torch.randn(rows, len(centers), generator=draw)
     return loc, 0.5 * supports(rows, dim, low, high), centers, above
 
 
 def found(inputs: tuple[Tensor, ...], exponent: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Values and gradients; in float64 always by the paths of pairs."""
+    """Values and gradients; in float64 by contours of pairs."""
     loc, tril = (x.to(dtype).requires_grad_() for x in inputs[:2])
     spread = torch.tensor(0.5, dtype=dtype).expand(len(inputs[2]))
     values = gaussians_under_ball(loc, tril, inputs[2].to(dtype), spread, exponent)
@@ -50,38 +50,27 @@ def relative(x: Tensor, y: Tensor) -> float:
     return ((x - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).max().item()
 
 
-@pytest.mark.parametrize("exponent", [1.0, 3.0])
-@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (0.1, 16.0), (16.0, 24.0), (1.0, 71.9)])
-@pytest.mark.parametrize("dim", [1, 2, 3])
+SHAPES = [
+    *((1e-3, 8.0, 1.0), (0.1, 16.0, 3.0), (16.0, 24.0, 1.0), (1.0, 71.9, 1.0), (1.0, 71.9, 3.0)),
+    *((1.0, 71.9, 25.0), (1e-3, 16.0, 12.5), (1e-3, 8.0, 0.5), (1.0, 71.9, 0.9)),
+]
+
+
+@pytest.mark.parametrize(
+    ("dim", "low", "high", "exponent"),
+    [(dim, *shape) for dim in (1, 2, 3) for shape in SHAPES if dim == 1 or shape[-1] >= 1],
+)
 def test_values_and_gradients(
     dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = scene(40, dim, low, high, reach=max(2.0, 0.3 * high))
+    inputs = scene(40, dim, low, high, extent=max(2.0, 0.3 * high))
     truth = found(inputs, exponent, F64)
-    monkeypatch.setattr(
-        "sparsefam.numerics.gaussian_ball._integrate", None
-    )  # there is no other way
+    monkeypatch.setattr("sparsefam.numerics.gaussian_ball._integrate", None)
     monkeypatch.setattr(shared_contour, "_LEAST_SHARE", 1e-3)
     value, by_loc, by_tril = found(inputs, exponent, torch.float32)
     assert relative(value, truth[0]) < 2e-6
     for x, y in ((by_loc, truth[1]), (by_tril, truth[2])):
         assert (x - y).norm() < 5e-6 * y.norm()
-
-
-@pytest.mark.parametrize("exponent", [3.1, 12.5, 25.0])
-@pytest.mark.parametrize(("dim", "low", "high"), [(1, 1.0, 71.9), (3, 1e-3, 16.0)])
-def test_exponents_above_three(
-    dim: int, low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test_values_and_gradients(dim, low, high, exponent, monkeypatch)
-
-
-@pytest.mark.parametrize("exponent", [0.5, 0.9])
-@pytest.mark.parametrize(("low", "high"), [(1e-3, 8.0), (16.0, 24.0), (1.0, 71.9)])
-def test_exponents_below_one(
-    low: float, high: float, exponent: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test_values_and_gradients(1, low, high, exponent, monkeypatch)
 
 
 def rows_apart() -> tuple[Tensor, ...]:
@@ -93,7 +82,7 @@ def rows_apart() -> tuple[Tensor, ...]:
     return inputs
 
 
-def test_rows_without_a_near_center_take_their_own_contours() -> None:
+def test_rows_without_a_near_center_take_contours_of_pairs() -> None:
     inputs = rows_apart()
     near = [x for x in range(9) if x != 7]
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
@@ -128,12 +117,6 @@ def test_without_compiled_loops(setting: str, monkeypatch: pytest.MonkeyPatch) -
         assert relative(x, y) < 2e-5
 
 
-def test_no_row_with_digits() -> None:
-    inputs = scene(2, 2, 200.0, 300.0)
-    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
-        assert relative(x, y) < 2e-5
-
-
 @pytest.mark.parametrize("width", [1e-13, 1e15])
 def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
     loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
@@ -143,16 +126,7 @@ def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
     assert relative(value.double(), truth) < 2e-6
 
 
-def test_blocks_of_centers_have_no_seam() -> None:
-    """400 centers within reach go by two blocks; each alone goes by one."""
-    inputs = scene(3, 2, 8.0, 8.0)
-    whole = found(inputs, 1.0, torch.float32)[0]
-    for j in (0, 255, 256, 257, 399):
-        one = (*inputs[:2], inputs[2][j : j + 1].clone(), inputs[3][:, j : j + 1])
-        assert relative(found(one, 1.0, torch.float32)[0], whole[:, j : j + 1]) < 1e-6
-
-
-@pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3])
+@pytest.mark.parametrize("alpha", [2.0, 4 / 3])
 def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
     """One support among others is 1000 widths long, and one is far from every center."""
 
@@ -175,10 +149,10 @@ def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
 
 def test_waves() -> None:
     draw = np.random.default_rng(0)
-    for size, turns in draw.uniform((-126, -4), (30, 4), (500, 2)).astype(np.float32):
-        angle = 2 * math.pi * float(turns)
+    for size, cycles in draw.uniform((-126, -4), (30, 4), (500, 2)).astype(np.float32):
+        angle = 2 * math.pi * float(cycles)
         truth = 2.0 ** float(size) * np.array([math.cos(angle), math.sin(angle)])
-        np.testing.assert_allclose(loops.wave(size, turns), truth, rtol=0, atol=7e-7 * 2.0**size)
+        np.testing.assert_allclose(loops.wave(size, cycles), truth, rtol=0, atol=7e-7 * 2.0**size)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -195,7 +169,7 @@ def test_principal_axes(size: int) -> None:
         np.testing.assert_allclose(axes * square @ axes.T, ball, atol=1e-14 * longest**2)
 
 
-def test_only_centers_near_the_edge_of_a_parabola_take_a_path() -> None:
+def test_only_centers_near_the_edge_of_a_parabola_take_a_contour() -> None:
     """Half-axes of 30 and 20 widths, centers along the longer; no edge near, and far outside."""
     offsets = np.zeros((3, 61), np.float32)
     offsets[0] = np.arange(61)
@@ -209,7 +183,7 @@ def test_only_centers_near_the_edge_of_a_parabola_take_a_path() -> None:
         assert 22 < (kinds == 2).sum() < 27 if parabolic else not (kinds == 2).any()
 
 
-@pytest.mark.parametrize("batch", [(), (3,), (3, 1)])
+@pytest.mark.parametrize("batch", [(), (3, 1)])
 def test_values_may_be_changed_in_place(batch: tuple[int, ...]) -> None:
     loc = torch.zeros(*batch, 1, requires_grad=True)
     inputs = torch.full((*batch, 1, 1), 0.3), torch.rand(20, 1), torch.tensor(0.1).expand(20)
@@ -259,7 +233,7 @@ def test_forward_mode_through_a_gradient() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")
-def test_what_it_is_not_for() -> None:
+def test_inputs_without_a_shared_contour() -> None:
     loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
     one = torch.full((len(centers),), 0.5)
     inputs = (loc, tril, centers, one)
@@ -283,8 +257,8 @@ def test_what_it_is_not_for() -> None:
     assert asked == [False, False, False]
 
 
-def test_the_path_is_the_one_that_was_fitted() -> None:
-    """The integral of exp(z)/z^(m+1), 1/m!, by the nodes: half-axes of zero, no offset."""
+def test_the_nodes_integrate_a_power() -> None:
+    """The integral of exp(z)/z^(m+1) is 1/m!: half-axes of zero and no offset."""
     for exponent in (0.5, 1.0, 2.0, 8.0, 20.0):
         for numbers, x, y, real, imag in shared_contour._contours(exponent, 1):
             count = int(numbers[1])

@@ -1,26 +1,19 @@
 """Incomplete beta functions, characteristic functions and the map of space onto the ball."""
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 import mpmath as mp
-import numpy as np
 import pytest
-import scipy.special
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
-from torch.autograd.functional import jacobian
 
 from sparsefam.numerics.special import (
     ball_to_space,
     betainc,
     betaincc,
     characteristic,
-    decay_rule,
     digamma_difference,
     log_gamma_ratio,
     space_to_ball,
@@ -29,8 +22,8 @@ from sparsefam.numerics.special import (
 
 DTYPES = [torch.float32, torch.float64]
 ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
-ARGUMENTS = [0.5, 0.7, 1.0, 1.5, 3.0, 9.0, 50.0, 1e3, 1e5, 1e6, 1e8]
-DELTAS = [0.5, 1.0, 1.5, 4.0, 50.0]
+ARGUMENTS = [0.5, 1.0, 3.0, 9.0, 50.0, 1e3, 1e6, 1e8]
+DELTAS = [0.5, 4.0, 50.0]
 # (a, b, x), all exact in float32: tails and centres, small, equal, and very different exponents.
 CASES = [
     (0.0625, 0.0625, 0.25),
@@ -38,10 +31,8 @@ CASES = [
     (0.5, 1.0, 0.25),
     (0.5, 1.5, 0.9990234375),
     (0.5, 11.0, 0.75),
-    (0.5, 1e3, 0.0009765625),
     (0.5, 1e5, 0.0001220703125),
     (0.5, 1e7, 2.0**-24),
-    (0.5, 1e7, 2.0**-20),
     (1.0, 1.0, 0.375),
     (2.5, 0.75, 2.0**-20),
     (2.5, 0.75, 0.96875),
@@ -146,27 +137,6 @@ def test_gradients_in_all_arguments(dtype: torch.dtype) -> None:
             assert _relative(sign * found[normal], exact[normal]) < bound
 
 
-@pytest.mark.skipif(not hasattr(scipy.special, "betaincc"), reason="new in SciPy 1.12")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_random_points_against_scipy(dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(0)
-    a, b = 10 ** rng.uniform(-1.3, 7, (2, 3000))
-    mean = a / (a + b)
-    x = mean + 3 * rng.normal(size=3000) * np.sqrt(mean * (1 - mean) / (a + b + 1))
-    x = np.where((x > 0) & (x < 1), x, mean * rng.uniform(size=3000))
-    point = [torch.tensor(v, dtype=dtype) for v in (a, b, x)]
-    exact = [t.double().numpy() for t in point]
-    for ours, peer in (
-        (betainc, scipy.special.betainc),
-        (betaincc, scipy.special.betaincc),
-    ):
-        expected = torch.tensor(peer(*exact))
-        normal = expected > 1e-30
-        # Beyond a million the peer itself is only good to some 1e-12.
-        bound = {torch.float32: 1e-6, torch.float64: 1e-11}[dtype]
-        assert _relative(ours(*point)[normal], expected[normal]) < bound
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_outside_and_at_the_ends(dtype: torch.dtype) -> None:
     x = torch.tensor([-0.5, 0.0, 1.0, 1.5], dtype=dtype).requires_grad_()
@@ -201,61 +171,28 @@ def test_gradcheck_of_two_orders() -> None:
     point = [
         torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in zip(*values, strict=True)
     ]
-    for function in (betainc, betaincc):
-        assert torch.autograd.gradcheck(function, point)
-        assert torch.autograd.gradgradcheck(function, point)
+    assert torch.autograd.gradcheck(betainc, point)
+    assert torch.autograd.gradgradcheck(betaincc, point)
+    rho = torch.tensor([0.0, -0.7, 4.0, 6.0, 25.0], dtype=torch.float64, requires_grad=True)
+    nu = torch.tensor([0.6, 2.0, 1.5, 0.8, 9.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(characteristic, (rho, nu))
 
 
-def test_second_derivatives_are_the_density_s() -> None:
-    normal = [i for i, c in enumerate(CASES) if _reference(*c)[4] > 1e-30 and c[0] + c[1] < 500]
-    a, b, x = (t.detach()[normal].requires_grad_() for t in _points(torch.float64))
-    log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
-    density = torch.exp((a - 1) * torch.log(x) + (b - 1) * torch.log1p(-x) - log_beta)
-    expected = torch.autograd.grad(density.sum(), (a, b, x))
-    first = torch.autograd.grad(betainc(a, b, x).sum(), (a, b, x), create_graph=True)
-    for slope, exact in zip(first, expected, strict=True):
-        (mixed,) = torch.autograd.grad(slope.sum(), x, retain_graph=True)
-        assert ((mixed - exact) / (density + exact.abs())).abs().max() < 1e-11
+def test_both_compile_in_one_graph() -> None:
+    a, b, x = (t.detach() for t in _points(torch.float32))
+
+    def both(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return betainc(a, b, x), characteristic(50 * x, b.clamp(0.5, 100))
+
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(a, b, x), both(a, b, x), rtol=5e-7, atol=1e-6)
 
 
-def _difference_and_ratio(x: Tensor) -> Tensor:
-    return log_gamma_ratio(x, 0.5) + digamma_difference(x, 1.5)
-
-
-@pytest.mark.parametrize("function", [betainc, betaincc, _difference_and_ratio])
-def test_vmap_and_functional_gradients(function: Callable[..., Tensor]) -> None:
-    point = [t.detach() for t in _points(torch.float64)]
-    point = point[:1] if function is _difference_and_ratio else point
-    point[0] = point[0] + 0.5
-    torch.testing.assert_close(torch.vmap(function)(*point), function(*point), rtol=0, atol=0)
-    mapped = torch.vmap(torch.func.grad(function))(*point)
-    leaves = [t.requires_grad_() for t in point]
-    (batched,) = torch.autograd.grad(function(*leaves).sum(), leaves[:1])
-    torch.testing.assert_close(mapped, batched, rtol=1e-12, atol=0)
-
-
-def test_compiles_in_one_graph() -> None:
-    compiled = torch.compile(betainc, backend="aot_eager", fullgraph=True)
-    results = []
-    for function in (betainc, compiled):
-        point = _points(torch.float32)
-        value = function(*point)
-        results.append((value, *torch.autograd.grad(value.sum(), point)))
-    for eager, traced in zip(*results, strict=True):
-        torch.testing.assert_close(traced, eager, rtol=4 * ULP[torch.float32], atol=0)
-
-
-def test_decay_rule_integrates_across_scales() -> None:
-    nodes, weights = decay_rule(60, -3.6, 4.4, torch.empty((), dtype=torch.float64))
-    for power in (0.0, 0.5, 3.0, 10.0):
-        found = (weights * nodes**power * torch.exp(-nodes)).sum()
-        expected = torch.lgamma(torch.tensor(power + 1, dtype=torch.float64)).exp()
-        torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
-
+# Characteristic functions
 
 BOUND = {torch.float32: 3e-7, torch.float64: 2e-15}
-ORDERS = [0.5, 0.55, 0.6, 0.7, 0.75, 0.9, 1.0, 1.5, 2.5, 4.0, 8.0, 17.0, 30.0, 50.0, 1e3, 1e5, 1e6]
-RATIOS = [0.0, 1e-3, 0.1, 0.5, 0.9, 0.999, 1.0, 1.03, 1.2, 2.0, 10.0, 300.0, 2e3]
+ORDERS = [0.5, 0.6, 0.75, 1.0, 2.5, 8.0, 30.0, 50.0, 1e3, 1e6]
+RATIOS = [0.0, 1e-3, 0.5, 0.9, 0.999, 1.0, 1.2, 10.0, 300.0, 2e3]
 
 
 def _exact(rho: mp.mpf, nu: mp.mpf) -> mp.mpf:
@@ -305,8 +242,8 @@ def test_absolute_error_is_rounding(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_derivatives(dtype: torch.dtype) -> None:
     bound = {torch.float32: 2e-6, torch.float64: 2e-14}[dtype]
-    for nu in (0.5, 0.55, 0.75, 1.5, 8.0, 30.0, 1000.0):
-        for rho in (0.0, 2.0**-10, -0.5, 3.0, 4.875, 5.125, -12.25, 46.0, 1000.0):
+    for nu in (0.5, 0.75, 8.0, 1000.0):
+        for rho in (0.0, 2.0**-10, -0.5, 4.875, 5.125, -12.25, 46.0, 1000.0):
             point = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in (rho, nu)]
             first = torch.autograd.grad(characteristic(*point), point, create_graph=True)
             second = torch.autograd.grad(first[0], point)
@@ -317,19 +254,6 @@ def test_derivatives(dtype: torch.dtype) -> None:
             expected = [sign * expected[0], expected[1], expected[2], sign * expected[3]]
             found = [t.item() for t in (*first, *second)]
             assert found == pytest.approx(expected, rel=0, abs=bound), (nu, rho)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_exact_at_zero(dtype: torch.dtype) -> None:
-    rho = torch.zeros(4, dtype=dtype, requires_grad=True)
-    nu = torch.tensor([0.5, 1.5, 40.0, 1e6], dtype=dtype, requires_grad=True)
-    value = characteristic(rho, nu)
-    assert torch.equal(value, torch.ones_like(value))
-    first = torch.autograd.grad(value.sum(), (rho, nu), create_graph=True)
-    assert all(torch.equal(g, torch.zeros_like(g)) for g in first)
-    (curvature,) = torch.autograd.grad(first[0].sum(), rho)
-    tolerance = 20 * torch.finfo(dtype).eps
-    torch.testing.assert_close(curvature, -0.5 / (nu.detach() + 1), rtol=tolerance, atol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -345,25 +269,14 @@ def test_everywhere_finite_and_bounded(dtype: torch.dtype) -> None:
     assert all(t.isfinite().all() for t in (*first, *second))
 
 
-def test_gradcheck_of_two_orders_of_characteristic_functions() -> None:
-    rho = torch.tensor([0.0, -0.7, 4.0, 6.0, 25.0], dtype=torch.float64, requires_grad=True)
-    nu = torch.tensor([0.6, 2.0, 1.5, 0.8, 9.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(characteristic, (rho, nu))
-    assert torch.autograd.gradgradcheck(characteristic, (rho, nu))
-
-
-def test_compiles_in_one_graph_of_characteristic_functions() -> None:
-    compiled = torch.compile(characteristic, backend="aot_eager", fullgraph=True)
-    rho, nu, _ = _grid(torch.float64)
-    torch.testing.assert_close(compiled(rho, nu), characteristic(rho, nu), rtol=0, atol=1e-15)
-
+# The map of space onto the ball
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 # Around both places where a series gives way to a formula (|y| = 2 and |u| = 1/4), and beyond.
 RADII = (0.0, 1e-30, 1e-9, 1e-3, 0.1, 0.5, 0.51, 1.3, 1.99, 2.01, 3.0, 6.0, 11.0)
 FAR = (12.0, 14.0, 20.0, 100.0, 1e15, 1e30)
-every_dimension = pytest.mark.parametrize("size", [1, 2, 5])
+every_dimension = pytest.mark.parametrize("size", [1, 5])
 
 
 def point(radius: float, size: int, dtype: torch.dtype) -> Tensor:
@@ -407,33 +320,20 @@ def test_there_and_back(dtype: torch.dtype, size: int) -> None:
         assert (found - y).abs().max().item() <= limit
 
 
-@every_dimension
 @every_dtype
-def test_far_points_stay_inside_and_come_back(dtype: torch.dtype, size: int) -> None:
-    y = torch.stack([point(radius, size, dtype) for radius in FAR])
+def test_far_points_stay_inside_and_come_back(dtype: torch.dtype) -> None:
+    y = torch.stack([point(radius, 3, dtype) for radius in FAR])
     u = space_to_ball(y)
     assert (u.double().norm(dim=-1) < 1).all()
-    back = ball_to_space(u)
-    assert back.isfinite().all() and ((back * y).sum(-1) > 0).all()
-    # Points that rounding has put on the sphere or outside have finite images too.
+    assert ((ball_to_space(u) * y).sum(-1) > 0).all() and ball_to_space(u).isfinite().all()
+    # Rounding may put points on the sphere or outside.
     unit = y / y.norm(dim=-1, keepdim=True)
     assert torch.stack([ball_to_space(unit * r) for r in (1.0, 1.1, 1e20)]).isfinite().all()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_log_det_is_that_of_the_jacobian(size: int) -> None:
-    for radius in (0.0, 1e-3, 1.0, 1.999, 2.001, 6.0, 12.0):
-        y = point(radius, size, DOUBLE)
-        expected = torch.linalg.slogdet(jacobian(space_to_ball, y))
-        assert expected.sign == 1
-        condition = torch.tensor(radius / 2, dtype=DOUBLE).cosh().square()
-        error = (space_to_ball_log_det(y) - expected.logabsdet).abs()
-        assert error <= 1e-14 * size * condition
-
-
-@given(st.floats(-6, 6), st.floats(-6, 6))
-def test_derivatives_of_the_ball(first: float, second: float) -> None:
-    y = torch.tensor([first, second], dtype=DOUBLE, requires_grad=True)
+@pytest.mark.parametrize("radius", [1e-3, 1.99, 2.01, 6.0])
+def test_derivatives_of_the_ball(radius: float) -> None:
+    y = point(radius, 2, DOUBLE).requires_grad_()
     u = space_to_ball(y).detach().requires_grad_()
     assert gradcheck(space_to_ball, y)
     assert gradcheck(space_to_ball_log_det, y)

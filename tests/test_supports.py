@@ -30,44 +30,37 @@ from sparsefam.supports import (
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-every_dimension = pytest.mark.parametrize("size", [1, 2, 3, 8])
+every_dimension = pytest.mark.parametrize("size", [1, 2, 8])
 LOWER, UPPER = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
 BOUNDS = torch.broadcast_tensors(LOWER, torch.maximum(UPPER, LOWER + 1))
 
 
-def test_interval_checks_elementwise_ends_included() -> None:
+def test_intervals_have_their_ends_and_a_bijection() -> None:
     interval = Interval(*BOUNDS)
     assert interval.check(BOUNDS[0]).all() and interval.check(BOUNDS[1]).all()
     assert not interval.check(BOUNDS[0] - 1e-3).any() and not interval.check(BOUNDS[1] + 1e-3).any()
     assert not interval.check(torch.full((2, 3), math.nan)).any()
-    assert interval.intervals.shape == (2, 3, 1, 2)
-    torch.testing.assert_close(interval.intervals[..., 0, :], torch.stack(BOUNDS, -1))
-
-
-@pytest.mark.parametrize("registry", [biject_to, transform_to])
-def test_interval_bijection_covers_it_with_an_exact_log_det(registry) -> None:
-    bounds = [x.double() for x in BOUNDS]
-    transform = registry(Interval(*bounds))
-    u = torch.linspace(-6, 6, 7, dtype=torch.float64)[:, None, None].expand(7, 2, 3)
+    torch.testing.assert_close(interval.intervals, torch.stack(BOUNDS, -1).unsqueeze(-2))
+    u = torch.linspace(-6, 6, 7, dtype=DOUBLE)[:, None, None].expand(7, 2, 3)
     u = u.clone().requires_grad_()
-    t = transform(u)
-    assert Interval(*bounds).check(t).all()
-    torch.testing.assert_close(transform.inv(t), u, rtol=1e-9, atol=1e-9)
-    (slope,) = torch.autograd.grad(t.sum(), u)
-    torch.testing.assert_close(transform.log_abs_det_jacobian(u, t), slope.log())
+    bounds = [x.double() for x in BOUNDS]
+    for registry in (biject_to, transform_to):
+        transform = registry(Interval(*bounds))
+        t = transform(u)
+        assert Interval(*bounds).check(t).all()
+        torch.testing.assert_close(transform.inv(t), u, rtol=1e-9, atol=1e-9)
+        (slope,) = torch.autograd.grad(t.sum(), u)
+        torch.testing.assert_close(transform.log_abs_det_jacobian(u, t), slope.log())
+    for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
+        with pytest.raises(ValueError, match="lower must be at most upper"):
+            Interval(*ends)
 
 
-def test_real_line_has_infinite_intervals_of_the_batch_shape() -> None:
-    support = Normal(torch.zeros(2, 3, dtype=torch.float64), 1.0).support
-    assert isinstance(support, RealLine)
-    assert support.intervals.shape == (2, 3, 1, 2)
-    assert support.intervals.dtype == torch.float64
-    assert (support.intervals[..., 0] == -math.inf).all()
-    assert (support.intervals[..., 1] == math.inf).all()
-    checked = support.check(torch.tensor([0.0, math.inf, math.nan]))
-    assert checked.tolist() == [True, True, False]
-    u = torch.randn(4)
-    assert torch.equal(biject_to(support)(u), u)
+def test_the_real_line_holds_all_but_nan() -> None:
+    support = Normal(torch.zeros(2, 3, dtype=DOUBLE), 1.0).support
+    assert isinstance(support, RealLine) and support.intervals.dtype == DOUBLE
+    assert support.intervals.tolist() == [[[[-math.inf, math.inf]]] * 3] * 2
+    assert support.check(torch.tensor([0.0, math.inf, math.nan])).tolist() == [True, True, False]
 
 
 def test_parameter_constraints_refuse_infinity() -> None:
@@ -126,8 +119,7 @@ def test_ellipsoid_is_closed_and_checks_elementwise(dtype: torch.dtype, size: in
         assert not support.check(torch.full_like(support.loc, far)).any()
 
 
-@pytest.mark.parametrize("smallest", [1.0, 1e-3, 1e-6])
-@pytest.mark.parametrize("distance", [0.0, 100.0])
+@pytest.mark.parametrize(("smallest", "distance"), [(1.0, 0.0), (1e-6, 0.0), (1e-3, 100.0)])
 @every_dtype
 def test_rounding_throws_no_point_out(dtype: torch.dtype, distance: float, smallest: float) -> None:
     """Far from the origin, or through an ill-conditioned matrix, t keeps few digits of u."""
@@ -140,20 +132,14 @@ def test_rounding_throws_no_point_out(dtype: torch.dtype, distance: float, small
     assert transform.inv(t).isfinite().all()
 
 
-@pytest.mark.parametrize("registry", [biject_to, transform_to])
 @every_dimension
 @every_dtype
-def test_space_maps_onto_the_ellipsoid_and_back(registry, dtype: torch.dtype, size: int) -> None:
+def test_space_maps_onto_the_ellipsoid_and_back(dtype: torch.dtype, size: int) -> None:
     support = ellipsoid(size, dtype)
-    transform = registry(support)
+    transform = transform_to(support)
     assert transform.bijective and transform.codomain is support
-    assert transform.domain is constraints.real_vector
-    y = torch.randn(200, 3, 2, size, dtype=dtype)
-    y = (
-        y
-        / y.norm(dim=-1, keepdim=True)
-        * torch.linspace(0, 6, 200, dtype=dtype)[:, None, None, None]
-    )
+    directions = torch.nn.functional.normalize(torch.randn(200, 3, 2, size, dtype=dtype), dim=-1)
+    y = directions * torch.linspace(0, 6, 200, dtype=dtype)[:, None, None, None]
     t = transform(y)
     assert support.check(t).all()
     # cosh^2(3) = 101 times the rounding of t, times the condition of the matrix.
@@ -169,7 +155,7 @@ def test_log_det_is_that_of_the_jacobian(size: int) -> None:
     support = ellipsoid(size, DOUBLE)
     one = Ellipsoid(support.loc[1, 0], support.scale_tril[0, 1])
     transform = biject_to(one)
-    for radius in (0.0, 1e-6, 0.3, 1.99, 2.01, 7.0):
+    for radius in (0.0, 0.3, 1.99, 2.01, 7.0):
         y = radius * torch.nn.functional.normalize(torch.randn(size, dtype=DOUBLE), dim=-1)
         found = transform.log_abs_det_jacobian(y, transform(y))
         expected = torch.linalg.slogdet(jacobian(transform, y))
@@ -207,8 +193,6 @@ def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
     support = ellipsoid(3, DOUBLE)
     same, other = (Ellipsoid(support.loc + x, support.scale_tril) for x in (0.0, 1.0))
     assert biject_to(support) == biject_to(same) != biject_to(other)
-    assert biject_to(support) != biject_to(RealLine(support.loc))
-    assert "loc=tensor" in repr(support) and "scale_tril=tensor" in repr(support)
     y = torch.randn(3, 2, 3, dtype=DOUBLE)
     t = biject_to(support)(y)
     for copied in (pickle.loads(pickle.dumps(support)), copy.deepcopy(support)):
@@ -232,12 +216,8 @@ def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
 @pytest.mark.parametrize(
     ("loc", "tril", "message"),
     [
-        ([0.0, 0.0], [[1.0, 0.0]], "scale_tril must be square"),
         ([0.0, 0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], "scale_tril must be square, .* 3, 3"),
-        ([0.0, 0.0], [[1.0, 0.5], [0.0, 1.0]], "scale_tril must be lower triangular"),
-        ([0.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], "scale_tril must be nonsingular"),
         ([0.0, 0.0], [[1.0, 0.0], [0.0, -1.0]], "scale_tril must be a Cholesky factor"),
-        ([0.0, 0.0], [[1.0, 0.0], [math.nan, 1.0]], "scale_tril must be finite"),
         ([0.0, math.inf], [[1.0, 0.0], [0.0, 1.0]], "loc must be finite"),
     ],
 )
@@ -246,15 +226,15 @@ def test_bad_ellipsoids_are_refused(loc: list, tril: list, message: str) -> None
         Ellipsoid(torch.tensor(loc), torch.tensor(tril))
 
 
-@pytest.mark.parametrize("alpha", [2.0, pytest.param(math.inf, marks=pytest.mark.slow)])
-def test_hamiltonian_monte_carlo_walks_inside(alpha: float) -> None:
+def test_hamiltonian_monte_carlo_walks_inside() -> None:
+    alpha = 2.0
     loc = torch.tensor([3.0, -1.0], dtype=DOUBLE)
     tril = torch.tensor([[2.0, 0.0], [3.0, 0.25]], dtype=DOUBLE)
     target = MultivariateBetaGaussian(loc, tril, alpha)
     chain = MCMC(
         NUTS(lambda: pyro.sample("t", target)),
-        num_samples=400,
-        warmup_steps=150,
+        num_samples=300,
+        warmup_steps=100,
         disable_progbar=True,
     )
     chain.run()
@@ -269,13 +249,6 @@ def test_hamiltonian_monte_carlo_walks_inside(alpha: float) -> None:
     torch.testing.assert_close(torch.cov(u), torch.eye(2, dtype=DOUBLE), rtol=0, atol=0.25)
 
 
-def test_an_interval_takes_numbers_in_order() -> None:
-    assert Interval(0.0, 1.0).intervals.tolist() == [[0.0, 1.0]]
-    for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
-        with pytest.raises(ValueError, match="lower must be at most upper"):
-            Interval(*ends)
-
-
 NAN, INF = math.nan, math.inf
 ENDS = [[[0.0, 1.0], [2.0, 2.5], [4.0, INF]], [[-INF, -1.0], [-0.5, 3.0], [NAN, NAN]]]
 
@@ -283,11 +256,8 @@ ENDS = [[[0.0, 1.0], [2.0, 2.5], [4.0, INF]], [[-INF, -1.0], [-0.5, 3.0], [NAN, 
 def test_members_are_the_intervals_with_their_ends() -> None:
     union = IntervalUnion(torch.tensor(ENDS))
     value = torch.tensor([-2.0, -1.0, -0.5, -0.1, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0, 9.0])
-    first = [x in (0.0, 0.5, 1.0, 2.5, 4.0, 9.0) for x in value.tolist()]
-    second = [x not in (3.5, 4.0, 9.0) for x in value.tolist()]
-    assert union.check(value[:, None]).tolist() == [
-        list(x) for x in zip(first, second, strict=True)
-    ]
+    inside = [[x in (0.0, 0.5, 1.0, 2.5, 4.0, 9.0), x < 3.5] for x in value.tolist()]
+    assert union.check(value[:, None]).tolist() == inside
     assert not union.check(torch.tensor(NAN)).any()
     assert union.check(torch.zeros(5, 1, 2)).shape == (5, 1, 2)
     assert union.count.tolist() == [3, 2]
@@ -316,9 +286,7 @@ def test_check_compiles_and_maps() -> None:
     [
         ([0.0, 1.0], "shape"),
         ([[0.0], [1.0]], "shape"),
-        ([[1.0, 0.0]], "ascending"),
         ([[0.0, 2.0], [1.0, 3.0]], "ascending, disjoint"),
-        ([[2.0, 3.0], [0.0, 1.0]], "ascending"),
         ([[NAN, NAN], [0.0, 1.0]], "padded with NaN"),
         ([[0.0, NAN]], "neither or both NaN"),
         ([[NAN, NAN]], "one or more"),
@@ -445,11 +413,10 @@ def test_any_of_asks_each_member() -> None:
         IntervalUnion(wrong)
 
 
-@pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]], [[1, 2]]])
+@pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]]])
 def test_points_of_a_union_are_passed_over(ends: list[list[float]]) -> None:
-    """A mixture with a component of no width, say; starts must not fall on it."""
+    """Starts must not fall on a component of a mixture that has no width."""
     line = torch.linspace(-30, 30, 13, dtype=DOUBLE)
-    found = OntoIntervals(IntervalUnion(torch.tensor(ends, dtype=DOUBLE)))(line)
-    expected = OntoIntervals(IntervalUnion(torch.tensor([[1.0, 2.0]], dtype=DOUBLE)))(line)
-    assert ((found >= 1) & (found <= 2)).all() and (found.diff() >= 0).all()
-    assert found[0] < 1.001 and found[-1] > 1.999 and (found - expected).abs().max() < 0.3
+    t = OntoIntervals(IntervalUnion(torch.tensor(ends, dtype=DOUBLE)))(line)
+    assert ((t >= 1) & (t <= 2)).all() and (t.diff() >= 0).all()
+    assert t[0] < 1.001 and t[-1] > 1.999

@@ -1,4 +1,4 @@
-"""Arguments: what broadcasts, what is refused and how, and which matrices are singular."""
+"""Arguments: broadcasting, refusals and singular matrices; copies of objects."""
 
 import math
 import subprocess
@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from battery import Case, interior
+from cases import SCALARS
 from torch import Tensor
 
 from sparsefam.numerics.validation import (
@@ -14,7 +16,8 @@ from sparsefam.numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
-    in_memory,
+    copied,
+    is_plain_cpu_tensor,
     require_scale_tril,
 )
 
@@ -40,12 +43,8 @@ def test_batches_broadcast_and_events_do_not() -> None:
 def test_shapes_broadcast_as_those_of_torch(shapes: list[tuple[int, ...]]) -> None:
     found = broadcast_shapes(*map(torch.Size, shapes))
     assert isinstance(found, torch.Size) and found == torch.broadcast_shapes(*shapes)
-
-
-@pytest.mark.parametrize("shapes", [[(2,), (3,)], [(0,), (2,)], [(3, 2), (2, 2)]])
-def test_shapes_that_do_not_broadcast_are_refused(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(RuntimeError, match="must broadcast"):
-        broadcast_shapes(*map(torch.Size, shapes))
+        broadcast_shapes(*map(torch.Size, shapes), torch.Size([3, 5]), torch.Size([3, 2]))
 
 
 _FIRST_CALLS = """
@@ -71,9 +70,9 @@ def test_numbers_that_float32_does_not_hold_are_infinite(sign: int) -> None:
     assert broadcast_location_scale(**arguments)[-1].item() == sign * math.inf
 
 
-def test_numbers_whose_sign_torch_has_yet_to_turn_are_not_in_memory() -> None:
+def test_tensors_with_a_pending_negation_are_not_plain() -> None:
     x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
-    assert in_memory(torch.ones(2)) and not in_memory(torch.ones(2), x)
+    assert is_plain_cpu_tensor(torch.ones(2)) and not is_plain_cpu_tensor(torch.ones(2), x)
 
 
 def test_integers_become_floats_and_precisions_the_widest() -> None:
@@ -92,7 +91,6 @@ def test_integers_become_floats_and_precisions_the_widest() -> None:
             lambda: broadcast_location_scale(mu=[0.0], s=EYE),
             r"s must be square, \(\*batch, 1, 1\) like mu \(\*batch, 1\), got shape \(2, 2\)",
         ),
-        (lambda: broadcast_location_scale(mu=[0.0, 1.0], s=EYE[0]), r"s must be square.*\(2,\)"),
         (lambda: broadcast_location_scale(mu=[0.0, 1.0], s=EYE[:1]), r"s must be.*\(1, 2\)"),
         (
             lambda: broadcast_location_scale(mu=torch.zeros(3, 2), s=EYE.expand(4, 2, 2)),
@@ -132,8 +130,6 @@ SYMMETRIC = {
     "symmetric, got": [[1.0, 0.5], [0.4, 1.0]],
     "positive definite, .* indefinite: add": [[1.0, 2.0], [2.0, 1.0]],
     "positive definite, .* singular or .* or model the subspace": [[4.0, 2.0], [2.0, 1.0]],
-    "positive definite, .* add a small multiple": [[0.0, 0.0], [0.0, 1.0]],
-    "positive definite, and is": [[-1.0, 0.0], [0.0, 1.0]],
     "positive definite": [[0.0, 1.0], [1.0, 0.0]],
 }
 
@@ -150,7 +146,7 @@ def gram(vectors: int, size: int, dtype: torch.dtype) -> Tensor:
     return x @ x.mT
 
 
-@pytest.mark.parametrize("size", [2, 3, 8, 32])
+@pytest.mark.parametrize("size", [2, 32])
 @every_dtype
 def test_no_singular_matrix_passes_for_its_rounding_errors(dtype: torch.dtype, size: int) -> None:
     """Torch finds a factor for about half of these."""
@@ -159,7 +155,7 @@ def test_no_singular_matrix_passes_for_its_rounding_errors(dtype: torch.dtype, s
             cholesky_factor("sigma", matrix)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8, 32])
+@pytest.mark.parametrize("size", [1, 3, 32])
 @every_dtype
 def test_factors_of_matrices_that_have_one(dtype: torch.dtype, size: int) -> None:
     # Units that differ by 1e12 among the axes are no singularity.
@@ -184,3 +180,17 @@ def test_checks_pass_through_vmap_and_compilation() -> None:
     torch.testing.assert_close(compiled(loc, sigma), expected)
     with pytest.raises(ValueError, match="sigma must be positive definite"):
         torch.func.vmap(build)(loc, -sigma)
+
+
+@pytest.mark.parametrize("case", SCALARS[::3], ids=str)
+def test_copies_in_compiled_graphs_answer_as_the_original(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = case()
+    t = interior(p)
+    expected = p.log_prob(t)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    q, wide = copied(p), p.expand((2, *p.batch_shape))
+    monkeypatch.undo()
+    assert q is not p and torch.equal(q.log_prob(t), expected)
+    torch.testing.assert_close(wide.log_prob(t.unsqueeze(1))[:, 1], expected)

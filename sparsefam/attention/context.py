@@ -16,7 +16,7 @@ from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
 from ..numerics.compiled import announce_compiling, enough_work, is_available, map_threads
 from ..numerics.least_squares import tensors_of
-from ..numerics.validation import in_eager, in_memory
+from ..numerics.validation import in_eager, is_plain_cpu_tensor
 from .precision import full_precision
 
 __all__ = ["contexts"]
@@ -149,7 +149,7 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
     tensors = (loc, scale, by_head, centers, widths)
     if exponent is None or exponent > _LARGEST_EXPONENT or centers.dim() > 1:
         return None
-    if any(x.dtype != torch.float32 for x in tensors) or not in_memory(*tensors):
+    if any(x.dtype != torch.float32 for x in tensors) or not is_plain_cpu_tensor(*tensors):
         return None
     if centers.requires_grad or widths.requires_grad or not loc.numel():
         return None
@@ -246,7 +246,7 @@ class _Quadrature(torch.autograd.Function):
         loc, scale, by_head, table = ctx.saved_tensors
         nothing = (None, None, None, None)
         batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        plain = torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad))
+        plain = torch.is_grad_enabled() or batched or not (in_eager() and is_plain_cpu_tensor(grad))
         if plain or not ctx.compiled:
             return *_through_expectations(ctx, (loc, scale, by_head), grad), *nothing
         places = _places(loc)

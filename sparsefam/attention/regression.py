@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from ..bases import Basis, GaussianRBF
 from ..numerics.distributed import Group, process_group, sum_over_ranks
-from ..numerics.gaussian_interval import unseen
+from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require
@@ -500,7 +500,7 @@ class RidgeRegression(nn.Module):
 
 def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
     """Ends (*event) of a box outside which all functions are zero to their precision, if known."""
-    reach = basis.reach
+    reach = basis.effective_support
     if reach is not None:
         return reach[0].amin(), reach[1].amax()
     if not isinstance(basis, GaussianRBF):
@@ -510,7 +510,7 @@ def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
         deviation = widths.detach().unsqueeze(-1)
     elif covariance is not None:
         deviation = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
-    far = unseen(centers) * deviation
+    far = negligible_distance(centers) * deviation
     return (centers - far).amin(0), (centers + far).amax(0)
 
 

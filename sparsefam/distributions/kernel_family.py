@@ -27,7 +27,7 @@ from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
-from ..numerics.validation import broadcast_shapes, in_eager, in_memory, require
+from ..numerics.validation import broadcast_shapes, in_eager, is_plain_cpu_tensor, require
 from ..scores import KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
@@ -201,7 +201,7 @@ class KernelDistribution(SparseDistribution):
         if univariate and self.panels.is_wide:
             dtype = torch.float64
         scores = self._scores_in(dtype, self.panels)
-        readable = dtype == torch.float32 and in_eager() and in_memory(scores)
+        readable = dtype == torch.float32 and in_eager() and is_plain_cpu_tensor(scores)
         if univariate and readable and scores.numel():
             low, high = scores.detach().aminmax()
             if max(-float(low), float(high)) > _LARGE:

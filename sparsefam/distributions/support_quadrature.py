@@ -116,9 +116,9 @@ def expect_on_support(p: "SymmetricDistribution", psi: Basis, order: int = 64) -
 
 
 def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
-    if psi.reach is None:
+    if psi.effective_support is None:
         raise ValueError(f"psi must have a reach to be integrated on it, got {psi}")
-    return psi.reach
+    return psi.effective_support
 
 
 def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
@@ -188,11 +188,11 @@ def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
         return torch.cat([covariance_on_support(p, basis, psi) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
         return torch.cat([covariance_on_support(p, phi, basis) for basis in psi.bases], -1)
-    if phi.reach is not None and psi.reach is not None:
+    if phi.effective_support is not None and psi.effective_support is not None:
         return _covariance_of_local(p, phi, psi)
-    if psi.reach is not None:
+    if psi.effective_support is not None:
         return _covariance_with_local(p, phi, psi)
-    if phi.reach is not None:
+    if phi.effective_support is not None:
         return _covariance_with_local(p, psi, phi).mT
     infinity = p.loc.new_tensor(math.inf)
     t, x, weights = support_rule(p, -infinity, infinity, Stack(phi, psi).breaks, WAVE_ORDER)

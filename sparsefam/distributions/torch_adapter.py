@@ -523,7 +523,7 @@ class TorchUnivariate(TorchDensity):
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if isinstance(psi, Basis) and torch_name(self.base) == "Uniform":
             return self._uniform().expect(psi, order)
-        if isinstance(psi, Basis) and psi.reach is not None:
+        if isinstance(psi, Basis) and psi.effective_support is not None:
             return self._expect_between_cuts(psi)
         if not isinstance(psi, Fourier):
             return super()._quadrature_expect(psi, order)
@@ -548,7 +548,7 @@ class TorchUnivariate(TorchDensity):
             y = coordinate.of(t.reshape(*t.shape, *ones).to(self.alpha))
             return torch.minimum(torch.maximum(y, first), last)
 
-        low, high = (locate(end) for end in psi.reach or ())
+        low, high = (locate(end) for end in psi.effective_support or ())
         cuts = [low]
         if psi.breaks is not None:
             inner = locate(psi.breaks.unsqueeze(-1))

@@ -201,7 +201,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.loc + self.scale * x, weights
 
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if isinstance(psi, Basis) and psi.reach is not None:
+        if isinstance(psi, Basis) and psi.effective_support is not None:
             pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
             count = self._node_count(order) * pieces * len(psi)
             return self._in_blocks(lambda p: expect_on_support(p, psi, order), count)

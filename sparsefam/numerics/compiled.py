@@ -1,11 +1,11 @@
-"""Loops compiled by numba: when they take over from torch operations, and on which threads.
+"""Loops compiled by numba: when they replace torch operations, and their threads.
 
 Compiling takes seconds, once per installation: numba keeps the result in a cache on disk. A process
-therefore starts with torch operations, and the loops take over when it has done so much work that
+therefore starts with torch operations and uses the loops once it has done so much work that
 compiling pays. Work is counted in pairs of a density and a basis function, not in seconds, so that
-a program gives the same numbers wherever it runs.
+a program computes the same numbers wherever it runs.
 
-The environment variable SPARSEFAM_COMPILE changes that: "0" never uses the loops, "1" uses them
+The environment variable SPARSEFAM_COMPILE changes that: with "0" loops are never used, with "1"
 from the first call on.
 """
 
@@ -37,10 +37,10 @@ _Result = TypeVar("_Result")
 
 
 def enough_work(pairs: int) -> bool:
-    """Add pairs to the work of this process, and return whether compiled loops shall do them.
+    """Add pairs to the work of this process, and return whether to use compiled loops for them.
 
     The answer may change between a forward pass and its repetition by `torch.utils.checkpoint`,
-    which expects the same saved tensors: callers save the same ones for both answers.
+    which expects the same saved tensors: callers must save the same ones with both answers.
     """
     global _pairs_done
     _pairs_done += pairs
@@ -48,7 +48,7 @@ def enough_work(pairs: int) -> bool:
 
 
 def is_available() -> bool:
-    """Return whether loops may ever be compiled in this process."""
+    """Return whether this process may compile loops at all."""
     return _setting != "0" and _has_numba()
 
 
@@ -80,7 +80,7 @@ def announce_compiling(function: Any) -> Iterator[None]:
 def map_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
     """Return `[work(item) for item in items]`, with as many threads as torch uses.
 
-    Only work that releases the interpreter's lock, as compiled loops do, runs at the same time.
+    Work runs at the same time if it releases the interpreter's lock, as compiled loops do.
     """
     items, threads = list(items), torch.get_num_threads()
     if threads < 2 or len(items) < 2:
@@ -90,5 +90,5 @@ def map_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> lis
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Keep one pool per process, as threads do not survive a fork."""
+    """Return the pool of a process; threads do not survive a fork."""
     return ThreadPoolExecutor(threads, "sparsefam")

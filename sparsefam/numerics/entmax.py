@@ -1,7 +1,7 @@
-r"""Deformed exponentials of finitely many scores: softmax, sparsemax and everything else.
+r"""The alpha-entmax transformation of finitely many scores.
 
-$p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has sum 1 for one $A$, where $\epsilon = \alpha - 1$. No
-derivative goes through the search for it: $dp = s\,(df - \sum s\,df / \sum s)$ with
+With $\epsilon = \alpha - 1$, $p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has the sum 1 for one
+normaliser $A$. Derivatives are implicit: $dp = s\,(df - \sum s\,df / \sum s)$ with
 $s = p^{2-\alpha}$, and in alpha likewise with $\partial p/\partial\alpha$ in place of $s\,df$.
 """
 
@@ -15,21 +15,22 @@ from .roots import increasing_root
 
 __all__ = ["entmax"]
 
-# Steps that reach rounding for alpha up to 2, with Newton's one after them (measured; see tests).
+# Steps of the root finder that suffice for alpha up to 2, followed by one of Newton's (measured).
 _STEPS = {torch.float32: 10, torch.float64: 14}
-# From this epsilon on powers keep their digits.
-_PLAIN = 0.25
-_TINY = 1e-20
+# From this epsilon on powers are accurate without logarithms.
+_LARGE_EPSILON = 0.25
+_LEAST_EPSILON = 1e-20
+# Below this size of log p^epsilon a series is used.
 _SMALL = 0.25
 
 
 def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
-    r"""The probabilities that maximise $p^\top f - \Omega_\alpha(p)$, over the last dimension.
+    r"""Return p (..., K) that maximises $p^\top f - \Omega_\alpha(p)$ among probabilities.
 
-    Half precision is for what goes in and comes out only.
+    Scores in half precision are computed in float32.
 
     Args:
-        scores: Shape (..., K); -inf excludes a category, but not all of a row.
+        scores: Shape (..., K); -inf excludes a category. At least one of each row is finite.
         alpha: Entropic index, at least 1 and finite; a tensor broadcasts to (...).
 
     References:
@@ -42,52 +43,51 @@ def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
         return torch.softmax(f, -1).to(dtype)
     number = None if isinstance(alpha, Tensor) else float(alpha) - 1
     eps = torch.as_tensor(alpha, dtype=f.dtype, device=f.device) - 1
-    found: Tensor = _Entmax.apply(f, eps.unsqueeze(-1) if eps.dim() else eps, number)
-    return found.to(dtype)
+    p: Tensor = _Entmax.apply(f, eps.unsqueeze(-1) if eps.dim() else eps, number)
+    return p.to(dtype)
 
 
 def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """The probabilities; `number` is epsilon if that is the same for all and known."""
+    """Compute the probabilities; `number` is epsilon if that is a number."""
     f = scores - scores.amax(-1, keepdim=True)
     if number == 1:
         return _sparsemax(f)
     low = torch.zeros_like(f[..., :1] + eps)
-    # Of equal scores: the highest that the normaliser can be.
-    positive = eps.clamp_min(_TINY)
+    # The normaliser of equal scores is the largest.
+    positive = eps.clamp_min(_LEAST_EPSILON)
     high = low - torch.expm1(-positive * math.log(f.shape[-1])) / positive
     easy = number is not None and number <= 1
-    level = increasing_root(
-        lambda level: -_power(f - level, eps, number).sum(-1, keepdim=True).log(),
+    normalizer = increasing_root(
+        lambda a: -_power(f - a, eps, number).sum(-1, keepdim=True).log(),
         low,
         high,
         _STEPS.get(f.dtype) if easy else None,
     )
-    p = _power(f - level, eps, number)
+    p = _power(f - normalizer, eps, number)
     if easy:
-        step = (p.sum(-1, keepdim=True) - 1) / _lowered(p, eps).sum(-1, keepdim=True)
-        p = _power(f - (level + step), eps, number)
+        step = (p.sum(-1, keepdim=True) - 1) / _derivative(p, eps).sum(-1, keepdim=True)
+        p = _power(f - (normalizer + step), eps, number)
     return p / p.sum(-1, keepdim=True)
 
 
 def _sparsemax(f: Tensor) -> Tensor:
-    """The projection onto the simplex, by sorting: sooner than steps where there are few scores."""
+    """Project onto the simplex by sorting, which is faster for few scores."""
     ranked = f.sort(-1, descending=True).values
-    level = (ranked.cumsum(-1) - 1) / torch.arange(1, f.shape[-1] + 1, device=f.device)
-    # Each category would be on the support if it were the last; they are so up to the last.
-    count = (ranked > level).sum(-1, keepdim=True)  # none, of scores that are NaN
-    alive = f > level.gather(-1, (count - 1).clamp_min(0))
+    threshold = (ranked.cumsum(-1) - 1) / torch.arange(1, f.shape[-1] + 1, device=f.device)
+    count = (ranked > threshold).sum(-1, keepdim=True)  # of the support; 0 if scores are NaN
+    alive = f > threshold.gather(-1, (count - 1).clamp_min(0))
     p = f - (torch.where(alive, f, 0).sum(-1, keepdim=True) - 1) / alive.sum(-1, keepdim=True)
     p = p.clamp_min(0)
     return p / p.sum(-1, keepdim=True)
 
 
 @torch.library.custom_op("sparsefam::entmax", mutates_args=())
-def _opaque(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """`_solve` as one call in a compiled graph, whose many steps would take the compiler long."""
+def _solve_operator(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    """Call `_solve` from a compiled graph, which would take long to compile its many steps."""
     return _solve(scores, eps, number).contiguous()
 
 
-@_opaque.register_fake
+@_solve_operator.register_fake
 def _(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     return torch.empty_like(scores).contiguous()
 
@@ -98,8 +98,8 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def forward(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
         if torch.compiler.is_compiling():
-            found: Tensor = _opaque(scores, eps, number)
-            return found
+            p: Tensor = _solve_operator(scores, eps, number)
+            return p
         return _solve(scores, eps, number)
 
     @staticmethod
@@ -111,39 +111,39 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, eps = ctx.saved_tensors
-        lowered = _lowered(p, eps)
-        share = lowered / lowered.sum(-1, keepdim=True)
-        by_score = lowered * slope - share * (lowered * slope).sum(-1, keepdim=True)
+        derivative = _derivative(p, eps)
+        share = derivative / derivative.sum(-1, keepdim=True)
+        by_score = derivative * slope - share * (derivative * slope).sum(-1, keepdim=True)
         by_eps = None
         if ctx.needs_input_grad[1]:
-            moved = _moved(p, lowered, eps)
-            moved = moved - share * moved.sum(-1, keepdim=True)
-            by_eps = (slope * moved).sum_to_size(eps.shape)
+            change = _slope_in_alpha(p, derivative, eps)
+            change = change - share * change.sum(-1, keepdim=True)
+            by_eps = (slope * change).sum_to_size(eps.shape)
         return by_score, by_eps, None
 
 
 def _power(u: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """The deformed exponential of u, at most 0, with the digits of u for every epsilon."""
-    if number is not None and number >= _PLAIN:
+    """Return the deformed exponential of u <= 0, accurately for every epsilon."""
+    if number is not None and number >= _LARGE_EPSILON:
         return (1 + number * u).clamp_min(0) ** (1 / number)
-    eps = eps.clamp_min(_TINY)
+    eps = eps.clamp_min(_LEAST_EPSILON)
     return torch.exp(torch.log1p((eps * u).clamp_min(-1)) / eps)
 
 
-def _lowered(p: Tensor, eps: Tensor) -> Tensor:
-    """p to the power 2 - alpha, on the support."""
+def _derivative(p: Tensor, eps: Tensor) -> Tensor:
+    """Return p to the power 2 - alpha on the support, the derivative of p in its score."""
     alive = p > 0
     return torch.where(alive, torch.where(alive, p, 1.0) ** (1 - eps), 0.0)
 
 
-def _moved(p: Tensor, lowered: Tensor, eps: Tensor) -> Tensor:
-    r"""What p changes by with alpha if $f - A$ stays: $(p - s - p\log p^\epsilon)/\epsilon^2$."""
+def _slope_in_alpha(p: Tensor, derivative: Tensor, eps: Tensor) -> Tensor:
+    r"""Return $\partial p/\partial\alpha = (p - s - p\log p^\epsilon)/\epsilon^2$ at fixed A."""
     log_p = torch.where(p > 0, p, 1.0).log()
     y = eps * log_p
-    near = torch.where(y > -_SMALL, y, 0.0)
+    small = y > -_SMALL
+    near = torch.where(small, y, 0.0)
     series = torch.zeros_like(y)
     for k in range(12, -1, -1):
         series = 1 / math.factorial(k + 2) - near * series
-    far = torch.where(y > -_SMALL, 1.0, eps)
-    whole = (lowered - p * (1 - y)) / far.square()
-    return -torch.where(y > -_SMALL, p * log_p.square() * series, whole)
+    quotient = (derivative - p * (1 - y)) / torch.where(small, 1.0, eps).square()
+    return -torch.where(small, p * log_p.square() * series, quotient)

@@ -1,4 +1,4 @@
-"""Gauss rules, cached per order, dtype and device, and adaptive integrals on the line."""
+"""Gauss rules, cached by order, dtype and device, and adaptive integrals on the line."""
 
 import math
 from collections.abc import Callable
@@ -17,15 +17,14 @@ __all__ = [
     "line_integral",
     "smooth_unit_rule",
     "sort_cuts",
-    "weighted_sum",
 ]
 
 
 def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor that may be cached, independent of the active mode or transform.
+    """Return a tensor that may be cached whatever mode or transform is active.
 
-    Made under inference mode it could never enter an autograd graph later, and made inside a
-    transform of torch.func it would stay that transform's own.
+    A tensor made under inference mode could not enter an autograd graph later, and one made inside
+    a transform of torch.func would belong to that transform.
     """
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
         return torch.tensor(numbers, dtype=dtype, device=device)
@@ -42,53 +41,53 @@ def _cached(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) 
 
 
 @torch.library.custom_op("sparsefam::gauss_rule", mutates_args=())
-def _opaque(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the rule by one custom operator, as a compiled graph cannot trace into scipy."""
+def _rule_operator(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the rule in a compiled graph, which cannot trace into scipy."""
     return _cached(order, smooth, dtype, device).clone()
 
 
-@_opaque.register_fake
+@_rule_operator.register_fake
 def _(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(2, order, dtype=dtype, device=device)
 
 
 def _rule(order: int, smooth: bool, like: Tensor) -> tuple[Tensor, Tensor]:
-    find = _opaque if torch.compiler.is_compiling() else _cached
+    find = _rule_operator if torch.compiler.is_compiling() else _cached
     nodes, weights = find(order, smooth, like.dtype, like.device).unbind()
     return nodes, weights
 
 
 def gauss_legendre(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights (order,) on [-1, 1], exact to degree 2 order - 1."""
+    """Return nodes and weights (order,) on [-1, 1], exact to degree 2 order - 1."""
     return _rule(order, False, like)
 
 
 def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Nodes and weights (order,) on [0, 1) that tolerate $|x|^m$ behaviour at both ends.
+    r"""Return nodes and weights (order,) on [0, 1) for functions with powers at both ends.
 
-    Gauss-Legendre after $x = y^3(10 - 15y + 6y^2)$, which turns an endpoint power $m$ into
-    $3m + 2$ and so restores fast convergence where a sparse density meets its edge.
+    It is Gauss-Legendre after $x = y^3(10 - 15y + 6y^2)$, which turns a power $m$ at an end into
+    $3m + 2$ and so converges fast for densities that vanish at the edge of their support.
     """
     return _rule(order, True, like)
 
 
 # Adaptive integrals on the line
 
-# Nodes on each piece, and those of the rule that estimates the error.
+# Number of nodes on each subinterval, and of the rule that estimates the error.
 _ORDER, _LOWER_ORDER = 48, 32
-# By how much the two may differ on a piece, relative to the integral of the absolute value.
+# Tolerated difference of the two on a subinterval, relative to the integral of the absolute value.
 _TOLERANCE = 1e-10
-# How often pieces are halved, and how many there may be.
-_ROUNDS, _MOST_PIECES = 40, 2000
+# How often subintervals are halved, and the largest number of them.
+_MAX_ROUNDS, _MAX_SUBINTERVALS = 40, 2000
 
 
 def graded_rule(order: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return nodes and weights, both (J, order, *batch), on intervals with ends (J, *batch).
 
-    Gauss-Legendre after $x = y^5 (126 - 420 y + 540 y^2 - 315 y^3 + 70 y^4)$, which turns a power m
-    at an end, or its product with a logarithm, into one of $5 m + 4$. With 48 nodes the error for
-    $\log x$ is 2e-13. Each node is computed from the nearer end, to which it may be closer than a
-    rounding error of the interval's length.
+    It is Gauss-Legendre after $x = y^5 (126 - 420 y + 540 y^2 - 315 y^3 + 70 y^4)$, which turns a
+    power m at an end, or its product with a logarithm, into the power $5 m + 4$. With 48 nodes the
+    error for $\log x$ is 2e-13. Nodes are computed from the nearer end, to which they may be closer
+    than a rounding error of the interval's length.
     """
     y, weights = (x.reshape(-1, *(1,) * (low.dim() - 1)) for x in gauss_legendre(order, low))
     near = (1 - y.abs()) / 2
@@ -110,33 +109,29 @@ def line_integral(
 ) -> Tensor:
     """Return the integral (*batch) of a function that is smooth between cuts.
 
-    The function may have logarithms and powers above -1/2 at the cuts. Pieces on which two rules
-    differ are halved; in compiled and traced graphs and under vmap each is cut into four.
+    The function may have logarithms and powers above -1/2 at the cuts. Subintervals on which two
+    rules differ are halved; in compiled and traced graphs and under vmap each is cut into four.
 
     Args:
         function: From float64 locations (Q, *batch) to values of that shape.
-        cuts: Locations (*batch, J) in any order, float64, NaN where there are fewer. The second
-            derivative is wrong if two of them coincide that move differently.
-        rounding: The error of a piece that is rounding of the function, and not refined.
+        cuts: Float64 locations (*batch, J) in any order, padded with NaN. Second derivatives need
+            cuts that do not coincide, unless they move alike.
+        rounding: Tolerated error of a subinterval besides the relative one.
     """
     if _can_branch_on_values():
         with torch.no_grad():
-            found = _refine(function, cuts.detach(), rounding)
+            more = _refine(function, cuts.detach(), rounding)
     else:
         ordered = sort_cuts(cuts.detach())
         low, width = ordered[:-1], ordered.diff(dim=0)
-        found = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
-    cuts = torch.cat([cuts, found], -1)
-    ordered = sort_cuts(cuts)
+        more = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
+    ordered = sort_cuts(torch.cat([cuts, more], -1))
     values, weights = _evaluate(function, ordered[:-1], ordered[1:], _ORDER)
-    return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
-
-
-def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Sum over the first axis; infinite, with zero gradient, where a value with a weight is."""
-    over = values.isinf()
-    total = (weights * torch.where(over, 0.0, values)).sum(0)
-    return torch.where((over & (weights > 0)).any(0), math.inf, total)
+    values, weights = values.flatten(0, 1), weights.flatten(0, 1)
+    # The integral is infinite, with zero gradient, where a value with a weight is.
+    infinite = values.isinf()
+    total = (weights * torch.where(infinite, 0.0, values)).sum(0)
+    return torch.where((infinite & (weights > 0)).any(0), math.inf, total)
 
 
 def _can_branch_on_values() -> bool:
@@ -149,7 +144,7 @@ def _can_branch_on_values() -> bool:
 def _evaluate(
     function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
-    """Return values and weights (J, order, *batch) on pieces with ends (J, *batch)."""
+    """Return values and weights (J, order, *batch) on subintervals with ends (J, *batch)."""
     t, weights = graded_rule(order, low, high)
     return function(t.flatten(0, 1)).reshape(t.shape), weights
 
@@ -157,8 +152,8 @@ def _evaluate(
 def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float) -> Tensor:
     """Return further cuts (*batch, J'), NaN where an element of the batch needs none."""
     ordered = sort_cuts(cuts)
-    low, high, found, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None
-    for _ in range(_ROUNDS):
+    low, high, more, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None
+    for _ in range(_MAX_ROUNDS):
         fine, rough = (_evaluate(function, low, high, n) for n in (_ORDER, _LOWER_ORDER))
         error = ((fine[0] * fine[1]).sum(1) - (rough[0] * rough[1]).sum(1)).abs()
         if size is None:
@@ -166,14 +161,14 @@ def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float)
         middle = (low + high) / 2
         coarse = (error > _TOLERANCE * size + rounding) & (middle > low) & (middle < high)
         columns = coarse.reshape(len(coarse), -1).any(-1)
-        if not columns.any() or sum(x.shape[-1] for x in found) > _MOST_PIECES:
+        if not columns.any() or sum(x.shape[-1] for x in more) > _MAX_SUBINTERVALS:
             break
         coarse, middle = coarse[columns], middle[columns]
-        found.append(torch.where(coarse, middle, torch.nan).movedim(0, -1))
-        # Only halves of coarse pieces are left; elsewhere in the batch they are empty.
+        more.append(torch.where(coarse, middle, torch.nan).movedim(0, -1))
+        # Continue with the halves of coarse subintervals, empty where only others are coarse.
         low, high = (
             torch.where(coarse, low[columns], middle),
             torch.where(coarse, high[columns], middle),
         )
         low, high = torch.cat([low, middle]), torch.cat([middle, high])
-    return torch.cat(found, -1)
+    return torch.cat(more, -1)

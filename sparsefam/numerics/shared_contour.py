@@ -1,13 +1,12 @@
-r"""Gaussians of one width under many ellipsoids by one contour for all pairs: float32, CPU.
+r"""Expectations of Gaussians of one width, with one contour for all: float32 on a CPU.
 
-The contour integral of `gaussian_ball` has a contour for each pair, accurate for every ratio of
-widths. Where the support is at most 72 widths long, one contour serves all centers of a density,
-and its nodes depend on a pair through its squared offsets only. The error is about 1e-6 of the
-largest expectation that a center anywhere could have; densities for which no center comes near
-that, and longer supports, are left to the contour of each pair.
+`gaussian_ball` has a contour for each pair, accurate for every ratio of widths. If the half-axes of
+a support are at most 72 widths long, one contour serves all centers. Its error is about 1e-6 of
+the largest expectation that a center anywhere could have. Longer supports, and densities for which
+no center comes near that expectation, are left to the contours of pairs.
 
-The sums are compiled by numba: an operation of torch on small arrays costs more than its work, and
-on large arrays most of the time goes into memory.
+The sums are compiled by numba. Torch would spend most of its time on the overhead of small arrays,
+and on the memory of large ones.
 """
 
 import math
@@ -21,13 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .compiled import announce_compiling, enough_work, is_available, map_threads
-from .validation import in_eager, in_memory
+from .validation import in_eager, is_plain_cpu_tensor
 
 __all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
 
-# By the largest exponent, then by the longest half-axis in widths: the number of nodes, and the
-# hyperbola on which they lie (size, angle, step, stretch). They were fitted: truncation and float32
-# rounding stay below about 1e-6 of the largest expectation.
+# By the largest exponent, then by the longest half-axis in widths: the number of nodes, and their
+# hyperbola (size, angle, step, stretch), fitted so that truncation and float32 rounding are below
+# about 1e-6 of the largest expectation.
 _CONTOURS = {
     1.0: {
         8.0: (11, (9.048, 0.5484, 0.1774, 0.002111)),
@@ -64,10 +63,10 @@ _CONTOURS = {
 }
 # Dimensions with compiled sums.
 _DIMENSIONS = 3
-# A density's expectations are accurate if some center has this share of the largest possible one.
+# Expectations are accurate if some center has this share of the largest possible expectation.
 _LEAST_SHARE = 0.25
-# Pairs that are worth a thread, and how often torch operations take as long for a pair without a
-# closed form as for one with it.
+# Pairs that are worth a thread, and the cost of a pair of the contour in torch operations, relative
+# to one of the closed form.
 _PAIRS_PER_THREAD = 2**16
 _CONTOUR_COST = 32
 
@@ -77,13 +76,13 @@ _PerPair = Callable[[_Inputs, float], Tensor]
 
 
 class Rows(NamedTuple):
-    """Expectations under the densities of rows (R), and what their gradient needs.
+    """Expectations under densities (R), and arrays for their gradients.
 
     Attributes:
-        values: (R, N).
-        active: Number of centers with influence, (R); -1 where the row did not converge.
-        axes: From offsets along the axes of the support to space, (R, 3, 3).
-        indices: Which centers these are, (R, N).
+        values: Expectations, (R, N).
+        active: Number of centers near the support, (R); -1 where a row did not converge.
+        axes: The axes of the support, in columns, (R, 3, 3).
+        indices: The indices of the centers near the support, (R, N).
         slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
     """
 
@@ -95,11 +94,11 @@ class Rows(NamedTuple):
 
 
 def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
-    """Return whether `gaussians_by_shared_contour` is for these inputs.
+    """Return whether `gaussians_by_shared_contour` can be used.
 
-    They are float32 on the CPU, outside of compiled graphs and transforms; the Gaussians have one
-    width and no gradient; a contour was fitted for the exponent and the dimension; and loops may be
-    compiled.
+    Inputs must be float32 on the CPU, outside of compiled graphs and transforms. The Gaussians must
+    have one width and no gradient, the exponent and the dimension a contour, and numba must be
+    there.
     """
     loc, _, centers, spread = inputs
     if isinstance(exponent, Tensor) or loc.shape[-1] > _DIMENSIONS:
@@ -110,7 +109,7 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
     if spread.dim() > 1 or not loc.numel() or centers.requires_grad or spread.requires_grad:
         return False
     single = all(x.dtype == torch.float32 for x in inputs)
-    if not (single and in_eager() and in_memory(*inputs)):
+    if not (single and in_eager() and is_plain_cpu_tensor(*inputs)):
         return False
     if spread.stride() not in ((), (0,)) and not bool((spread == spread[0]).all()):
         return False
@@ -123,7 +122,7 @@ def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _Per
     Args:
         inputs: loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
         exponent: m.
-        per_pair: Computes the same for rows that do not converge, and for second derivatives.
+        per_pair: Another algorithm, for rows that do not converge and for second derivatives.
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
@@ -140,7 +139,7 @@ def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _Per
 def _compute(
     inputs: _Inputs, exponent: float, per_pair: _PerPair, needs_slopes: bool
 ) -> tuple[Tensor, Rows | None]:
-    """Return the values (R, N), and what their gradient needs, None if loops are not yet in use."""
+    """Return the values (R, N) and arrays for gradients, or None before loops are in use."""
     loc, scale_tril, centers, spread = (x.detach() for x in inputs)
     pairs = len(loc) * len(centers)
     closed = loc.shape[-1] == 1 and exponent in (1.0, 2.0, 3.0)
@@ -149,7 +148,6 @@ def _compute(
             return per_pair((loc, scale_tril, centers, spread), exponent), None
         arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
         rows, converged = _integrate(*arrays, width, exponent, needs_slopes)
-        # A tensor of its own, which may be changed in place.
         values = torch.from_numpy(rows.values)
         if not converged:
             others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
@@ -178,17 +176,19 @@ def _integrate(
     rest = centers, width, _contours(exponent, dim), float(exponent), _LEAST_SHARE
 
     def part(part: slice) -> int:
-        found: int = integrate_rows(loc[part], scale_tril[part], *rest, *(x[part] for x in rows))
-        return found
+        converged: int = integrate_rows(
+            loc[part], scale_tril[part], *rest, *(x[part] for x in rows)
+        )
+        return converged
 
     with announce_compiling(integrate_rows):
         return rows, sum(map_threads(part, _parts(count, size))) == count
 
 
 class _Expectations(torch.autograd.Function):
-    """The values (R, N) with their gradient.
+    """Values (R, N) with their gradient.
 
-    It saves its inputs alone, with and without compiled loops: see `enough_work`.
+    Only inputs are saved as tensors, with and without compiled loops: see `enough_work`.
     """
 
     @staticmethod
@@ -210,37 +210,37 @@ class _Expectations(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, rows, needed = ctx.saved_tensors, ctx.rows, ctx.needs_input_grad[:2]
-        nothing = (None, None, None, None)
         batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        plain = torch.is_grad_enabled() or batched or not (in_eager() and in_memory(grad))
-        if rows is None or plain:
-            return *_gradients(ctx, inputs, grad, needed), *nothing
-        found = _pull_back(_array(grad), _array(inputs[1]), inputs[3].numpy().item(0), rows)
+        readable = in_eager() and is_plain_cpu_tensor(grad) and not batched
+        if rows is None or torch.is_grad_enabled() or not readable:
+            return *_gradients(ctx, inputs, grad, needed), None, None, None, None
+        gradients = _pull_back(_array(grad), _array(inputs[1]), inputs[3].numpy().item(0), rows)
         others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
         if len(others):
             with torch.enable_grad():
-                some = inputs[0][others], inputs[1][others], *inputs[2:]
-            missing = _gradients(ctx, some, grad[others], needed)
-            for x, part in zip(found, missing, strict=True):
+                left = inputs[0][others], inputs[1][others], *inputs[2:]
+            missing = _gradients(ctx, left, grad[others], needed)
+            for x, part in zip(gradients, missing, strict=True):
                 if part is not None:
                     x[others] = part
-        return *found, *nothing
+        return *gradients, None, None, None, None
 
 
 def _gradients(
     ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor, needed: tuple[bool, ...]
 ) -> list[Any]:
     """Return the gradients in loc and scale_tril by the other algorithm."""
-    again = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         leaves = [x.view_as(x) for x in inputs[:2]]
         values = ctx.per_pair((*leaves, *inputs[2:]), ctx.exponent)
-        wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(values, wanted, grad, create_graph=again))
-    return [next(found) if need else None for need in needed]
+        variables = [x for x, need in zip(leaves, needed, strict=True) if need]
+        gradients = iter(torch.autograd.grad(values, variables, grad, create_graph=create_graph))
+    return [next(gradients) if need else None for need in needed]
 
 
 def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> list[Tensor]:
+    """Return the gradients in loc and scale_tril, zero for rows that did not converge."""
     by_loc, by_scale_tril = np.zeros(scale_tril.shape[:2], np.float32), np.zeros_like(scale_tril)
     pull_back_rows = _loops().pull_back_rows
 
@@ -254,7 +254,7 @@ def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> li
 
 
 def _parts(rows: int, size: int) -> list[slice]:
-    """Divide rows among threads that have enough to do."""
+    """Divide rows among threads, of which each has enough work."""
     count = max(1, min(torch.get_num_threads(), rows, rows * size // _PAIRS_PER_THREAD))
     ends = [rows * i // count for i in range(count + 1)]
     return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
@@ -269,17 +269,17 @@ def _loops() -> Any:
 
 @cache
 def _contours(exponent: float, dim: int) -> _Array:
-    """Return the contours of an exponent, (P, 5, n), by the longest half-axis that they serve.
+    """Return the contours of an exponent, (P, 5, n).
 
-    That half-axis, in widths, and the number of nodes; then real and imaginary parts of the nodes z
-    and of the factors of a term that do not depend on the half-axes.
+    Each has the longest half-axis, in widths, and the number of nodes; then real and imaginary
+    parts of the nodes z, and of the factors that do not depend on the half-axes.
     """
-    # At 1 itself the contour of smoother densities is shorter.
+    # An exponent of 1 has the shorter contours of smoother densities.
     fitted = next(x for most, x in _CONTOURS.items() if exponent < most or exponent == most > 1)
     contours = np.zeros((len(fitted), 5, max(count for count, _ in fitted.values())))
-    for contour, (reach, (count, shape)) in zip(contours, fitted.items(), strict=True):
+    for contour, (longest, (count, shape)) in zip(contours, fitted.items(), strict=True):
         nodes, front = _hyperbola(count, shape, exponent, dim)
-        contour[0, :2] = reach, count
+        contour[0, :2] = longest, count
         contour[1:, :count] = nodes.real, nodes.imag, front.real, front.imag
     return contours
 
@@ -287,11 +287,12 @@ def _contours(exponent: float, dim: int) -> _Array:
 def _hyperbola(
     count: int, shape: tuple[float, ...], exponent: float, dim: int
 ) -> tuple[_Array, _Array]:
+    """Return the nodes of a hyperbola and their factors, both complex (n)."""
     size, angle, step, stretch = shape
     t = (np.arange(count) + 0.5) * step
-    turned = -angle + 1j * t * (1 + stretch * t * t)
-    nodes = size * (1 + np.sin(turned))
-    moves = np.cos(turned) * (1 + 3 * stretch * t * t)
+    argument = -angle + 1j * t * (1 + stretch * t * t)
+    nodes = size * (1 + np.sin(argument))
+    moves = np.cos(argument) * (1 + 3 * stretch * t * t)
     front = math.lgamma(exponent + 1 + dim / 2) - 0.5 * dim * math.log(2 * math.pi)
     front += math.log(size * step / math.pi)
     return nodes, np.exp(np.log(moves) + nodes - (exponent + 1) * np.log(nodes) + front)

@@ -1,13 +1,13 @@
-r"""One contour for all pairs of an ellipsoid and a Gaussian of width w, compiled by numba.
+r"""One contour for all Gaussians of width w under an ellipsoidal density, compiled by numba.
 
 In units of w, with $\sigma_d$ the half-axes of a support and $y_d$ the offset of a center along
-them, `shared_contour` sums over a few nodes z of a contour
+them, the expectation is summed over a few nodes z of a contour:
 $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi)^{D/2}\, 2\pi i}
 \int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
 
-Rows (densities) are computed one by one, so that the intermediate results of a row stay in the
-cache. All have three axes: those beyond D have a half-axis and offsets of zero. Centers without
-influence are left out; of the others those near the edge of the support come first.
+Densities (rows) are computed one by one, so that their intermediate results stay in the cache.
+Every row has three axes: the half-axes and offsets beyond D are zero. Centers too far from the
+support are left out; of the remaining ones, those near its edge come first.
 """
 
 import math
@@ -21,7 +21,7 @@ __all__ = ["integrate_rows", "principal_axes", "pull_back_rows", "wave"]
 
 _Array = NDArray[Any]
 _F32, _HALF, _ONE = np.float32, np.float32(0.5), np.float32(1)
-# Sums may be taken in any order; NaN and infinity keep their meaning.
+# Sums may be reordered; NaN and infinity keep their meaning.
 compiled = njit(
     cache=True,
     nogil=True,
@@ -29,8 +29,8 @@ compiled = njit(
     fastmath={"reassoc", "contract", "nsz", "arcp"},
 )
 
-# Chebyshev fits on [-1/2, 1/2], highest powers first: 2^t; and in powers of t^2 sqrt(2) cos(pi t)
-# and sqrt(2) sin(pi t)/t.
+# Chebyshev fits on [-1/2, 1/2], highest powers first: 2^t in t; sqrt(2) cos(pi t) and
+# sqrt(2) sin(pi t)/t in t^2.
 _LEAST_POWER = _F32(-126)
 _POWER = tuple(
     _F32(x)
@@ -43,12 +43,12 @@ _SINE = tuple(
     _F32(math.sqrt(2) * x) for x in (0.07765766, -0.59829129, 2.55007752, -5.16771009, 3.14159264)
 )
 _JACOBI_SWEEPS = 6
-# An integral below exp of this counts as zero: beyond its support the shared contour diverges.
+# The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
 _LOG_ZERO = -13.0
-# Centers in a block, whose waves fit the cache; rows are padded to a multiple of the vector length.
+# Centers in a block, whose waves fit the cache, and the vector length that blocks are multiples of.
 _BLOCK, _LANES = 256, 16
-# Sums over the nodes by D: of the value; for each axis, see `_is_long`; and for each two axes of
-# z/((z + p)(z + q)), where p and q are half of their squared half-axes.
+# Number of sums over the nodes by D: the value; for each axis, see `_is_long`; for each two axes,
+# with z/((z + p)(z + q)), where p and q are half of their squared half-axes.
 _SUMS = (1, 3, 6, 10)
 
 
@@ -130,25 +130,14 @@ def integrate_rows(
     indices: _Array,
     slopes: _Array,
 ) -> int:
-    """Fill the arrays of `Rows`, whose values are zero before. Returns how many rows converged.
+    """Fill the arrays of `shared_contour.Rows`, and return how many rows converged.
 
-    Args:
-        loc: (R, D).
-        scale_tril: (R, D, D).
-        centers: (N, D).
-        width: w.
-        contours: (P, 5, n) of `shared_contour`.
-        exponent: m.
-        least_share: A row converges if some center has this share of the largest expectation that
-            a center anywhere could have.
-        values: (R, N).
-        active: (R); -1 where a row does not converge.
-        axes: (R, 3, 3).
-        indices: (R, N).
-        slopes: (R, D + D(D + 1)/2, N), or (0, ...) where no gradient is needed.
+    Values must be zero before; slopes are computed if their array has rows. The contours are those
+    of `shared_contour`. A row converges if some center has `least_share` of the largest expectation
+    that a center anywhere could have.
     """
     dim, size, converged = loc.shape[1], len(centers), 0
-    scale = width**-dim  # applied last: in the exponents it would cost accuracy
+    scale = width**-dim  # applied last, as it would make the exponents less accurate
     squares, offsets = np.empty(3), np.zeros((3, size))
     points, middles = _in_widths(centers, width), _in_widths(loc, width)
     y, kinds = np.zeros((3, size + _LANES), _F32), np.empty(size, np.int8)
@@ -161,12 +150,12 @@ def integrate_rows(
         _project(middles[:, r], points, dim, axes[r], offsets)
         offsets32 = offsets.astype(_F32)
         _classify(dim, squares, longest, exponent == 1, offsets32, kinds)
-        edge, count = _gather(kinds, dim, offsets32, indices[r], y)
+        n_edge, count = _gather(kinds, dim, offsets32, indices[r], y)
         nodes = int(contours[p, 0, 1])
         factors, rates, largest = _node_terms(dim, squares, contours[p, 1:], nodes, len(sums))
-        _sum_nodes(factors, rates, dim, y, edge, sums)
-        if edge < count:
-            _parabola_inside(dim, squares, y, edge, count, sums)
+        _sum_nodes(factors, rates, dim, y, n_edge, sums)
+        if n_edge < count:
+            _parabola_inside(dim, squares, y, n_edge, count, sums)
         top = _F32(0)
         for i in range(count):
             values[r, indices[r, i]] = sums[0, i] * scale
@@ -216,10 +205,10 @@ def _project(loc: _Array, centers: _Array, dim: int, axes: _Array, offsets: _Arr
 def _classify(
     dim: int, squares: _Array, longest: float, parabolic: bool, offsets: _Array, kinds: _Array
 ) -> None:
-    """Mark centers: 0 without influence on the support, 2 well inside of it, 1 otherwise.
+    """Mark centers: 0 too far from the support, 2 well inside of it, 1 otherwise.
 
-    By Chernoff's bounds: a term at any real z is larger than the integral and, where z is negative,
-    larger than what the edge of the support takes from a parabola's integral over all of space.
+    By Chernoff's bounds: at any real z > 0 the integrand bounds the integral, and at any z < 0 the
+    difference from the integral of the parabola over all of space, where it is negative outside.
     """
     rates, most = np.zeros((2, 3), _F32), np.empty(2, _F32)
     shortest, loss = longest, 0.0
@@ -231,26 +220,26 @@ def _classify(
         loss -= 0.5 * math.log(1 - 2 * inside / squares[d])
     most[0] = 1 - _LOG_ZERO / outside
     most[1] = 1 + (_LOG_ZERO - loss) / inside if parabolic else -1.0
-    a, b, c, reach = rates[0, 0], rates[0, 1], rates[0, 2], most[0]
-    d0, d1, d2, core = rates[1, 0], rates[1, 1], rates[1, 2], most[1]
+    a, b, c, outer = rates[0, 0], rates[0, 1], rates[0, 2], most[0]
+    d, e, f, inner = rates[1, 0], rates[1, 1], rates[1, 2], most[1]
     for j in range(len(kinds)):
         x, y, z = offsets[0, j], offsets[1, j], offsets[2, j]
         x, y, z = x * x, y * y, z * z
-        near, within = a * x + b * y + c * z <= reach, d0 * x + d1 * y + d2 * z <= core
-        kinds[j] = np.int8(near) + np.int8(within)
+        is_near, is_inside = a * x + b * y + c * z <= outer, d * x + e * y + f * z <= inner
+        kinds[j] = np.int8(is_near) + np.int8(is_inside)
 
 
 @compiled
 def _gather(kinds: _Array, dim: int, offsets: _Array, indices: _Array, y: _Array) -> Any:
-    """Collect the indices and offsets of the centers with influence, then zeros.
+    """Write indices and offsets of the centers near the edge, of those inside, and then zeros.
 
-    Returns how many of them are near the edge, which come first, and how many there are.
+    Returns the number of centers near the edge, and of both.
     """
-    edge = 0
+    n_edge = 0
     for j in range(len(kinds)):
-        indices[edge] = j
-        edge += kinds[j] == 1
-    count = edge
+        indices[n_edge] = j
+        n_edge += kinds[j] == 1
+    count = n_edge
     for j in range(len(kinds)):
         if kinds[j] == 2:
             indices[count] = j
@@ -260,24 +249,25 @@ def _gather(kinds: _Array, dim: int, offsets: _Array, indices: _Array, y: _Array
             y[d, i] = offsets[d, indices[i]]
         for i in range(count, count + _LANES):
             y[d, i] = 0
-    return edge, count
+    return n_edge, count
 
 
 @compiled
 def _is_long(p: float) -> bool:
-    r"""Whether z/(z + p) is summed for an axis, and 1/(z + p) otherwise.
+    r"""Return whether the factor z/(z + p) is summed for an axis, and not 1/(z + p).
 
-    The sums determine each other, as z/(z + p) = 1 - p/(z + p). The smaller one loses no digits.
+    As z/(z + p) = 1 - p/(z + p), one sum follows from the other and the value. To avoid
+    cancellation, the smaller one of z/(z + p) and p/(z + p) is summed.
     """
     return p > 10.0
 
 
 @compiled
 def _node_terms(dim: int, squares: _Array, contour: _Array, count: int, n_sums: int) -> Any:
-    """Return what the nodes contribute: factors (S, 2 n), rates (2, 3, n), largest expectation.
+    """Return factors (S, 2 n), rates (2, 3, n), and the largest expectation of all centers.
 
-    A node's wave has the logarithm and the phase `rates @ y**2`; real and imaginary part of the
-    wave count with the two halves of `factors`.
+    A node's wave has binary logarithm and phase in cycles `rates @ y**2`. Its real and imaginary
+    parts are multiplied by the two halves of `factors`.
     """
     front, inverse, ratio = np.empty((2, count)), np.empty((3, 2, count)), np.empty((3, 2, count))
     product = np.empty((2, count))
@@ -370,9 +360,9 @@ def _waves(rates: _Array, dim: int, y: _Array, start: int, size: int) -> Any:
 def _parabola_inside(
     dim: int, squares: _Array, y: _Array, start: int, end: int, sums: _Array
 ) -> None:
-    """Compute the sums at centers that are so far inside that the edge of a parabola is not felt.
+    """Compute the sums of centers so far inside that a Gaussian does not reach a parabola's edge.
 
-    The expectation is the density at the center plus half of its curvature.
+    The expectation is the density at the center plus half of its Laplacian.
     """
     top = math.gamma(0.5 * dim + 2) / math.pi ** (0.5 * dim)
     for d in range(dim):
@@ -429,7 +419,7 @@ def pull_back_rows(
     by_loc: _Array,
     by_scale_tril: _Array,
 ) -> None:
-    """Fill the gradients in loc and scale_tril, zero before, from that in the values (R, N)."""
+    """Fill gradients in loc and scale_tril, zero before, from that in the values (R, N)."""
     dim, upstream = scale_tril.shape[1], np.empty(grad.shape[1], _F32)
     by_y, by_matrix, scale = np.zeros(3), np.zeros((3, 3)), width ** -(dim + 1)
     for r in range(len(grad)):
@@ -467,20 +457,20 @@ def _rotate_back(
     by_loc: _Array,
     by_factor: _Array,
 ) -> None:
-    """Turn gradients in y, and twice in A = L L', from the axes of a support to loc and L."""
+    """Rotate gradients in y, and twice in A = L L', from the axes of a support to loc and L."""
     dim = len(factor)
-    turned = np.zeros((3, 3))
+    rotated = np.zeros((3, 3))
     for i in range(dim):
         total = 0.0
         for d in range(dim):
             total += axes[i, d] * by_y[d]
             for e in range(dim):
                 for j in range(dim):
-                    turned[i, j] += axes[i, d] * by_matrix[d, e] * axes[j, e]
+                    rotated[i, j] += axes[i, d] * by_matrix[d, e] * axes[j, e]
         by_loc[i] = total * scale
     for i in range(dim):
         for j in range(i + 1):
             total = 0.0
             for k in range(dim):
-                total += turned[i, k] * factor[k, j]
+                total += rotated[i, k] * factor[k, j]
             by_factor[i, j] = total * (scale / unit)

@@ -1,7 +1,7 @@
-r"""Gamma-function differences and the regularised incomplete beta function.
+r"""Gamma, incomplete beta and characteristic functions, and the map of space onto the ball.
 
-Differences of gamma functions are what the densities need, and what a subtraction of `lgamma`
-or `digamma` loses at large arguments. Here they are written so that nothing large cancels.
+Subtracting values of `lgamma` or `digamma` cancels at large arguments. The differences here are
+sums of small terms.
 """
 
 import math
@@ -24,18 +24,18 @@ __all__ = [
 ]
 
 
-# Asymptotic series, in descending powers of the argument, reach float64 from _SHIFT on.
+# Asymptotic series in descending powers of the argument have float64 accuracy from here on.
 _SHIFT = 9
 # B_{2k} / (2k (2k - 1)) and B_{2k} / 2k, k = 1, 2, ...
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 
-# artanh(s)/s - 1 = s^2/3 + s^4/5 + ..., used for |s| <= _NEAR.
-_NEAR = 0.2
+# Terms of artanh(s)/s - 1 = s^2/3 + s^4/5 + ..., used for |s| <= _SMALL.
+_SMALL = 0.2
 _ARTANH = {torch.float32: 7, torch.float64: 14}
 
-# The integral for I_x(a, b) stops where the integrand is exp(-_DEPTH), put at the end _HIGH of the
-# rule, whose other numbers (count, low) lose no more than that.
+# The integral for I_x(a, b) is cut where the integrand is exp(-_DEPTH), which is mapped to the end
+# _HIGH of the quadrature rule (count, low, _HIGH).
 _DEPTH = {torch.float32: 18.0, torch.float64: 40.0}
 _RULE = {torch.float32: (24, -2.9), torch.float64: (48, -3.6)}
 _HIGH = 2.5
@@ -44,7 +44,7 @@ _NEWTON_STEPS = 4
 
 
 def log_gamma_ratio(x: Tensor, delta: float) -> Tensor:
-    r"""$\log\Gamma(x + \delta) - \log\Gamma(x)$, absolutely accurate to rounding of $\delta\log x$.
+    r"""Return $\log\Gamma(x + \delta) - \log\Gamma(x)$, up to the rounding of $\delta\log x$.
 
     Args:
         x: Any shape, $x \ge 1/2$.
@@ -59,41 +59,41 @@ def log_gamma_ratio(x: Tensor, delta: float) -> Tensor:
 
 
 def digamma_difference(x: Tensor, delta: float) -> Tensor:
-    r"""$\psi(x + \delta) - \psi(x)$, relatively accurate for every $x$ ($\approx \delta/x$).
+    r"""Return $\psi(x + \delta) - \psi(x) \approx \delta/x$, with a small relative error.
 
     Args:
         x: Any shape, $x \ge 1/2$.
         delta: $\delta > 0$.
     """
     steps = _unit_steps(x)
-    near = x + _SHIFT
-    far = near + delta
-    remainders = _inverse_squares(_DIGAMMA, far) - _inverse_squares(_DIGAMMA, near)
-    asymptotic = torch.log1p(delta / near) + delta / (2 * near * far) - remainders
+    low = x + _SHIFT
+    high = low + delta
+    remainders = _inverse_squares(_DIGAMMA, high) - _inverse_squares(_DIGAMMA, low)
+    asymptotic = torch.log1p(delta / low) + delta / (2 * low * high) - remainders
     return asymptotic + (delta / (steps * (steps + delta))).sum(-1)
 
 
 def betainc(
     a: Tensor | float, b: Tensor | float, x: Tensor, complement: Tensor | None = None
 ) -> Tensor:
-    r"""Regularised incomplete beta function $I_x(a, b)$, differentiable in all three arguments.
+    r"""Compute the regularised incomplete beta function, differentiable in all three arguments.
 
     $$I_x(a, b) = \frac{1}{B(a, b)} \int_0^x t^{a-1} (1-t)^{b-1}\,dt$$
 
-    Its relative error is rounding however small the value is (4e-7 in float32, 4e-14 in float64,
-    a little more next to underflow), and so is that of its gradients. Outside $(0, 1)$ it is 0 or
-    1 with a zero gradient, also at $x = 0$ with $a < 1$, where the density is infinite.
+    Values, however small, and gradients have a relative error of 4e-7 in float32 and 4e-14 in
+    float64, a little more next to underflow. Outside $(0, 1)$ the value is 0 or 1 with a zero
+    gradient, also at $x = 0$ with $a < 1$, where the density is infinite.
 
     Args:
         a: First exponent, from about 0.05 to 1e7.
         b: Second exponent, from about 0.05 to 1e7.
-        x: Where to evaluate; broadcast with `a` and `b`, and gives the dtype.
-        complement: $1 - x$ where the caller knows more of its digits than `1 - x` keeps.
-            Gradients flow through `x` only.
+        x: Argument, which broadcasts with `a` and `b` and determines the dtype.
+        complement: $1 - x$, if the caller knows it more accurately than `1 - x`. Gradients flow
+            through `x` only.
 
     References:
         DiDonato and Morris (1992), Significant digit computation of the incomplete beta function
-        ratios, ACM TOMS 18(3), for the choice of the side and the prefactor.
+        ratios, ACM TOMS 18(3), for the choice of the tail and the prefactor.
     """
     return _tails(a, b, x, complement)[0]
 
@@ -101,22 +101,15 @@ def betainc(
 def betaincc(
     a: Tensor | float, b: Tensor | float, x: Tensor, complement: Tensor | None = None
 ) -> Tensor:
-    r"""Complement $1 - I_x(a, b)$, with a small relative error in the upper tail.
-
-    Args:
-        a: As for `betainc`.
-        b: As for `betainc`.
-        x: As for `betainc`.
-        complement: As for `betainc`.
-    """
+    r"""Compute $1 - I_x(a, b)$ as accurately; arguments are those of `betainc`."""
     return _tails(a, b, x, complement)[1]
 
 
 def decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Nodes and weights (count,) on $(0, s_{max})$ for smooth functions that decay.
+    r"""Return nodes and weights (count,) for smooth functions on $(0, \infty)$ that decay.
 
-    The midpoint rule in $\tau$ from `low` to `high` after $s = e^{\tau - e^{-\tau}}$: it converges
-    geometrically when the integrand has died out at both ends, whatever its scale between.
+    It is the midpoint rule in $\tau$ from `low` to `high` after $s = e^{\tau - e^{-\tau}}$, which
+    converges geometrically if the integrand is negligible at both ends.
     """
     step = (high - low) / count
     tau = low + step * (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5)
@@ -126,12 +119,12 @@ def decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tenso
 
 
 def _unit_steps(x: Tensor) -> Tensor:
-    """The points x, x + 1, ... below x + _SHIFT, along a new last dimension."""
+    """Return x, x + 1, ..., x + _SHIFT - 1 along a new last dimension."""
     return x[..., None] + torch.arange(_SHIFT, dtype=x.dtype, device=x.device)
 
 
 def _horner(coefficients: Sequence[float], z: Tensor) -> Tensor:
-    """Polynomial with ascending coefficients."""
+    """Evaluate a polynomial with ascending coefficients."""
     total = torch.full_like(z, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         total = total * z + c
@@ -139,18 +132,18 @@ def _horner(coefficients: Sequence[float], z: Tensor) -> Tensor:
 
 
 def _inverse_squares(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Sum of c_k / x^{2k}, k = 1, 2, ..."""
+    """Return the sum of c_k / x^{2k}, k = 1, 2, ..."""
     z = x.reciprocal().square()
     return z * _horner(coefficients, z)
 
 
 def _stirling_series(x: Tensor) -> Tensor:
-    """Stirling's remainder for x >= _SHIFT."""
+    """Return Stirling's remainder for x >= _SHIFT."""
     return x * _inverse_squares(_STIRLING, x)
 
 
 def _stirling_remainder(x: Tensor) -> Tensor:
-    r"""$\log\Gamma(x) - (x - \tfrac12)\log x + x - \tfrac12\log 2\pi$ for $x > 0$."""
+    r"""Return $\log\Gamma(x) - (x - \tfrac12)\log x + x - \tfrac12\log 2\pi$ for $x > 0$."""
     steps = _unit_steps(x)
     inverse = steps.reciprocal()
     # (y + 1/2) log(1 + 1/y) - 1, without the 1.
@@ -159,26 +152,26 @@ def _stirling_remainder(x: Tensor) -> Tensor:
 
 
 def stirling_excess(x: Tensor) -> Tensor:
-    r"""$\log\Gamma(x) - x \log x + x$ for $x > 0$: it grows no faster than a logarithm."""
+    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
     return _stirling_remainder(x) + 0.5 * torch.log(2 * math.pi / x)
 
 
 def _log_remainder(ratio: Tensor, excess: Tensor) -> Tensor:
-    """log(ratio) - excess, where excess = ratio - 1 is known to more digits than ratio gives."""
+    """Return log(ratio) - excess for excess = ratio - 1, which is more accurate than the ratio."""
     s = excess / (1 + ratio)
-    near = s.abs() <= _NEAR
-    s = torch.where(near, s, torch.zeros_like(s))
+    small = s.abs() <= _SMALL
+    s = torch.where(small, s, 0.0)
     s2 = s.square()
     series = _horner([1 / (2 * k + 3) for k in range(_ARTANH[s.dtype])], s2)
-    far = torch.log(torch.where(near, torch.ones_like(ratio), ratio)) - excess
-    return torch.where(near, s * (2 * s2 * series - excess), far)
+    large = torch.log(torch.where(small, 1.0, ratio)) - excess
+    return torch.where(small, s * (2 * s2 * series - excess), large)
 
 
 def _tails(
     a: Tensor | float, b: Tensor | float, x: Tensor, complement: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """I_x(a, b) and 1 - I_x(a, b); the one on the shorter side of the mean is integrated."""
-    # The prefactor is one number per element and ill-conditioned: float64, whatever x is.
+    """Return I_x(a, b) and 1 - I_x(a, b); the tail that does not hold the mean is integrated."""
+    # In float64, as the prefactor is ill-conditioned.
     wide = x.double()
     rest = 1 - wide if complement is None else complement.double()
     outside = (wide <= 0) | (rest <= 0)
@@ -203,11 +196,11 @@ def _tails(
 
 
 def _lower_tail(a: Tensor, b: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    r"""$I_x(a, b)$ for $x \le a/(a+b)$, $y = 1 - x$; the integral over nodes is in `dtype`."""
+    r"""Return $I_x(a, b)$ for $x \le a/(a+b)$, $y = 1 - x$; nodes are in `dtype`."""
     small = a < 1
-    # I_x(a, b) = I_x(a + 1, b) + x^a y^b / (a B(a, b)): two positive terms.
+    # For small a by the two positive terms I_x(a, b) = I_x(a + 1, b) + x^a y^b / (a B(a, b)).
     raised = torch.where(small, a + 1, a)
-    # d/dy of the exponent at 0, a - (b - 1) x/y, from the same difference as the prefactor.
+    # The slope a - (b - 1) x/y of the exponent at 0, by the same difference as in the prefactor.
     slope = (raised * y - b * x + x) / y
     integral = _integral(*(t.to(dtype) for t in (raised, b, x / y, slope))).double()
     step = (1 + (a + b) * (x / y) * integral) / a
@@ -215,7 +208,7 @@ def _lower_tail(a: Tensor, b: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) 
 
 
 def _log_kernel(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""$\log [x^a y^b / B(a, b)]$, expanded around the mean $a/(a+b)$."""
+    r"""Return $\log [x^a y^b / B(a, b)]$, expanded around the mean $a/(a+b)$."""
     total = a + b
     shift = a * y - b * x
     exponent = a * _log_remainder(x * total / a, -shift / a)
@@ -225,11 +218,11 @@ def _log_kernel(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _integral(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""$\int_0^\infty e^{-\varphi(s)} ds$, what is left of $I_x$ after $t = x e^{-s}$.
+    r"""Return $\int_0^\infty e^{-\varphi(s)} ds$, which is left of $I_x$ after $t = x e^{-s}$.
 
-    $\varphi(s) = a s - (b-1)\log(1 + r(1 - e^{-s}))$ with odds $r = x/(1-x)$. Nodes carry no
-    gradient, so that of $\varphi$ is exact in this plain form; its value, a difference of large
-    terms, is replaced by the accurate one.
+    $\varphi(s) = a s - (b-1)\log(1 + r(1 - e^{-s}))$ with odds $r = x/(1-x)$. This plain form has
+    exact gradients at fixed nodes; its value, a difference of large terms, is replaced by
+    `_exponent`.
     """
     fixed_a, fixed_b, fixed_odds, slope = (t.detach() for t in (a, b, odds, slope))
     scale = _cutoff(fixed_a, fixed_b, fixed_odds, slope) / _END
@@ -241,7 +234,7 @@ def _integral(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
 
 
 def _exponent(s: Tensor, power: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""$\varphi(s)$ of `_integral` as a sum of small terms, with slope $= \varphi'(0)$."""
+    r"""Return $\varphi(s)$ of `_integral` as a sum of small terms, with slope $= \varphi'(0)$."""
     part = -torch.expm1(-s)
     growth = odds * part
     curved = odds * _log_remainder(torch.exp(-s), -part) + _log_remainder(1 + growth, growth)
@@ -249,10 +242,10 @@ def _exponent(s: Tensor, power: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
 
 
 def _cutoff(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""Where $\varphi$ reaches the depth at which the integrand is negligible.
+    r"""Return the s where $\varphi$ reaches `_DEPTH`, at which the integrand is negligible.
 
-    Newton's method on $\log\varphi$ against $\log s$, a curve of slope between 1 and 2. For
-    $b < 1$ the bound $\varphi(s) \ge a s$ serves.
+    By Newton's method for $\log\varphi$ as a function of $\log s$, whose slope is between 1 and
+    2. For $b < 1$ the bound $\varphi(s) \ge a s$ is used.
     """
     depth = _DEPTH[a.dtype]
     power = (b - 1).clamp_min(0)
@@ -265,30 +258,28 @@ def _cutoff(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
     return s
 
 
-# Near the origin: nodes, their spread, and the decay at which the weights are cut.
-_NEAR_RULE = {torch.float32: (20, 2.0, 16.0), torch.float64: (48, 2.6, 37.0)}
-# Far out: the rule (count, low, high).
-_FAR_RULE = {torch.float32: (24, -2.9, 3.6), torch.float64: (60, -3.6, 4.4)}
-# Far out means |rho| >= max(5, 1.5 nu).
-_FAR_RHO = 5.0
-_FAR_RATIO = 1.5
-# exp(-rho^2 / (4 (nu + 1))) bounds the value nearer in; from this exponent on it is zero.
-_DEAD = {torch.float32: 18.0, torch.float64: 40.0}
+# For small rho: number of nodes, largest t, and the negative logarithm of the last weight.
+_COSINE_RULE = {torch.float32: (20, 2.0, 16.0), torch.float64: (48, 2.6, 37.0)}
+# For large rho, at least max(5, 1.5 nu): the decay rule (count, low, high).
+_SINE_RULE = {torch.float32: (24, -2.9, 3.6), torch.float64: (60, -3.6, 4.4)}
+_LARGE_RHO = 5.0
+_LARGE_RATIO = 1.5
+# For small rho the value is at most exp(-rho^2 / (4 (nu + 1))); beyond this exponent it is zero.
+_LARGEST_EXPONENT = {torch.float32: 18.0, torch.float64: 40.0}
 
 
 def characteristic(rho: Tensor, nu: Tensor | float) -> Tensor:
-    r"""Characteristic function of the density $\propto (1 - u^2)^{\nu - 1/2}$ on $[-1, 1]$.
+    r"""Compute the characteristic function of $p(u) \propto (1 - u^2)^{\nu - 1/2}$ on $[-1, 1]$.
 
     $$\varphi_\nu(\rho) = {}_0F_1(;\nu + 1; -\rho^2/4)
         = \Gamma(\nu + 1)\,(2/\rho)^\nu J_\nu(\rho)$$
 
     It is even in $\rho$, exactly 1 at zero, and $E\cos(w^\top(t - \mu))$ of a beta-Gaussian in
-    $D$ dimensions for $\nu = D/2 + m$, $\rho = R\,|\Sigma^{1/2} w|$. Both integrals below have
-    terms of bounded size, so the absolute error is rounding, uniformly in $\rho$ and $\nu$:
-    3e-7 in float32, 1e-14 in float64. Differentiable in both arguments to any order.
+    $D$ dimensions for $\nu = D/2 + m$, $\rho = |L^\top w|$. The absolute error is 3e-7 in float32
+    and 1e-14 in float64 for all $\rho$ and $\nu$. Differentiable in both arguments to any order.
 
     Args:
-        rho: Frequency times half-width; broadcasts with `nu` and gives the dtype.
+        rho: Frequency times half-width, which broadcasts with `nu` and determines the dtype.
         nu: $\nu \ge 1/2$.
 
     References:
@@ -296,25 +287,25 @@ def characteristic(rho: Tensor, nu: Tensor | float) -> Tensor:
     """
     nu = torch.as_tensor(nu, dtype=rho.dtype, device=rho.device)
     size = rho.abs()
-    far = size >= (_FAR_RATIO * nu).clamp_min(_FAR_RHO)
-    dead = ~far & (rho.square() > 4 * _DEAD[rho.dtype] * (nu + 1))
-    near_value = _cosine_mean(torch.where(far | dead, 0.0, rho), nu)
-    far_value = _sine_transform(torch.where(far, size, _FAR_RHO), torch.where(far, nu, 1.0))
-    return torch.where(far, far_value, torch.where(dead, 0.0, near_value))
+    large = size >= (_LARGE_RATIO * nu).clamp_min(_LARGE_RHO)
+    zero = ~large & (rho.square() > 4 * _LARGEST_EXPONENT[rho.dtype] * (nu + 1))
+    inner = _cosine_mean(torch.where(large | zero, 0.0, rho), nu)
+    outer = _sine_transform(torch.where(large, size, _LARGE_RHO), torch.where(large, nu, 1.0))
+    return torch.where(large, outer, torch.where(zero, 0.0, inner))
 
 
 def _cosine_mean(rho: Tensor, nu: Tensor) -> Tensor:
-    r"""$E\cos(\rho u)$ by the midpoint rule in $t$, $u = \tanh(x)$, $x = x_{max}\sinh(t)/\sinh(T)$.
+    r"""Return $E\cos(\rho u)$ by the midpoint rule in $t$: $u = \tanh(x_{max}\sinh(t)/\sinh(T))$.
 
-    The weights sum to one by construction, and $1 - \cos$ is summed: exact at $\rho = 0$.
+    The weights sum to one and $1 - \cos$ is summed, so that the value is exactly 1 at $\rho = 0$.
     """
-    count, spread, depth = _NEAR_RULE[nu.dtype]
-    step = spread / count
+    count, last, depth = _COSINE_RULE[nu.dtype]
+    step = last / count
     t = step * (torch.arange(count, dtype=nu.dtype, device=nu.device) + 0.5)
     # cosh(x_max)^{-(2 nu + 1)} = e^{-depth}
     log_cosh = depth / (2 * nu.detach() + 1)
     x_max = log_cosh + torch.log1p(torch.sqrt(-torch.expm1(-2 * log_cosh)))
-    x = x_max[..., None] * (torch.sinh(t) / math.sinh(spread))
+    x = x_max[..., None] * (torch.sinh(t) / math.sinh(last))
     log_weight = torch.log(torch.cosh(t)) - (nu[..., None] + 0.5) * torch.log1p(
         torch.sinh(x).square()
     )
@@ -323,13 +314,13 @@ def _cosine_mean(rho: Tensor, nu: Tensor) -> Tensor:
 
 
 def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
-    r"""The same integral for large $\rho > 0$, its path turned into the complex plane at $\pm 1$.
+    r"""Return the same for large $\rho > 0$, on a contour that leaves the real line at $\pm 1$.
 
     $$\varphi = 2C\int_0^\infty (t\sqrt{t^2 + 4})^{a} e^{-\rho t}
         \sin(\rho - a \operatorname{atan2}(2, t))\,dt,\quad a = \nu - \tfrac12,
         \quad C = \frac{\Gamma(\nu + 1)}{\sqrt\pi\,\Gamma(\nu + 1/2)}$$
     """
-    nodes, weights = decay_rule(*_FAR_RULE[rho.dtype], rho)
+    nodes, weights = decay_rule(*_SINE_RULE[rho.dtype], rho)
     scale = 1 / rho.detach()
     t = scale[..., None] * nodes
     power, frequency = nu[..., None] - 0.5, rho[..., None]
@@ -339,65 +330,64 @@ def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
     return 2 * scale * (weights * torch.exp(log_constant + log_size) * torch.sin(phase)).sum(-1)
 
 
-# Below these squares the continued fractions below reach float64.
-_TANH_NEAR, _TANH_DEPTH = 1.0, 10
-_ATANH_NEAR, _ATANH_DEPTH = 0.0625, 10
+# Below these squares of the radius continued fractions of this depth have float64 accuracy.
+_TANH_LIMIT, _ATANH_LIMIT, _DEPTH_OF_FRACTIONS = 1.0, 0.0625, 10
 
 
 def space_to_ball(y: Tensor) -> Tensor:
-    """The point u of the open unit ball that y (..., D) is mapped to."""
-    near, small, r = _split(y / 2, _TANH_NEAR)
-    # Rounded to the sphere itself, a point could not come back.
-    far = torch.tanh(r).clamp(max=_rim(y)) / r
-    return y / 2 * torch.where(small, _tanh_ratio(near), far)
+    r"""Map y (..., D) to $u = \tanh(|y|/2)\, y/|y|$ in the open unit ball."""
+    square, small, r = _radius(y / 2, _TANH_LIMIT)
+    # A point that was rounded to the sphere could not be mapped back.
+    outer = torch.tanh(r).clamp(max=_largest_radius(y)) / r
+    return y / 2 * torch.where(small, _tanh_ratio(square), outer)
 
 
 def space_to_ball_log_det(y: Tensor) -> Tensor:
-    r"""$\log|\det \partial u / \partial y|$ of `space_to_ball` at y (..., D), shape (...)."""
-    near, small, r = (x.squeeze(-1) for x in _split(y / 2, _TANH_NEAR))
-    ratio = _tanh_ratio(near)
+    r"""Return $\log|\det \partial u / \partial y|$ (...) of `space_to_ball` at y (..., D)."""
+    square, small, r = (x.squeeze(-1) for x in _radius(y / 2, _TANH_LIMIT))
+    ratio = _tanh_ratio(square)
     across = torch.where(small, ratio, torch.tanh(r) / r).log() - math.log(2)
-    # 1/cosh^2, whose logarithm is linear far out, where 1 - tanh^2 has no digits.
-    far = 2 * math.log(2) - 2 * r - 2 * torch.log1p(torch.exp(-2 * r))
-    along = torch.where(small, torch.log1p(-near * ratio.square()), far) - math.log(2)
+    # The radial factor 1 - tanh^2 = 1/cosh^2, whose logarithm is linear for large radii.
+    outer = 2 * math.log(2) - 2 * r - 2 * torch.log1p(torch.exp(-2 * r))
+    along = torch.where(small, torch.log1p(-square * ratio.square()), outer) - math.log(2)
     return along + (y.shape[-1] - 1) * across
 
 
 def ball_to_space(u: Tensor) -> Tensor:
-    """The inverse of `space_to_ball`; points on the sphere or outside go where its rim does."""
-    near, small, r = _split(u, _ATANH_NEAR)
-    inside = r.clamp(max=_rim(u))
-    far = torch.log1p(2 * inside / (1 - inside)) / (2 * r)
-    return 2 * u * torch.where(small, _atanh_ratio(near), far)
+    """Invert `space_to_ball`; points on the sphere or outside count as just inside of it."""
+    square, small, r = _radius(u, _ATANH_LIMIT)
+    inside = r.clamp(max=_largest_radius(u))
+    outer = torch.log1p(2 * inside / (1 - inside)) / (2 * r)
+    return 2 * u * torch.where(small, _atanh_ratio(square), outer)
 
 
-def _rim(x: Tensor) -> float:
-    """The largest radius that is mapped to; the affine map that follows rounds in D terms."""
+def _largest_radius(x: Tensor) -> float:
+    """Return the largest radius in the ball: the affine map that follows rounds in D terms."""
     return 1 - 2 * x.shape[-1] * torch.finfo(x.dtype).eps
 
 
-def _split(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
-    """|x|^2 where it is below the limit, else 0; where it is; |x| where it is not, else 1."""
+def _radius(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return |x|^2, or 0 if that is above the limit; whether it is below; and |x|, or 1 if so."""
     square = x.square().sum(-1, keepdim=True)
     small = square < limit
-    # Neither of the two may overflow, nor have no slope, where the other one serves.
+    # Neither may overflow or lack a gradient where the other is used.
     size = x.detach().abs().amax(-1, keepdim=True)
-    unit = torch.where(small, torch.ones_like(x), x / torch.where(small, 1.0, size))
+    unit = torch.where(small, 1.0, x / torch.where(small, 1.0, size))
     norm = unit.square().sum(-1, keepdim=True).sqrt() * size
     return torch.where(small, square, 0.0), small, torch.where(small, 1.0, norm)
 
 
 def _tanh_ratio(s: Tensor) -> Tensor:
-    r"""$\tanh(\sqrt s)/\sqrt s$, by Lambert's continued fraction."""
-    total = torch.full_like(s, 2 * _TANH_DEPTH + 1)
-    for k in range(_TANH_DEPTH - 1, -1, -1):
+    r"""Return $\tanh(\sqrt s)/\sqrt s$ by Lambert's continued fraction."""
+    total = torch.full_like(s, 2 * _DEPTH_OF_FRACTIONS + 1)
+    for k in range(_DEPTH_OF_FRACTIONS - 1, -1, -1):
         total = 2 * k + 1 + s / total
     return 1 / total
 
 
 def _atanh_ratio(s: Tensor) -> Tensor:
-    r"""$\operatorname{artanh}(\sqrt s)/\sqrt s$, by Gauss's continued fraction."""
-    total = torch.full_like(s, 2 * _ATANH_DEPTH + 1)
-    for k in range(_ATANH_DEPTH - 1, -1, -1):
+    r"""Return $\operatorname{artanh}(\sqrt s)/\sqrt s$ by Gauss's continued fraction."""
+    total = torch.full_like(s, 2 * _DEPTH_OF_FRACTIONS + 1)
+    for k in range(_DEPTH_OF_FRACTIONS - 1, -1, -1):
         total = 2 * k + 1 - (k + 1) ** 2 * s / total
     return 1 / total

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .deformed import log1p_ratio
 from .quadrature import constant, gauss_legendre, smooth_unit_rule
-from .validation import REFUSAL
+from .validation import NO_SECOND_DERIVATIVE
 
 __all__ = [
     "LOG_LARGE",
@@ -805,7 +805,7 @@ class _Weights(torch.autograd.Function):
                 (rate,) = integrals(x, measure, power, _BY_X[name], upper)
                 rate = _scaled(rate, power) if name == "power" else rate
             else:
-                raise RuntimeError(REFUSAL)
+                raise RuntimeError(NO_SECOND_DERIVATIVE)
             by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
             if ctx.needs_input_grad[2]:
                 slope = power_slopes(x, measure, power, name, grad, upper)

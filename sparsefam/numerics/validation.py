@@ -1,4 +1,4 @@
-"""Checks and conversions of arguments, copies of objects, and refused second derivatives."""
+"""Checks and conversions of arguments, shallow copies, and second derivatives that do not exist."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
 
 __all__ = [
-    "REFUSAL",
+    "NO_SECOND_DERIVATIVE",
+    "as_tensors",
     "attributes",
     "attributes_set",
     "broadcast_arguments",
@@ -23,8 +24,8 @@ __all__ = [
     "difference",
     "differentiable_once",
     "in_eager",
-    "in_memory",
     "is_count",
+    "is_plain_cpu_tensor",
     "require",
     "require_integer",
     "require_power",
@@ -32,160 +33,22 @@ __all__ = [
     "without_derivative",
 ]
 
-
+_PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
+_REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 _Object = TypeVar("_Object")
 
 
-def attributes(p: object) -> dict[str, Any]:
-    """Return the attributes of an object; in compiled graphs those that its methods name.
-
-    torch before 2.12 cannot trace `vars`, nor iterate over `__dict__`.
-    """
-    if not torch.compiler.is_compiling():
-        return dict(vars(p))
-    return {name: p.__dict__[name] for name in attributes_set(type(p)) if name in p.__dict__}
+# Conversions
 
 
-def copied(p: _Object) -> _Object:
-    """Return a shallow copy."""
-    new = type(p).__new__(type(p))
-    for name, value in attributes(p).items():
-        new.__dict__[name] = value
-    return new
+def as_tensors(**arguments: Any) -> dict[str, Tensor]:
+    """Convert named numbers, sequences and tensors to tensors of one floating dtype and device.
 
-
-def attributes_set(kind: type) -> tuple[str, ...]:
-    """Return all names in the methods of a class and its parents."""
-    codes = (getattr(f, "__code__", None) for c in kind.__mro__ for f in vars(c).values())
-    return tuple({name: None for code in codes if code for name in code.co_names})
-
-
-# What torch.compiler.assume_constant_result does, which would import the compiler.
-attributes_set.__dict__["_dynamo_marked_constant"] = True
-
-REFUSAL = (
-    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
-    "cross-validated penalties"
-)
-
-
-def without_derivative(x: Tensor) -> Tensor:
-    """Return the same numbers; differentiating them raises RuntimeError."""
-    found: Tensor = _Refused.apply(x)
-    return found
-
-
-def differentiable_once(x: Tensor) -> Tensor:
-    """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
-    found: Tensor = _Once.apply(x)
-    return found
-
-
-class _Refused(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Nothing is kept."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        raise RuntimeError(REFUSAL)
-
-
-class _Once(_Refused):
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return without_derivative(grad)
-
-
-_PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
-_REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
-
-
-def in_eager() -> bool:
-    """Return whether values can be read: outside compiled graphs and transforms of torch.func."""
-    if torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.get_interpreter_stack()
-
-
-def in_memory(*tensors: Tensor) -> bool:
-    """Return whether numpy can read tensors in place, without loss to a trace or a derivative."""
-    if torch._C._get_tracing_state() is not None:
-        return False
-    for x in tensors:
-        if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
-            return False
-    dual = forward_ad._current_level >= 0
-    return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
-
-
-def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
-    """Broadcast named numbers and tensors to one shape and one floating dtype.
-
-    Python numbers follow the dtype and device of the tensors; integers become floats.
+    Numbers follow the dtype and device of the tensors; integers become floats.
 
     Raises:
-        ValueError: A value that is not a number or tensor, or shapes that do not broadcast.
+        ValueError: A value that is not a real number or tensor, or a dtype of less than 32 bits.
     """
-    found = _as_tensors(arguments)
-    shape = _batch_shape(found, [0] * len(found))
-    return tuple(x if x.shape == shape else x.expand(shape) for x in found.values())
-
-
-def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
-    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and others (*batch).
-
-    The first argument is the location, the second the matrix. Only batches broadcast: a location
-    of one component does not serve a matrix of three.
-
-    Raises:
-        ValueError: What `broadcast_arguments` refuses, a location that is no vector, a matrix that
-            is not square or not of the location's dimension.
-    """
-    found = _as_tensors(arguments)
-    (name, loc), (matrix_name, matrix), *_ = found.items()
-    if loc.dim() < 1 or loc.shape[-1] < 1:
-        raise ValueError(f"{name} must have shape (*batch, D), D >= 1, got {tuple(loc.shape)}")
-    size = loc.shape[-1]
-    if matrix.shape[-2:] != (size, size):
-        raise ValueError(
-            f"{matrix_name} must be square, (*batch, {size}, {size}) like {name} (*batch, {size}), "
-            f"got shape {tuple(matrix.shape)}"
-        )
-    events = [1, 2, *[0] * (len(found) - 2)]
-    shape = _batch_shape(found, events)
-    whole = [shape + x.shape[x.dim() - e :] for x, e in zip(found.values(), events, strict=True)]
-    return tuple(
-        x if x.shape == full else x.expand(full)
-        for x, full in zip(found.values(), whole, strict=True)
-    )
-
-
-def broadcast_shapes(*shapes: Sequence[int]) -> Size:
-    """Do what `torch.broadcast_shapes` does, which imports sympy when it is first called.
-
-    Raises:
-        RuntimeError: Shapes that do not broadcast against each other.
-    """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        traced: Size = torch.broadcast_shapes(*map(Size, shapes))
-        return traced
-    found = [1] * max(map(len, shapes), default=0)
-    for shape in shapes:
-        for axis in range(-len(shape), 0):
-            if shape[axis] != found[axis] and 1 not in (shape[axis], found[axis]):
-                raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}")
-            found[axis] = shape[axis] if found[axis] == 1 else found[axis]
-    return Size(found)
-
-
-def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> dict[str, Tensor]:
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
     dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
@@ -196,27 +59,7 @@ def _as_tensors(arguments: Mapping[str, Tensor | float | Sequence[float]]) -> di
     return {name: _as_tensor(name, x, dtype, device) for name, x in arguments.items()}
 
 
-def _batch_shape(tensors: dict[str, Tensor], events: list[int]) -> Size:
-    """Broadcast shapes without their last dimensions, which belong to one event."""
-    batches = [x.shape[: x.dim() - e] for x, e in zip(tensors.values(), events, strict=True)]
-    # Comparing shapes is quicker than broadcasting them.
-    named = [batch for batch in batches if batch] or batches[:1]
-    if all(batch == named[0] for batch in named):
-        return named[0]
-    try:
-        shape: Size = broadcast_shapes(*batches)
-    except RuntimeError:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-        raise ValueError(f"shapes must broadcast against each other, got {shapes}") from None
-    return shape
-
-
-def _as_tensor(
-    name: str,
-    value: Tensor | float | Sequence[float],
-    dtype: torch.dtype,
-    device: torch.device | None,
-) -> Tensor:
+def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device | None) -> Tensor:
     if isinstance(value, Tensor) and value.is_complex():
         raise ValueError(f"{name} must be real, got {value}")
     if isinstance(value, bool) or isinstance(value, Tensor) and value.dtype == torch.bool:
@@ -229,14 +72,108 @@ def _as_tensor(
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
 
 
+def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
+    """Broadcast named numbers and tensors to one shape and one floating dtype.
+
+    Raises:
+        ValueError: A value that is not a number or tensor, or shapes that do not broadcast.
+    """
+    return _broadcast(as_tensors(**arguments), [0] * len(arguments))
+
+
+def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
+    """Broadcast a location (*batch, D), a matrix (*batch, D, D) and further arguments (*batch).
+
+    The location comes first and the matrix second. Only batches broadcast: a location of one
+    component does not go with a matrix of three.
+
+    Raises:
+        ValueError: As for `broadcast_arguments`, a location that is not a vector, or a matrix that
+            is not square or not of the location's dimension.
+    """
+    tensors = as_tensors(**arguments)
+    (name, loc), (matrix_name, matrix), *_ = tensors.items()
+    if loc.dim() < 1 or loc.shape[-1] < 1:
+        raise ValueError(f"{name} must have shape (*batch, D), D >= 1, got {tuple(loc.shape)}")
+    size = loc.shape[-1]
+    if matrix.shape[-2:] != (size, size):
+        raise ValueError(
+            f"{matrix_name} must be square, (*batch, {size}, {size}) like {name} (*batch, {size}), "
+            f"got shape {tuple(matrix.shape)}"
+        )
+    return _broadcast(tensors, [1, 2, *[0] * (len(tensors) - 2)])
+
+
+def _broadcast(tensors: Mapping[str, Tensor], event_dims: list[int]) -> tuple[Tensor, ...]:
+    """Broadcast all but the last dimensions, which belong to one event."""
+    pairs = list(zip(tensors.values(), event_dims, strict=True))
+    try:
+        batch = broadcast_shapes(*(x.shape[: x.dim() - dim] for x, dim in pairs))
+    except RuntimeError:
+        named = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+        raise ValueError(f"shapes must broadcast against each other, got {named}") from None
+    shapes = [batch + x.shape[x.dim() - dim :] for x, dim in pairs]
+    return tuple(
+        x if x.shape == shape else x.expand(shape)
+        for (x, _), shape in zip(pairs, shapes, strict=True)
+    )
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> Size:
+    """Compute `torch.broadcast_shapes` without its first call's import of sympy.
+
+    Raises:
+        RuntimeError: Shapes that do not broadcast against each other.
+    """
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        traced: Size = torch.broadcast_shapes(*map(Size, shapes))
+        return traced
+    result = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            if shape[axis] != result[axis] and 1 not in (shape[axis], result[axis]):
+                raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}")
+            result[axis] = shape[axis] if result[axis] == 1 else result[axis]
+    return Size(result)
+
+
+def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a - b and its rounding error (Knuth's two-sum).
+
+    At scale / width = 1e4 the rounding of `center - loc` alone would move the edge of a support by
+    1e-3 widths in float32.
+    """
+    total = a - b
+    back = total - a
+    return total, (a - (total - back)) - (b + back)
+
+
+# Checks
+
+
+def in_eager() -> bool:
+    """Return whether values can be read: outside compiled graphs and transforms of torch.func."""
+    if torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.get_interpreter_stack()
+
+
+def is_plain_cpu_tensor(*tensors: Tensor) -> bool:
+    """Return whether numpy can read tensors in place, outside a trace and without a tangent."""
+    if torch._C._get_tracing_state() is not None:
+        return False
+    for x in tensors:
+        if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
+            return False
+    dual = forward_ad._current_level >= 0
+    return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
+
+
 def require(valid: Tensor, name: str, rule: str, value: object) -> None:
-    """Raise unless all of `valid` holds.
+    """Raise ValueError, naming argument, rule and value, unless all of `valid` holds.
 
     As in torch.distributions the check passes through `torch.func.vmap` and is left out of a
     compiled graph, which cannot branch on values, and for tensors on the meta device.
-
-    Raises:
-        ValueError: Naming the argument, the rule and the value.
     """
     if torch.compiler.is_compiling() or valid.is_meta:
         return
@@ -245,11 +182,7 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
 
 
 def require_scale_tril(name: str, value: Tensor) -> None:
-    """Raise unless the matrices (*batch, D, D) are finite, lower triangular, diagonal positive.
-
-    Raises:
-        ValueError: Naming the argument, the rule that is broken and the value.
-    """
+    """Raise ValueError unless matrices (*batch, D, D) are finite Cholesky factors."""
     diagonal = value.diagonal(dim1=-2, dim2=-1)
     require(torch.isfinite(value), name, "finite", value)
     require(value.triu(1) == 0, name, "lower triangular", value)
@@ -266,24 +199,24 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     require(torch.isfinite(matrix), name, "finite", matrix)
     size = matrix.diagonal(dim1=-2, dim2=-1).abs().sqrt()
     eps = torch.finfo(matrix.dtype).eps
-    # Relative to the diagonal. A zero on it is refused below.
+    # Relative to the diagonal; zeros on it are refused as singular below.
     asymmetry = (matrix - matrix.mT).abs() / size.unsqueeze(-1) / size.unsqueeze(-2)
     require(~(asymmetry > math.sqrt(eps)), name, "symmetric", matrix)
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex((matrix + matrix.mT) / 2)
-    # Rounding each entry changes a pivot by up to eps times this square: all of it, if singular.
+    # Rounding each entry changes a pivot by up to eps times the square of these row sums: by all
+    # of the pivot, if the matrix is singular.
     inverse = torch.linalg.solve_triangular(
         factor.detach(), size.detach().diag_embed(), upper=False
     )
-    known = eps * inverse.abs().sum(-1).amax(-1).square() < 1
-    definite = known & (failed == 0)
+    definite = (eps * inverse.abs().sum(-1).amax(-1).square() < 1) & (failed == 0)
     rule = f"positive definite, and is singular or indefinite: {_REMEDY}"
     require(definite, name, rule, matrix)
     return factor
 
 
 def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
-    """Whether a tensor of some shape can be expanded to a batch."""
+    """Return whether a tensor of some shape can be expanded to a batch."""
     axes = range(-len(shape), 0)
     return len(shape) <= len(batch) and all(shape[i] in (1, batch[i]) for i in axes)
 
@@ -309,12 +242,71 @@ def require_power(beta: object) -> None:
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 
-def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a - b and its rounding error (Knuth's two-sum).
+# Copies, also inside compiled graphs: releases of torch before 2.12 trace neither `vars` nor `copy`
 
-    At scale / width = 1e4 the rounding of `center - loc` alone would move the edge of a support by
-    1e-3 widths in float32.
-    """
-    total = a - b
-    back = total - a
-    return total, (a - (total - back)) - (b + back)
+
+def attributes(p: object) -> dict[str, Any]:
+    """Return the attributes of an object; in compiled graphs those that its methods name."""
+    if not torch.compiler.is_compiling():
+        return dict(p.__dict__)
+    return {name: p.__dict__[name] for name in attributes_set(type(p)) if name in p.__dict__}
+
+
+def copied(p: _Object) -> _Object:
+    """Return a shallow copy."""
+    new = type(p).__new__(type(p))
+    for name, value in attributes(p).items():
+        new.__dict__[name] = value
+    return new
+
+
+def attributes_set(kind: type) -> tuple[str, ...]:
+    """Return all names in the methods of a class and its parents."""
+    codes = (getattr(f, "__code__", None) for c in kind.__mro__ for f in vars(c).values())
+    return tuple({name: None for code in codes if code for name in code.co_names})
+
+
+# What torch.compiler.assume_constant_result does, which would import the compiler.
+attributes_set.__dict__["_dynamo_marked_constant"] = True
+
+
+# Second derivatives that do not exist
+
+NO_SECOND_DERIVATIVE = (
+    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "cross-validated penalties"
+)
+
+
+def without_derivative(x: Tensor) -> Tensor:
+    """Return the same numbers; differentiating them raises RuntimeError."""
+    out: Tensor = _NoDerivative.apply(x)
+    return out
+
+
+def differentiable_once(x: Tensor) -> Tensor:
+    """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
+    out: Tensor = _Once.apply(x)
+    return out
+
+
+class _NoDerivative(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Save nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
+
+
+class _Once(_NoDerivative):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return without_derivative(grad)
