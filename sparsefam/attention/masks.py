@@ -10,7 +10,6 @@ __all__ = [
     "AttentionMask",
     "check_dtype",
     "check_finite",
-    "check_flags",
     "check_mask",
     "check_real",
     "check_shape",
@@ -104,7 +103,7 @@ def require(valid: Tensor, rule: str, values: Tensor) -> None:
 
 def check_finite(name: str, x: Tensor) -> None:
     """Raise ValueError unless all numbers are finite."""
-    # Numbers whose sum is finite are finite: that reads them once and writes nothing.
+    # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
         require(x.isfinite(), f"{name} must be finite where it takes part", x)
 
@@ -141,10 +140,3 @@ def check_dtype(dtype: object) -> None:
     """Raise ValueError unless a dtype is None or floating."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be floating, got {dtype!r}")
-
-
-def check_flags(**flags: object) -> None:
-    """Raise ValueError for settings that are neither True nor False."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} must be True or False, got {flag!r}")

@@ -46,7 +46,6 @@ __all__ = [
     "MixtureScore",
     "MomentScore",
     "QuadraticScore",
-    "ScoreProjection",
     "box_of",
     "init_linear",
 ]
@@ -101,7 +100,7 @@ def _is_interval(side: object) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
-class ScoreProjection(nn.Linear):
+class _ScoreProjection(nn.Linear):
     """A linear layer whose outputs are the parameters of scores.
 
     Args:
@@ -112,14 +111,7 @@ class ScoreProjection(nn.Linear):
         **factory: Device and dtype of the parameters.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        channels: int,
-        heads: int,
-        box: Box,
-        **factory: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, channels: int, heads: int, box: Box, **factory: Any) -> None:
         super().__init__(embed_dim, channels, **factory)
         self.heads, self.box = heads, box
 
@@ -128,49 +120,11 @@ class ScoreProjection(nn.Linear):
         with full_precision(query):
             return super().forward(query.to(self.weight.dtype))
 
-    def init_heads(self) -> None:
-        """Draw small weights, and spread the heads over the domain."""
-        raise NotImplementedError
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Recompute what expectations of the basis need, if parameters have changed."""
-
-    def attend(
-        self,
-        channels: Tensor,
-        alpha: Tensor | float,
-        temperature: float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[SparseDistribution, Tensor | None]:
-        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if there are any.
-
-        Args:
-            channels: What `forward` returned.
-            alpha: Entropic index.
-            temperature: What scores are divided by.
-            positions: Locations of the observations.
-            mask: Which of them each query may read.
-        """
-        return self.densities(channels.transpose(1, 2), alpha, temperature), None
-
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
-    ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
-        raise NotImplementedError
-
-
-class QuadraticScore(ScoreProjection):
+class QuadraticScore(_ScoreProjection):
     """One unimodal density for each head, with location and scale from the query."""
 
-    def __init__(
-        self,
-        embed_dim: int,
-        heads: int,
-        box: Box,
-        **factory: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, heads: int, box: Box, **factory: Any) -> None:
         channels = sum(_quadratic_channels(heads, len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
 
@@ -183,22 +137,17 @@ class QuadraticScore(ScoreProjection):
         self.bias.copy_(_initial_channels(_initial_centers(self.heads, ndim), _FIRST_SIGMA))
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         return rpm(_quadratics(channels, (self.heads,), self.box, temperature), alpha)
 
 
-class MixtureScore(ScoreProjection):
+class MixtureScore(_ScoreProjection):
     """K components for each head: a log weight, a location and a scale for each."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        heads: int,
-        box: Box,
-        components: int = 8,
-        **factory: Any,
+        self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
     ) -> None:
         if not is_count(components):
             raise ValueError(f"components must be a positive integer, got {components!r}")
@@ -221,12 +170,11 @@ class MixtureScore(ScoreProjection):
         self.bias.copy_(torch.cat([logits.flatten(), rest]))
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
-        counts = (self.heads, self.components)
-        total = self.heads * self.components
-        logits, rest = channels.split([total, channels.shape[1] - total], 1)
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        counts, total = (self.heads, self.components), self.heads * self.components
+        logits, rest = channels.split([total, channels.shape[-1] - total], -1)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         components = rpm(_quadratics(rest, counts, self.box, temperature), alpha)
         return Mixture(_by_head(logits / temperature, counts), components)
@@ -235,7 +183,7 @@ class MixtureScore(ScoreProjection):
         return f"{super().extra_repr()}, components={self.components}"
 
 
-class KernelScore(ScoreProjection):
+class KernelScore(_ScoreProjection):
     r"""A kernel expansion for each head, with a weight for each inducing point.
 
     The quadrature nodes of all integrals, and the kernel there, are computed once for this kernel,
@@ -300,13 +248,13 @@ class KernelScore(ScoreProjection):
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
         expansion, panels = (weights, self._points(), self.kernel, base), self._panels
-        if self._found is None:  # found inside a transform, for one call
+        if self._found is None:  # made inside a transform, for one call
             self._panels = None
         if not isinstance(alpha, Tensor) and alpha == 1:
             return KernelExp(*expansion, panels=panels)
@@ -397,12 +345,7 @@ class DiscreteScore(nn.Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        bias: bool = True,
-        **factory: Any,
+        self, embed_dim: int, kdim: int, heads: int, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -434,35 +377,20 @@ class MomentScore(DiscreteScore):
     """One density for each head, with the moments of its discrete attention weights."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        box: Box,
-        bias: bool = True,
-        **factory: Any,
+        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__(embed_dim, kdim, heads, bias, **factory)
         self.box = box
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Do nothing: expectations need no preparation."""
-
-    def attend(
-        self,
-        scores: Tensor,
-        alpha: Tensor | float,
-        temperature: float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[SparseDistribution, Tensor]:
-        """Return densities (B, heads, Lq) and discrete weights, of scores (B, heads, Lq, L)."""
-        weights = self.weights(scores, alpha, temperature, mask)
+    def match(
+        self, weights: Tensor, positions: Tensor, alpha: Tensor | float
+    ) -> SparseDistribution:
+        """Return densities with the moments of positions under weights (B, heads, Lq, L)."""
         event = positions.shape[positions.dim() - (len(self.box) > 1) :]
         # Shape (B or 1, 1, 1, L, *event).
         per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
         match = _match_covariance if event else _match_variance
-        return match(weights, per_query, self.box, alpha), weights
+        return match(weights, per_query, self.box, alpha)
 
 
 def _match_variance(
@@ -528,15 +456,15 @@ def _quadratics(
     """Return scores (B, heads, Lq[, K]).
 
     Args:
-        channels: Shape (B, channels, Lq): all locations, then all diagonals, then all lower
+        channels: Shape (B, Lq, channels): all locations, then all diagonals, then all lower
             triangles.
         counts: Number of heads, and of components in each if there are several.
         box: The domain.
         temperature: What the scores are divided by.
     """
     ndim, total = len(box), torch.Size(counts).numel()
-    parts = channels.split(_quadratic_channels(total, ndim), 1)
-    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[1] // total)) for x in parts)
+    parts = channels.split(_quadratic_channels(total, ndim), -1)
+    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
     loc = _place_in_box(torch.sigmoid(loc), box)
     sigma = _scale_to_box(_LEAST_SIGMA + functional.softplus(diagonal), box)
     sigma = sigma * math.sqrt(temperature)
@@ -546,10 +474,10 @@ def _quadratics(
 
 
 def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """Reshape channels (B, heads * rest, Lq) to (B, heads, Lq, *rest)."""
+    """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
-    found: Tensor = channels.unflatten(1, counts).movedim(-1, 2).contiguous()
-    return found
+    by_head: Tensor = channels.unflatten(-1, counts).transpose(1, 2).contiguous()
+    return by_head
 
 
 def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
