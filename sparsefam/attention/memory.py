@@ -40,7 +40,7 @@ class ForgettingMemory(nn.Module):
     def __init__(self, regression: RidgeRegression, keep: float = 1.0) -> None:
         super().__init__()
         _check_regression(regression)
-        if not isinstance(keep, Real) or not 0 < float(keep) <= 1:
+        if not _is_positive_share(keep):
             raise ValueError(f"keep must be above 0 and at most 1, got {keep!r}")
         self.regression, self.keep = regression, float(keep)
 
@@ -103,7 +103,7 @@ class ContractingMemory(nn.Module):
     def __init__(self, regression: RidgeRegression, tau: float = 0.5, samples: int = 256) -> None:
         super().__init__()
         _check_regression(regression)
-        if not isinstance(tau, Real) or not 0 < float(tau) < 1:
+        if not _is_positive_share(tau) or tau == 1:
             raise ValueError(f"tau must be between 0 and 1, got {tau!r}")
         if not is_count(samples):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
@@ -179,6 +179,10 @@ def _keep(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
     check_mask("reset", reset, batch)
     factors = torch.full(batch, keep, dtype=torch.float64, device=values.device)
     return factors.masked_fill(reset, 0.0)
+
+
+def _is_positive_share(x: object) -> bool:
+    return isinstance(x, Real) and 0 < float(x) <= 1
 
 
 def _check_regression(regression: object) -> None:
