@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from sparsefam import Normal, SparseDistribution
 from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
 from sparsefam.attention.masks import AttentionMask
-from sparsefam.bases import Fourier, GaussianRBF, Polynomial
+from sparsefam.bases import Fourier, GaussianRBF
 
 DOUBLE = torch.float64
 ALPHAS = [1.0, 1.5, 2.0]
@@ -76,10 +76,16 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("score", "combine"), [("quadratic", False), ("moments", True), ("quadratic", True)]
+    ("score", "combine", "alpha", "ndim"),
+    [
+        ("quadratic", False, 2.0, 1),
+        ("quadratic", False, 1.5, 2),
+        ("quadratic", True, 1.0, 1),
+        ("moments", True, 1.5, 1),
+        ("moments", True, 2.0, 2),
+        ("quadratic", True, 1.0, 2),
+    ],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
-@every_dimension
 def test_context_is_the_integral_of_the_values(
     score: str, combine: bool, alpha: float, ndim: int
 ) -> None:
@@ -110,23 +116,10 @@ def test_any_basis_serves(ndim: int) -> None:
     assert (context - expected).norm() < 1e-8 * expected.norm()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_quadratic_functions_of_space(alpha: float) -> None:
-    layer = make_layer("moments", alpha=alpha, ndim=3, basis=Polynomial(2, ndim=3), penalty=1e-3)
-    inputs = data(30, ndim=3)
-    context, density = layer(*inputs)
-    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
-    mean = density.mean
-    second = density.covariance_matrix + mean.unsqueeze(-1) * mean.unsqueeze(-2)
-    rows, columns = torch.triu_indices(3, 3)
-    features = torch.cat([torch.ones_like(mean[..., :1]), mean, second[..., rows, columns]], -1)
-    heads = torch.einsum("bhqn,bne->bhqe", features, function.coefficients)
-    expected = by_hand(layer, inputs, heads)
-    assert (context - expected).norm() < 1e-9 * expected.norm()
-
-
-@every_kind
-@every_dimension
+@pytest.mark.parametrize(
+    ("score", "combine", "ndim"),
+    [("quadratic", True, 1), ("kernel", False, 1), ("moments", True, 2)],
+)
 def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim: int) -> None:
     layer = make_layer(score, combine, ndim=ndim)
     query, key, value, t = data(ndim=ndim)
@@ -143,8 +136,7 @@ def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim:
     assert density.batch_shape == (2, 2, 3)
 
 
-@every_score
-@pytest.mark.parametrize("combine", [False, True])
+@pytest.mark.parametrize(("score", "combine"), [*((x, False) for x in SCORES), ("moments", True)])
 def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> None:
     layer, inputs = make_layer(score, combine, 1.5), data()
     for batch, queries, penalty in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
@@ -160,9 +152,9 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
 
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
-    [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
+    [*((*kind, 1) for kind in KINDS), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [1.5])
 def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, ndim: int, alpha: float
 ) -> None:
@@ -196,26 +188,6 @@ def test_reads_an_image_as_in_visual_question_answering(alpha: float) -> None:
         assert (context - expected).norm() < bound * expected.norm()
 
 
-@pytest.mark.parametrize("kind", ["widths", "covariance", "line"])
-def test_positions_out_of_reach_are_warned_of_once(kind: str) -> None:
-    """Such as pixels, where the basis is on the unit square."""
-    ndim = 1 if kind == "line" else 2
-    basis = GaussianRBF.grid(9, 0.1, ndim=ndim)
-    if kind == "covariance":
-        basis = GaussianRBF(basis.centers, covariance=torch.tensor([[0.01, 0.0], [0.0, 0.04]]))
-    layer = make_layer("quadratic", basis=basis, ndim=ndim, validate_args=True)
-    query, key, value, t = data(8, ndim=None if ndim == 1 else 2)
-    # In reach are 9.5 deviations of 0.1 (or 0.2) beyond the outermost centers, 0 and 1.
-    t[:, 0], t[:, 1:3] = -1.0, 1.9
-    t[0, 5].view(-1)[-1] = 3.0
-    padding = torch.zeros(2, 8, dtype=torch.bool)
-    padding[1, 0] = True
-    with pytest.warns(UserWarning, match=r"0\.13 of the positions lie where") as warned:
-        layer(query, key, value, t, padding)
-        layer(query, key, value, t, padding)
-    assert len(warned) == 1
-
-
 # Gradients, transforms, state
 
 
@@ -223,7 +195,7 @@ def test_positions_out_of_reach_are_warned_of_once(kind: str) -> None:
     ("score", "combine", "ndim"),
     [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: float) -> None:
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(4, ndim)
     query, *sequence = (x.requires_grad_() for x in inputs)
@@ -239,11 +211,10 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
     assert gradcheck(context, parts, rtol=1e-3, atol=1e-6, fast_mode=True)
 
 
-@every_score
-@every_dimension
+@pytest.mark.parametrize(
+    ("score", "ndim"), [*((score, 1) for score in SCORES), ("quadratic", 2), ("moments", 2)]
+)
 def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
-    if ndim == 2 and score in ("kernel", "mixture"):
-        pytest.skip("as on the line")
     alpha = nn.Parameter(torch.tensor([[1.3], [1.8 if score == "kernel" else 2.2]], dtype=DOUBLE))
     layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(5, ndim)
     assert dict(layer.named_parameters())["alpha"] is alpha
@@ -262,15 +233,12 @@ def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
 @pytest.mark.parametrize(
     ("score", "alpha", "ndim", "options", "masked"),
     [
-        ("quadratic", 2.0, 1, {}, False),
         ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
-        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 1, {}, False),
+        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 2, {}, False),
         ("mixture", 2.0, 1, {}, False),
-        ("kernel", 2.0, 1, {}, False),
         ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
-        ("quadratic", 2.0, 2, {}, False),
     ],
-    ids=["quadratic", "masked", "moments", "mixture", "kernel", "kernel-alpha", "plane"],
+    ids=["masked", "plane", "mixture", "kernel"],
 )
 def test_compiles_whole(
     score: str,
@@ -323,18 +291,6 @@ def test_state_dict_round_trip(score: str, combine: bool) -> None:
 
 
 @every_score
-def test_layers_are_the_same_under_a_seed(score: str) -> None:
-    found = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        layer, inputs = make_layer(score, combine=True), data()
-        context = layer(*inputs)[0]
-        weights = [x for x in layer.parameters() if x.requires_grad]
-        found.append([context, *torch.autograd.grad(context.square().sum(), weights)])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-@every_score
 def test_layers_on_the_meta_device(score: str) -> None:
     options = {"components": 3} if score == "mixture" else {}
     basis, twins = GaussianRBF.grid(10, 0.15), GaussianRBF.grid(10, 0.15)
@@ -371,9 +327,8 @@ def single_layer(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAtte
 
 @every_score
 @every_half
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype, alpha: float) -> None:
-    layer, inputs = single_layer(score, alpha), data(dtype=SINGLE)
+def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype) -> None:
+    layer, inputs = single_layer(score, 1.5), data(dtype=SINGLE)
     expected, exact = layer(*inputs)
     with torch.autocast("cpu", dtype=half):
         context, density = layer(*inputs)
