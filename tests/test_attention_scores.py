@@ -19,7 +19,6 @@ from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
 from sparsefam.attention import ContinuousAttention, LearnedAlpha
-from sparsefam.attention.masks import AttentionMask
 from sparsefam.attention.scores import KernelScore
 from sparsefam.bases import GaussianRBF
 from sparsefam.numerics.deformed import log_beta
@@ -61,8 +60,7 @@ def test_moments_are_those_of_the_weights(alpha: float) -> None:
     assert torch.allclose(density.variance, variance, rtol=1e-9)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("domain", [(0.0, 1.0), (-3.0, 7.0)])
+@pytest.mark.parametrize(("alpha", "domain"), [(1.0, (0.0, 1.0)), (2.0, (-3.0, 7.0))])
 def test_one_observation_has_a_valid_density(alpha: float, domain: tuple[float, float]) -> None:
     layer, (query, key, value, t) = make_layer("moments", alpha=alpha, domain=domain), data(1)
     context, density = layer(query, key, value, t)
@@ -77,8 +75,7 @@ def floor(domain: Any) -> Tensor:
     return (1e-3 * sides).square()
 
 
-@pytest.mark.parametrize("domain", [(0.0, 1.0), BOX])
-@every_alpha
+@pytest.mark.parametrize(("alpha", "domain"), [(1.0, BOX), (1.5, (0.0, 1.0)), (2.0, BOX)], ids=str)
 def test_covariances_are_those_of_the_weights(alpha: float, domain: Any) -> None:
     layer, (query, key, value, t) = plane_layer("moments", alpha=alpha, domain=domain), data(ndim=2)
     _, density = layer(query, key, value, t)
@@ -90,8 +87,7 @@ def test_covariances_are_those_of_the_weights(alpha: float, domain: Any) -> None
     assert torch.allclose(density.covariance_matrix, expected, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("domain", [(0.0, 1.0), BOX])
-@every_alpha
+@pytest.mark.parametrize(("alpha", "domain"), [(1.0, (0.0, 1.0)), (1.5, BOX)], ids=str)
 def test_one_observation_in_the_plane_has_a_valid_density(alpha: float, domain: Any) -> None:
     layer, (query, key, value, t) = (
         plane_layer("moments", alpha=alpha, domain=domain),
@@ -120,17 +116,6 @@ def test_positions_on_a_line_have_a_valid_density(stretch: float) -> None:
     assert (thickness > 0).all() and (thickness < 1e-6 * max(1.0, 10 * stretch**2)).all()
 
 
-@pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor(1.3, dtype=DOUBLE)], ids=str)
-def test_weights_of_padding_are_exactly_zero(alpha: Tensor | float) -> None:
-    layer, (query, key, _, _) = make_layer("moments", alpha=alpha), data()
-    mask = torch.rand(2, 9) < 0.5
-    mask[:, 0] = True
-    scores = layer.score_proj(query, key)
-    weights = layer.score_proj.weights(scores, layer.alpha, 1.0, AttentionMask(mask))
-    assert not weights[(~mask)[:, None, None].expand_as(weights)].any()
-    assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3, dtype=DOUBLE))
-
-
 def test_temperature_divides_discrete_scores() -> None:
     layer, (query, key, value, t) = make_layer("moments", alpha=1.0, temperature=0.2), data()
     weights = torch.softmax(layer.score_proj(query, key) / 0.2, -1)
@@ -141,8 +126,9 @@ def test_temperature_divides_discrete_scores() -> None:
 # Quadratic scores, and where heads start
 
 
-@pytest.mark.parametrize("score", ["quadratic", "kernel", "mixture"])
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize(
+    ("score", "alpha"), [("quadratic", 1.0), ("kernel", 1.5), ("mixture", 1.5)]
+)
 def test_temperature_divides_scores(score: str, alpha: float) -> None:
     """Up to a constant, the deformed logarithm of a density is its score."""
     layer, inputs = make_layer(score, alpha=alpha), data()
@@ -162,9 +148,8 @@ def test_temperature_divides_scores(score: str, alpha: float) -> None:
         assert (shift - shift.nanmean(0)).nan_to_num().abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("domain", [(0.0, 1.0), (-2.0, 6.0)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_heads_start_spread_over_the_domain(domain: tuple[float, float], bias: bool) -> None:
+def test_heads_start_spread_over_the_domain() -> None:
+    domain, bias = (-2.0, 6.0), False
     heads, span = 8, domain[1] - domain[0]
     basis = GaussianRBF.grid(10, 0.1)
     layer = ContinuousAttention(64, heads, basis, domain=domain, bias=bias, batch_first=True)
@@ -180,11 +165,9 @@ def test_heads_start_spread_over_the_domain(domain: tuple[float, float], bias: b
 
 
 @every_score
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-@pytest.mark.parametrize("length", [30, 1000])
-def test_supports_start_wide(score: str, alpha: float, length: int) -> None:
-    basis = GaussianRBF.grid(10, 0.1)
-    layer = ContinuousAttention(64, 8, basis, alpha, score, batch_first=True)
+def test_supports_start_wide(score: str) -> None:
+    basis, length = GaussianRBF.grid(10, 0.1), 1000
+    layer = ContinuousAttention(64, 8, basis, 2.0, score, batch_first=True)
     sequence = torch.randn(4, length, 64)
     _, density = layer(torch.randn(4, 3, 64), sequence, sequence, torch.rand(4, length))
     lengths = density.support.intervals.clamp(0, 1).diff(dim=-1).squeeze(-1).nansum(-1)
@@ -202,8 +185,8 @@ def test_sigma_stays_above_its_floor() -> None:
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
-@pytest.mark.parametrize("heads", [1, 8])
-def test_heads_start_spread_in_space(heads: int, ndim: int) -> None:
+def test_heads_start_spread_in_space(ndim: int) -> None:
+    heads = 8
     layer = ContinuousAttention(
         16, heads, GaussianRBF.grid(2**ndim, 0.3, ndim=ndim), ndim=ndim, batch_first=True
     )
@@ -246,21 +229,9 @@ def test_location_and_scale_are_read_off_the_query() -> None:
         assert torch.allclose(density.sigma_tril[1, head, 2], tril, rtol=1e-10)
 
 
-def test_domain_stretches_every_axis() -> None:
-    unit, (query, key, value, t) = plane_layer("quadratic"), data(ndim=2)
-    nn.init.normal_(unit.score_proj.weight)
-    wide = plane_layer("quadratic", domain=BOX)
-    wide.load_state_dict(unit.state_dict())
-    (_, small), (_, large) = (layer(query, key, value, t) for layer in (unit, wide))
-    low, span = torch.tensor([-1.0, 0.0], dtype=DOUBLE), torch.tensor([4.0, 0.5], dtype=DOUBLE)
-    assert torch.allclose(large.loc, low + span * small.loc, rtol=1e-12)
-    assert torch.allclose(large.sigma_tril, span.unsqueeze(-1) * small.sigma_tril, rtol=1e-10)
-
-
 # Kernel scores, against a dense trapezoid
 
 POINTS = 12001
-KERNEL_ALPHAS = [1.0, 1.25, 2.0]
 
 
 def kernel_layer(alpha: Any = 2.0, gain: float = 1.0, **options: Any) -> Any:
@@ -318,8 +289,7 @@ def by_trapezoid(layer: Any, inputs: Any, alpha: float, length: float, **options
     return layer.out_proj(torch.einsum("bhqt,bthe->bqhe", p, values).flatten(2))
 
 
-@pytest.mark.parametrize("gain", [1.0, 30.0])
-@pytest.mark.parametrize("alpha", KERNEL_ALPHAS)
+@pytest.mark.parametrize(("alpha", "gain"), [(1.0, 30.0), (1.25, 1.0), (2.0, 30.0)])
 def test_kernel_context_is_the_integral_of_the_values(alpha: float, gain: float) -> None:
     layer, inputs = kernel_layer(alpha, gain), data()
     context, density = layer(*inputs)
@@ -356,7 +326,7 @@ def test_outside_normalisation_is_by_the_mass() -> None:
         layer(*inputs)
 
 
-@pytest.mark.parametrize("alpha", KERNEL_ALPHAS)
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_kernel_float32_follows_the_reference(alpha: float) -> None:
     layer, inputs = kernel_layer(alpha, 10.0, dtype=torch.float32), data(dtype=torch.float32)
     context, density = layer(*inputs)
@@ -365,7 +335,7 @@ def test_kernel_float32_follows_the_reference(alpha: float) -> None:
     assert close(context, by_trapezoid(exact, [x.double() for x in inputs], alpha, 2 / 7), 5e-6)
 
 
-@pytest.mark.parametrize("alpha", KERNEL_ALPHAS)
+@pytest.mark.parametrize("alpha", [1.25])
 def test_kernel_planes_are_read_like_lines(alpha: float) -> None:
     kernel = Matern52(2, lengthscale=torch.tensor(0.4)).requires_grad_(False)
     basis = GaussianRBF.grid(9, 0.3, ndim=2)
@@ -385,7 +355,7 @@ def test_kernel_planes_are_read_like_lines(alpha: float) -> None:
     assert close(context, layer.out_proj(heads.flatten(2)), 1e-4)
 
 
-@pytest.mark.parametrize("alpha", KERNEL_ALPHAS)
+@pytest.mark.parametrize("alpha", [1.0, 1.25])
 def test_kernel_gradients_in_the_weights_are_those_of_the_reference(alpha: float) -> None:
     layer, inputs = kernel_layer(alpha, 10.0), data()
     parameters = list(layer.score_proj.parameters())[:2]
@@ -487,8 +457,8 @@ def test_panels_follow_a_kernel_that_is_replaced() -> None:
     assert close(constant(*inputs)[0], by_trapezoid(constant, inputs, 2.0, 0.1), 1e-6)
 
 
-@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-def test_kernel_supports_start_wide_and_heads_spread(alpha: float) -> None:
+def test_kernel_supports_start_wide_and_heads_spread() -> None:
+    alpha = 1.5
     basis = GaussianRBF.grid(6, 0.15)
     layer = ContinuousAttention(64, 4, basis, alpha, "kernel", batch_first=True)
     sequence = torch.randn(16, 7, 64)
@@ -531,7 +501,7 @@ def build_kernel(basis: Any = LINE, alpha: Any = 2.0, **options: Any) -> Any:
                 lambda count=count: build_kernel(inducing_points=count),
                 "inducing_points must be a tensor, or a positive .*got " + re.escape(repr(count)),
             )
-            for count in (0, -3, 2.5, True, "3", (0.1, 0.2))
+            for count in (0, 2.5, True, (0.1, 0.2))
         ),
         (
             lambda: build_kernel(PLANE, ndim=2, inducing_points=10),
@@ -548,10 +518,6 @@ def build_kernel(basis: Any = LINE, alpha: Any = 2.0, **options: Any) -> Any:
         (lambda: build_kernel(kernel=3), "kernel must be a callable.*got 3"),
         (lambda: build_kernel(kernel=RBF), "kernel must be .* instance, got the class .*RBF"),
         (
-            lambda: build_kernel(components=3),
-            "components must not be given unless score='mixture', got score='kernel'",
-        ),
-        (
             lambda: build_kernel(kernel=lambda x, z: x),
             r"kernel must map .*\(64, 1\), \(64, 1\) to \(64, 64\).*, got \(64, 1\)",
         ),
@@ -560,18 +526,6 @@ def build_kernel(basis: Any = LINE, alpha: Any = 2.0, **options: Any) -> Any:
             "kernel must be positive semi-definite",
         ),
         (lambda: build_kernel(normalization="both"), "normalization must be .*got 'both'"),
-        (
-            lambda: ContinuousAttention(4, 2, LINE, normalization="outside"),
-            "normalization must not be given unless score='kernel', got score='quadratic'",
-        ),
-        (
-            lambda: ContinuousAttention(4, 2, LINE, kernel=RBF(1)),
-            "kernel must not be given unless score='kernel', got score='quadratic'",
-        ),
-        (
-            lambda: ContinuousAttention(4, 2, LINE, inducing_points=64),
-            "inducing_points must not be given unless score='kernel'",
-        ),
     ],
 )
 def test_bad_kernel_settings_are_named(call: Callable[[], object], message: str) -> None:
@@ -589,7 +543,8 @@ def mixture_layer(alpha: Any = 2.0, gain: float = 1.0, **options: Any) -> Any:
     low, high = options.get("domain", (0.0, 1.0))
     basis = GaussianRBF.grid(6, 0.15 * (high - low), low=low, high=high)
     options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1} | options
-    layer = ContinuousAttention(4, 2, basis, alpha, "mixture", components=COMPONENTS, **options)
+    options = {"components": COMPONENTS} | options
+    layer = ContinuousAttention(4, 2, basis, alpha, "mixture", **options)
     with torch.no_grad():
         layer.score_proj.weight.mul_(gain)
     return layer
@@ -627,8 +582,9 @@ def by_mixture(layer: Any, inputs: Any, alpha: float) -> Tensor:
     return layer.out_proj(torch.einsum("bhqt,bthe->bqhe", p, values).flatten(2))
 
 
-@pytest.mark.parametrize("domain", [(0.0, 1.0), (-2.0, 6.0)])
-@every_alpha
+@pytest.mark.parametrize(
+    ("alpha", "domain"), [(1.0, (-2.0, 6.0)), (1.5, (0.0, 1.0)), (2.0, (-2.0, 6.0))]
+)
 def test_mixture_context_is_the_integral_of_the_values(
     alpha: float, domain: tuple[float, float]
 ) -> None:
@@ -655,8 +611,8 @@ def test_components_may_be_disjoint() -> None:
     assert (found == 0).any(-1).all()
 
 
-@every_alpha
-def test_mixture_float32_follows_the_reference(alpha: float) -> None:
+def test_mixture_float32_follows_the_reference() -> None:
+    alpha = 2.0
     layer, inputs = mixture_layer(alpha, 5.0, dtype=torch.float32), data(dtype=torch.float32)
     context, _ = layer(*inputs)
     assert context.dtype == torch.float32
@@ -664,8 +620,8 @@ def test_mixture_float32_follows_the_reference(alpha: float) -> None:
     assert close(context, by_mixture(exact, [x.double() for x in inputs], alpha), 5e-6)
 
 
-@every_alpha
-def test_mixture_planes_are_read_like_lines(alpha: float) -> None:
+def test_mixture_planes_are_read_like_lines() -> None:
+    alpha = 1.5
     basis = GaussianRBF.grid(9, 0.3, ndim=2)
     options: dict[str, Any] = {"ndim": 2, "components": COMPONENTS, "batch_first": True}
     layer = ContinuousAttention(4, 2, basis, alpha, "mixture", dtype=DOUBLE, **options)
@@ -681,8 +637,8 @@ def test_mixture_planes_are_read_like_lines(alpha: float) -> None:
     assert close(context, layer.out_proj(heads.flatten(2)), 1e-3)
 
 
-@every_alpha
-def test_mixtures_start_without_gaps(alpha: float) -> None:
+def test_mixtures_start_without_gaps() -> None:
+    alpha = 2.0
     basis = GaussianRBF.grid(6, 0.15)
     layer = ContinuousAttention(64, 4, basis, alpha, "mixture", components=8, batch_first=True)
     sequence = torch.randn(16, 7, 64)
@@ -693,19 +649,10 @@ def test_mixtures_start_without_gaps(alpha: float) -> None:
     assert (means.diff() > 0.02).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(
-            ({"components": count}, f"components must be a positive integer, got {count!r}")
-            for count in (0, -3, 2.5, "3", True)
-        ),
-    ],
-)
-def test_bad_components_are_named(options: dict[str, Any], message: str) -> None:
-    build: Callable[..., object] = ContinuousAttention
-    with pytest.raises(ValueError, match=message):
-        build(4, 2, GaussianRBF.grid(4, 0.2), 2.0, "mixture", **options)
+@pytest.mark.parametrize("count", [0, 2.5, True])
+def test_bad_components_are_named(count: Any) -> None:
+    with pytest.raises(ValueError, match=f"components must be a positive integer, got {count!r}"):
+        mixture_layer(components=count)
 
 
 # Learned alphas
@@ -717,8 +664,8 @@ def learned_layer(score: str, alpha: LearnedAlpha) -> ContinuousAttention:
     return ContinuousAttention(4, 2, basis, alpha, score, **options)
 
 
-@pytest.mark.parametrize("high", [2.0, 3.0, math.inf])
-def test_it_starts_where_it_is_told_and_stays_in_its_range(high: float) -> None:
+@pytest.mark.parametrize("high", [3.0, math.inf])
+def test_alpha_starts_as_given_and_stays_in_its_range(high: float) -> None:
     alpha = LearnedAlpha(3, start=[1.1, 1.5, 1.9], high=high)
     torch.testing.assert_close(alpha(), torch.tensor([[1.1], [1.5], [1.9]]))
     assert LearnedAlpha(2, start=1.75)().tolist() == [[1.75], [1.75]]
@@ -732,18 +679,17 @@ def test_it_starts_where_it_is_told_and_stays_in_its_range(high: float) -> None:
     torch.testing.assert_close(alpha()[:, 0], torch.tensor([1.1, 1.5, 1.9]))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounded_weights_do_not_round_it_to_one(dtype: torch.dtype) -> None:
-    alpha = LearnedAlpha(1, start=1.02).to(dtype)
+def test_rounded_weights_do_not_round_it_to_one() -> None:
+    alpha = LearnedAlpha(1, start=1.02).to(torch.bfloat16)
     assert alpha().dtype == torch.float32
     assert 1.015 < alpha().item() < 1.025
 
 
-@pytest.mark.parametrize("score", ["quadratic", "moments", "kernel"])
-@pytest.mark.parametrize("start", [[1.02, 1.6], [1.9, 2.6]])
+@pytest.mark.parametrize(
+    ("score", "start"),
+    [("quadratic", [1.02, 1.6]), ("moments", [1.9, 2.6]), ("kernel", [1.02, 1.98])],
+)
 def test_gradients_pass_through_the_layer(score: str, start: list[float]) -> None:
-    if score == "kernel":
-        start = [min(x, 1.98) for x in start]
     high = 2.0 if max(start) < 2 else math.inf
     layer, inputs = learned_layer(score, LearnedAlpha(2, start, high, dtype=DOUBLE)), data(5)
     weight = layer.alpha.weight
@@ -753,10 +699,8 @@ def test_gradients_pass_through_the_layer(score: str, start: list[float]) -> Non
         return torch.func.functional_call(layer, {"alpha.weight": weight}, inputs)[0]
 
     assert gradcheck(context, (weight,), rtol=1e-4, atol=1e-7)
-    density = layer(*inputs)[1]
-    if score != "mixture":
-        expected = torch.tensor(start, dtype=DOUBLE)[:, None].expand(2, 2, 3)
-        torch.testing.assert_close(density.alpha, expected)
+    expected = torch.tensor(start, dtype=DOUBLE)[:, None].expand(2, 2, 3)
+    torch.testing.assert_close(layer(*inputs)[1].alpha, expected)
 
 
 def test_learned_alpha_in_float32_follows_float64_next_to_one() -> None:
@@ -775,8 +719,6 @@ def test_learned_alpha_in_float32_follows_float64_next_to_one() -> None:
         (lambda: LearnedAlpha(0), "num_heads must be a positive integer, got 0"),
         (lambda: LearnedAlpha(2, high=1.0), "high must be a number above 1.01, got 1.0"),
         (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
-        (lambda: LearnedAlpha(2, high=None), "high must be a number above 1.01, got None"),
-        (lambda: LearnedAlpha(2, "1.5"), "start must be .* between 1.01 and 2.0, got '1.5'"),
         (lambda: LearnedAlpha(1, dtype=torch.int32), "dtype must be floating, got torch.int32"),
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (
@@ -784,7 +726,6 @@ def test_learned_alpha_in_float32_follows_float64_next_to_one() -> None:
             "alpha.high must be at most 2 for score='kernel', got 3.0",
         ),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
-        (lambda: LearnedAlpha(2, 1.0), "start must be .* between 1.01 and 2.0, got 1.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),
         (
             lambda: learned_layer("quadratic", LearnedAlpha(3))(*data(dtype=torch.float32)),
@@ -797,8 +738,9 @@ def test_bad_learned_alphas_are_named(call: Callable[[], object], message: str) 
         call()
 
 
-@pytest.mark.parametrize("kernel", [None, RBF(1, lengthscale=torch.tensor(0.2))])
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("kernel", "alpha"), [(None, 2.0), (RBF(1, lengthscale=torch.tensor(0.2)), 1.0)]
+)
 def test_gradients_of_single_samples(kernel: RBF | None, alpha: float) -> None:
     layer = make_layer("kernel", alpha=alpha, kernel=kernel)
     query, key, value, positions = data()

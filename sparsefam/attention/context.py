@@ -39,18 +39,11 @@ _Array = NDArray[Any]
 
 
 def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
-    r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E).
+    r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E), with C (B, N, heads, E).
 
-    The expectations of N functions for each query and head are more numbers than all others of an
-    attention layer. Where they are many, they are computed in blocks of queries, and again in the
-    backward pass. Beta-Gaussians on the line with Gaussian functions in float32 on a CPU need no
-    expectations of single functions: see `_by_quadrature`. Compiled graphs, transforms of
-    `torch.func` and kernel densities take all queries at once.
-
-    Args:
-        density: Of batch shape (B, heads, Lq).
-        basis: The N functions $\psi$.
-        coefficients: Those of the value functions, shape (B, N, heads, E).
+    Expectations of N functions for every query and head would be more numbers than the rest of a
+    layer. Where they are many, they are computed in blocks of queries, and again in the backward
+    pass. Compiled graphs, transforms of `torch.func` and kernel densities take all at once.
     """
     by_head = coefficients.transpose(1, 2)
     context = _by_quadrature(density, basis, by_head)
@@ -116,8 +109,8 @@ def _rebuild(density: Any, parameters: Sequence[Tensor]) -> SparseDistribution:
 def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor | None:
     """Return contexts by quadrature of tabulated value functions, or None if that does not apply.
 
-    It applies to beta-Gaussians whose alpha is a number, and Gaussian functions that are not
-    learned, in 1-D and float32 on a CPU, if queries are many and compiled loops are in use.
+    It applies to many queries with beta-Gaussians whose alpha is a number and Gaussian functions
+    that are not learned, in 1-D and float32 on a CPU, if compiled loops are available.
     """
     if isinstance(density, Mixture):
         return _of_mixture(density, basis, by_head)

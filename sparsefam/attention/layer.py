@@ -349,10 +349,7 @@ class ContinuousAttention(nn.Module):
         positions: Tensor,
         mask: AttentionMask,
     ) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq).
-
-        `channels` and `scores` are the outputs of `score_proj` and `discrete_proj`.
-        """
+        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
         self.rebuild_cache()
         basis, by_head = self.regression.basis, self._split_heads(values)
         # The regression checks positions and values, and comes first.

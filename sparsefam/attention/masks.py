@@ -25,8 +25,7 @@ class AttentionMask(NamedTuple):
 
     Attributes:
         observed: Shape (B, L), True where some query may read the position. None: all positions.
-        visible: Shape (B, heads or 1, Lq, L), True where this query may read the position. None:
-            every query reads what is observed.
+        visible: Shape (B, heads or 1, Lq, L), True where this query may. None: as observed.
         bias: What is added to discrete scores, shaped like `visible`, or None.
     """
 
@@ -38,15 +37,7 @@ class AttentionMask(NamedTuple):
     def from_masks(
         cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
     ) -> "AttentionMask":
-        """Combine the two masks of `torch.nn.MultiheadAttention`.
-
-        Args:
-            padding: Shape (B, L), True where a position is padding.
-            mask: Shape (Lq, L) or (B * heads, Lq, L), True where a query may not read, or numbers
-                to add to discrete scores.
-            batch: B.
-            heads: Number of heads.
-        """
+        """Combine the `key_padding_mask` and `attn_mask` of `ContinuousAttention.forward`."""
         observed = None if padding is None else ~padding
         if mask is None:
             return cls(observed)
@@ -62,9 +53,7 @@ class AttentionMask(NamedTuple):
     def check(self, discrete: bool, sharded: bool) -> None:
         """Raise ValueError where a query may read nothing, or where a bias would be ignored.
 
-        Args:
-            discrete: Whether there are discrete scores to which the bias is added.
-            sharded: Whether other ranks hold further positions.
+        A bias needs discrete scores. If `sharded`, other ranks hold further positions.
         """
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"

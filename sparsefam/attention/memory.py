@@ -159,10 +159,7 @@ class ContractingMemory(nn.Module):
         return function, function.coefficients
 
     def _past(self, coefficients: Tensor) -> Statistics:
-        """Sum over samples of the last functions, compressed into [0, tau].
-
-        Every rank knows the whole past, so nothing is summed over ranks.
-        """
+        """Return sums over samples of the last functions in [0, tau], which every rank knows."""
         steps = torch.arange(self.samples, dtype=torch.float64, device=coefficients.device)
         s = (steps + 0.5) / self.samples
         features = self.regression.basis(s).double()

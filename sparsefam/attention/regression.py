@@ -447,7 +447,7 @@ class RidgeRegression(nn.Module):
             require(count >= size, rule, count.long())
 
     def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        r"""Fit a value function for each query to the positions that it may read.
+        """Fit a value function for each query to the positions that it may read.
 
         That holds N (N + E) float64 numbers for each example and query, and for each head where
         heads differ in what they may read, besides the products of functions of one chunk.
@@ -600,10 +600,7 @@ Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _gcv_curve(statistics: Statistics) -> Curve:
-    """Return log GCV as a function of log penalties (B, K).
-
-    With it the function returns its first two derivatives and a bound on the effect of rounding.
-    """
+    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
     gram, cross, squares, count = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
@@ -666,10 +663,7 @@ def _trace(gram: Tensor) -> Tensor:
 
 
 def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
-    """Slope (B,) of log GCV in the log penalty, as a differentiable function of the statistics.
-
-    Where the penalty is not stationary (B,), the slope is any finite number.
-    """
+    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
     gram, cross, squares, count = statistics
     size = gram.shape[-1]
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)

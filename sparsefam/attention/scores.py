@@ -77,12 +77,7 @@ _TINY = 1e-30
 
 
 def box_of(name: str, domain: Domain, ndim: int) -> Box:
-    """Return the interval of each axis, from one for all axes or one for each.
-
-    Raises:
-        ValueError: If there are other numbers of intervals, or one whose ends are not finite or do
-            not increase.
-    """
+    """Return the interval of each axis, from one for all axes or one for each."""
     box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
     is_sequence = isinstance(box, Sequence)
     if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
@@ -101,15 +96,7 @@ def _is_interval(side: object) -> bool:
 
 
 class _ScoreProjection(nn.Linear):
-    """A linear layer whose outputs are the parameters of scores.
-
-    Args:
-        embed_dim: Channels of the queries.
-        channels: Number of parameters of all heads together.
-        heads: Number of densities for each query.
-        box: The domain.
-        **factory: Device and dtype of the parameters.
-    """
+    """A linear layer from queries to the parameters of scores on a domain."""
 
     def __init__(self, embed_dim: int, channels: int, heads: int, box: Box, **factory: Any) -> None:
         super().__init__(embed_dim, channels, **factory)
@@ -184,20 +171,11 @@ class MixtureScore(_ScoreProjection):
 
 
 class KernelScore(_ScoreProjection):
-    r"""A kernel expansion for each head, with a weight for each inducing point.
+    """A kernel expansion for each head, with a weight for each inducing point.
 
     The quadrature nodes of all integrals, and the kernel there, are computed once for this kernel,
     these inducing points and the layer's basis. `rebuild_cache` computes them again when one of
     these has changed; it does not see changes made in place through `.data`.
-
-    Args:
-        embed_dim: Channels of the queries.
-        heads: Number of densities for each query.
-        box: The domain.
-        inducing_points: Their locations (I,) or (I, D), or their number.
-        kernel: The kernel. None: a Gaussian kernel.
-        normalization: As in `KernelDeformedExp`.
-        **factory: Device and dtype of the parameters.
     """
 
     inducing_points: Tensor
@@ -308,10 +286,7 @@ class KernelScore(_ScoreProjection):
         return KernelDeformedExp(*expansion, tolerance=tolerance).panels
 
     def _dependencies(self) -> list[tuple[Any, ...]]:
-        """What the quadrature depends on besides the basis, and the state it is in.
-
-        References to tensors and to their storage keep their addresses from being used again.
-        """
+        """Return what the quadrature depends on besides the basis; tensors are kept alive."""
         tensors = [self.inducing_points]
         if isinstance(self.kernel, nn.Module):
             tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
@@ -334,15 +309,7 @@ def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> boo
 
 
 class DiscreteScore(nn.Module):
-    """Discrete attention: weights of the observed positions from products of queries and keys.
-
-    Args:
-        embed_dim: Channels of the queries.
-        kdim: Channels of the keys.
-        heads: Number of weights for each query and position.
-        bias: Whether the projections have biases.
-        **factory: Device and dtype of the parameters.
-    """
+    """Weights of the observed positions from inner products of queries and keys."""
 
     def __init__(
         self, embed_dim: int, kdim: int, heads: int, bias: bool = True, **factory: Any
@@ -453,15 +420,7 @@ def _initial_channels(shares: Tensor, sigma: float) -> Tensor:
 def _quadratics(
     channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float
 ) -> Quadratic | MultivariateQuadratic:
-    """Return scores (B, heads, Lq[, K]).
-
-    Args:
-        channels: Shape (B, Lq, channels): all locations, then all diagonals, then all lower
-            triangles.
-        counts: Number of heads, and of components in each if there are several.
-        box: The domain.
-        temperature: What the scores are divided by.
-    """
+    """Return scores (B, heads, Lq[, K]) from locations, diagonals, triangles (B, Lq, channels)."""
     ndim, total = len(box), torch.Size(counts).numel()
     parts = channels.split(_quadratic_channels(total, ndim), -1)
     loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
@@ -504,7 +463,7 @@ def _place_in_box(shares: Tensor, box: Box) -> Tensor:
 
 
 def _initial_centers(count: int, ndim: int) -> Tensor:
-    """Shares (count, D) of the domain, spread evenly over it, on the CPU.
+    """Return shares (count, D) of the domain, spread evenly over it, on the CPU.
 
     Equal steps along the first axis and a Sobol sequence along the others: $2^k$ centers lie one
     each in $2^k$ equal boxes, however these are cut.

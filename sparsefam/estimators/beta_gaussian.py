@@ -75,14 +75,7 @@ class _Moments(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """The support of greatest likelihood at an alpha.
-
-    Attributes:
-        matrix: The affine map z = A x - b of the support onto the unit ball: (A, b), (D, D + 1).
-        log_likelihood: Mean log density of the whitened data.
-        steps: Newton steps taken.
-        decrease: The decrease that another step promises.
-    """
+    """Affine map (A, b) of a support onto the unit ball z = A x - b, and how it was reached."""
 
     matrix: Tensor
     log_likelihood: float
@@ -239,10 +232,7 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
 
 
 def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> _Fit:
-    """Return the most likely support at an alpha.
-
-    Below m = 1, fits whose exponents decrease step by step lead there.
-    """
+    """Return the most likely support at an alpha; exponents m decrease to those below 1."""
     x, weight = moments.whitened, moments.weight
     eye = torch.eye(x.shape[1], x.shape[1] + 1, dtype=x.dtype)
     exponent, start = 1 / (alpha - 1), _INSIDE / x.norm(dim=1).amax() * eye
@@ -266,10 +256,7 @@ def _by_kurtosis(moments: _Moments) -> float:
 
 
 def _by_moments(dim: int, alpha: float) -> Tensor:
-    """Return the affine map of the support of whitened data onto the unit ball.
-
-    At alpha = 1, where there is no support, it is the identity.
-    """
+    """Return (A, b) of whitened data: the support, or at alpha = 1 the identity."""
     factor = 1.0 if alpha == 1 else (dim + 2 + 2 / (alpha - 1)) ** -0.5
     return factor * torch.eye(dim, dim + 1, dtype=torch.float64)
 
@@ -295,15 +282,7 @@ def _maximum(x: Tensor, weight: Tensor, m: float, start: Tensor, tol: float, max
     $$-\log|A| - m \sum_i w_i \log(1 - |A x_i - b|^2),\qquad \sum_i w_i = 1,$$
 
     up to a constant, is convex in A and b together: the logarithmic barrier of the ellipsoids that
-    contain the data. It has one minimum, which is reached from any ellipsoid around the data.
-
-    Args:
-        x: Whitened observations (n, D).
-        weight: Positive weights (n,) that sum to 1.
-        m: Exponent, positive.
-        start: (A, b) of a support that contains all observations.
-        tol: The fit ends when a step promises a smaller decrease.
-        max_iter: Greatest number of steps.
+    contain the whitened data x (n, D). Its minimum is reached from any ellipsoid around them.
     """
     dim = x.shape[1]
     rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)

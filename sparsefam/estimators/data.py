@@ -174,11 +174,7 @@ def inducing_points(
     random_state: Any,
     group: "ProcessGroup | None" = None,
 ) -> Tensor:
-    """Choose inducing points (I, D) for data (n, D).
-
-    In one dimension they are evenly spaced over the range of the data and a margin, within the
-    bounds of the base; in several they are observations, chosen by k-means++.
-    """
+    """Choose inducing points (I, D): in 1-D evenly spaced, else observations by k-means++."""
     if x.shape[1] == 1:
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])

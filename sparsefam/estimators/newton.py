@@ -144,7 +144,7 @@ class Statistics:
 
 
 class _Point(NamedTuple):
-    """The loss at coefficients and its derivatives.
+    """The loss at coefficients, and what its derivatives need.
 
     Attributes:
         value: The loss.
@@ -235,8 +235,7 @@ class Objective:
         """Minimise on a mesh that resolves the density; return the objective on that mesh, too.
 
         Between nodes that are too far apart the score could rise around observations unnoticed by
-        the integral, and the loss would come out too small. The mesh is therefore refined at the
-        density's peaks and the fit repeated. ValueError if the peaks get narrower each time.
+        the integral. The mesh is therefore refined at the density's peaks and the fit repeated.
         """
         problem = self
         for _ in range(_MOST_REFINED):
@@ -253,10 +252,7 @@ class Objective:
         )
 
     def _refined(self, fit: Fit) -> "Objective":
-        """Halve the subintervals that do not resolve the density's mass; itself if there are none.
-
-        Located edges need no refinement above `PEAKED`. Several dimensions are never refined.
-        """
+        """Return the problem with subintervals halved where they miss mass; itself if none does."""
         if len(self.mesh.axes) > 1 or not (self.ignores_edges or self.alpha < PEAKED):
             return self
         limit = _SMOOTH_ERROR if self.alpha < PEAKED else _EDGE_ERROR

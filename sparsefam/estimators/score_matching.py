@@ -279,13 +279,7 @@ def _base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
 
 
 class _Loss(NamedTuple):
-    r"""The score matching loss as a sum over observations: $\tfrac12 c^\top G c + b^\top c$.
-
-    Attributes:
-        size: Number of observations.
-        quadratic: Sum of G (R, R).
-        linear: Sum of b (R,).
-    """
+    r"""Score matching loss of `size` observations: $(\tfrac12 c^\top G c + b^\top c)$ / size."""
 
     size: int
     quadratic: Tensor

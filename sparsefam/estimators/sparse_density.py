@@ -84,10 +84,7 @@ _PAIRS = 2**15
 
 @dataclass(frozen=True)
 class Gaussian:
-    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$.
-
-    Unlike Pyro's, it has no parameters to learn, so its values at the nodes can be stored.
-    """
+    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn."""
 
     bandwidth: Tensor
 
@@ -386,10 +383,7 @@ def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
 
 
 def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
-    """Warn of a density in two or three dimensions whose mass changes on a finer mesh.
-
-    In one dimension the fit refines its mesh.
-    """
+    """Warn of a density in two or three dimensions whose mass changes on a finer mesh."""
     if not p.event_shape:
         return
     scores = p._scores
@@ -412,14 +406,8 @@ def extreme_observations(
 ) -> tuple[Tensor, Tensor]:
     """Return the least and greatest observation (K,) in equal parts of a base's support.
 
-    With each comes the total weight of the observations that are equal to it. Since the extremes
-    of a union are among those of its parts, only they are kept of data that come in pieces.
-
-    Args:
-        x: Observations (n,).
-        weight: Their weights (n,).
-        base: The base; its support is cut into `_PARTS` parts.
-        group: Processes over which the observations are spread.
+    With each comes the total weight of the observations that are equal to it. The extremes of a
+    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
     """
     values, index = x.unique(return_inverse=True)
     weight = torch.zeros_like(values).index_add(0, index, weight)

@@ -57,10 +57,7 @@ def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters:
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Convert to float64, with zeros where masked.
-
-    Zeros come before arithmetic: gradients are zero times what else padding would become.
-    """
+    """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
     if mask is None:
         return x.double()
     return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
