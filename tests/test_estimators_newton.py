@@ -38,7 +38,7 @@ def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.Monk
 
 
 def test_a_plane_with_spikes_is_warned_of() -> None:
-    alpha, bandwidth = 1.5, 0.15
+    alpha, bandwidth = 1.0, 0.25
     rng = np.random.default_rng(0)
     smooth, counts = rng.random((80, 2)), rng.integers(0, 6, (80, 2)).astype(float)
     settings: dict[str, Any] = {"inducing_points": 36, "penalty": 1e-8, "random_state": 0}
