@@ -1,7 +1,6 @@
 """Density estimates: optimality, known edges, leave-one-out refits, scikit-learn's own checks."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -174,54 +173,29 @@ def test_parts_are_the_whole() -> None:
         model.partial_fit([[3.0]])
 
 
-def of_one_rank(rank: int, dim: int) -> np.ndarray:
-    """Fits a shard, with one observation for the first rank and many for the last."""
-    parts = np.split(shared_data(dim), [1, 50, 200])
-    model = SparseDensity(group=dist.group.WORLD, **shared_settings(dim)).fit(parts[rank])
-    return model.score_samples(shared_data(dim))
+SHARED: dict[str, Any] = {
+    "inducing_points": 20,
+    "bandwidth": 0.4,
+    "penalty": 1e-2,
+    "random_state": 0,
+}
 
 
-def shared_data(dim: int) -> np.ndarray:
-    return np.hstack([two_bumps(400, seed) for seed in range(dim)])
-
-
-def shared_settings(dim: int) -> dict[str, Any]:
-    if dim == 1:
-        return {}
-    points = shared_data(dim)[:20]
-    return {"alpha": None, "bandwidth": 0.3, "penalty": 1e-3, "inducing_points": points}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [1, 2])
-def test_shards_are_the_whole(dim: int) -> None:
-    model = SparseDensity(**shared_settings(dim)).fit(shared_data(dim))
-    due = np.exp(model.score_samples(shared_data(dim)))
-    for found in on_ranks(4, partial(of_one_rank, dim=dim)):
-        np.testing.assert_allclose(np.exp(found), due, rtol=1e-6, atol=1e-6)
-
-
-def test_ranks_share_points_and_extremes() -> None:
-    (points, *extremes), (others, *due) = on_ranks(2, of_a_small_rank)
-    np.testing.assert_array_equal(points, others)
-    x = torch.from_numpy(shared_data(1)[:100, 0])
-    exact = extreme_observations(x, torch.ones_like(x), Uniform(0.0, 1.0))
-    for some in (extremes, due):
-        for found, expected in zip(some, exact, strict=True):
-            np.testing.assert_array_equal(found, expected)
-
-
-def of_a_small_rank(rank: int) -> list[np.ndarray]:
-    """Five rows are fewer than the points that each rank shall give."""
+def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log densities of numbers, and inducing points in the plane, of a shard of five rows."""
+    line, plane = two_bumps(100), np.hstack([two_bumps(100, seed) for seed in range(2)])
     rows = slice(0, 5) if rank == 0 else slice(5, 100)
-    model = SparseDensity(
-        group=dist.group.WORLD, inducing_points=20, bandwidth=0.4, penalty=1e-2, random_state=0
-    )
-    points = model.fit(shared_data(2)[rows]).density_.inducing_points
-    x = torch.from_numpy(shared_data(1)[rows, 0])
-    ones, base = torch.ones_like(x), Uniform(0.0, 1.0)
-    extremes = extreme_observations(x, ones, base, dist.group.WORLD)
-    return [part.numpy() for part in (points, *extremes)]
+    model = SparseDensity(group=dist.group.WORLD).fit(line[rows])
+    points = SparseDensity(group=dist.group.WORLD, **SHARED).fit(plane[rows]).density_
+    return model.score_samples(line), points.inducing_points.numpy()
+
+
+def test_shards_are_the_whole() -> None:
+    due = np.exp(SparseDensity().fit(two_bumps(100)).score_samples(two_bumps(100)))
+    (found, points), (other, others) = on_ranks(2, on_rank)
+    np.testing.assert_array_equal(points, others)
+    for log in (found, other):
+        np.testing.assert_allclose(np.exp(log), due, rtol=1e-6, atol=1e-6)
 
 
 def test_points_and_box_stay_within_known_bounds() -> None:
@@ -232,19 +206,6 @@ def test_points_and_box_stay_within_known_bounds() -> None:
         pytest.approx(np.log(3), abs=0.5),
         -np.inf,
     ]
-
-
-def test_a_plane_with_two_discs() -> None:
-    rng = np.random.default_rng(0)
-    angle, radius = rng.uniform(0, 2 * np.pi, 600), 0.3 * np.sqrt(rng.beta(1, 2, 600))
-    centers = np.array([[0.0, 0.0], [1.0, 0.5]])[rng.integers(0, 2, 600)]
-    x = centers + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
-    model = SparseDensity(penalty=1e-4, bandwidth=0.3, inducing_points=40, random_state=0).fit(x)
-    draws = model.sample(2000, random_state=1)
-    gaps = np.linalg.norm(draws[:, None] - np.array([[0.0, 0.0], [1.0, 0.5]]), axis=-1).min(1)
-    assert (gaps > 0.4).mean() < 0.01
-    assert (draws[:, 0] > 0.5).mean() == pytest.approx((x[:, 0] > 0.5).mean(), abs=0.04)
-    assert model.score_samples([[0.5, 0.25]]) == -np.inf
 
 
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:

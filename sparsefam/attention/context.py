@@ -2,7 +2,7 @@ r"""Contexts: expectations of value functions under the densities of queries, $E
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -172,8 +172,8 @@ def _tabulate(basis: GaussianRBF, start: float, length: float, count: int) -> Te
     points = start + length * (cells + (torch.from_numpy(nodes) + 1) / 2)
     # In float64, as rounding a point by the precision of float32 moves it by many 1e-7 widths.
     with torch.no_grad():
-        found: Tensor = to_powers @ basis(points)
-    return found.float()
+        table: Tensor = to_powers @ basis(points)
+    return table.float()
 
 
 class _Quadrature(torch.autograd.Function):
@@ -203,7 +203,7 @@ class _Quadrature(torch.autograd.Function):
         loops, rule = _loops(), _rules(exponent, scale, cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
 
-        def part(place: _Place) -> None:
+        def part(place: tuple[int, int, slice, int]) -> None:
             b, h, rows, _ = place
             loc, scale, values = (x[b, h] for x in arrays)
             loops.expect(values, cells, loc[rows], scale[rows], *rule, out[b, rows, h])
@@ -223,10 +223,10 @@ class _Quadrature(torch.autograd.Function):
         places, loops, rule = _places(loc), _loops(), _rules(ctx.exponent, scale, ctx.cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
         upstream, by_loc, by_scale = _numpy(grad), *(np.empty_like(x) for x in arrays[:2])
-        shares = 1 + max(place.share for place in places)
+        shares = 1 + max(share for *_, share in places)
         by_values = np.zeros((shares, *arrays[2].shape), np.float32)
 
-        def part(place: _Place) -> None:
+        def part(place: tuple[int, int, slice, int]) -> None:
             b, h, rows, share = place
             loc, scale, values = (x[b, h] for x in arrays)
             slopes = by_loc[b, h, rows], by_scale[b, h, rows], by_values[share, b, h]
@@ -271,21 +271,13 @@ def _by_one_product(matrix: Tensor, x: Tensor) -> Tensor:
     return by_head
 
 
-class _Place(NamedTuple):
-    """Queries of one example and head; a share of them where threads have several."""
-
-    example: int
-    head: int
-    rows: slice
-    share: int
-
-
-def _places(loc: Tensor) -> list[_Place]:
+def _places(loc: Tensor) -> list[tuple[int, int, slice, int]]:
+    """Divide queries among threads: example, head, rows, and which share of the rows."""
     examples, heads, queries = loc.shape
     shares = min(queries, -(-2 * torch.get_num_threads() // (examples * heads)))
     ends = [queries * i // shares for i in range(shares + 1)]
     return [
-        _Place(b, h, slice(ends[i], ends[i + 1]), i)
+        (b, h, slice(ends[i], ends[i + 1]), i)
         for b in range(examples)
         for h in range(heads)
         for i in range(shares)

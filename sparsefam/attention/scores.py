@@ -180,8 +180,8 @@ class KernelScore(_ScoreProjection):
 
     inducing_points: Tensor
     # Quadrature for this kernel, the same for the current basis, and what they were made from.
-    _found: KernelMesh | None
-    _panels: KernelMesh | None
+    _kernel_mesh: KernelMesh | None
+    _mesh: KernelMesh | None
     _state: list[tuple[Any, ...]]
 
     def __init__(
@@ -231,12 +231,12 @@ class KernelScore(_ScoreProjection):
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
-        expansion, panels = (weights, self._points(), self.kernel, base), self._panels
-        if self._found is None:  # made inside a transform, for one call
-            self._panels = None
+        expansion, mesh = (weights, self._points(), self.kernel, base), self._mesh
+        if self._kernel_mesh is None:  # made inside a transform, for one call
+            self._mesh = None
         if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, panels=panels)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=panels)
+            return KernelExp(*expansion, panels=mesh)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=mesh)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -255,24 +255,24 @@ class KernelScore(_ScoreProjection):
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             self._clear_cache()
-            self._panels = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
+            self._mesh = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
             return
         state = self._dependencies()
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            found = self._found if _is_same(state, self._state) else None
+            mesh = self._kernel_mesh if _is_same(state, self._state) else None
             # Changes of what a function has learned cannot be seen.
             is_function = not isinstance(self.kernel, nn.Module)
-            if found is None or (is_function and found.matrix is None):
+            if mesh is None or (is_function and mesh.matrix is None):
                 self._clear_cache()
-                found = self._find()
-                self._found, self._state = found, state
-            cut = found.for_basis(basis)
-            if self._panels is None or self._panels.nodes is not cut.nodes:
-                self._panels = cut.with_matrix_of(self.kernel, self._points())
+                mesh = self._find()
+                self._kernel_mesh, self._state = mesh, state
+            mesh = mesh.for_basis(basis)
+            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
+                self._mesh = mesh.with_matrix_of(self.kernel, self._points())
 
     def _clear_cache(self) -> None:
-        self._found, self._panels, self._state = None, None, []
+        self._kernel_mesh, self._mesh, self._state = None, None, []
 
     def _find(self) -> KernelMesh:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -294,7 +294,7 @@ class KernelScore(_ScoreProjection):
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
-        return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
+        return self.__dict__ | {"_kernel_mesh": None, "_mesh": None, "_state": []}
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
@@ -384,7 +384,8 @@ def _match_covariance(
     offsets = positions - mean.unsqueeze(-2)
     covariance = (weights * offsets).mT @ offsets
     covariance = 0.5 * (covariance + covariance.mT)
-    floor = _scale_to_box(torch.full_like(mean, _LEAST_SIGMA), box).square()
+    low, high = _ends(box, mean)
+    floor = (_LEAST_SIGMA * (high - low)).square()
     # The floor is below rounding if positions lie on a line far outside the domain.
     rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)
     covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
@@ -424,9 +425,9 @@ def _quadratics(
     ndim, total = len(box), torch.Size(counts).numel()
     parts = channels.split(_quadratic_channels(total, ndim), -1)
     loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
-    loc = _place_in_box(torch.sigmoid(loc), box)
-    sigma = _scale_to_box(_LEAST_SIGMA + functional.softplus(diagonal), box)
-    sigma = sigma * math.sqrt(temperature)
+    low, high = _ends(box, loc)
+    loc = low + (high - low) * torch.sigmoid(loc)
+    sigma = math.sqrt(temperature) * (high - low) * (_LEAST_SIGMA + functional.softplus(diagonal))
     if ndim == 1:
         return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
     return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
@@ -445,21 +446,6 @@ def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
     unit = torch.diag_embed(triangle.new_ones(*triangle.shape[:-1], ndim))
     unit[..., rows, columns] = triangle
     return unit
-
-
-# The domain
-
-
-def _scale_to_box(shares: Tensor, box: Box) -> Tensor:
-    """Convert lengths (..., D) from shares of the box."""
-    sides = [(high - low) * x for (low, high), x in zip(box, shares.unbind(-1), strict=True)]
-    return torch.stack(sides, -1)
-
-
-def _place_in_box(shares: Tensor, box: Box) -> Tensor:
-    """Convert locations (..., D) from shares of the box."""
-    sides = zip(box, shares.unbind(-1), strict=True)
-    return torch.stack([low + (high - low) * x for (low, high), x in sides], -1)
 
 
 def _initial_centers(count: int, ndim: int) -> Tensor:
@@ -485,16 +471,16 @@ def _proximity(centers: Tensor, shares: Tensor) -> Tensor:
 # Kernel scores
 
 
-def _inducing_points(given: Tensor | int, box: Box) -> Tensor:
-    """Return inducing points (I,) or (I, D): the given ones, or a grid that includes the edges."""
+def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
+    """Check inducing points (I,) or (I, D), or return a grid of so many that includes the edges."""
     ndim = len(box)
-    if isinstance(given, Tensor):
-        return _check_inducing_points(given, box)
-    count = round(given ** (1 / ndim)) if is_count(given) else 0
-    if not count or count**ndim != given:
+    if isinstance(points, Tensor):
+        return _check_inducing_points(points, box)
+    count = round(points ** (1 / ndim)) if is_count(points) else 0
+    if not count or count**ndim != points:
         raise ValueError(
             f"inducing_points must be a tensor, or a positive integer to the power ndim={ndim}, "
-            f"got {given!r}"
+            f"got {points!r}"
         )
     sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
     return torch.cartesian_prod(
@@ -527,7 +513,7 @@ def _default_kernel(count: int, box: Box) -> Kernel:
 
 
 def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends of the domain (D,), with the dtype and device of inducing points."""
+    """Ends of the domain (D,), with the dtype and device of another tensor."""
     if torch.compiler.is_compiling():
         low, high = like.new_tensor(box).T.unbind()
     else:
@@ -552,7 +538,7 @@ def _uniform(low: Tensor, high: Tensor) -> Distribution | list[Distribution]:
 
 
 class LearnedAlpha(nn.Module):
-    r"""A learned entropic index for each head, to be given to `ContinuousAttention` as `alpha`.
+    r"""A learned entropic index for each head: the `alpha` of a `ContinuousAttention`.
 
     $$\alpha_h = 1.01 + (\bar\alpha - 1.01)\,\mathrm{sigmoid}(w_h), \qquad
     \alpha_h = 1.01 + \mathrm{softplus}(w_h) \quad \text{if } \bar\alpha = \infty$$

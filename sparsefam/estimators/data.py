@@ -105,21 +105,21 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
     return values.reshape(-1).expand(dim)
 
 
-def inducing_points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
+def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
     """Return the inducing points (I, D), or their number if they are to be chosen."""
-    if given is None:
+    if points is None:
         return _COUNTS.get(dim, _COUNTS[2])
-    if isinstance(given, Integral):
-        require_integer("inducing_points", given, 1)
-        return int(given)
-    points = _tensor("inducing_points", given)
-    points = points.unsqueeze(-1) if points.dim() == 1 else points
-    shaped = points.dim() == 2 and len(points) > 0 and points.shape[1] == dim
-    if not shaped or not torch.isfinite(points).all():
+    if isinstance(points, Integral):
+        require_integer("inducing_points", points, 1)
+        return int(points)
+    rows = _tensor("inducing_points", points)
+    rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
+    shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
+    if not shaped or not torch.isfinite(rows).all():
         raise ValueError(
-            f"inducing_points must be finite, (I, {dim}), got shape {tuple(points.shape)}"
+            f"inducing_points must be finite, (I, {dim}), got shape {tuple(rows.shape)}"
         )
-    return points
+    return rows
 
 
 def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:

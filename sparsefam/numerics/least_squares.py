@@ -40,20 +40,20 @@ def normal_sums(
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
     for prefix, part in modules:
         for name, x in vars(part).items():
             if isinstance(x, Tensor):
-                found[f"{prefix}.{name}" if prefix else name] = x
-    return found
+                tensors[f"{prefix}.{name}" if prefix else name] = x
+    return tensors
 
 
 def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
-    """Rows of the design with the given parameters, in float64."""
+    """Evaluate rows of the design with some parameters, in float64."""
     state = dict(zip(names, parameters, strict=True))
-    found: Tensor = functional_call(design, state, (t,)).double()
-    return found
+    rows: Tensor = functional_call(design, state, (t,)).double()
+    return rows
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -179,8 +179,8 @@ def _as_columns(x: Tensor, count: int) -> Tensor:
 def _as_examples(x: Tensor, like: Tensor) -> Tensor:
     """Undo `_as_columns` for examples like (B, ..., E)."""
     each = len(like) // max(len(x), 1)
-    found: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
-    return found
+    examples: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return examples
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:
