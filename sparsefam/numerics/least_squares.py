@@ -74,7 +74,8 @@ def _sums(
     f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
     h = _prepare(values, mask)
     cross = _as_examples(f.mT @ _as_columns(h, len(f)), h)
-    return f.mT @ f, cross, h.square().sum((-2, -1))
+    flat = h.flatten(1)
+    return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
 
 
 class _NormalSums(torch.autograd.Function):
