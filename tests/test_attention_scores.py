@@ -56,7 +56,7 @@ def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: floa
     return torch.stack([maps[alpha](s / layer.temperature, -1) for s in scores], 1)
 
 
-@pytest.mark.parametrize(("alpha", "length"), [(1.0, 9), (1.5, 1), (2.0, 9)])
+@pytest.mark.parametrize(("alpha", "length"), [(1.0, 9), (1.5, 1), (1.5, 9), (2.0, 9)])
 @pytest.mark.parametrize("domain", [(-3.0, 7.0), BOX], ids=["line", "plane"])
 def test_moments_are_those_of_the_weights(alpha: float, length: int, domain: Any) -> None:
     """A single observation has the least variance."""

@@ -141,7 +141,8 @@ def test_score_is_the_loss() -> None:
 def test_weights_count_observations() -> None:
     x = np.append(two_bumps(60), [[50.0]], 0)
     weight = np.append(np.arange(60) % 3, 0)
-    fixed: dict[str, Any] = {"bandwidth": 0.15, "inducing_points": np.linspace(0, 1, 9)}
+    points, base = np.linspace(0, 1, 9), Uniform(-0.2, 1.2)
+    fixed: dict[str, Any] = {"bandwidth": 0.15, "inducing_points": points, "base": base}
     weighted = SparseDensity(penalty=1e-3, **fixed).fit(x, sample_weight=weight)
     repeated = SparseDensity(penalty=1e-3, **fixed).fit(x.repeat(weight, 0))
     np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
