@@ -1,4 +1,4 @@
-"""Checks of arguments, statistics of columns and inducing points, shared by the estimators."""
+"""Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
