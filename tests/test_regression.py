@@ -14,6 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam import Normal, TruncatedParaboloid
 from sparsefam.attention import RidgeRegression, Statistics, ValueFunction
+from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
@@ -214,7 +215,10 @@ def test_gradients_reach_positions_values_and_basis(chunk_size: int | None, mask
     assert chunk_size is None or gradgradcheck(fit, inputs[:2])
 
 
-def test_backward_keeps_no_design() -> None:
+@pytest.mark.parametrize("chunk_size", [50, None])
+def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression_module, "_NUMBERS", 50 * (16 + 2))
+    monkeypatch.setattr(regression_module, "_LEAST_ROWS", 1)
     t, values, mask = data(1, 400, 2)
     values.requires_grad_()
     t.requires_grad_()
@@ -225,7 +229,7 @@ def test_backward_keeps_no_design() -> None:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        RidgeRegression(learned(16), chunk_size=50).fit(t, values, mask)
+        RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
     assert max(sizes) == values.numel()
 
