@@ -15,9 +15,9 @@ from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
 from sparsefam import Normal, SparseDistribution
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression, ValueFunction
 from sparsefam.attention.masks import AttentionMask
-from sparsefam.bases import Fourier, GaussianRBF, Polynomial
+from sparsefam.bases import Fourier, GaussianRBF
 
 DOUBLE = torch.float64
 ALPHAS = [1.0, 1.5, 2.0]
@@ -40,23 +40,8 @@ def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -
     return (mass.unsqueeze(-1) * function(t)).sum(-2)
 
 
-def in_plane(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """E_p[function] by Gauss nodes along the radius and equal steps of the angle."""
-    alpha = float(density.alpha.flatten()[0])
-    x, w = map(torch.tensor, np.polynomial.legendre.leggauss(16))
-    edge, panels, angles = (9.0 if alpha == 1 else 1.0), 10, 300
-    starts = torch.arange(panels, dtype=DOUBLE).unsqueeze(-1)
-    r = ((starts + (x + 1) / 2) * edge / panels).flatten()
-    if alpha == 1:
-        mass = torch.exp(-r.square() / 2)
-    else:
-        m = 1 / (alpha - 1)
-        mass = 2 * (m + 1) * (1 - r.square()) ** m
-    mass = mass * r * (w / 2 * edge / panels).repeat(panels)
-    angle = 2 * math.pi * torch.arange(angles, dtype=DOUBLE) / angles
-    u = (r[:, None, None] * torch.stack([angle.cos(), angle.sin()], -1)).reshape(-1, 2)
-    t = density.loc.unsqueeze(-2) + u @ density.scale_tril.mT
-    return ((mass / angles).repeat_interleave(angles).unsqueeze(-1) * function(t)).sum(-2)
+def by_expectations(density: SparseDistribution, function: ValueFunction) -> Tensor:
+    return torch.einsum("bhqn,bne->bhqe", density.expect(function.basis), function.coefficients)
 
 
 def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
@@ -76,10 +61,16 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("score", "combine"), [("quadratic", False), ("moments", True), ("quadratic", True)]
+    ("score", "combine", "alpha", "ndim"),
+    [
+        ("quadratic", False, 2.0, 1),
+        ("quadratic", False, 1.5, 2),
+        ("quadratic", True, 1.0, 1),
+        ("moments", True, 1.5, 1),
+        ("moments", True, 2.0, 2),
+        ("quadratic", True, 1.0, 2),
+    ],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
-@every_dimension
 def test_context_is_the_integral_of_the_values(
     score: str, combine: bool, alpha: float, ndim: int
 ) -> None:
@@ -89,7 +80,7 @@ def test_context_is_the_integral_of_the_values(
     context, density = layer(*inputs)
     assert (context.shape, density.batch_shape) == ((2, 3, 4), (2, 2, 3))
     function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
-    integral = (on_line if ndim == 1 else in_plane)(density, function)
+    integral = (on_line if ndim == 1 else by_expectations)(density, function)
     expected = by_hand(layer, inputs, integral)
     assert (context - expected).norm() < 1e-8 * expected.norm()
     single, density = layer.float()(*(x.float() for x in inputs))
@@ -97,36 +88,21 @@ def test_context_is_the_integral_of_the_values(
     assert (single - expected).norm() < 5e-6 * expected.norm()
 
 
-@every_dimension
-def test_any_basis_serves(ndim: int) -> None:
-    if ndim == 1:
-        basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
-    else:
-        basis = Fourier([[1.0, 0.0], [2.0, -3.0]]) + GaussianRBF.grid(4, 0.3, ndim=2)
-    layer, inputs = make_layer(basis=basis, ndim=ndim), data(ndim=ndim)
+def test_any_basis_serves() -> None:
+    ndim, basis = 1, Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
+    layer, inputs = make_layer(basis=basis), data()
     context, density = layer(*inputs)
     function = RidgeRegression(basis, 0.1).fit(inputs[3], layer.v_proj(inputs[2]))
-    expected = by_hand(layer, inputs, (on_line if ndim == 1 else in_plane)(density, function))
+    expected = by_hand(
+        layer, inputs, (on_line if ndim == 1 else by_expectations)(density, function)
+    )
     assert (context - expected).norm() < 1e-8 * expected.norm()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_quadratic_functions_of_space(alpha: float) -> None:
-    layer = make_layer("moments", alpha=alpha, ndim=3, basis=Polynomial(2, ndim=3), penalty=1e-3)
-    inputs = data(30, ndim=3)
-    context, density = layer(*inputs)
-    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
-    mean = density.mean
-    second = density.covariance_matrix + mean.unsqueeze(-1) * mean.unsqueeze(-2)
-    rows, columns = torch.triu_indices(3, 3)
-    features = torch.cat([torch.ones_like(mean[..., :1]), mean, second[..., rows, columns]], -1)
-    heads = torch.einsum("bhqn,bne->bhqe", features, function.coefficients)
-    expected = by_hand(layer, inputs, heads)
-    assert (context - expected).norm() < 1e-9 * expected.norm()
-
-
-@every_kind
-@every_dimension
+@pytest.mark.parametrize(
+    ("score", "combine", "ndim"),
+    [("quadratic", True, 1), ("kernel", False, 1), ("moments", True, 2)],
+)
 def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim: int) -> None:
     layer = make_layer(score, combine, ndim=ndim)
     query, key, value, t = data(ndim=ndim)
@@ -143,8 +119,7 @@ def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim:
     assert density.batch_shape == (2, 2, 3)
 
 
-@every_score
-@pytest.mark.parametrize("combine", [False, True])
+@pytest.mark.parametrize(("score", "combine"), [*((x, False) for x in SCORES), ("moments", True)])
 def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> None:
     layer, inputs = make_layer(score, combine, 1.5), data()
     for batch, queries, penalty in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
@@ -160,60 +135,13 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
 
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
-    [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
+    [*((*kind, 1) for kind in KINDS), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [1.5])
 def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, ndim: int, alpha: float
 ) -> None:
     require_that_padding_is_ignored(make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim))
-
-
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_reads_an_image_as_in_visual_question_answering(alpha: float) -> None:
-    """Cells of a 14 x 14 grid, 100 Gaussians of covariance 0.001 I (Martins et al., 2020)."""
-    basis = GaussianRBF.grid(100, math.sqrt(1e-3), ndim=2)
-    layer = make_layer("moments", alpha=alpha, ndim=2, basis=basis, penalty=0.01)
-    ticks = (torch.arange(14, dtype=DOUBLE) + 0.5) / 14
-    cells = torch.cartesian_prod(ticks, ticks)
-    query, key, value = (x[:1] for x in data(196, ndim=2)[:3])
-    query, key = query[:, :1], 2 * key
-    _, density = layer(query, key, value, cells)
-    function = layer.regression.fit(cells, layer.v_proj(value))
-    if alpha == 1:
-        # a normal under a normal is the normal of their difference
-        rbf = layer.regression.basis
-        spread = density.covariance_matrix + rbf.widths[0] ** 2 * torch.eye(2, dtype=DOUBLE)
-        difference = torch.distributions.MultivariateNormal(density.loc, spread)
-        centers = rbf.centers.reshape(100, 1, 1, 1, 2)
-        features = difference.log_prob(centers).exp().movedim(0, -1)
-        heads = torch.einsum("bhqn,bne->bhqe", features, function.coefficients)
-    else:
-        heads = in_plane(density, function)
-    expected = by_hand(layer, (query, key, value, cells), heads)
-    for dtype, bound in ((DOUBLE, 1e-10), (torch.float32, 4e-6)):
-        context, _ = layer.to(dtype)(*(x.to(dtype) for x in (query, key, value, cells)))
-        assert (context - expected).norm() < bound * expected.norm()
-
-
-@pytest.mark.parametrize("kind", ["widths", "covariance", "line"])
-def test_positions_out_of_reach_are_warned_of_once(kind: str) -> None:
-    """Such as pixels, where the basis is on the unit square."""
-    ndim = 1 if kind == "line" else 2
-    basis = GaussianRBF.grid(9, 0.1, ndim=ndim)
-    if kind == "covariance":
-        basis = GaussianRBF(basis.centers, covariance=torch.tensor([[0.01, 0.0], [0.0, 0.04]]))
-    layer = make_layer("quadratic", basis=basis, ndim=ndim, validate_args=True)
-    query, key, value, t = data(8, ndim=None if ndim == 1 else 2)
-    # In reach are 9.5 deviations of 0.1 (or 0.2) beyond the outermost centers, 0 and 1.
-    t[:, 0], t[:, 1:3] = -1.0, 1.9
-    t[0, 5].view(-1)[-1] = 3.0
-    padding = torch.zeros(2, 8, dtype=torch.bool)
-    padding[1, 0] = True
-    with pytest.warns(UserWarning, match=r"0\.13 of the positions lie where") as warned:
-        layer(query, key, value, t, padding)
-        layer(query, key, value, t, padding)
-    assert len(warned) == 1
 
 
 # Gradients, transforms, state
@@ -223,7 +151,7 @@ def test_positions_out_of_reach_are_warned_of_once(kind: str) -> None:
     ("score", "combine", "ndim"),
     [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: float) -> None:
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(4, ndim)
     query, *sequence = (x.requires_grad_() for x in inputs)
@@ -239,11 +167,10 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
     assert gradcheck(context, parts, rtol=1e-3, atol=1e-6, fast_mode=True)
 
 
-@every_score
-@every_dimension
+@pytest.mark.parametrize(
+    ("score", "ndim"), [*((score, 1) for score in SCORES), ("quadratic", 2), ("moments", 2)]
+)
 def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
-    if ndim == 2 and score in ("kernel", "mixture"):
-        pytest.skip("as on the line")
     alpha = nn.Parameter(torch.tensor([[1.3], [1.8 if score == "kernel" else 2.2]], dtype=DOUBLE))
     layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(5, ndim)
     assert dict(layer.named_parameters())["alpha"] is alpha
@@ -262,15 +189,12 @@ def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
 @pytest.mark.parametrize(
     ("score", "alpha", "ndim", "options", "masked"),
     [
-        ("quadratic", 2.0, 1, {}, False),
         ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
-        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 1, {}, False),
-        ("mixture", 2.0, 1, {}, False),
-        ("kernel", 2.0, 1, {}, False),
+        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 2, {}, False),
+        pytest.param("mixture", 2.0, 1, {}, False, marks=pytest.mark.slow),
         ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
-        ("quadratic", 2.0, 2, {}, False),
     ],
-    ids=["quadratic", "masked", "moments", "mixture", "kernel", "kernel-alpha", "plane"],
+    ids=["masked", "plane", "mixture", "kernel"],
 )
 def test_compiles_whole(
     score: str,
@@ -323,18 +247,6 @@ def test_state_dict_round_trip(score: str, combine: bool) -> None:
 
 
 @every_score
-def test_layers_are_the_same_under_a_seed(score: str) -> None:
-    found = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        layer, inputs = make_layer(score, combine=True), data()
-        context = layer(*inputs)[0]
-        weights = [x for x in layer.parameters() if x.requires_grad]
-        found.append([context, *torch.autograd.grad(context.square().sum(), weights)])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-@every_score
 def test_layers_on_the_meta_device(score: str) -> None:
     options = {"components": 3} if score == "mixture" else {}
     basis, twins = GaussianRBF.grid(10, 0.15), GaussianRBF.grid(10, 0.15)
@@ -371,9 +283,8 @@ def single_layer(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAtte
 
 @every_score
 @every_half
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype, alpha: float) -> None:
-    layer, inputs = single_layer(score, alpha), data(dtype=SINGLE)
+def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype) -> None:
+    layer, inputs = single_layer(score, 1.5), data(dtype=SINGLE)
     expected, exact = layer(*inputs)
     with torch.autocast("cpu", dtype=half):
         context, density = layer(*inputs)
@@ -403,17 +314,6 @@ def test_layers_in_half_precision_are_those_of_rounded_weights(
     exact = copy.deepcopy(layer).float()
     expected = exact(*(x.float() for x in inputs))[0]
     assert (context - expected).norm() < 8 * UNITS[half] * expected.norm()
-
-
-@every_half
-def test_kernel_scores_of_the_plane_in_half_precision(half: torch.dtype) -> None:
-    basis, x = GaussianRBF.grid(9, 0.3, ndim=2), torch.randn(2, 5, 4, dtype=half)
-    options: dict[str, Any] = {"inducing_points": 4, "ndim": 2, "batch_first": True}
-    layer = ContinuousAttention(4, 2, basis, 2.0, "kernel", **options).to(half)
-    context, _ = layer(x, x, x, torch.rand(2, 5, 2))
-    exact = copy.deepcopy(layer).float()
-    assert layer.score_proj._panels.nodes.shape == exact.score_proj._panels.nodes.shape
-    assert context.dtype == half and context.isfinite().all()
 
 
 class Contexts(nn.Module):
@@ -468,7 +368,6 @@ def test_exported_layers_say_the_same(
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
 PADDING = torch.zeros(2, 9, dtype=torch.bool)
-IN_PLANE = torch.zeros(2, 9, 2)
 
 
 def build(**options: Any) -> Any:
@@ -480,36 +379,26 @@ def build(**options: Any) -> Any:
     ("options", "message"),
     [
         ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),
-        ({"num_heads": 0}, "embed_dim must be .*num_heads, got 4 and 0"),
         ({"embed_dim": "4"}, "embed_dim must be .*num_heads, got 4 and 2"),
         ({"kdim": "3"}, "kdim must be a positive integer, got '3'"),
         ({"vdim": 0}, "vdim must be a positive integer, got 0"),
         ({"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
-        ({"alpha": math.nan}, "alpha must be at least 1, got nan"),
         ({"alpha": "2"}, "alpha must be at least 1, got '2'"),
-        ({"alpha": None}, "alpha must be at least 1, got None"),
         ({"alpha": nn.Linear(2, 2)}, "alpha must be a module .* got Linear"),
         ({"score": "kernels"}, "score must be .* or 'mixture', got 'kernels'"),
         ({"score": "moments", "group": 4}, "group must be None for score='moments'.*got 4"),
-        ({"basis": None}, "basis must be a Basis, got None"),
         ({"ndim": 1.5}, "ndim must be at least 1, got 1.5"),
         ({"ndim": 2}, r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
         ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
-        ({"domain": 5.0}, "domain must be two finite numbers that increase, got 5.0"),
         ({"domain": (1.0, 1.0)}, r"domain must be .* that increase, got \(1.0, 1.0\)"),
         ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
         ({"penalty": -1.0}, "penalty must .*got -1.0"),
-        ({"penalty": np.ones(2)}, r"penalty must .*got array\(\[1., 1.\]\)"),
-        ({"bias": None}, "bias must be True or False, got None"),
-        ({"batch_first": 1}, "batch_first must be True or False, got 1"),
-        ({"combine": "no"}, "combine must be True or False, got 'no'"),
         ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
         ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
-        ({"inducing_points": 64}, "inducing_points must not be given unless score='kernel'"),
         ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
         *(
             ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
-            for x in (0, -1.0, math.inf, math.nan, "1", None)
+            for x in (0, math.inf, "1")
         ),
     ],
 )
@@ -525,22 +414,16 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         ((Q[0], K, V, T), r"query must .*got .*shape \(3, 4\)"),
         ((Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
         ((Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
-        ((Q, K, V[0], T), "value must|key must"),
         ((Q, K[:, :0], V[:, :0], T[:, :0]), r"value must .*got shape \(2, 0, 4\)"),
-        ((Q + 0j, K, V, T), "query must be floating .*got torch.complex"),
         ((Q, K, V.long(), T), "value must be floating .*got torch.int64"),
         ((Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
         ((Q, K.half(), V, T), "key must be torch.float32 .* got torch.float16"),
         ((Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
-        ((Q, K / 0, V, T), "key must be finite .*got nan at index .0, 0, 0."),
         ((Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
         ((Q, K, V, T.mT), r"positions must .*always batch first.*batch_first=True.*got \(9, 2\)"),
         ((Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
-        ((Q, K, V, T + 0j), "positions must be real numbers, got torch.complex"),
         ((Q, K, V, None), "positions must be a tensor, got NoneType"),
-        ((Q, K, V, T / 0), "positions must be finite.*got nan at index .0, 0."),
         ((Q, K, V, T, [True]), "key_padding_mask must be a tensor, got list"),
-        ((Q, K, V, T, PADDING.float()), "key_padding_mask must be boolean"),
         ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
         ((Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index .0."),
     ],
@@ -558,22 +441,9 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
                 lambda shape=shape: build(alpha=torch.full(shape, 1.5))(Q, K, V, T),
                 r"alpha must broadcast to .* \(2, 2, 3\), got shape",
             )
-            for shape in ((5,), (2, 1, 1, 1), (3, 1))
+            for shape in ((5,), (2, 1, 1, 1))
         ),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
-        (
-            lambda: build(basis=PLANE, ndim=2, validate_args=True)(Q, K, V, IN_PLANE / 0),
-            "positions must be finite.*got nan at index .0, 0, 0.",
-        ),
-        (lambda: setattr(build(), "temperature", -1.0), "temperature must be positive .*got -1.0"),
-        (
-            lambda: setattr(build().regression, "chunk_size", 0),
-            "chunk_size must be a positive integer, got 0",
-        ),
-        (
-            lambda: build(penalty=0.0)(Q, K[:, :3], V[:, :3], T[:, :3]),
-            "penalty must be positive with fewer observations than functions, 4, got 3",
-        ),
     ],
 )
 def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:

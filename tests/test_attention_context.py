@@ -61,7 +61,7 @@ def at_once(density: sf.SparseDistribution, basis: Basis, coefficients: Tensor) 
     return torch.einsum("bhqn,bnhe->bqhe", density.expect(basis), coefficients)
 
 
-@pytest.mark.parametrize(("batch", "queries"), [(1, 7), (5, 2), (2, 5)])
+@pytest.mark.parametrize(("batch", "queries"), [(5, 2), (2, 5)])
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_make_the_same(
     name: str, batch: int, queries: int, monkeypatch: pytest.MonkeyPatch
@@ -134,31 +134,6 @@ def test_nothing_of_the_size_of_all_expectations_is_kept(
     assert apart(value, due) < 2e-6
 
 
-@pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, torch.nan])
-def test_what_is_not_a_number_stays_so(scale: float) -> None:
-    """Of some densities of many: also where only functions nearby are evaluated."""
-    basis = GaussianRBF.grid(64, 1.5 / 64)
-    loc, scales = torch.tensor([torch.nan, 0.5]), torch.tensor([scale, 0.02])
-    found = sf.TruncatedParabola(loc, scales, validate_args=False).expect(basis)
-    assert found[0].isnan().all()
-    assert found[1].isfinite().all()
-
-
-def test_layer_with_blocks_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = sf.attention.ContinuousAttention(
-        8, 2, GaussianRBF.grid(16, 0.1), batch_first=True, dtype=F64
-    )
-    query, sequence = torch.randn(3, 40, 8, dtype=F64), torch.randn(3, 20, 8, dtype=F64)
-    positions, padding = torch.rand(3, 20, dtype=F64), torch.arange(20).expand(3, 20) > 15
-    found = []
-    for pairs in (2**16, 100):
-        monkeypatch.setattr(context, "_PAIRS", pairs)
-        found_context, _ = layer(query, sequence, sequence, positions, padding)
-        slopes = torch.autograd.grad(found_context.square().sum(), [*layer.parameters()])
-        found.append([found_context, *slopes])
-    torch.testing.assert_close(found[1], found[0])
-
-
 def loss_of(loc: Tensor, width: Tensor, coefficients: Tensor) -> Tensor:
     density = sf.TruncatedParabola(loc[..., 0], 0.1 + width[..., 0].square())
     return contexts(density, RBF, coefficients).square().sum()
@@ -199,15 +174,6 @@ def test_parameters_that_are_not_the_modules_own(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_scales_that_depend_on_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, inputs = attending(nn.Parameter(torch.full((2, 2, 40), 1.4, dtype=F64)))
-    monkeypatch.setattr(context, "_PAIRS", 100)
-    loss = layer(*inputs)[0].square().sum()
-    (due,) = torch.autograd.grad(loss, layer.alpha, retain_graph=True)
-    (found,) = torch.autograd.grad(loss, layer.alpha, create_graph=True)
-    torch.testing.assert_close(found, due)
-
-
 def test_gradients_of_many_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, (query, *sequence) = attending()
     query.requires_grad_()
@@ -218,13 +184,6 @@ def test_gradients_of_many_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         ones = torch.eye(40, dtype=F64)
         found.append(torch.autograd.grad(each, query, ones, is_grads_batched=True)[0])
     torch.testing.assert_close(found[1], found[0])
-
-
-def test_expectations_map_without_gradients() -> None:
-    basis, x = GaussianRBF.grid(16, 0.1), torch.rand(5)
-    with torch.no_grad():
-        mapped = torch.func.vmap(lambda s: sf.TruncatedParabola(s, s).expect(basis))(x)
-        torch.testing.assert_close(mapped, sf.TruncatedParabola(x, x).expect(basis))
 
 
 FINE = GaussianRBF.grid(64, 1.5 / 64)
@@ -264,7 +223,7 @@ def apart(found: Tensor, due: Tensor) -> float:
     return float((found - due).detach().norm() / due.detach().norm())
 
 
-@pytest.mark.parametrize("wide", [1e-3, 0.01, 0.03, 0.2, 0.6])
+@pytest.mark.parametrize("wide", [1e-3, 0.03, 0.6])
 @pytest.mark.parametrize("basis", [FINE, GaussianRBF.grid(40, [0.03, 0.2])], ids=["one", "two"])
 def test_quadrature_against_a_finer_one(
     basis: GaussianRBF, wide: float, monkeypatch: pytest.MonkeyPatch

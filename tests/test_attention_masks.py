@@ -50,9 +50,10 @@ def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
     return contexts
 
 
-@every_score
-@pytest.mark.parametrize("combine", [False, True])
-@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize(
+    ("score", "combine", "ndim"),
+    [*((score, True, 1) for score in SCORES), ("quadratic", False, 2), ("moments", True, 2)],
+)
 def test_what_is_masked_might_as_well_not_be_there(score: str, combine: bool, ndim: int) -> None:
     layer = make(score, combine=combine, ndim=ndim)
     inputs = data(7, None if ndim == 1 else 2)
@@ -121,8 +122,7 @@ def test_masks_that_hide_nothing_change_nothing(penalty: Any) -> None:
     assert torch.allclose(found, layer(*inputs)[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("masks", [None, (3, 7), (4, 3, 7)], ids=str)
-@pytest.mark.parametrize("grids", [2, 1])
+@pytest.mark.parametrize(("masks", "grids"), [(None, 2), ((3, 7), 1), ((4, 3, 7), 2)], ids=str)
 def test_blocks_change_neither_contexts_nor_gradients(
     masks: tuple[int, ...] | None, grids: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 
 from sparsefam.estimators import SparseDensity, newton
 
@@ -15,30 +14,13 @@ _NARROWER = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09
 TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]
 
 
-def log_mass(model: SparseDensity) -> float:
-    """Of the exponential of the score under the uniform base, by a plain sum of a million terms."""
-    box: Any = model.base_[0]
-    low, high = float(box.low), float(box.high)
-    middle = low + (np.arange(1_000_000) + 0.5) * (high - low) / 1_000_000
-    scores = [model.density_.score(part) for part in torch.from_numpy(middle).split(50_000)]
-    return float(logsumexp(torch.cat(scores).numpy()) - np.log(1_000_000))
+COUNTS = np.random.default_rng(0).poisson(3.0, 300).astype(float)[:, None]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [{}, {"bandwidth": 0.03, "penalty": 1e-9}])
-def test_needles_have_the_mass_that_their_fit_counts(given: dict[str, Any]) -> None:
-    model = SparseDensity(1.0, **given).fit(TIES)
-    at_data = float(model.density_.score(torch.from_numpy(TIES[:, 0])).mean())
-    assert model.loss_ == pytest.approx(log_mass(model) - at_data, abs=1e-5)
-    assert float(model.density_.log_normalizer) == pytest.approx(log_mass(model), abs=1e-5)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.1])
-def test_the_loss_of_a_fit_is_that_of_its_density(alpha: float) -> None:
-    counts = np.random.default_rng(0).poisson(3.0, 500).astype(float)[:, None]
-    for x in (TIES, counts):
-        model = SparseDensity(alpha).fit(x)
-        assert model.loss_ == pytest.approx(-model.score(x), abs=1e-5)
+@pytest.mark.parametrize(("alpha", "x"), [(1.0, COUNTS), (1.1, TIES)], ids=["counts", "ties"])
+def test_the_loss_of_a_fit_is_that_of_its_density(alpha: float, x: np.ndarray) -> None:
+    model = SparseDensity(alpha).fit(x)
+    assert model.loss_ == pytest.approx(-model.score(x), abs=1e-5)
 
 
 def test_later_data_may_be_narrower() -> None:
@@ -55,8 +37,8 @@ def test_what_stays_narrower_than_its_nodes_is_an_error(monkeypatch: pytest.Monk
         SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
 
 
-@pytest.mark.parametrize(("alpha", "bandwidth"), [(1.0, 0.25), (1.5, 0.15)])
-def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
+def test_a_plane_with_spikes_is_warned_of() -> None:
+    alpha, bandwidth = 1.0, 0.25
     rng = np.random.default_rng(0)
     smooth, counts = rng.random((80, 2)), rng.integers(0, 6, (80, 2)).astype(float)
     settings: dict[str, Any] = {"inducing_points": 36, "penalty": 1e-8, "random_state": 0}
@@ -68,9 +50,9 @@ def test_a_plane_with_needles_says_so(alpha: float, bandwidth: float) -> None:
         SparseDensity(alpha, bandwidth=0.4, inducing_points=36, penalty=1e-3).fit(smooth)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_ties_by_rounding_are_an_error(alpha: float) -> None:
-    """A range of few roundings has no room for nodes: halving panels never ended."""
+def test_ties_by_rounding_are_an_error() -> None:
+    """A range of few roundings has no room for nodes: halving subintervals never ended."""
+    alpha = 2.0
     for size in (1e15, -1e15):
         with pytest.raises(ValueError, match="X must have columns whose range exceeds rounding"):
             SparseDensity(alpha).fit(np.linspace(0.0, 1.0, 20)[:, None] + size)
@@ -80,7 +62,7 @@ def test_ties_by_rounding_are_an_error(alpha: float) -> None:
 
 
 def test_ties_far_from_zero_take_no_more_nodes() -> None:
-    """Panels were halved for digits that coordinates there do not have."""
+    """Subintervals were halved for digits that coordinates there do not have."""
     counts = np.random.default_rng(0).poisson(6.0, 300).astype(float)[:, None]
     given: dict[str, Any] = {"bandwidth": 0.15, "penalty": 1e-8}
     near, far = (SparseDensity(1.0, **given).fit(counts + shift) for shift in (0.0, 1e5))
@@ -90,10 +72,9 @@ def test_ties_far_from_zero_take_no_more_nodes() -> None:
 
 HEAVY_TIE = np.concatenate([np.zeros(190), np.random.default_rng(0).normal(size=10)])
 OUTLIER = np.append(np.random.default_rng(0).normal(size=100), 1e6)
-COUNTS = np.random.default_rng(0).poisson(3.0, 300).astype(float)
 
 
-@pytest.mark.parametrize("x", [HEAVY_TIE, OUTLIER, COUNTS], ids=["tie", "outlier", "counts"])
+@pytest.mark.parametrize("x", [HEAVY_TIE, OUTLIER], ids=["tie", "outlier"])
 def test_narrow_densities_take_little_work(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """With edges located, which is the most expensive, the outlier took some 1,000 evaluations."""
     sizes: dict[str, list[int]] = {"normalized_weights": [], "_sum_over_nodes": []}
@@ -120,8 +101,8 @@ def test_narrow_densities_take_little_work(x: np.ndarray, monkeypatch: pytest.Mo
         assert float(model.density_.cdf(near).diff()) == pytest.approx(0.955, abs=0.02)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_numbers_near_the_largest_are_fitted_or_refused(alpha: float) -> None:
+def test_numbers_near_the_largest_are_fitted_or_refused() -> None:
+    alpha = 2.0
     x = np.random.default_rng(0).normal(size=(100, 1))
     due = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3).fit(x)
     model = SparseDensity(alpha, bandwidth=0.5e300, penalty=1e-3).fit(1e300 * x)
@@ -134,8 +115,8 @@ def test_numbers_near_the_largest_are_fitted_or_refused(alpha: float) -> None:
         SparseDensity(alpha).fit(5e307 * np.linspace(-1, 1, 9)[:, None] * 1.7)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh(alpha: float) -> None:
+def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh() -> None:
+    alpha = 1.5
     x = np.random.default_rng(0).normal(size=(60, 2))
     exact = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3, random_state=0).fit(x)._objective
     rough = exact.ignoring_edges()

@@ -1,8 +1,8 @@
 r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -39,50 +39,35 @@ _Array = NDArray[Any]
 
 
 def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
-    r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E).
+    r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E), with C (B, N, heads, E).
 
-    The expectations of N functions for each query and head are more numbers than all others of an
-    attention layer. Where they are many, they are computed in blocks of queries, and again in the
-    backward pass. Beta-Gaussians on the line with Gaussian functions in float32 on a CPU need no
-    expectations of single functions: see `_tabulate`. Compiled graphs, transforms of `torch.func`
-    and kernel densities take all queries at once.
-
-    Args:
-        density: Of batch shape (B, heads, Lq).
-        basis: The N functions $\psi$.
-        coefficients: Those of the value functions, shape (B, N, heads, E).
+    Expectations of N functions for every query and head would be more numbers than the rest of a
+    layer. Where they are many, they are computed in blocks of queries, and again in the backward
+    pass. Compiled graphs, transforms of `torch.func` and kernel densities take all at once.
     """
     by_head = coefficients.transpose(1, 2)
-    found = _by_quadrature(density, basis, by_head)
-    return _by_expectations(density, basis, by_head) if found is None else found
+    context = _by_quadrature(density, basis, by_head)
+    return _by_expectations(density, basis, by_head) if context is None else context
 
 
 def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
-    """Contexts from the expectations of single functions, in blocks of queries."""
+    """Return contexts from the expectations of single functions, in blocks of queries."""
     pairs = density.batch_shape.numel() * len(basis)
-    parameters = _parameters(density) if in_eager() and pairs >= 4 * _PAIRS else None
-    if parameters is None:
+    inner = density.components if isinstance(density, Mixture) else density
+    if not in_eager() or pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
         return _contract(density.expect(basis), by_head)
-    state = tensors_of(basis)
-    expect = _Expect(basis)
+    expect, state, parameters = _Expect(basis), tensors_of(basis), _parameters(density)
 
-    def block(by_head: Tensor, *tensors: Tensor) -> Tensor:
-        own, rest = tensors[: len(parameters.tensors)], tensors[len(parameters.tensors) :]
-        # The basis of a functional call has other tensors when the backward pass comes.
-        given = {f"basis.{name}": x for name, x in zip(state, rest, strict=True)}
-        features = torch.func.functional_call(expect, given, (parameters.build(*own),))
+    def block(*tensors: Tensor) -> Tensor:
+        # After a functional call the basis has other tensors when the backward pass comes.
+        own = {f"basis.{name}": x for name, x in state.items()}
+        features = torch.func.functional_call(expect, own, (_rebuild(density, tensors),))
         return _contract(features, by_head)
 
     rows = max(1, _PAIRS * density.batch_shape[2] // pairs)
-    parts = zip(*(x.split(rows, 2) for x in parameters.tensors), strict=True)
-    rest = tuple(state.values())
-    return torch.cat(
-        [
-            checkpoint(block, by_head, *part, *rest, use_reentrant=False, preserve_rng_state=False)
-            for part in parts
-        ],
-        1,
-    )
+    parts = zip(*(x.split(rows, 2) for x in parameters), strict=True)
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(block, *part, **options) for part in parts], 1)
 
 
 def _contract(features: Tensor, by_head: Tensor) -> Tensor:
@@ -100,35 +85,22 @@ class _Expect(nn.Module):
         return density.expect(self.basis)
 
 
-class _Parameters(NamedTuple):
-    """Tensors (B, heads, Lq, ...) that determine a density, and how to build it from them."""
-
-    tensors: tuple[Tensor, ...]
-    build: Callable[..., SparseDistribution]
-
-
-def _parameters(density: SparseDistribution) -> _Parameters | None:
-    """Return the parameters of a density, or None if they do not determine it."""
+def _parameters(density: Any) -> list[Tensor]:
+    """Return the tensors (B, heads, Lq, ...) that determine a standardised density or mixture."""
     if isinstance(density, Mixture):
-        inner = density.components
-        parts = _parameters(inner) if isinstance(inner, SparseDistribution) else None
-        if parts is None:
-            return None
+        return [density.logits, *_parameters(density.components)]
+    # alpha comes first, as in `SparseDistribution._with_parameters`.
+    return [getattr(density, name) for name in {"alpha": None, **density.arg_constraints}]
 
-        def mix(logits: Tensor, *rest: Tensor) -> SparseDistribution:
-            return Mixture(logits, parts.build(*rest), validate_args=False)
 
-        return _Parameters((density.logits, *parts.tensors), mix)
-    if not isinstance(density, StandardizedDistribution):
-        return None
-    names = ["alpha", *(name for name in density.arg_constraints if name != "alpha")]
-    rank = len(density.batch_shape)
-
-    def build(*tensors: Tensor) -> SparseDistribution:
-        values, shape = iter(tensors), Size(tensors[0].shape[:rank])
-        return density._with_parameters(shape, lambda x, event: next(values))
-
-    return _Parameters(tuple(getattr(density, name) for name in names), build)
+def _rebuild(density: Any, parameters: Sequence[Tensor]) -> SparseDistribution:
+    """Return a density with other parameters."""
+    if isinstance(density, Mixture):
+        components = _rebuild(density.components, parameters[1:])
+        return Mixture(parameters[0], components, validate_args=False)
+    values, shape = iter(parameters), parameters[0].shape[: len(density.batch_shape)]
+    rebuilt: SparseDistribution = density._with_parameters(shape, lambda x, event: next(values))
+    return rebuilt
 
 
 # Gauss-Jacobi quadrature of tabulated value functions, compiled.
@@ -137,8 +109,8 @@ def _parameters(density: SparseDistribution) -> _Parameters | None:
 def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor | None:
     """Return contexts by quadrature of tabulated value functions, or None if that does not apply.
 
-    It applies to beta-Gaussians whose alpha is a number, and Gaussian functions that are not
-    learned, in 1-D and float32 on a CPU, if queries are many and compiled loops are in use.
+    It applies to many queries with beta-Gaussians whose alpha is a number and Gaussian functions
+    that are not learned, in 1-D and float32 on a CPU, if compiled loops are available.
     """
     if isinstance(density, Mixture):
         return _of_mixture(density, basis, by_head)
@@ -162,11 +134,10 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
         return None
     if not is_available():
         return None
-    table = _tabulate(basis, start, length, count)
-    found: Tensor = _Quadrature.apply(
-        loc, scale, by_head, table, (start, length, width), exponent, (density, basis)
-    )
-    return found
+    table, cells = _tabulate(basis, start, length, count), (start, length, width)
+    context: Tensor
+    context = _Quadrature.apply(loc, scale, by_head, table, cells, exponent, (density, basis))
+    return context
 
 
 def _of_mixture(density: Mixture, basis: Basis, by_head: Tensor) -> Tensor | None:
@@ -201,8 +172,8 @@ def _tabulate(basis: GaussianRBF, start: float, length: float, count: int) -> Te
     points = start + length * (cells + (torch.from_numpy(nodes) + 1) / 2)
     # In float64, as rounding a point by the precision of float32 moves it by many 1e-7 widths.
     with torch.no_grad():
-        found: Tensor = to_powers @ basis(points)
-    return found.float()
+        table: Tensor = to_powers @ basis(points)
+    return table.float()
 
 
 class _Quadrature(torch.autograd.Function):
@@ -229,10 +200,10 @@ class _Quadrature(torch.autograd.Function):
         if not ctx.compiled:
             return _by_expectations(*source, by_head).contiguous()
         out = np.empty((loc.shape[0], loc.shape[2], loc.shape[1], by_head.shape[-1]), np.float32)
-        loops, rule = _loops(), _rules(exponent, float(scale.nan_to_num().amax()) / cells[2])
+        loops, rule = _loops(), _rules(exponent, scale, cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
 
-        def part(place: _Place) -> None:
+        def part(place: tuple[int, int, slice, int]) -> None:
             b, h, rows, _ = place
             loc, scale, values = (x[b, h] for x in arrays)
             loops.expect(values, cells, loc[rows], scale[rows], *rule, out[b, rows, h])
@@ -249,26 +220,18 @@ class _Quadrature(torch.autograd.Function):
         plain = torch.is_grad_enabled() or batched or not (in_eager() and is_plain_cpu_tensor(grad))
         if plain or not ctx.compiled:
             return *_through_expectations(ctx, (loc, scale, by_head), grad), *nothing
-        places = _places(loc)
-        loops, rule = (
-            _loops(),
-            _rules(ctx.exponent, float(scale.nan_to_num().amax()) / ctx.cells[2]),
-        )
+        places, loops, rule = _places(loc), _loops(), _rules(ctx.exponent, scale, ctx.cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
-        upstream, by_loc, by_scale = (
-            _numpy(grad),
-            np.empty_like(arrays[0]),
-            np.empty_like(arrays[0]),
-        )
-        shares = 1 + max(place.share for place in places)
+        upstream, by_loc, by_scale = _numpy(grad), *(np.empty_like(x) for x in arrays[:2])
+        shares = 1 + max(share for *_, share in places)
         by_values = np.zeros((shares, *arrays[2].shape), np.float32)
 
-        def part(place: _Place) -> None:
+        def part(place: tuple[int, int, slice, int]) -> None:
             b, h, rows, share = place
             loc, scale, values = (x[b, h] for x in arrays)
-            found = by_loc[b, h, rows], by_scale[b, h, rows], by_values[share, b, h]
+            slopes = by_loc[b, h, rows], by_scale[b, h, rows], by_values[share, b, h]
             up = upstream[b, rows, h]
-            loops.pull_back(values, ctx.cells, loc[rows], scale[rows], *rule, up, *found)
+            loops.pull_back(values, ctx.cells, loc[rows], scale[rows], *rule, up, *slopes)
 
         with announce_compiling(loops.pull_back):
             map_threads(part, places)
@@ -287,9 +250,7 @@ def _through_expectations(
         loc, scale, by_head = (
             x.view_as(x) if again else x.detach().requires_grad_() for x in inputs
         )
-        values = iter((density.alpha, loc, scale))
-        new = density._with_parameters(density.batch_shape, lambda x, event: next(values))
-        value = _by_expectations(new, basis, by_head)
+        value = _by_expectations(_rebuild(density, (density.alpha, loc, scale)), basis, by_head)
         leaves = zip((loc, scale, by_head), ctx.needs_input_grad[:3], strict=True)
         needed = [x for x, need in leaves if need]
         slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
@@ -310,21 +271,13 @@ def _by_one_product(matrix: Tensor, x: Tensor) -> Tensor:
     return by_head
 
 
-class _Place(NamedTuple):
-    """Queries of one example and head; a share of them where threads have several."""
-
-    example: int
-    head: int
-    rows: slice
-    share: int
-
-
-def _places(loc: Tensor) -> list[_Place]:
+def _places(loc: Tensor) -> list[tuple[int, int, slice, int]]:
+    """Divide queries among threads: example, head, rows, and which share of the rows."""
     examples, heads, queries = loc.shape
     shares = min(queries, -(-2 * torch.get_num_threads() // (examples * heads)))
     ends = [queries * i // shares for i in range(shares + 1)]
     return [
-        _Place(b, h, slice(ends[i], ends[i + 1]), i)
+        (b, h, slice(ends[i], ends[i + 1]), i)
         for b in range(examples)
         for h in range(heads)
         for i in range(shares)
@@ -338,8 +291,11 @@ def _loops() -> Any:
     return gauss_jacobi_numba
 
 
-def _rules(exponent: float, longest: float) -> tuple[_Array, _Array]:
-    """Return orders (K) and rules (K, 2, order) that serve half-widths up to `longest` widths."""
+def _rules(
+    exponent: float, scale: Tensor, cells: tuple[float, float, float]
+) -> tuple[_Array, _Array]:
+    """Return orders (K) and rules (K, 2, order) that serve all half-widths of supports."""
+    longest = float(scale.nan_to_num().amax()) / cells[2]
     count = int(np.searchsorted(_ORDERS, 2.85 * longest + 3)) + 1
     rules = np.zeros((count, 2, _ORDERS[count - 1]))
     for rule, order in zip(rules, _ORDERS, strict=False):

@@ -22,7 +22,6 @@ from .masks import (
     AttentionMask,
     check_dtype,
     check_finite,
-    check_flags,
     check_mask,
     check_real,
     check_shape,
@@ -38,7 +37,6 @@ from .scores import (
     MixtureScore,
     MomentScore,
     QuadraticScore,
-    ScoreProjection,
     box_of,
     init_linear,
 )
@@ -51,14 +49,14 @@ _SCORES: dict[str, Any] = {
     "kernel": KernelScore,
     "mixture": MixtureScore,
 }
-# The only score that reads an option.
-_READERS = {
+# The score to which an option belongs.
+_SCORE_OF_OPTION = {
     "inducing_points": "kernel",
     "kernel": "kernel",
     "normalization": "kernel",
     "components": "mixture",
 }
-# Weights of another dtype are quantised, and what replaces the layer accepts these inputs.
+# Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -151,7 +149,7 @@ class ContinuousAttention(nn.Module):
     """
 
     alpha: Tensor | nn.Module | float
-    score_proj: ScoreProjection | MomentScore
+    score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore
     discrete_proj: DiscreteScore | None
 
     def __init__(
@@ -183,7 +181,6 @@ class ContinuousAttention(nn.Module):
         super().__init__()
         kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
         _check_sizes(embed_dim, num_heads, kdim, vdim)
-        check_flags(bias=bias, combine=combine, batch_first=batch_first)
         check_dtype(dtype)
         _check_score(score, alpha)
         if (score == "moments" or combine) and group is not None:
@@ -197,20 +194,31 @@ class ContinuousAttention(nn.Module):
         else:
             self.alpha = alpha
         regression = RidgeRegression(basis, penalty, group=group, validate_args=validate_args)
-        self._event = _event_shape(ndim, basis)
+        if not is_count(ndim):
+            raise ValueError(f"ndim must be at least 1, got {ndim!r}")
+        self._event = Size() if ndim == 1 else Size([ndim])
+        if basis.event_shape != self._event:
+            raise ValueError(
+                f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
+                f"got {tuple(basis.event_shape)}"
+            )
         box = box_of("domain", domain, ndim)
-        options = _score_options(
-            score,
-            inducing_points=inducing_points,
-            kernel=kernel,
-            normalization=normalization,
-            components=components,
-        )
+        options: dict[str, Any] = {
+            "inducing_points": inducing_points,
+            "kernel": kernel,
+            "normalization": normalization,
+            "components": components,
+        }
+        options = {name: value for name, value in options.items() if value is not None}
+        for name in options:
+            if _SCORE_OF_OPTION[name] != score:
+                rule = f"{name} must not be given unless score={_SCORE_OF_OPTION[name]!r}"
+                raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        sizes: tuple[Any, ...] = (embed_dim, num_heads, box)
         if score == "moments":
-            sizes = (embed_dim, kdim, num_heads, box, bias)
-        self.score_proj = _SCORES[score](*sizes, **options, **factory)
+            self.score_proj = MomentScore(embed_dim, kdim, num_heads, box, bias, **factory)
+        else:
+            self.score_proj = _SCORES[score](embed_dim, num_heads, box, **options, **factory)
         self.discrete_proj = None
         if combine and score != "moments":
             self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
@@ -228,8 +236,10 @@ class ContinuousAttention(nn.Module):
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        _check_temperature(value)
-        self._temperature = value
+        valid = isinstance(value, Real) and 0 < float(value) < inf
+        if not valid:
+            raise ValueError(f"temperature must be positive and finite, got {value!r}")
+        self._temperature: float = value
 
     def reset_parameters(self) -> None:
         """Draw new weights, and spread the heads over the domain."""
@@ -249,16 +259,17 @@ class ContinuousAttention(nn.Module):
             f"ndim={self.ndim}"
         )
 
-    # The cache of kernel scores is rebuilt whenever parameters may have changed other than by
-    # training: compiled graphs could not do it.
+    # Compiled graphs cannot rebuild the cache of kernel scores: it is also rebuilt wherever
+    # parameters change other than by training.
 
     def rebuild_cache(self) -> None:
         """Compute what all calls with the same basis and kernel share, if these have changed."""
-        self.score_proj.rebuild_cache(self.regression.basis)
+        if isinstance(self.score_proj, KernelScore):
+            self.score_proj.rebuild_cache(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        # `to_empty` leaves parameters that have yet to be filled.
+        # `to_empty` leaves parameters that have yet to be set.
         with suppress(ValueError):
             self.rebuild_cache()
         return self
@@ -316,14 +327,17 @@ class ContinuousAttention(nn.Module):
                 if name != "key" or reads_keys:
                     check_finite(name, x)
         alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
-        _check_alpha_shape(alpha, (batch, self.num_heads, queries))
+        shape = (batch, self.num_heads, queries)
+        if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, shape):
+            rule = f"alpha must broadcast to (batch, num_heads, Lq) = {shape}"
+            raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         values, channels = self.v_proj(value), to_single(self.score_proj(query, key))
         scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
         with full_precision(query):
-            context, density = self._attend(
+            heads, density = self._attend(
                 to_single(values), channels, scores, alpha, positions, mask
             )
-        context = self.out_proj(context.to(values.dtype).flatten(2))
+        context = self.out_proj(heads.to(values.dtype).flatten(2))
         return context if self.batch_first else context.transpose(0, 1), density
 
     def _attend(
@@ -335,27 +349,21 @@ class ContinuousAttention(nn.Module):
         positions: Tensor,
         mask: AttentionMask,
     ) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq).
-
-        Args:
-            values: Shape (B, L, embed_dim).
-            channels: What `score_proj` returned.
-            scores: What `discrete_proj` returned, if there is one.
-            alpha: Entropic index.
-            positions: Where the values were observed.
-            mask: Which of them each query may read.
-        """
+        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
         self.rebuild_cache()
         basis, by_head = self.regression.basis, self._split_heads(values)
-        # First: it checks positions and values.
+        # The regression checks positions and values, and comes first.
         if mask.visible is None:
             function = self.regression.fit(positions, values, mask.observed)
             coefficients = self._split_heads(function.coefficients)
         else:
             coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
-        density, weights = self.score_proj.attend(
-            channels, alpha, self.temperature, positions, mask
-        )
+        weights = None
+        if isinstance(self.score_proj, MomentScore):
+            weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
+            density = self.score_proj.match(weights, positions, alpha)
+        else:
+            density = self.score_proj.densities(channels, alpha, self.temperature)
         if mask.visible is None:
             context = contexts(density, basis, coefficients)
         else:
@@ -382,30 +390,28 @@ class ContinuousAttention(nn.Module):
         mask: Tensor | None,
     ) -> None:
         """Raise ValueError unless inputs fit the layer and each other."""
-        sequences = {"query": query, "key": key, "value": value}
-        for name, x in {**sequences, "positions": positions}.items():
+        for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
             check_tensor(name, x)
         check_real("positions", positions)
-        for name, x in sequences.items():
+        for name, x in {"query": query, "key": key, "value": value}.items():
             self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
-        sizes = [x.shape if self.batch_first else (x.shape[1], x.shape[0]) for x in (query, value)]
-        (batch, queries), length = sizes[0][:2], sizes[1][1]
-        for name, size, channels in (
-            ("query", queries, self.embed_dim),
-            ("key", length, self.kdim),
-            ("value", length, self.vdim),
+        (batch, queries), length = query.shape[:2], value.shape[1]
+        if not self.batch_first:
+            queries, batch, length = *query.shape[:2], value.shape[0]
+        for name, x, size, channels in (
+            ("query", query, queries, self.embed_dim),
+            ("key", key, length, self.kdim),
+            ("value", value, length, self.vdim),
         ):
             shape = (batch, size) if self.batch_first else (size, batch)
-            check_shape(name, sequences[name], (*shape, channels), hint=hint)
+            check_shape(name, x, (*shape, channels), hint=hint)
         if length == 0 and not sharded:
-            raise ValueError(
-                f"value must have at least one position, got shape {tuple(value.shape)}"
-            )
-        each, shared = (batch, length, *self._event), (length, *self._event)
-        hint = f", always batch first,{hint}"
-        check_shape("positions", positions, each, (1, *shared), shared, hint=hint)
+            rule = "value must have at least one position"
+            raise ValueError(f"{rule}, got shape {tuple(value.shape)}")
+        shared, hint = (length, *self._event), f", always batch first,{hint}"
+        check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         if padding is not None:
             check_tensor("key_padding_mask", padding)
             check_mask("key_padding_mask", padding, (batch, length), hint)
@@ -423,7 +429,7 @@ class ContinuousAttention(nn.Module):
         if not x.is_floating_point() or x.ndim != 3:
             got = f"{x.dtype} of shape {tuple(x.shape)}"
             raise ValueError(f"{name} must be floating with three dimensions, got {got}")
-        # What a user puts in place of a linear layer may have no weight, or a quantised one.
+        # A module that replaces the linear layer may have no weight, or a quantised one.
         dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
         if dtype not in _FLOATS or dtype == x.dtype:
             return
@@ -432,7 +438,7 @@ class ContinuousAttention(nn.Module):
 
 
 def _rebuild_cache(module: nn.Module, _: object) -> None:
-    # A function and no bound method, as the hook travels with copies of the layer.
+    # A function rather than a bound method, since copies of the layer share the hook.
     if isinstance(module, ContinuousAttention):
         module.rebuild_cache()
 
@@ -445,11 +451,6 @@ def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
     for name, size in {"kdim": kdim, "vdim": vdim}.items():
         if not is_count(size):
             raise ValueError(f"{name} must be a positive integer, got {size!r}")
-
-
-def _check_temperature(temperature: object) -> None:
-    if not isinstance(temperature, Real) or not 0 < float(temperature) < inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
@@ -470,35 +471,3 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
             raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
     if isinstance(alpha, LearnedAlpha) and score == "kernel" and alpha.high > 2:
         raise ValueError(f"alpha.high must be at most 2 for score='kernel', got {alpha.high}")
-
-
-def _score_options(score: str, **options: object) -> dict[str, object]:
-    """Return the options that are not None. Raise ValueError if the score does not read one."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if _READERS[name] != score:
-            raise ValueError(
-                f"{name} must not be given unless score={_READERS[name]!r}, got score={score!r}"
-            )
-    return given
-
-
-def _check_alpha_shape(alpha: Tensor | float, densities: tuple[int, int, int]) -> None:
-    if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, densities):
-        raise ValueError(
-            f"alpha must broadcast to (batch, num_heads, Lq) = {densities}, "
-            f"got shape {tuple(alpha.shape)}"
-        )
-
-
-def _event_shape(ndim: int, basis: Basis) -> Size:
-    """Return the shape of a position: () in one dimension, else (ndim,)."""
-    if not is_count(ndim):
-        raise ValueError(f"ndim must be at least 1, got {ndim!r}")
-    event = Size() if ndim == 1 else Size([ndim])
-    if basis.event_shape != event:
-        raise ValueError(
-            f"basis must take locations of event shape {tuple(event)} for ndim={ndim}, "
-            f"got {tuple(basis.event_shape)}"
-        )
-    return event

@@ -10,7 +10,6 @@ __all__ = [
     "AttentionMask",
     "check_dtype",
     "check_finite",
-    "check_flags",
     "check_mask",
     "check_real",
     "check_shape",
@@ -26,8 +25,7 @@ class AttentionMask(NamedTuple):
 
     Attributes:
         observed: Shape (B, L), True where some query may read the position. None: all positions.
-        visible: Shape (B, heads or 1, Lq, L), True where this query may read the position. None:
-            every query reads what is observed.
+        visible: Shape (B, heads or 1, Lq, L), True where this query may. None: as observed.
         bias: What is added to discrete scores, shaped like `visible`, or None.
     """
 
@@ -39,15 +37,7 @@ class AttentionMask(NamedTuple):
     def from_masks(
         cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
     ) -> "AttentionMask":
-        """Combine the two masks of `torch.nn.MultiheadAttention`.
-
-        Args:
-            padding: Shape (B, L), True where a position is padding.
-            mask: Shape (Lq, L) or (B * heads, Lq, L), True where a query may not read, or numbers
-                to add to discrete scores.
-            batch: B.
-            heads: Number of heads.
-        """
+        """Combine the `key_padding_mask` and `attn_mask` of `ContinuousAttention.forward`."""
         observed = None if padding is None else ~padding
         if mask is None:
             return cls(observed)
@@ -63,9 +53,7 @@ class AttentionMask(NamedTuple):
     def check(self, discrete: bool, sharded: bool) -> None:
         """Raise ValueError where a query may read nothing, or where a bias would be ignored.
 
-        Args:
-            discrete: Whether there are discrete scores to which the bias is added.
-            sharded: Whether other ranks hold further positions.
+        A bias needs discrete scores. If `sharded`, other ranks hold further positions.
         """
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
@@ -104,7 +92,7 @@ def require(valid: Tensor, rule: str, values: Tensor) -> None:
 
 def check_finite(name: str, x: Tensor) -> None:
     """Raise ValueError unless all numbers are finite."""
-    # Numbers whose sum is finite are finite: that reads them once and writes nothing.
+    # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
         require(x.isfinite(), f"{name} must be finite where it takes part", x)
 
@@ -141,10 +129,3 @@ def check_dtype(dtype: object) -> None:
     """Raise ValueError unless a dtype is None or floating."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be floating, got {dtype!r}")
-
-
-def check_flags(**flags: object) -> None:
-    """Raise ValueError for settings that are neither True nor False."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} must be True or False, got {flag!r}")

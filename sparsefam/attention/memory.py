@@ -73,9 +73,6 @@ class ForgettingMemory(nn.Module):
         if state is not None:
             check_statistics("state", state)
             _check_state(state.cross, sums.cross)
-            if self.regression.validate_args:
-                parts = {f"state.{name}": x for name, x in state._asdict().items()}
-                _require_finite(parts, reset)
             sums = state.plus(sums, keep)
         return self.regression.solve(sums, values.dtype), sums
 
@@ -153,16 +150,11 @@ class ContractingMemory(nn.Module):
             later = torch.where(reset.unsqueeze(-1), positions, later)
         sums = self.regression.statistics(later, values, mask)
         _check_state(state, sums.cross)
-        if self.regression.validate_args:
-            _require_finite({"state": state}, reset)
         function = self.regression.solve(self._past(state).plus(sums, keep), values.dtype)
         return function, function.coefficients
 
     def _past(self, coefficients: Tensor) -> Statistics:
-        """Sum over samples of the last functions, compressed into [0, tau].
-
-        Every rank knows the whole past, so nothing is summed over ranks.
-        """
+        """Return sums over samples of the last functions in [0, tau], which every rank knows."""
         steps = torch.arange(self.samples, dtype=torch.float64, device=coefficients.device)
         s = (steps + 0.5) / self.samples
         features = self.regression.basis(s).double()
@@ -197,12 +189,3 @@ def _check_state(state: object, like: Tensor) -> None:
         rule = f"of {len(like)} examples, {like.shape[1]} functions, {like.shape[2]} channels"
         dtype = f" of {state.dtype}" if isinstance(state, Tensor) else ""
         raise ValueError(f"state must be floating, {rule}, got {shape}{dtype}")
-
-
-def _require_finite(state: dict[str, Tensor], reset: Tensor | None) -> None:
-    """Raise ValueError for numbers that are neither finite nor reset."""
-    for name, x in state.items():
-        valid = x.isfinite()
-        if reset is not None:
-            valid = valid | reset.reshape(-1, *[1] * (x.ndim - 1))
-        require(valid, f"{name} must be finite where it is not reset", x.expand(valid.shape))

@@ -4,13 +4,14 @@ import math
 import warnings
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
 from ..bases import Basis, GaussianRBF
+from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
-# Size of a chunk of rows: numbers in the design matrix and the values together, and a least number
-# of rows that matrix products need to be fast.
+# Numbers in the design matrix and the values of a chunk, and the least number of rows with which
+# matrix products are fast.
 _NUMBERS, _LEAST_ROWS = 2**19, 256
 # The same for regressions of each query, whose chunks hold products of functions.
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
@@ -36,14 +37,6 @@ _COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
 _TINY = 1e-200
 # Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
 _TIE, _RESOLVED = 1e-11, 1e3
-
-
-class Density(Protocol):
-    """Anything that has expectations of a basis."""
-
-    def expect(self, basis: Basis, /) -> Tensor:
-        """Return the expectations, shape (*batch_shape, N)."""
-        ...
 
 
 class ValueFunction:
@@ -99,7 +92,7 @@ class ValueFunction:
             )
         return self._contract(self.basis(t))
 
-    def expect(self, density: Density) -> Tensor:
+    def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
 
         Args:
@@ -383,14 +376,15 @@ class RidgeRegression(nn.Module):
         if positions.ndim == 1 + len(self.basis.event_shape):
             positions = positions.unsqueeze(0)
         sums = self._local_statistics(positions, values, mask)
-        if not self.validate_args:
-            return sums if self.group is None else _sum_statistics(sums, self.group)[0]
-        invalid = _count_invalid(positions, values, mask, sums.cross)
+        invalid = sums.cross.new_zeros(2)
+        if self.validate_args:
+            invalid = _count_invalid(positions, values, mask, sums.cross)
         if self.group is not None:
-            sums, invalid = _sum_statistics(sums, self.group, invalid)
-        _require_valid(invalid, positions, values, mask)
-        if in_eager() and not self._has_warned:
-            self._warn_if_unreached(positions, mask, values.shape[:2])
+            sums, invalid = _sum_statistics(sums, invalid, self.group)
+        if self.validate_args:
+            _require_valid(invalid, positions, values, mask)
+            if in_eager() and not self._has_warned:
+                self._warn_if_unreached(positions, mask, values.shape[:2])
         return sums
 
     def _local_statistics(
@@ -409,15 +403,14 @@ class RidgeRegression(nn.Module):
         if bounds is None:
             return
         outside = (positions < bounds[0]) | (positions > bounds[1])
-        outside = outside.flatten(2).any(-1) if positions.ndim > 2 else outside
-        count = (outside if mask is None else outside & mask).sum()
-        if torch._is_all_true(count == 0):
+        outside = (outside.flatten(2).any(-1) if positions.ndim > 2 else outside).expand(shape)
+        outside = outside if mask is None else outside[mask]
+        if not outside.any():
             return
         self._has_warned = True
-        share = count.item() / (outside.numel() if mask is None else int(mask.sum()))
         warnings.warn(
-            f"{share:.2g} of the positions lie where all functions of the basis are zero; their "
-            "values are ignored (this warning is shown once)",
+            f"{outside.double().mean():.2g} of the positions lie where all functions of the basis "
+            "are zero; their values are ignored (this warning is shown once)",
             stacklevel=4,
         )
 
@@ -439,9 +432,9 @@ class RidgeRegression(nn.Module):
     def _check_sums(self, statistics: Statistics) -> None:
         # torch 2.8 cannot trace `_asdict`.
         parts = dict(zip(Statistics._fields, statistics, strict=True))
-        if self.penalty != "gcv":  # nothing else reads it, and it overflows first
+        if self.penalty != "gcv":  # only cross-validation reads it, and it overflows first
             del parts["sum_of_squares"]
-        # Numbers whose sum is finite are finite: that asks the device a single question.
+        # If the sum is finite, so are all numbers: one synchronisation with the device.
         sums = torch.stack([x.detach().sum() for x in parts.values()])
         if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
             for name, x in parts.items():
@@ -454,7 +447,7 @@ class RidgeRegression(nn.Module):
             require(count >= size, rule, count.long())
 
     def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        r"""Fit a value function for each query to the positions that it may read.
+        """Fit a value function for each query to the positions that it may read.
 
         That holds N (N + E) float64 numbers for each example and query, and for each head where
         heads differ in what they may read, besides the products of functions of one chunk.
@@ -493,9 +486,9 @@ class RidgeRegression(nn.Module):
         gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         statistics = Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
-        found = self._solve(statistics, values.dtype).coefficients
-        found = found.reshape(batch, groups, queries, size, heads // groups, channels)
-        return found.movedim(1, 3).flatten(3, 4)
+        coefficients = self._solve(statistics, values.dtype).coefficients
+        shape = (batch, groups, queries, size, heads // groups, channels)
+        return coefficients.reshape(shape).movedim(1, 3).flatten(3, 4)
 
 
 def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
@@ -518,15 +511,17 @@ def _count_invalid(
     positions: Tensor, values: Tensor, mask: Tensor | None, cross: Tensor | None = None
 ) -> Tensor:
     """Count the positions and the values that take part and are not finite, shape (2,)."""
-    bad = [~positions.isfinite()]
-    # Every value enters `cross`: where that is finite, values need not be read again.
-    known = cross is not None and not torch.compiler.is_compiling()
-    if not known or cross is None or not torch._is_all_true(cross.detach().sum().isfinite()):
-        bad.append(~values.isfinite())
-    if mask is not None:
-        bad = [x & add_event_dims(mask, x.shape[2:]) for x in bad]
-    counts = [x.sum() for x in bad]
-    return torch.stack([*counts, *[torch.zeros_like(counts[0])] * (2 - len(counts))])
+
+    def count(x: Tensor) -> Tensor:
+        bad = ~x.isfinite()
+        return (bad if mask is None else bad & add_event_dims(mask, x.shape[2:])).sum()
+
+    # Every value enters `cross`: if that is finite, the values need not be read again.
+    if cross is not None and not torch.compiler.is_compiling():
+        if torch._is_all_true(cross.detach().sum().isfinite()):
+            bad = count(positions)
+            return torch.stack([bad, torch.zeros_like(bad)])
+    return torch.stack([count(positions), count(values)])
 
 
 def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
@@ -547,14 +542,14 @@ def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Ten
 
 
 def _sum_statistics(
-    sums: Statistics, group: "ProcessGroup", *more: Tensor
+    sums: Statistics, invalid: Tensor, group: "ProcessGroup"
 ) -> tuple[Statistics, Tensor]:
-    """Add up statistics over all ranks, and with them another tensor, by one reduction."""
-    parts = [*sums, *more]
+    """Add up statistics and counts of invalid numbers over all ranks, by one reduction."""
+    parts = [*sums, invalid]
     flat = torch.cat([part.to(sums.gram.dtype).reshape(-1) for part in parts])
     pieces = sum_over_ranks(flat, group).split([math.prod(part.shape) for part in parts])
-    whole = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
-    return Statistics(*whole[:4]), whole[-1]
+    *totals, invalid = (a.reshape(b.shape) for a, b in zip(pieces, parts, strict=True))
+    return Statistics(*totals), invalid
 
 
 def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
@@ -574,9 +569,9 @@ def gcv_penalty(statistics: Statistics) -> Tensor:
 
     The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$, whose eigenvalues make
     every evaluation O(N) work. The statistics cannot resolve residuals below rounding times
-    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which are therefore no reason
-    to prefer a penalty, nor are differences within rounding. Of penalties that tie, as all do for a
-    single observation, the smallest is chosen.
+    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$: smaller ones are replaced by
+    that bound. Of penalties that tie within rounding, as all do for a single observation, the
+    smallest is chosen.
 
     Penalties have first derivatives: by the implicit function theorem at a minimum inside the
     range; at its ends, and where residuals are not resolved, those of the trace.
@@ -605,11 +600,7 @@ Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _gcv_curve(statistics: Statistics) -> Curve:
-    """Return a function of log penalties (B, K).
-
-    Its values are log GCV, the first two derivatives in the log penalty, and a bound for the effect
-    of rounding, each (B, K).
-    """
+    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
     gram, cross, squares, count = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
@@ -672,10 +663,7 @@ def _trace(gram: Tensor) -> Tensor:
 
 
 def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
-    """Slope (B,) of log GCV in the log penalty, as a differentiable function of the statistics.
-
-    Where the penalty is not stationary (B,), the slope is any finite number.
-    """
+    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
     gram, cross, squares, count = statistics
     size = gram.shape[-1]
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)

@@ -46,7 +46,6 @@ __all__ = [
     "MixtureScore",
     "MomentScore",
     "QuadraticScore",
-    "ScoreProjection",
     "box_of",
     "init_linear",
 ]
@@ -78,12 +77,7 @@ _TINY = 1e-30
 
 
 def box_of(name: str, domain: Domain, ndim: int) -> Box:
-    """Return the interval of each axis, from one for all axes or one for each.
-
-    Raises:
-        ValueError: If there are other numbers of intervals, or one whose ends are not finite or do
-            not increase.
-    """
+    """Return the interval of each axis, from one for all axes or one for each."""
     box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
     is_sequence = isinstance(box, Sequence)
     if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
@@ -101,25 +95,10 @@ def _is_interval(side: object) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
-class ScoreProjection(nn.Linear):
-    """A linear layer whose outputs are the parameters of scores.
+class _ScoreProjection(nn.Linear):
+    """A linear layer from queries to the parameters of scores on a domain."""
 
-    Args:
-        embed_dim: Channels of the queries.
-        channels: Number of parameters of all heads together.
-        heads: Number of densities for each query.
-        box: The domain.
-        **factory: Device and dtype of the parameters.
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        channels: int,
-        heads: int,
-        box: Box,
-        **factory: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, channels: int, heads: int, box: Box, **factory: Any) -> None:
         super().__init__(embed_dim, channels, **factory)
         self.heads, self.box = heads, box
 
@@ -128,49 +107,11 @@ class ScoreProjection(nn.Linear):
         with full_precision(query):
             return super().forward(query.to(self.weight.dtype))
 
-    def init_heads(self) -> None:
-        """Draw small weights, and spread the heads over the domain."""
-        raise NotImplementedError
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Recompute what expectations of the basis need, if parameters have changed."""
-
-    def attend(
-        self,
-        channels: Tensor,
-        alpha: Tensor | float,
-        temperature: float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[SparseDistribution, Tensor | None]:
-        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if there are any.
-
-        Args:
-            channels: What `forward` returned.
-            alpha: Entropic index.
-            temperature: What scores are divided by.
-            positions: Locations of the observations.
-            mask: Which of them each query may read.
-        """
-        return self.densities(channels.transpose(1, 2), alpha, temperature), None
-
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
-    ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
-        raise NotImplementedError
-
-
-class QuadraticScore(ScoreProjection):
+class QuadraticScore(_ScoreProjection):
     """One unimodal density for each head, with location and scale from the query."""
 
-    def __init__(
-        self,
-        embed_dim: int,
-        heads: int,
-        box: Box,
-        **factory: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, heads: int, box: Box, **factory: Any) -> None:
         channels = sum(_quadratic_channels(heads, len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
 
@@ -183,22 +124,17 @@ class QuadraticScore(ScoreProjection):
         self.bias.copy_(_initial_channels(_initial_centers(self.heads, ndim), _FIRST_SIGMA))
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         return rpm(_quadratics(channels, (self.heads,), self.box, temperature), alpha)
 
 
-class MixtureScore(ScoreProjection):
+class MixtureScore(_ScoreProjection):
     """K components for each head: a log weight, a location and a scale for each."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        heads: int,
-        box: Box,
-        components: int = 8,
-        **factory: Any,
+        self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
     ) -> None:
         if not is_count(components):
             raise ValueError(f"components must be a positive integer, got {components!r}")
@@ -221,12 +157,11 @@ class MixtureScore(ScoreProjection):
         self.bias.copy_(torch.cat([logits.flatten(), rest]))
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
-        counts = (self.heads, self.components)
-        total = self.heads * self.components
-        logits, rest = channels.split([total, channels.shape[1] - total], 1)
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        counts, total = (self.heads, self.components), self.heads * self.components
+        logits, rest = channels.split([total, channels.shape[-1] - total], -1)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         components = rpm(_quadratics(rest, counts, self.box, temperature), alpha)
         return Mixture(_by_head(logits / temperature, counts), components)
@@ -235,27 +170,18 @@ class MixtureScore(ScoreProjection):
         return f"{super().extra_repr()}, components={self.components}"
 
 
-class KernelScore(ScoreProjection):
-    r"""A kernel expansion for each head, with a weight for each inducing point.
+class KernelScore(_ScoreProjection):
+    """A kernel expansion for each head, with a weight for each inducing point.
 
     The quadrature nodes of all integrals, and the kernel there, are computed once for this kernel,
     these inducing points and the layer's basis. `rebuild_cache` computes them again when one of
     these has changed; it does not see changes made in place through `.data`.
-
-    Args:
-        embed_dim: Channels of the queries.
-        heads: Number of densities for each query.
-        box: The domain.
-        inducing_points: Their locations (I,) or (I, D), or their number.
-        kernel: The kernel. None: a Gaussian kernel.
-        normalization: As in `KernelDeformedExp`.
-        **factory: Device and dtype of the parameters.
     """
 
     inducing_points: Tensor
     # Quadrature for this kernel, the same for the current basis, and what they were made from.
-    _found: KernelMesh | None
-    _panels: KernelMesh | None
+    _kernel_mesh: KernelMesh | None
+    _mesh: KernelMesh | None
     _state: list[tuple[Any, ...]]
 
     def __init__(
@@ -300,17 +226,17 @@ class KernelScore(ScoreProjection):
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float = 1.0
+        self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, channels, Lq)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
-        expansion, panels = (weights, self._points(), self.kernel, base), self._panels
-        if self._found is None:  # found inside a transform, for one call
-            self._panels = None
+        expansion, mesh = (weights, self._points(), self.kernel, base), self._mesh
+        if self._kernel_mesh is None:  # made inside a transform, for one call
+            self._mesh = None
         if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, panels=panels)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=panels)
+            return KernelExp(*expansion, panels=mesh)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=mesh)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -329,24 +255,24 @@ class KernelScore(ScoreProjection):
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             self._clear_cache()
-            self._panels = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
+            self._mesh = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
             return
         state = self._dependencies()
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            found = self._found if _is_same(state, self._state) else None
+            mesh = self._kernel_mesh if _is_same(state, self._state) else None
             # Changes of what a function has learned cannot be seen.
             is_function = not isinstance(self.kernel, nn.Module)
-            if found is None or (is_function and found.matrix is None):
+            if mesh is None or (is_function and mesh.matrix is None):
                 self._clear_cache()
-                found = self._find()
-                self._found, self._state = found, state
-            cut = found.for_basis(basis)
-            if self._panels is None or self._panels.nodes is not cut.nodes:
-                self._panels = cut.with_matrix_of(self.kernel, self._points())
+                mesh = self._find()
+                self._kernel_mesh, self._state = mesh, state
+            mesh = mesh.for_basis(basis)
+            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
+                self._mesh = mesh.with_matrix_of(self.kernel, self._points())
 
     def _clear_cache(self) -> None:
-        self._found, self._panels, self._state = None, None, []
+        self._kernel_mesh, self._mesh, self._state = None, None, []
 
     def _find(self) -> KernelMesh:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -360,10 +286,7 @@ class KernelScore(ScoreProjection):
         return KernelDeformedExp(*expansion, tolerance=tolerance).panels
 
     def _dependencies(self) -> list[tuple[Any, ...]]:
-        """What the quadrature depends on besides the basis, and the state it is in.
-
-        References to tensors and to their storage keep their addresses from being used again.
-        """
+        """Return what the quadrature depends on besides the basis; tensors are kept alive."""
         tensors = [self.inducing_points]
         if isinstance(self.kernel, nn.Module):
             tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
@@ -371,7 +294,7 @@ class KernelScore(ScoreProjection):
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
-        return self.__dict__ | {"_found": None, "_panels": None, "_state": []}
+        return self.__dict__ | {"_kernel_mesh": None, "_mesh": None, "_state": []}
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
@@ -386,23 +309,10 @@ def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> boo
 
 
 class DiscreteScore(nn.Module):
-    """Discrete attention: weights of the observed positions from products of queries and keys.
-
-    Args:
-        embed_dim: Channels of the queries.
-        kdim: Channels of the keys.
-        heads: Number of weights for each query and position.
-        bias: Whether the projections have biases.
-        **factory: Device and dtype of the parameters.
-    """
+    """Weights of the observed positions from inner products of queries and keys."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        bias: bool = True,
-        **factory: Any,
+        self, embed_dim: int, kdim: int, heads: int, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -434,35 +344,20 @@ class MomentScore(DiscreteScore):
     """One density for each head, with the moments of its discrete attention weights."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        box: Box,
-        bias: bool = True,
-        **factory: Any,
+        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__(embed_dim, kdim, heads, bias, **factory)
         self.box = box
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Do nothing: expectations need no preparation."""
-
-    def attend(
-        self,
-        scores: Tensor,
-        alpha: Tensor | float,
-        temperature: float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[SparseDistribution, Tensor]:
-        """Return densities (B, heads, Lq) and discrete weights, of scores (B, heads, Lq, L)."""
-        weights = self.weights(scores, alpha, temperature, mask)
+    def match(
+        self, weights: Tensor, positions: Tensor, alpha: Tensor | float
+    ) -> SparseDistribution:
+        """Return densities with the moments of positions under weights (B, heads, Lq, L)."""
         event = positions.shape[positions.dim() - (len(self.box) > 1) :]
         # Shape (B or 1, 1, 1, L, *event).
         per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
         match = _match_covariance if event else _match_variance
-        return match(weights, per_query, self.box, alpha), weights
+        return match(weights, per_query, self.box, alpha)
 
 
 def _match_variance(
@@ -489,7 +384,8 @@ def _match_covariance(
     offsets = positions - mean.unsqueeze(-2)
     covariance = (weights * offsets).mT @ offsets
     covariance = 0.5 * (covariance + covariance.mT)
-    floor = _scale_to_box(torch.full_like(mean, _LEAST_SIGMA), box).square()
+    low, high = _ends(box, mean)
+    floor = (_LEAST_SIGMA * (high - low)).square()
     # The floor is below rounding if positions lie on a line far outside the domain.
     rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)
     covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
@@ -525,31 +421,23 @@ def _initial_channels(shares: Tensor, sigma: float) -> Tensor:
 def _quadratics(
     channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float
 ) -> Quadratic | MultivariateQuadratic:
-    """Return scores (B, heads, Lq[, K]).
-
-    Args:
-        channels: Shape (B, channels, Lq): all locations, then all diagonals, then all lower
-            triangles.
-        counts: Number of heads, and of components in each if there are several.
-        box: The domain.
-        temperature: What the scores are divided by.
-    """
+    """Return scores (B, heads, Lq[, K]) from locations, diagonals, triangles (B, Lq, channels)."""
     ndim, total = len(box), torch.Size(counts).numel()
-    parts = channels.split(_quadratic_channels(total, ndim), 1)
-    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[1] // total)) for x in parts)
-    loc = _place_in_box(torch.sigmoid(loc), box)
-    sigma = _scale_to_box(_LEAST_SIGMA + functional.softplus(diagonal), box)
-    sigma = sigma * math.sqrt(temperature)
+    parts = channels.split(_quadratic_channels(total, ndim), -1)
+    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
+    low, high = _ends(box, loc)
+    loc = low + (high - low) * torch.sigmoid(loc)
+    sigma = math.sqrt(temperature) * (high - low) * (_LEAST_SIGMA + functional.softplus(diagonal))
     if ndim == 1:
         return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
     return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
 
 
 def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """Reshape channels (B, heads * rest, Lq) to (B, heads, Lq, *rest)."""
+    """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
-    found: Tensor = channels.unflatten(1, counts).movedim(-1, 2).contiguous()
-    return found
+    by_head: Tensor = channels.unflatten(-1, counts).transpose(1, 2).contiguous()
+    return by_head
 
 
 def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
@@ -560,23 +448,8 @@ def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
     return unit
 
 
-# The domain
-
-
-def _scale_to_box(shares: Tensor, box: Box) -> Tensor:
-    """Convert lengths (..., D) from shares of the box."""
-    sides = [(high - low) * x for (low, high), x in zip(box, shares.unbind(-1), strict=True)]
-    return torch.stack(sides, -1)
-
-
-def _place_in_box(shares: Tensor, box: Box) -> Tensor:
-    """Convert locations (..., D) from shares of the box."""
-    sides = zip(box, shares.unbind(-1), strict=True)
-    return torch.stack([low + (high - low) * x for (low, high), x in sides], -1)
-
-
 def _initial_centers(count: int, ndim: int) -> Tensor:
-    """Shares (count, D) of the domain, spread evenly over it, on the CPU.
+    """Return shares (count, D) of the domain, spread evenly over it, on the CPU.
 
     Equal steps along the first axis and a Sobol sequence along the others: $2^k$ centers lie one
     each in $2^k$ equal boxes, however these are cut.
@@ -598,16 +471,16 @@ def _proximity(centers: Tensor, shares: Tensor) -> Tensor:
 # Kernel scores
 
 
-def _inducing_points(given: Tensor | int, box: Box) -> Tensor:
-    """Return inducing points (I,) or (I, D): the given ones, or a grid that includes the edges."""
+def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
+    """Check inducing points (I,) or (I, D), or return a grid of so many that includes the edges."""
     ndim = len(box)
-    if isinstance(given, Tensor):
-        return _check_inducing_points(given, box)
-    count = round(given ** (1 / ndim)) if is_count(given) else 0
-    if not count or count**ndim != given:
+    if isinstance(points, Tensor):
+        return _check_inducing_points(points, box)
+    count = round(points ** (1 / ndim)) if is_count(points) else 0
+    if not count or count**ndim != points:
         raise ValueError(
             f"inducing_points must be a tensor, or a positive integer to the power ndim={ndim}, "
-            f"got {given!r}"
+            f"got {points!r}"
         )
     sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
     return torch.cartesian_prod(
@@ -640,7 +513,7 @@ def _default_kernel(count: int, box: Box) -> Kernel:
 
 
 def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends of the domain (D,), with the dtype and device of inducing points."""
+    """Ends of the domain (D,), with the dtype and device of another tensor."""
     if torch.compiler.is_compiling():
         low, high = like.new_tensor(box).T.unbind()
     else:
@@ -665,7 +538,7 @@ def _uniform(low: Tensor, high: Tensor) -> Distribution | list[Distribution]:
 
 
 class LearnedAlpha(nn.Module):
-    r"""A learned entropic index for each head, to be given to `ContinuousAttention` as `alpha`.
+    r"""A learned entropic index for each head: the `alpha` of a `ContinuousAttention`.
 
     $$\alpha_h = 1.01 + (\bar\alpha - 1.01)\,\mathrm{sigmoid}(w_h), \qquad
     \alpha_h = 1.01 + \mathrm{softplus}(w_h) \quad \text{if } \bar\alpha = \infty$$

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
-from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -20,7 +19,16 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from .data import Columns, Floats, check_alpha, check_count, check_positive, draw, sample_weights
+from ..numerics.validation import require_integer
+from .data import (
+    Columns,
+    DensityEstimator,
+    Floats,
+    check_alpha,
+    check_positive,
+    draw,
+    sample_weights,
+)
 
 __all__ = ["BetaGaussianDensity"]
 
@@ -41,7 +49,7 @@ _INSIDE = 0.9
 
 
 class _Moments(NamedTuple):
-    """Mean (D,), lower factor of the covariance (D, D), and the whitened data (n, D)."""
+    """Mean (D,), lower factor of the covariance (D, D), whitened data (n, D), their weights."""
 
     mean: Tensor
     factor: Tensor
@@ -66,28 +74,16 @@ class _Moments(NamedTuple):
         return cls(mean, scale.unsqueeze(-1) * factor, whitened, weight)
 
 
-class _Ball(NamedTuple):
-    """The affine map of a support onto the unit ball.
-
-    Attributes:
-        matrix: A and b side by side, (D, D + 1).
-        steps: Newton steps taken.
-        decrease: The decrease that another step promises.
-    """
+class _Fit(NamedTuple):
+    """Affine map (A, b) of a support onto the unit ball z = A x - b, and how it was reached."""
 
     matrix: Tensor
-    steps: int = 0
-    decrease: float = 0.0
-
-    @classmethod
-    def around(cls, x: Tensor) -> "_Ball":
-        """Return a ball around zero that contains whitened data (n, D)."""
-        eye = torch.eye(x.shape[1], dtype=x.dtype)
-        radius = x.norm(dim=1).amax() / _INSIDE
-        return cls(torch.cat([eye / radius, torch.zeros_like(eye[:, :1])], 1))
+    log_likelihood: float
+    steps: int
+    decrease: float
 
 
-class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class BetaGaussianDensity(DensityEstimator):
     r"""Fit a beta-Gaussian to data: location, ellipsoidal support and alpha.
 
     $$p(x) \propto (1 - |L^{-1}(x - \mu)|^2)_+^m, \qquad m = 1/(\alpha - 1)$$
@@ -165,7 +161,8 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else check_alpha(self.alpha, np.inf)
-        limits = check_positive("tol", self.tol), check_count("max_iter", self.max_iter)
+        limits = check_positive("tol", self.tol), self.max_iter
+        require_integer("max_iter", self.max_iter, 0)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(weight))
         self.n_iter_ = 0
         if self.method == "moments":
@@ -192,25 +189,16 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         alpha = _likeliest_alpha(moments, *limits) if alpha is None else alpha
         if alpha == 1:
             return alpha, _by_moments(moments.mean.numel(), alpha)
-        ball, _ = _most_likely(moments, alpha, *limits)
-        self.n_iter_ = ball.steps
-        if ball.decrease >= self.tol:
+        fit = _most_likely(moments, alpha, *limits)
+        self.n_iter_ = fit.steps
+        if fit.decrease >= self.tol:
             warnings.warn(
                 f"max_iter={self.max_iter} steps ended before tol={self.tol}: the next step "
-                f"promises {ball.decrease:.2g}",
+                f"promises {fit.decrease:.2g}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return alpha, ball.matrix
-
-    def score_samples(self, X: ArrayLike) -> Floats:
-        """Return the log density of each observation (n,); -inf where the density is zero."""
-        check_is_fitted(self)
-        x = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
-        found: Floats = self.density_.log_prob(
-            x if self.density_.event_shape else x.squeeze(-1)
-        ).numpy()
-        return found
+        return alpha, fit.matrix
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.
@@ -227,30 +215,33 @@ class BetaGaussianDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
     """Return the alpha of greatest likelihood from 1 to 2."""
-    dim = moments.mean.numel()
-    normal = -dim / 2 * (1 + np.log(2 * np.pi))
-    found = minimize_scalar(
-        lambda share: -_most_likely(moments, 1 / share, tol, max_iter)[1],
+
+    def log_likelihood(alpha: float) -> float:
+        return _most_likely(moments, alpha, tol, max_iter).log_likelihood
+
+    normal = -len(moments.mean) / 2 * (1 + np.log(2 * np.pi))
+    best = minimize_scalar(
+        lambda share: -log_likelihood(1 / share),
         bounds=_SEARCHED,
         method="bounded",
         options={"xatol": 1e-6},
     )
-    if -found.fun <= normal + _BETTER * abs(normal):
+    if -best.fun <= normal + _BETTER * abs(normal):
         return 1.0
-    if _most_likely(moments, 2.0, tol, max_iter)[1] >= -found.fun:
-        return 2.0
-    return float(1 / found.x)
+    return 2.0 if log_likelihood(2.0) >= -best.fun else float(1 / best.x)
 
 
-def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> tuple[_Ball, float]:
-    """Return the most likely support at an alpha, and the mean log density of whitened data."""
-    exponent = 1 / (alpha - 1)
-    m, ball = max(exponent, 1.0), _Ball.around(moments.whitened)
+def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> _Fit:
+    """Return the most likely support at an alpha; exponents m decrease to those below 1."""
+    x, weight = moments.whitened, moments.weight
+    eye = torch.eye(x.shape[1], x.shape[1] + 1, dtype=x.dtype)
+    exponent, start = 1 / (alpha - 1), _INSIDE / x.norm(dim=1).amax() * eye
+    m = max(exponent, 1.0)
     while True:
-        ball, mean = _maximum(moments.whitened, moments.weight, m, ball, tol, max_iter)
+        fit = _maximum(x, weight, m, start, tol, max_iter)
         if m == exponent:
-            return ball, mean + _log_constant(moments.mean.numel(), m)
-        m = max(exponent, m / _STAGE)
+            return fit
+        m, start = max(exponent, m / _STAGE), fit.matrix
 
 
 def _by_kurtosis(moments: _Moments) -> float:
@@ -265,13 +256,9 @@ def _by_kurtosis(moments: _Moments) -> float:
 
 
 def _by_moments(dim: int, alpha: float) -> Tensor:
-    """Return the affine map of the support of whitened data onto the unit ball.
-
-    At alpha = 1, where there is no support, it is the identity.
-    """
+    """Return (A, b) of whitened data: the support, or at alpha = 1 the identity."""
     factor = 1.0 if alpha == 1 else (dim + 2 + 2 / (alpha - 1)) ** -0.5
-    eye = torch.eye(dim, dtype=torch.float64)
-    return torch.cat([factor * eye, torch.zeros_like(eye[:, :1])], 1)
+    return factor * torch.eye(dim, dim + 1, dtype=torch.float64)
 
 
 def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribution:
@@ -287,95 +274,58 @@ def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribut
     return MultivariateBetaGaussian(loc, tril, alpha)
 
 
-def _log_constant(dim: int, m: float) -> float:
-    """Return the log normalising constant of (1 - |z|^2)^m on the unit ball."""
-    half = dim / 2
-    return math.lgamma(m + 1 + half) - math.lgamma(m + 1) - half * math.log(math.pi)
-
-
-class _Point(NamedTuple):
-    """Minus the log-likelihood, its gradient and the Cholesky factor of its Hessian."""
-
-    value: Tensor
-    slope: Tensor
-    factor: Tensor
-
-
-def _maximum(
-    x: Tensor, weight: Tensor, m: float, start: _Ball, tol: float, max_iter: int
-) -> tuple[_Ball, float]:
-    r"""Return the support of greatest likelihood, and the mean log-likelihood less `_log_constant`.
+def _maximum(x: Tensor, weight: Tensor, m: float, start: Tensor, tol: float, max_iter: int) -> _Fit:
+    r"""Maximise the likelihood over supports by Newton's method.
 
     In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
 
     $$-\log|A| - m \sum_i w_i \log(1 - |A x_i - b|^2),\qquad \sum_i w_i = 1,$$
 
-    is convex in A and b together: the logarithmic barrier of the ellipsoids that contain the data.
-    Newton's method finds its one minimum from any ellipsoid around the data.
-
-    Args:
-        x: Whitened observations (n, D).
-        weight: Positive weights (n,) that sum to 1.
-        m: Exponent, positive.
-        start: A support that contains all observations.
-        tol: The fit ends when a step promises a smaller decrease.
-        max_iter: Greatest number of steps.
+    up to a constant, is convex in A and b together: the logarithmic barrier of the ellipsoids that
+    contain the whitened data x (n, D). Its minimum is reached from any ellipsoid around them.
     """
     dim = x.shape[1]
     rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)
     free = torch.cat([torch.ones(dim, dim).tril(), torch.ones(dim, 1)], 1).flatten() > 0
-    matrix, at = start.matrix, _at(start.matrix, rows, weight, m, free)
+
+    def value(matrix: Tensor) -> float:
+        """Minus the log-likelihood; inf if an observation is outside or an axis not positive."""
+        squares, axes = (rows @ matrix.T).square().sum(1), matrix.diagonal()
+        if (squares >= 1).any() or (axes <= 0).any():
+            return math.inf
+        return float(-axes.log().sum() - m * (weight @ torch.log1p(-squares)))
+
+    def derivatives(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient and Cholesky factor of the Hessian in the free entries."""
+        z = rows @ matrix.T
+        room = 1 - z.square().sum(1)
+        pull = 2 * m * weight / room
+        inverse = torch.zeros_like(matrix)
+        inverse.diagonal().copy_(1 / matrix.diagonal())
+        slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
+        outer = torch.einsum("nj,nk->njk", z, rows).flatten(1)[:, free]
+        hessian = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
+        own = torch.kron(torch.eye(dim, dtype=z.dtype), (pull.unsqueeze(-1) * rows).T @ rows)
+        hessian += own[free][:, free] + inverse.square().flatten()[free].diag()
+        return slope.flatten()[free], torch.linalg.cholesky(hessian)
+
+    matrix, current = start, value(start)
     for steps in range(max_iter + 1):
-        step = -torch.cholesky_solve(at.slope.unsqueeze(-1), at.factor).squeeze(-1)
-        decrease = -float(at.slope @ step) / 2
+        slope, factor = derivatives(matrix)
+        step = -torch.cholesky_solve(slope.unsqueeze(-1), factor).squeeze(-1)
+        decrease = -float(slope @ step) / 2
         if decrease < tol or steps == max_iter:
             break
-        full = torch.zeros_like(matrix).flatten().masked_scatter(free, step).reshape(matrix.shape)
-        size = _length(matrix, full, rows, weight, m, at.value, decrease)
-        matrix = matrix + size * full
-        at = _at(matrix, rows, weight, m, free)
-    return _Ball(matrix, steps, decrease), -float(at.value)
-
-
-def _value(matrix: Tensor, rows: Tensor, weight: Tensor, m: float) -> Tensor:
-    """Minus the log-likelihood; inf if an observation is outside or an axis is not positive."""
-    squares = (rows @ matrix.T).square().sum(1)
-    axes = matrix.diagonal()
-    if (squares >= 1).any() or (axes <= 0).any():
-        return squares.new_tensor(torch.inf)
-    return -axes.log().sum() - m * (weight @ torch.log1p(-squares))
-
-
-def _length(
-    matrix: Tensor,
-    step: Tensor,
-    rows: Tensor,
-    weight: Tensor,
-    m: float,
-    value: Tensor,
-    decrease: float,
-) -> float:
-    """Halve the length of a step until Armijo's rule holds."""
-    size = 1.0
-    while size > _SHORTEST:
-        # Rounding must not reject the last steps.
-        bound = value - 2 * _ARMIJO * size * decrease + 1e-15 * value.abs()
-        if _value(matrix + size * step, rows, weight, m) <= bound:
-            break
-        size /= 2
-    return size
-
-
-def _at(matrix: Tensor, rows: Tensor, weight: Tensor, m: float, free: Tensor) -> _Point:
-    z, axes = rows @ matrix.T, matrix.diagonal()
-    room = 1 - z.square().sum(1)
-    pull = 2 * m * weight / room
-    inverse = torch.zeros_like(matrix)
-    inverse.diagonal().copy_(1 / axes)
-    slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
-    outer = torch.einsum("nj,nk->njk", z, rows).flatten(1)[:, free]
-    curvature = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
-    own = torch.kron(torch.eye(len(axes), dtype=z.dtype), (pull.unsqueeze(-1) * rows).T @ rows)
-    curvature += own[free][:, free] + inverse.square().flatten()[free].diag()
-    factor = torch.linalg.cholesky(curvature)
-    return _Point(_value(matrix, rows, weight, m), slope.flatten()[free], factor)
+        direction = torch.zeros_like(matrix).masked_scatter(free.reshape(matrix.shape), step)
+        size = 1.0
+        # Armijo's rule; rounding must not reject the last steps.
+        bound = current + 1e-15 * abs(current)
+        while size > _SHORTEST:
+            if value(matrix + size * direction) <= bound - 2 * _ARMIJO * size * decrease:
+                break
+            size /= 2
+        matrix = matrix + size * direction
+        current = value(matrix)
+    # The logarithm of the normalising constant of (1 - |z|^2)^m on the unit ball.
+    constant = math.lgamma(m + 1 + dim / 2) - math.lgamma(m + 1) - dim / 2 * math.log(math.pi)
+    return _Fit(matrix, constant - current, steps, decrease)

@@ -1,19 +1,21 @@
 """Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from ..distributions import SparseDistribution
 from ..numerics.distributed import sum_over_ranks
+from ..numerics.validation import require_integer
 
 if TYPE_CHECKING:  # some builds of torch lack process groups
     from torch.distributed import ProcessGroup
@@ -21,11 +23,12 @@ if TYPE_CHECKING:  # some builds of torch lack process groups
 __all__ = [
     "MARGIN",
     "Columns",
+    "DensityEstimator",
     "Floats",
     "all_gather",
+    "as_events",
     "bandwidth_of",
     "check_alpha",
-    "check_count",
     "check_positive",
     "draw",
     "inducing_points",
@@ -44,46 +47,54 @@ _COUNTS = {1: 100, 2: 150, 3: 200}
 _LEAST_RANGE = 2.0**-40
 
 
-def check_alpha(alpha: object, most: float = 2.0) -> float:
-    """Return alpha as a float.
+class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
 
-    Raises:
-        ValueError: `alpha` is not a number from 1 to `most`.
-    """
+    density_: Any
+
+    def _observations(self, X: ArrayLike) -> Tensor:
+        """Check new observations, and return them (n, D)."""
+        check_is_fitted(self)
+        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
+
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Return the log density of each observation (n,); -inf where the density is zero."""
+        log: Floats = self.density_.log_prob(as_events(self._observations(X))).numpy()
+        return log
+
+
+def as_events(x: Tensor) -> Tensor:
+    """Convert observations (n, D) to events of a density: numbers (n,) if there is one column."""
+    return x.squeeze(-1) if x.shape[-1] == 1 else x
+
+
+def draw(density: SparseDistribution, n_samples: int, random_state: Any) -> Floats:
+    """Draw samples (n_samples, D) without changing torch's random state."""
+    require_integer("n_samples", n_samples, 0)
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draws = density.sample((n_samples,))
+    samples: Floats = draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
+    return samples
+
+
+def check_alpha(alpha: Any, most: float = 2.0) -> float:
+    """Return alpha as a float; raise ValueError unless it is a number from 1 to `most`."""
     if not _is_real(alpha) or not 1 <= float(alpha) <= most:
         raise ValueError(f"alpha must be a number from 1 to {most:g}, got {alpha!r}")
     return float(alpha)
 
 
-def check_positive(name: str, value: object) -> float:
-    """Return a positive, finite number as a float.
-
-    Raises:
-        ValueError: `value` is anything else.
-    """
+def check_positive(name: str, value: Any) -> float:
+    """Return a number as a float; raise ValueError unless it is positive and finite."""
     if not _is_real(value) or not 0 < float(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
 
 
-def check_count(name: str, value: object) -> int:
-    """Return a nonnegative integer.
-
-    Raises:
-        ValueError: `value` is anything else.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} must be an integer, at least 0, got {value!r}")
-    return int(value)
-
-
 def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tensor | None:
-    """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen.
-
-    Raises:
-        ValueError: `bandwidth` is not positive and finite, has neither one nor D elements, or is
-            given together with a kernel.
-    """
+    """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen."""
     if bandwidth is None:
         return None
     if kernel is not None:
@@ -94,34 +105,25 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
     return values.reshape(-1).expand(dim)
 
 
-def inducing_points_of(given: ArrayLike | None, dim: int) -> Tensor | int:
-    """Return the inducing points (I, D), or their number if they are to be chosen.
-
-    Raises:
-        ValueError: A number below 1, or locations of another dimension.
-    """
-    if given is None:
+def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
+    """Return the inducing points (I, D), or their number if they are to be chosen."""
+    if points is None:
         return _COUNTS.get(dim, _COUNTS[2])
-    if isinstance(given, Integral):
-        if isinstance(given, bool) or given < 1:
-            raise ValueError(f"inducing_points must be at least 1, got {given}")
-        return int(given)
-    points = _tensor("inducing_points", given)
-    points = points.unsqueeze(-1) if points.dim() == 1 else points
-    shaped = points.dim() == 2 and len(points) > 0 and points.shape[1] == dim
-    if not shaped or not torch.isfinite(points).all():
+    if isinstance(points, Integral):
+        require_integer("inducing_points", points, 1)
+        return int(points)
+    rows = _tensor("inducing_points", points)
+    rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
+    shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
+    if not shaped or not torch.isfinite(rows).all():
         raise ValueError(
-            f"inducing_points must be finite, (I, {dim}), got shape {tuple(points.shape)}"
+            f"inducing_points must be finite, (I, {dim}), got shape {tuple(rows.shape)}"
         )
-    return points
+    return rows
 
 
 def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:
-    """Return the weight (n,) of each observation, 1 by default.
-
-    Raises:
-        ValueError: Weights are negative, not finite, all zero, or of another shape.
-    """
+    """Return the weight (n,) of each observation, 1 by default; one must be positive."""
     weight: Floats = _check_sample_weight(
         sample_weight, data, dtype=np.float64, ensure_non_negative=True
     )
@@ -140,11 +142,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, group: "ProcessGroup | None" = None) -> "Columns":
-        """Measure data (n, D) with positive weights (n,), over all processes of a group.
-
-        Raises:
-            ValueError: A column is constant up to rounding, or its range is not finite.
-        """
+        """Measure data (n, D) with positive weights (n,), over all processes of a group."""
         ends = torch.stack([x.amin(0), -x.amax(0)])
         if group is not None:
             dist.all_reduce(ends, dist.ReduceOp.MIN, group)
@@ -176,11 +174,7 @@ def inducing_points(
     random_state: Any,
     group: "ProcessGroup | None" = None,
 ) -> Tensor:
-    """Choose inducing points (I, D) for data (n, D).
-
-    In one dimension they are evenly spaced over the range of the data and a margin, within the
-    bounds of the base; in several they are observations, chosen by k-means++.
-    """
+    """Choose inducing points (I, D): in 1-D evenly spaced, else observations by k-means++."""
     if x.shape[1] == 1:
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
@@ -210,22 +204,7 @@ def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
     return torch.cat(parts)
 
 
-def draw(density: SparseDistribution, n_samples: int, random_state: Any) -> Floats:
-    """Draw samples (n_samples, D) without changing torch's random state.
-
-    Raises:
-        ValueError: `n_samples` is not a nonnegative integer.
-    """
-    size = check_count("n_samples", n_samples)
-    seed = check_random_state(random_state).randint(2**31 - 1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        draws = density.sample((size,))
-    samples: Floats = draws.reshape(size, *(density.event_shape or (1,))).numpy()
-    return samples
-
-
-def _is_real(value: object) -> TypeGuard[Real]:
+def _is_real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -1,28 +1,27 @@
 """Bandwidths, penalties and alphas, chosen by estimates of the loss of new data."""
 
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
-from ..kernels import Kernel
-from .data import sum_over
+from .data import as_events, sum_over
 from .newton import PEAKED, Fit, Objective
 
 if TYPE_CHECKING:  # some builds of torch lack process groups
     from torch.distributed import ProcessGroup
 
 __all__ = [
+    "BIAS_FACTOR",
     "Choice",
     "Report",
-    "best_kernel",
+    "best_of",
     "best_penalty",
     "held_out_loss",
     "progress",
@@ -32,16 +31,17 @@ __all__ = [
 
 # A search stops after so many candidates in a row that are worse than the best.
 _PATIENCE = 2
-# Where bandwidths are compared, the difference of the criterion's bias corrections counts so often.
-_BIAS_FACTOR = 2
+# When bandwidths are compared, the difference of the criterion's bias corrections is multiplied by
+# this factor.
+BIAS_FACTOR = 2
 # The tolerance of fits that are only compared.
 _ROUGH = 1e-5
 # Fits with small penalties start from fits with these.
 _LARGER_PENALTIES = (1e-2, 1e-4, 1e-6)
 # Rows of data whose features are in memory at a time.
 _CHUNK = 2**13
-# A fit shows a progress bar after so many seconds.
-_LONG = 5.0
+# A progress bar appears after so many seconds.
+_DELAY = 5.0
 
 Candidate = TypeVar("Candidate")
 Report = Callable[[str], None]
@@ -55,31 +55,26 @@ class Choice(NamedTuple):
     penalty: float
 
 
-def best_kernel(kernels: Sequence[Kernel], attempt: Callable[[Kernel], Choice]) -> Choice:
-    """Return the fit of the best kernel; kernels begin with the widest.
+def best_of(
+    candidates: Sequence[Candidate], attempt: Callable[[Candidate], Choice], factor: float = 1
+) -> Choice:
+    """Return the fit with the least criterion; candidates begin with the smoothest.
 
-    The criterion is an estimate, and its errors cost more where they favour a narrow kernel: a
-    smaller penalty makes up for a wide one. So the bias correction that a narrow kernel adds counts
-    twice.
+    The criterion is an estimate, and its errors cost more where they favour a narrow kernel, since
+    a smaller penalty makes up for a wide one. For kernels, therefore, what a candidate adds to the
+    bias correction of the best one so far is multiplied by a factor.
 
     References:
         Gu and Wang (2003), Penalized likelihood density estimation: direct cross-validation and
         scalable approximation. Statistica Sinica 13. R's gss multiplies the correction by 1.4.
     """
-    return _best_of(kernels, attempt, _BIAS_FACTOR)
-
-
-def _best_of(
-    candidates: Sequence[Candidate], attempt: Callable[[Candidate], Choice], factor: float
-) -> Choice:
-    """Return the fit with the least criterion; candidates begin with the smoothest."""
     first, *others = candidates
     best, worse = attempt(first), 0
     for candidate in others:
         try:
             choice = attempt(candidate)
         except ValueError:
-            # The mesh cannot resolve the density. Any other error the first candidate raised, too.
+            # No mesh resolves the density. Any other error would have come from the first one.
             break
         worse = 0 if _is_better(choice.fit, best.fit, factor) else worse + 1
         best = best if worse else choice
@@ -100,11 +95,8 @@ def best_penalty(
 ) -> Choice:
     """Return the fit of the best penalty; penalties begin with the largest.
 
-    Each fit starts from the last one, on its mesh. Only the best one locates edges of the support,
-    which takes most of the time.
-
-    Raises:
-        ValueError: No mesh resolves the density of the first penalty.
+    Each fit starts from the last one, on its mesh. Only the best one locates the edges of the
+    support, which takes most of the time.
     """
     problem, tol = objective.ignoring_edges(), max(tol, _ROUGH)
     start = objective.data.first.new_zeros(objective.features.mixing.shape[1])
@@ -119,7 +111,7 @@ def best_penalty(
     for larger in _LARGER_PENALTIES:
         if larger > penalties[0]:
             start = problem.minimum(start, larger, tol, max_iter).coefficients
-    best = _best_of(penalties, attempt, 1)
+    best = best_of(penalties, attempt)
     exact = best.objective.locating_edges() if objective.alpha < PEAKED else objective
     return refit(best._replace(objective=exact), tol, max_iter)
 
@@ -146,7 +138,7 @@ def held_out_loss(
     heights, moved = x.new_zeros(()), x.new_zeros(())
     for rows, share in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
         phi = objective.features.at(rows)
-        log = p.log_prob(rows if p.event_shape else rows.squeeze(-1))
+        log = p.log_prob(as_events(rows))
         # The derivative of p is q0^(alpha - 1) p^(2 - alpha) times that of f - A.
         log_escort = (2 - objective.alpha) * torch.where(log.isinf(), 0.0, log)
         escort = torch.exp(log_escort + (objective.alpha - 1) * base.log_density(rows))
@@ -193,33 +185,15 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
 def progress(title: str, total: int, verbose: bool | None) -> Iterator[Report]:
     """Yield a function that reports one of up to `total` steps with a line of text.
 
-    If `verbose`, it prints the line, above a progress bar if rich is installed. If None, it shows a
-    bar alone on a terminal (stderr), once the work has taken five seconds.
+    It prints the line if `verbose`. Unless `verbose` is False, a bar appears on a terminal (stderr)
+    once the work has taken five seconds.
     """
-    bar = None
-    if verbose or (verbose is None and sys.stderr.isatty()):
-        with suppress(ImportError):
-            from rich.console import Console
-            from rich.errors import LiveError
-            from rich.progress import Progress
+    hidden = None if verbose or verbose is None else True
+    with tqdm(total=total, desc=title, delay=_DELAY, disable=hidden, leave=False) as bar:
 
-            bar = Progress(console=Console(stderr=not verbose))
-    if bar is None:
-        yield (lambda line: print(f"[{title}] {line}")) if verbose else (lambda line: None)
-        return
-    task, begun = bar.add_task(title, total=total), time.monotonic()
+        def report(line: str) -> None:
+            bar.update()
+            if verbose:
+                bar.write(f"[{title}] {line}")
 
-    def report(line: str) -> None:
-        bar.advance(task)
-        if verbose:
-            bar.console.print(line, markup=False, highlight=False)
-        if not bar.live.is_started and (verbose or time.monotonic() - begun > _LONG):
-            with suppress(LiveError):  # rich 13 has no room for a second bar
-                bar.start()
-
-    try:
         yield report
-        bar.update(task, completed=total)  # the search may stop early
-    finally:
-        if bar.live.is_started:
-            bar.stop()

@@ -3,10 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
@@ -33,14 +30,13 @@ _NODES = 2**10
 # Armijo's constant, and the shortest step along a direction. The secant's root replaces a step
 # that fails within these shares of it.
 _ARMIJO, _SHORTEST, _SHRINK = 1e-4, 1e-8, (0.05, 0.5)
-# Above this number of coefficients L-BFGS takes the first steps, at most so many.
-_NEWTON, _LBFGS_STEPS = 2000, 200
 # Newton steps on a normaliser that is nearly right.
 _NORMALIZER_STEPS = 2
 # The least number of nodes for sums that ignore edges of the support, in one dimension.
 _FINE = 512
-# The error of the mass on one subinterval, relative to the whole mass: with and without edges.
-_MISSED, _MISSED_AT_EDGES = 1e-7, 1e-2
+# Error of the mass on a subinterval, relative to the whole mass, above which it is halved: of a
+# density without edges, and with edges.
+_SMOOTH_ERROR, _EDGE_ERROR = 1e-7, 1e-2
 # Rounds of refinement and fit, halvings in one round, and nodes beyond which none is added.
 _MOST_REFINED, _HALVINGS, _MOST_NODES = 12, 12, 2**13
 
@@ -148,7 +144,7 @@ class Statistics:
 
 
 class _Point(NamedTuple):
-    """The loss at coefficients and its derivatives.
+    """The loss at coefficients, and what its derivatives need.
 
     Attributes:
         value: The loss.
@@ -236,14 +232,10 @@ class Objective:
     def resolved_minimum(
         self, start: Tensor, penalty: float, tol: float, max_iter: int
     ) -> tuple["Objective", Fit]:
-        """Minimise on a mesh that resolves the density, and return that objective, too.
+        """Minimise on a mesh that resolves the density; return the objective on that mesh, too.
 
-        Between nodes that are too far apart a score can rise around observations unseen by the
-        integral, and the loss comes out too small. So the mesh is refined where the density of the
-        minimum is, and the fit repeated.
-
-        Raises:
-            ValueError: The density gets narrower each time.
+        Between nodes that are too far apart the score could rise around observations unnoticed by
+        the integral. The mesh is therefore refined at the density's peaks and the fit repeated.
         """
         problem = self
         for _ in range(_MOST_REFINED):
@@ -260,13 +252,10 @@ class Objective:
         )
 
     def _refined(self, fit: Fit) -> "Objective":
-        """Halve the subintervals that do not resolve the density's mass; itself if there are none.
-
-        Located edges need no refinement above `PEAKED`. Several dimensions are never refined.
-        """
+        """Return the problem with subintervals halved where they miss mass; itself if none does."""
         if len(self.mesh.axes) > 1 or not (self.ignores_edges or self.alpha < PEAKED):
             return self
-        share = _MISSED if self.alpha < PEAKED else _MISSED_AT_EDGES
+        limit = _SMOOTH_ERROR if self.alpha < PEAKED else _EDGE_ERROR
         kernel, points, base = self.features.kernel, self.features.points, self.mesh.base
         weights, power = self.features.mixing @ fit.coefficients, Power(self.alpha - 1)
 
@@ -283,10 +272,10 @@ class Objective:
         for _ in range(_HALVINGS):
             coarse, rounding = masses(axis)
             fine = masses(axis.halved())[0].unflatten(-1, (-1, 2)).sum(-1)
-            missed = (coarse - fine).abs() > share * fine.sum() + rounding * fine
-            if not missed.any() or axis.size > _MOST_NODES:
+            wrong = (coarse - fine).abs() > limit * fine.sum() + rounding * fine
+            if not wrong.any() or axis.size > _MOST_NODES:
                 break
-            axis = axis.cut(((axis.breaks[:-1] + axis.breaks[1:]) / 2)[missed])
+            axis = axis.cut(((axis.breaks[:-1] + axis.breaks[1:]) / 2)[wrong])
         if axis is self.mesh.axes[0]:
             return self
         return self._on(KernelMesh.of_axes([axis], base, self.mesh.tolerance))
@@ -320,8 +309,7 @@ class Objective:
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:
         """Minimise from a start (R,) until a step promises a decrease below `tol`."""
-        c = start if len(start) <= _NEWTON else self._approached(start, penalty, tol)
-        at = self._at(c, penalty)
+        c, at = start, self._at(start, penalty)
         for steps in range(max_iter + 1):
             factor, center = self._curvature(at, penalty)
             step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
@@ -339,31 +327,17 @@ class Objective:
         criterion, normalizer = loss + float(optimism), float(at.normalizer)
         return Fit(c, loss, criterion, normalizer, steps, decrease, factor, center)
 
-    def _approached(self, start: Tensor, penalty: float, tol: float) -> Tensor:
-        """Coefficients near the minimum by L-BFGS, whose steps need no curvature."""
-
-        def loss(c: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            at = self._at(torch.from_numpy(c), penalty)
-            return float(at.value), at.slope.numpy()
-
-        # The penalty bounds the curvature from below, and so the decrease that is left by that of
-        # a quadratic with this gradient.
-        gradient = (2 * penalty * tol / len(start)) ** 0.5
-        options = {"gtol": gradient, "ftol": 0.0, "maxiter": _LBFGS_STEPS}
-        result = minimize(loss, start.numpy(), method="L-BFGS-B", jac=True, options=options)
-        return torch.from_numpy(result.x)
-
     def _moved(
         self, c: Tensor, at: _Point, step: Tensor, penalty: float
     ) -> tuple[Tensor, _Point] | None:
         """Step along a direction by Armijo's rule; None where rounding hides a decrease."""
         promised, size = float(at.slope @ step), 1.0
         while size >= _SHORTEST:
-            tried = self._at(c + size * step, penalty)
-            if tried.value <= at.value + _ARMIJO * size * promised:
-                return c + size * step, tried
-            # The derivative along the step increases, as the loss is convex; its secant's root.
-            share = promised / min(promised - float(tried.slope @ step), promised)
+            moved = self._at(c + size * step, penalty)
+            if moved.value <= at.value + _ARMIJO * size * promised:
+                return c + size * step, moved
+            # The loss is convex, so the derivative along the step increases: its secant's root.
+            share = promised / min(promised - float(moved.slope @ step), promised)
             size *= min(max(share, _SHRINK[0]), _SHRINK[1])
         return None
 

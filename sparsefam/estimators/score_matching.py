@@ -2,19 +2,15 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
-from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.neighbors import radius_neighbors_graph
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
@@ -22,6 +18,7 @@ from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel, kernel_matrix, require_kernel
 from .data import (
     Columns,
+    DensityEstimator,
     Floats,
     bandwidth_of,
     check_positive,
@@ -49,7 +46,7 @@ _CHUNK = 2**11
 
 
 class _Fit(NamedTuple):
-    """A fit with the loss of held-out data that chose its penalty."""
+    """Weights of a score, their penalty, and the losses of held-out data and of all data."""
 
     held_out: float
     kernel: Kernel
@@ -58,7 +55,7 @@ class _Fit(NamedTuple):
     loss: float
 
 
-class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMatchingKernelExp(DensityEstimator):
     r"""Fit the density $p \propto e^f q_0$ by matching the gradient of its logarithm to the data.
 
     The score f is a kernel expansion at inducing points (Nystrom) that minimises
@@ -147,8 +144,17 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
         kernels = self._kernels(bandwidth, columns.deviation)
         folds = torch.from_numpy(state.permutation(len(x)) % min(_FOLDS, len(x)))
         fits = [self._best_penalty(kernel, points, x, folds) for kernel in kernels]
-        self._keep(min(fits, key=lambda fit: fit.held_out), points)
-        self._warn_of_gaps(data)
+        fit = min(fits, key=lambda fit: fit.held_out)
+        self.kernel_, self.weights_, self.points_ = fit.kernel, fit.weights, points
+        self.penalty_, self.loss_ = fit.penalty, fit.loss
+        self.bandwidth_: Floats | None = (
+            fit.kernel.bandwidth.numpy() if isinstance(fit.kernel, Gaussian) else None
+        )
+        if dim <= _NORMALIZED:
+            self.density_ = kernel_density(fit.kernel, points, fit.weights, self.base_, 1.0)
+        else:
+            self.__dict__.pop("density_", None)
+        self._warn_of_groups(data)
         return self
 
     def _base_of(self, columns: Columns) -> list[Distribution]:
@@ -174,42 +180,28 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _best_penalty(self, kernel: Kernel, points: Tensor, x: Tensor, folds: Tensor) -> _Fit:
         mixing = whitening(kernel, points)
         parts = [
-            _Matching.of(kernel, points, mixing, self.base_, x[folds == k])
+            _Loss.of(kernel, points, mixing, self.base_, x[folds == k])
             for k in range(int(folds.max()) + 1)
         ]
-        whole = reduce(add, parts)
-        # The loss is measured in squares of derivatives.
-        unit = float(x.var(0, correction=0).reciprocal().mean())
-        penalties = (
-            tuple(unit * share for share in _PENALTIES)
-            if self.penalty is None
-            else (check_positive("penalty", self.penalty),)
-        )
+        whole = _Loss(*(sum(terms) for terms in zip(*parts, strict=True)))
+        penalties: tuple[float, ...] = (self.penalty,)  # type: ignore[assignment]
+        if self.penalty is None:
+            # The loss is measured in squares of derivatives.
+            unit = float(x.var(0, correction=0).reciprocal().mean())
+            penalties = tuple(unit * share for share in _PENALTIES)
 
         def held_out(penalty: float) -> float:
-            losses = []
-            for k, part in enumerate(parts):
-                others = reduce(add, parts[:k] + parts[k + 1 :])
-                losses.append(part.count * part.loss(others.minimum(penalty)))
-            return sum(losses) / whole.count
+            others = (whole.without(part) for part in parts)
+            fits = (other.minimum(check_positive("penalty", penalty)) for other in others)
+            pairs = zip(parts, fits, strict=True)
+            return float(sum(part.size * part.at(c) for part, c in pairs)) / whole.size
 
-        losses = {penalty: held_out(penalty) for penalty in penalties}
-        best = min(losses, key=lambda penalty: losses[penalty])
-        c = whole.minimum(best)
-        return _Fit(losses[best], kernel, mixing @ c, best, whole.loss(c))
+        losses = [held_out(penalty) for penalty in penalties]
+        best = int(np.argmin(losses))
+        c = whole.minimum(penalties[best])
+        return _Fit(losses[best], kernel, mixing @ c, penalties[best], whole.at(c))
 
-    def _keep(self, fit: _Fit, points: Tensor) -> None:
-        self.kernel_, self.weights_, self.points_ = fit.kernel, fit.weights, points
-        self.penalty_, self.loss_ = fit.penalty, fit.loss
-        self.bandwidth_: Floats | None = (
-            fit.kernel.bandwidth.numpy() if isinstance(fit.kernel, Gaussian) else None
-        )
-        if points.shape[1] <= _NORMALIZED:
-            self.density_ = kernel_density(fit.kernel, points, fit.weights, self.base_, 1.0)
-        else:
-            self.__dict__.pop("density_", None)
-
-    def _warn_of_gaps(self, data: Floats) -> None:
+    def _warn_of_groups(self, data: Floats) -> None:
         """Warn if observations fall into groups that no kernel joins."""
         if self.bandwidth_ is None:
             return
@@ -226,13 +218,9 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _locations(self, X: ArrayLike) -> Tensor:
-        check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
-
     def gradient(self, X: ArrayLike) -> Floats:
         """Return the gradient of the log density at each location, (n, D)."""
-        x = self._locations(X)
+        x = self._observations(X)
         with torch.enable_grad():
             t = x.clone().requires_grad_()
             score = self.weights_ @ kernel_matrix(self.kernel_, self.points_, t)
@@ -245,51 +233,40 @@ class ScoreMatchingKernelExp(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         For more than three columns it lacks a constant.
         """
-        x = self._locations(X)
+        x = self._observations(X)
         if x.shape[1] <= _NORMALIZED:
-            log = self.density_.log_prob(x if self.density_.event_shape else x.squeeze(-1))
-        else:
-            log = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
-            pairs = zip(self.base_, x.T, strict=True)
-            log = log + torch.stack([law.log_prob(t) for law, t in pairs]).sum(0)
-        log_density: Floats = log.numpy()
+            return super().score_samples(X)
+        score = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
+        bases = (law.log_prob(t) for law, t in zip(self.base_, x.T, strict=True))
+        log_density: Floats = sum(bases, score).numpy()
         return log_density
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the mean score matching loss: larger is better."""
-        x = self._locations(X)
-        weights = torch.eye(len(self.points_), dtype=x.dtype)
-        matching = _Matching.of(self.kernel_, self.points_, weights, self.base_, x)
-        return -matching.loss(self.weights_)
+        x = self._observations(X)
+        features = torch.eye(len(self.points_), dtype=x.dtype)
+        loss = _Loss.of(self.kernel_, self.points_, features, self.base_, x)
+        return -loss.at(self.weights_)
 
 
 def _kernel_derivatives(kernel: Kernel, points: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return first and second derivatives (D, n, I) of k(x, points) along each axis of x (n, D)."""
-    found = [_along(kernel, points, x, axis) for axis in range(x.shape[1])]
-    first, second = zip(*found, strict=True)
+
+    def along(direction: Tensor) -> tuple[Tensor, Tensor]:
+        def slope(t: Tensor) -> Any:
+            return torch.func.jvp(
+                lambda s: kernel_matrix(kernel, points, s).T, (t,), (direction.expand_as(t),)
+            )[1]
+
+        first, second = torch.func.jvp(slope, (x,), (direction.expand_as(x),))[:2]
+        return first, second
+
+    first, second = zip(*map(along, torch.eye(x.shape[1], dtype=x.dtype)), strict=True)
     return torch.stack(first), torch.stack(second)
 
 
-def _along(kernel: Kernel, points: Tensor, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    direction = torch.zeros_like(x)
-    direction[:, axis] = 1
-
-    def slope(t: Tensor) -> Tensor:
-        found: Tensor = torch.func.jvp(
-            lambda s: kernel_matrix(kernel, points, s).T, (t,), (direction,)
-        )[1]
-        return found
-
-    first, second, *_ = torch.func.jvp(slope, (x,), (direction,))
-    return first, second
-
-
 def _base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
-    """Return the gradient (n, D) of the log density of a base at locations (n, D).
-
-    Raises:
-        ValueError: The base's density is zero at a location, or has no derivative.
-    """
+    """Return the gradient (n, D) of the log density of a base at locations (n, D)."""
     with torch.enable_grad():
         t = x.detach().requires_grad_()
         log = torch.stack([law.log_prob(t[:, d]) for d, law in enumerate(base)]).sum(0)
@@ -297,21 +274,14 @@ def _base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
             raise ValueError("X must be inside the support of the base, got values outside")
         if not log.requires_grad:
             raise ValueError(f"base must have log densities with a derivative, got {base}")
-        (found,) = torch.autograd.grad(log.sum(), t)
-    return found
+        (slope,) = torch.autograd.grad(log.sum(), t)
+    return slope
 
 
-@dataclass(frozen=True)
-class _Matching:
-    r"""The score matching loss as a sum over observations: $\tfrac12 c^\top G c + b^\top c$.
+class _Loss(NamedTuple):
+    r"""Score matching loss of `size` observations: $(\tfrac12 c^\top G c + b^\top c)$ / size."""
 
-    Attributes:
-        count: Number of observations.
-        quadratic: Sum of G (R, R).
-        linear: Sum of b (R,).
-    """
-
-    count: int
+    size: int
     quadratic: Tensor
     linear: Tensor
 
@@ -323,10 +293,10 @@ class _Matching:
         mixing: Tensor,
         base: Sequence[Distribution],
         x: Tensor,
-    ) -> "_Matching":
+    ) -> "_Loss":
         """Sum over data (n, D), for features with a mixing matrix (I, R)."""
-        size = mixing.shape[1]
-        quadratic, linear = x.new_zeros(size, size), x.new_zeros(size)
+        rank = mixing.shape[1]
+        quadratic, linear = x.new_zeros(rank, rank), x.new_zeros(rank)
         for rows in x.split(_CHUNK):
             first, second = (d @ mixing for d in _kernel_derivatives(kernel, points, rows))
             drift = _base_gradient(base, rows).T.unsqueeze(-1)
@@ -334,19 +304,17 @@ class _Matching:
             linear = linear + (second + first * drift).sum((0, 1))
         return cls(len(x), quadratic, linear)
 
-    def __add__(self, other: "_Matching") -> "_Matching":
-        return _Matching(
-            self.count + other.count,
-            self.quadratic + other.quadratic,
-            self.linear + other.linear,
-        )
+    def without(self, part: "_Loss") -> "_Loss":
+        """Return the sum over the other observations."""
+        quadratic, linear = self.quadratic - part.quadratic, self.linear - part.linear
+        return _Loss(self.size - part.size, quadratic, linear)
 
     def minimum(self, penalty: float) -> Tensor:
         """Return the coefficients (R,) that minimise the penalized mean loss."""
         ridge = penalty * torch.eye(len(self.linear), dtype=self.linear.dtype)
-        found: Tensor = torch.linalg.solve(self.quadratic / self.count + ridge, self.linear)
-        return -found / self.count
+        c: Tensor = torch.linalg.solve(self.quadratic / self.size + ridge, self.linear)
+        return -c / self.size
 
-    def loss(self, c: Tensor) -> float:
+    def at(self, c: Tensor) -> float:
         """Return the mean loss of coefficients (R,)."""
-        return float(0.5 * c @ self.quadratic @ c + self.linear @ c) / self.count
+        return float(0.5 * c @ self.quadratic @ c + self.linear @ c) / self.size

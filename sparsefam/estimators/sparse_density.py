@@ -4,13 +4,13 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -23,14 +23,15 @@ from ..kernels import Kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
+from ..numerics.validation import require_integer
 from .data import (
     MARGIN,
     Columns,
+    DensityEstimator,
     Floats,
-    all_gather,
+    as_events,
     bandwidth_of,
     check_alpha,
-    check_count,
     check_positive,
     draw,
     inducing_points,
@@ -38,9 +39,10 @@ from .data import (
     sample_weights,
 )
 from .model_selection import (
+    BIAS_FACTOR,
     Choice,
     Report,
-    best_kernel,
+    best_of,
     best_penalty,
     held_out_loss,
     progress,
@@ -65,27 +67,24 @@ _SCORE = 10.0
 # The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
 # several dimensions edges are located along the last axis only.
 _TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
-# Equal subintervals of the base whose extreme observations are kept.
-_STRETCHES = 2**14
+# Number of equal parts of the base whose extreme observations are kept.
+_PARTS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
 _BEYOND = 0.5
-# Warn of an error of the mass above this: edges in three dimensions leave some thousandths.
-_MISSED = 1e-2
-# Scores whose range is below this are no steeper than those for which meshes are made.
+# Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
+_MASS_ERROR = 1e-2
+# A mesh resolves scores whose range is below this.
 _STEEP = 50.0
 # Rows of nodes whose kernel values are in memory at a time.
 _CHUNK = 2**14
-# Pairs of locations whose kernels are computed together: so many fit into a processor's cache.
+# Pairs of locations whose kernels are computed together: as many as fit into a processor's cache.
 _PAIRS = 2**15
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$.
-
-    Unlike Pyro's, it has no parameters to learn, so its values at the nodes can be stored.
-    """
+    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn."""
 
     bandwidth: Tensor
 
@@ -96,17 +95,16 @@ class Gaussian:
         """Evaluate the kernel between (n, D) and (m, D): (n, m)."""
         x, y = x / self.bandwidth, y / self.bandwidth
         rows = max(1, _PAIRS // max(1, len(y)))
-        return torch.cat([_gaussian(some, y) for some in x.split(rows)])
+
+        def evaluate(x: Tensor) -> Tensor:
+            # torch.cdist has no forward-mode derivative.
+            squares = [(a.unsqueeze(-1) - b).square() for a, b in zip(x.T, y.T, strict=True)]
+            return torch.exp(-0.5 * sum(squares[1:], squares[0]))
+
+        return torch.cat([evaluate(part) for part in x.split(rows)])
 
 
-def _gaussian(x: Tensor, y: Tensor) -> Tensor:
-    # torch.cdist has no forward-mode derivative.
-    pairs = zip(x.unbind(-1), y.unbind(-1), strict=True)
-    squares = ((u.unsqueeze(-1) - v).square() for u, v in pairs)
-    return torch.exp(-0.5 * reduce(torch.add, squares))
-
-
-class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class SparseDensity(DensityEstimator):
     r"""Estimate a density on one, two or three columns that may be exactly zero.
 
     The kernel deformed exponential family $p = [1 + (\alpha - 1)(f - A)]_+^{1/(\alpha - 1)}\,q_0$
@@ -134,8 +132,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             mass that n observations of any density miss there, plus half of its largest tie.
         tol: The fit ends when a step promises a smaller decrease of the loss.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
-        verbose: Whether to print each penalty that is tried, above a progress bar if rich is
-            installed. None shows only the bar, on a terminal, once a fit has taken five seconds.
+        verbose: Whether to print each penalty that is tried. If True or None, a progress bar
+            appears on a terminal once a fit has taken five seconds.
         random_state: Seed for the choice of inducing points in two and three dimensions.
         group: `torch.distributed` group or mesh of processes over which the data are spread. Every
             rank fits with its own data, at least one observation, and gets the density of all data.
@@ -228,14 +226,14 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 data = Statistics.of(features, x, weight, group)
                 return self._best_penalty(Objective(features, mesh, data, alpha), report)
 
-            choices = [best_kernel(kernels, partial(attempt, alpha)) for alpha in alphas]
+            choices = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
         choice = choices[0]
         if len(choices) > 1:
             losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
             choice = choices[int(np.argmin(losses))]
         self._extremes = None
         if self.base is None and dim == 1:
-            self._extremes = Extremes.of(x, weight, _box(columns)[0], group)
+            self._extremes = extreme_observations(x[:, 0], weight, _box(columns)[0], group)
         return self._keep(choice)
 
     def partial_fit(
@@ -262,8 +260,9 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         known, group = self._objective, self._group()
         data = known.data + Statistics.of(known.features, x, weight, group)
         if self._extremes is not None:
-            more = Extremes.of(x, weight, self.base_[0], group)
-            self._extremes = Extremes.merged([self._extremes, more])
+            more = extreme_observations(x[:, 0], weight, self.base_[0], group)
+            values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
+            self._extremes = extreme_observations(values, weights, self.base_[0])
         with progress(type(self).__name__, len(self._penalties()), self.verbose) as report:
             return self._keep(self._best_penalty(replace(known, data=data), report))
 
@@ -295,7 +294,8 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return _PENALTIES if self.penalty is None else (check_positive("penalty", self.penalty),)
 
     def _limits(self) -> tuple[float, int]:
-        return check_positive("tol", self.tol), check_count("max_iter", self.max_iter)
+        require_integer("max_iter", self.max_iter, 0)
+        return check_positive("tol", self.tol), self.max_iter
 
     def _best_penalty(self, problem: Objective, report: Report) -> Choice:
         return best_penalty(problem, self._penalties(), *self._limits(), report)
@@ -331,17 +331,6 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
 
-    def _locations(self, X: ArrayLike) -> Tensor:
-        check_is_fitted(self)
-        x = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
-        return x if self.density_.event_shape else x.squeeze(-1)
-
-    def score_samples(self, X: ArrayLike) -> Floats:
-        """Return the log density of each observation (n,); -inf where the density is zero."""
-        x = self._locations(X)
-        log: Floats = self.density_.log_prob(x).numpy()
-        return log
-
     def score(self, X: ArrayLike, y: object = None) -> float:
         r"""Return minus the mean Fenchel-Young loss: larger is better.
 
@@ -350,8 +339,7 @@ class SparseDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         base. Use it to compare bandwidths and penalties by cross-validation, but not different
         alphas or bases.
         """
-        x = self._locations(X)
-        f = self._whole.score
+        x, f = as_events(self._observations(X)), self._whole.score
         return float(f(x).mean() - conjugate(f, self._whole))
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
@@ -371,7 +359,7 @@ def kernel_density(
     kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
-    located = points.squeeze(-1) if points.shape[-1] == 1 else points
+    located = as_events(points)
     # Far from zero, coordinates are rounded.
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
     far = float((points.abs().amax(0) / span).amax())
@@ -395,10 +383,7 @@ def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
 
 
 def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
-    """Warn of a density in two or three dimensions whose mass changes on a finer mesh.
-
-    In one dimension the fit refines its mesh.
-    """
+    """Warn of a density in two or three dimensions whose mass changes on a finer mesh."""
     if not p.event_shape:
         return
     scores = p._scores
@@ -406,63 +391,41 @@ def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
         return
     nodes, weights = product_rule([axis.halved() for axis in p.panels.axes])
     parts = zip(nodes.split(_CHUNK), weights.flatten().split(_CHUNK), strict=True)
-    missed = abs(float(torch.stack([share @ p.prob(rows) for rows, share in parts]).sum()) - 1)
-    if not missed <= _MISSED:
+    error = abs(float(torch.stack([share @ p.prob(rows) for rows, share in parts]).sum()) - 1)
+    if not error <= _MASS_ERROR:
         warnings.warn(
-            f"density_ has peaks too narrow for its nodes: its mass is wrong by {missed:.1g}; a "
+            f"density_ has peaks too narrow for its nodes: its mass is wrong by {error:.1g}; a "
             "larger penalty or bandwidth, or data with fewer ties, make it wider",
             RuntimeWarning,
             stacklevel=4,
         )
 
 
-class Extremes(NamedTuple):
-    """The least and the greatest observation in each of G equal parts of a base's support.
+def extreme_observations(
+    x: Tensor, weight: Tensor, base: Uniform, group: "ProcessGroup | None" = None
+) -> tuple[Tensor, Tensor]:
+    """Return the least and greatest observation (K,) in equal parts of a base's support.
 
-    Attributes:
-        at: The least observations, and minus the greatest (2, G); inf where there is none.
-        weight: The weight of the observations there (2, G).
+    With each comes the total weight of the observations that are equal to it. The extremes of a
+    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
     """
-
-    at: Tensor
-    weight: Tensor
-
-    @classmethod
-    def of(
-        cls, x: Tensor, weight: Tensor, base: Uniform, group: "ProcessGroup | None" = None
-    ) -> "Extremes":
-        """Find the extremes of observations (n, 1) with weights (n,), over all ranks of a group."""
-        share = (x[:, 0] - base.low) / (base.high - base.low)
-        part = (share * _STRETCHES).long().clamp(0, _STRETCHES - 1).expand(2, -1)
-        both, empty = torch.stack([x[:, 0], -x[:, 0]]), x.new_zeros(2, _STRETCHES)
-        at = (empty + torch.inf).scatter_reduce(1, part, both, "amin")
-        there = torch.where(both == at.gather(1, part), weight, 0.0)
-        extremes = cls(at, empty.scatter_add(1, part, there))
-        gathered = (all_gather(part, group).split(2) for part in extremes)
-        return cls.merged([cls(*parts) for parts in zip(*gathered, strict=True)])
-
-    @classmethod
-    def merged(cls, parts: "Sequence[Extremes]") -> "Extremes":
-        """Return the extremes of the union of data from those of its parts."""
-        at = torch.stack([part.at for part in parts]).amin(0)
-        weights = [torch.where(part.at == at, part.weight, 0.0) for part in parts]
-        return cls(at, torch.stack(weights).sum(0))
-
-    def within(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the extremes (K, 2) in intervals, and the largest weight at one of them (K,).
-
-        The extremes of an interval without observations are inf and -inf.
-        """
-        both = torch.cat([self.at[0], -self.at[1]])
-        inside = (lower.unsqueeze(-1) <= both) & (both <= upper.unsqueeze(-1))
-        first = torch.where(inside, both, torch.inf).amin(-1)
-        last = torch.where(inside, both, -torch.inf).amax(-1)
-        largest = torch.where(inside, self.weight.flatten(), 0.0).amax(-1)
-        return torch.stack([first, last], -1), largest
+    values, index = x.unique(return_inverse=True)
+    weight = torch.zeros_like(values).index_add(0, index, weight)
+    part = ((values - base.low) / (base.high - base.low) * _PARTS).long().clamp(0, _PARTS - 1)
+    edge = torch.ones_like(part[:1], dtype=torch.bool)
+    starts = part.diff() != 0
+    kept = torch.cat([edge, starts]) | torch.cat([starts, edge])
+    extremes = values[kept], weight[kept]
+    if group is None:
+        return extremes
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, extremes, group)
+    values, weight = map(torch.cat, zip(*gathered, strict=True))
+    return extreme_observations(values, weight, base)
 
 
 def _truncated(
-    p: KernelExp | KernelDeformedExp, extremes: Extremes | None, data: Statistics
+    p: KernelExp | KernelDeformedExp, extremes: tuple[Tensor, Tensor] | None, data: Statistics
 ) -> KernelExp | KernelDeformedExp:
     """Truncate a density under a uniform base near the extreme observations of its intervals.
 
@@ -475,9 +438,13 @@ def _truncated(
     """
     if extremes is None or isinstance(p, KernelExp):
         return p
-    support: Any = p.support
-    outermost, largest = extremes.within(*support.intervals.unbind(-1))
-    some = outermost[:, 0] <= outermost[:, 1]
+    (x, weight), support = extremes, p.support
+    lower, upper = support.intervals.T.unsqueeze(-1)
+    inside = (lower <= x) & (x <= upper)
+    first = torch.where(inside, x, torch.inf).amin(-1)
+    outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
+    largest = torch.where(inside, weight, 0.0).amax(-1)
+    some = inside.any(-1)
     ends, outermost, tie = support.intervals[some], outermost[some], largest[some] / data.weight
     beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)

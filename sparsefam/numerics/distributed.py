@@ -16,11 +16,7 @@ Group: TypeAlias = "ProcessGroup | DeviceMesh"
 
 
 def process_group(group: Group) -> "ProcessGroup":
-    """Return the process group of a mesh of one dimension, or the group itself.
-
-    Raises:
-        ValueError: If it is neither, or the mesh has another number of dimensions.
-    """
+    """Return the process group of a mesh of one dimension, or the group itself."""
     if isinstance(group, dist.ProcessGroup):
         return group
     if not isinstance(group, dist.device_mesh.DeviceMesh):
@@ -33,15 +29,14 @@ def process_group(group: Group) -> "ProcessGroup":
 def sum_over_ranks(x: Tensor, group: "ProcessGroup") -> Tensor:
     """Add up the x of all ranks; every rank gets the sum.
 
-    The gradient is that of the sum of all ranks' losses. Backward is a reduction, too: every rank
-    must run it.
+    The gradient is that of the sum of all ranks' losses, by a reduction that every rank must run.
     """
     total: Tensor = _AllReduce.apply(x, group)
     return total
 
 
 class _AllReduce(torch.autograd.Function):
-    # torch.distributed.nn.functional.all_reduce has no rule for vmap.
+    # torch deprecates torch.distributed.nn.functional.all_reduce.
     @staticmethod
     def forward(x: Tensor, group: "ProcessGroup") -> Tensor:
         total = x.clone(memory_format=torch.contiguous_format)
@@ -55,9 +50,3 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return sum_over_ranks(grad, ctx.group), None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, None], x: Tensor, group: "ProcessGroup"
-    ) -> tuple[Tensor, int | None]:
-        return sum_over_ranks(x, group), in_dims[0]

@@ -39,16 +39,10 @@ def expect(
     rules: _Array,
     out: _Array,
 ) -> None:
-    """Fill `out` (R, E) with the expectations of V under R densities.
+    """Fill `out` (R, E) with the expectations of V (G, 6, E) under densities loc, scale (R,).
 
-    Args:
-        coefficients: Of V, (G, 6, E), float32.
-        cells: Where the cells start, their length, and the length on which V varies.
-        loc: Centres of the densities, (R).
-        scale: Half-widths of their supports, (R).
-        orders: Numbers of nodes of the rules, rising, (K).
-        rules: Nodes and weights of the rules, float64 (K, 2, largest order).
-        out: Float32.
+    `cells` holds where the cells start, their length, and the length on which V varies; `rules`
+    (K, 2, largest order) the nodes and weights of the rules with `orders` (K) nodes.
     """
     start, length, width = cells
     total = np.empty(coefficients.shape[2], _F32)

@@ -40,27 +40,24 @@ def normal_sums(
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
     for prefix, part in modules:
         for name, x in vars(part).items():
             if isinstance(x, Tensor):
-                found[f"{prefix}.{name}" if prefix else name] = x
-    return found
+                tensors[f"{prefix}.{name}" if prefix else name] = x
+    return tensors
 
 
 def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
-    """Rows of the design with the given parameters, in float64."""
+    """Evaluate rows of the design with some parameters, in float64."""
     state = dict(zip(names, parameters, strict=True))
-    found: Tensor = functional_call(design, state, (t,)).double()
-    return found
+    rows: Tensor = functional_call(design, state, (t,)).double()
+    return rows
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Convert to float64, with zeros where masked.
-
-    Zeros come before arithmetic: gradients are zero times what else padding would become.
-    """
+    """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
     if mask is None:
         return x.double()
     return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
@@ -77,7 +74,8 @@ def _sums(
     f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
     h = _prepare(values, mask)
     cross = _as_examples(f.mT @ _as_columns(h, len(f)), h)
-    return f.mT @ f, cross, h.square().sum((-2, -1))
+    flat = h.flatten(1)
+    return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
 
 
 class _NormalSums(torch.autograd.Function):
@@ -182,8 +180,8 @@ def _as_columns(x: Tensor, count: int) -> Tensor:
 def _as_examples(x: Tensor, like: Tensor) -> Tensor:
     """Undo `_as_columns` for examples like (B, ..., E)."""
     each = len(like) // max(len(x), 1)
-    found: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
-    return found
+    examples: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return examples
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:
