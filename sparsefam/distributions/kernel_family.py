@@ -252,7 +252,7 @@ class KernelDistribution(SparseDistribution):
         self._power, self._level = power, level
         measure = self._measure(self.panels)
         self._nodal, self._escort_nodal = integrals(
-            self._scores - level, measure, power, "power lowered"
+            self._scores - level, measure, power, ("power", "lowered")
         )
         self._mass = sum_nodes(self._nodal)
 
@@ -352,7 +352,7 @@ class KernelDistribution(SparseDistribution):
         if panels is self.panels:
             return self._nodal
         measure = self._measure(panels)
-        return integrals(self._offsets_on(panels), measure, self._power, "power lowered")[0]
+        return integrals(self._offsets_on(panels), measure, self._power, ("power", "lowered"))[0]
 
     def _weights_on(self, panels: KernelMesh) -> Tensor:
         """Return weights (m, G, R) at the nodes of a mesh: their sum with g is E_p[g]."""
@@ -572,7 +572,7 @@ class KernelDistribution(SparseDistribution):
         found = self._escort_nodal
         if beta is not None or panels is not self.panels:
             measure = self._measure(panels)
-            found, _ = integrals(self._offsets_on(panels), measure, power, "power lowered")
+            found, _ = integrals(self._offsets_on(panels), measure, power, ("power", "lowered"))
         return found * torch.exp(-exponent * self._mass.log())
 
     # Supports, distribution functions and samples

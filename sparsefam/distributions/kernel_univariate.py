@@ -136,7 +136,7 @@ def univariate_cdf(p: "KernelDistribution", value: Tensor) -> Tensor:
     low, high = breaks[cell], breaks[cell + 1]
     y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
     x, measure, power = _cell_values(p, cell)
-    (part,) = integrals(x, measure, power, "power", y.reshape(-1).to(x))
+    (part,) = integrals(x, measure, power, ("power",), y.reshape(-1).to(x))
     part = part.sum(0).reshape(value.shape) / p._mass.reshape(p.batch_shape)
     masses = _cell_masses(p)
     before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
