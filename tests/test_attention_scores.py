@@ -419,10 +419,10 @@ def test_bandwidth_is_learned() -> None:
     expected = (values[0] - values[1]) / 2e-3
     assert (length.grad - expected).abs() < 1e-3 * expected.abs()
     # Panels follow a bandwidth that has shrunk.
-    before = len(layer(*inputs)[1].panels.nodes)
+    before = len(layer(*inputs)[1].mesh.nodes)
     with torch.no_grad():
         length.sub_(3.0)
-    assert len(layer(*inputs)[1].panels.nodes) > before
+    assert len(layer(*inputs)[1].mesh.nodes) > before
     expected = by_trapezoid(layer, inputs, 2.0, float(kernel.lengthscale.detach()))
     assert close(layer(*inputs)[0], expected, 1e-6)
 
@@ -452,11 +452,11 @@ def test_panels_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
         context.square().sum().backward()
         optimiser.step()
     assert len(found) == 1
-    assert layer(*inputs)[1].panels is density.panels
-    assert density.panels.matrix is not None
+    assert layer(*inputs)[1].mesh is density.mesh
+    assert density.mesh.matrix is not None
     layer.float()
     assert len(found) == 2
-    assert layer(*(x.float() for x in inputs))[1].panels is not density.panels
+    assert layer(*(x.float() for x in inputs))[1].mesh is not density.mesh
 
 
 def test_panels_follow_a_kernel_that_is_replaced() -> None:

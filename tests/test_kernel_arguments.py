@@ -61,18 +61,18 @@ def test_bad_input(make_it: Callable[[], Any], message: str) -> None:
 
 
 PANELS: list[tuple[str, dict[str, Any], str]] = [
-    ("no panels", {"panels": "found"}, "panels must be those of another density, got 'found'"),
-    ("dtype", {"weights": WEIGHTS.double()}, "panels must be of a density in torch.float64"),
+    ("no mesh", {"mesh": "found"}, "mesh must be those of another density, got 'found'"),
+    ("dtype", {"weights": WEIGHTS.double()}, "mesh must be of a density in torch.float64"),
     (
         "dimension",
         {"inducing_points": POINTS.repeat(2, 1).T},
-        "panels must have dimension 2",
+        "mesh must have dimension 2",
     ),
-    ("base", {"base": td.Normal(0.0, 1.0)}, "panels must be .*same base, got Normal"),
-    ("interval", {"base": td.Uniform(0.0, 1.25)}, "panels must be .*same base, got Uniform"),
-    ("points", {"inducing_points": POINTS + 0.01}, "panels must be .*same kernel and inducing po"),
-    ("kernel", {"kernel": lambda x, z: x @ z.mT}, "panels must be .*same kernel and inducing po"),
-    ("number", {"weights": WEIGHTS[:2], "inducing_points": POINTS[:2]}, "panels must be .*same ke"),
+    ("base", {"base": td.Normal(0.0, 1.0)}, "mesh must be .*same base, got Normal"),
+    ("interval", {"base": td.Uniform(0.0, 1.25)}, "mesh must be .*same base, got Uniform"),
+    ("points", {"inducing_points": POINTS + 0.01}, "mesh must be .*same kernel and inducing po"),
+    ("kernel", {"kernel": lambda x, z: x @ z.mT}, "mesh must be .*same kernel and inducing po"),
+    ("number", {"weights": WEIGHTS[:2], "inducing_points": POINTS[:2]}, "mesh must be .*same ke"),
 ]
 
 
@@ -81,14 +81,14 @@ PANELS: list[tuple[str, dict[str, Any], str]] = [
 )
 def test_panels_of_another_density(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(**{"panels": make().panels} | changes)
+        make(**{"mesh": make().mesh} | changes)
 
 
 def test_panels_of_the_same_density() -> None:
     # The base is another object, its parameters were rounded, and more digits do no harm.
     base = td.Normal(0.5, torch.tensor(0.3, dtype=DOUBLE))
     p = make(weights=WEIGHTS.double(), inducing_points=POINTS.double(), base=base)
-    q = make(base=td.Normal(0.5, 0.3), panels=p.panels)
+    q = make(base=td.Normal(0.5, 0.3), mesh=p.mesh)
     assert q.mean.dtype == SINGLE
     torch.testing.assert_close(q.mean.double(), p.mean, rtol=1e-6, atol=0)
 

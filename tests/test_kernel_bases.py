@@ -204,7 +204,7 @@ def test_members_relative_to_a_base(name: str, alpha: float, inside: bool) -> No
     assert abs(p.variance.item() - variance) < close
     log = np.log(np.maximum(r.density(t), 1e-300))
     if name == "Beta":
-        # Its logarithm is singular at the ends, which panels do not resolve: 1e-7 is missing.
+        # Its logarithm is singular at the ends, which mesh do not resolve: 1e-7 is missing.
         assert abs(p.entropy().item() + (shares * log).sum()) < 1e-6
     else:
         assert abs(p.entropy().item() + (shares * log).sum()) < close

@@ -53,9 +53,9 @@ def test_shared_panels_do_not_evaluate_the_kernel_again() -> None:
         return gaussian(x, z)
 
     p = KernelExp(WEIGHTS, POINTS, counted)
-    KernelExp(WEIGHTS, POINTS, counted, panels=p.panels)
+    KernelExp(WEIGHTS, POINTS, counted, mesh=p.mesh)
     before = len(calls)
-    KernelExp(2 * WEIGHTS, POINTS.clone(), counted, panels=p.panels)
+    KernelExp(2 * WEIGHTS, POINTS.clone(), counted, mesh=p.mesh)
     assert len(calls) == before
 
 
@@ -65,10 +65,10 @@ def test_shared_panels_do_not_evaluate_the_kernel_again() -> None:
     ids=["icdf", "support", "sample"],
 )
 def test_vmap_names_what_it_cannot_do(member: Callable[[Any], Tensor]) -> None:
-    panels = make(WEIGHTS).panels
+    mesh = make(WEIGHTS).mesh
 
     def value(w: Tensor) -> Tensor:
-        return member(make(w, panels=panels, validate_args=False))
+        return member(make(w, mesh=mesh, validate_args=False))
 
     with pytest.raises(RuntimeError, match="kernel family needs the values of its parameters"):
         torch.func.vmap(value, randomness="different")(torch.stack([WEIGHTS, WEIGHTS]))
@@ -76,10 +76,10 @@ def test_vmap_names_what_it_cannot_do(member: Callable[[Any], Tensor]) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_cdf_compiles() -> None:
-    panels, t = make(WEIGHTS).panels, torch.tensor([0.1, 0.3, 0.9])
+    mesh, t = make(WEIGHTS).mesh, torch.tensor([0.1, 0.3, 0.9])
 
     def value(w: Tensor) -> Tensor:
-        return make(w, panels=panels, validate_args=False).cdf(t)
+        return make(w, mesh=mesh, validate_args=False).cdf(t)
 
     found = torch.compile(value, fullgraph=True)(WEIGHTS)
     torch.testing.assert_close(found, value(WEIGHTS))

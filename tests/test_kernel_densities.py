@@ -54,7 +54,7 @@ def test_normalizers_expectations_and_gradients(
     r, p = reference(width, alpha, inside), density(width, alpha, inside, dtype)
     # Only where the exponent is an integer are effective weights exact for a polynomial score.
     tolerance = TOLERANCE[dtype] * (10 if alpha == 1.8 and dtype == DOUBLE else 1)
-    assert len(p.panels.nodes) <= 512 or dtype == DOUBLE
+    assert len(p.mesh.nodes) <= 512 or dtype == DOUBLE
     scale = max(1.0, abs(log_normalizer(r)))
     assert abs(p.log_normalizer.item() - log_normalizer(r)) < tolerance * scale
     means = p.expect(basis(dtype))

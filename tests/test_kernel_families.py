@@ -35,12 +35,12 @@ def gaussian(x: Tensor, z: Tensor) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def panels() -> object:
-    return kernel_density(WEIGHTS, POINTS, gaussian, alpha=1.0).panels
+def mesh() -> object:
+    return kernel_density(WEIGHTS, POINTS, gaussian, alpha=1.0).mesh
 
 
-def density(alpha: float, inside: bool, panels: object, weights: Tensor) -> SparseDistribution:
-    return kernel_density(weights, POINTS, gaussian, None, alpha, inside, panels=panels)
+def density(alpha: float, inside: bool, mesh: object, weights: Tensor) -> SparseDistribution:
+    return kernel_density(weights, POINTS, gaussian, None, alpha, inside, mesh=mesh)
 
 
 def references(alpha: float, inside: bool) -> list[KernelReference]:
@@ -55,8 +55,8 @@ def smooth(t: Array) -> Array:
 
 
 @every_family
-def test_expectations_of_stacked_bases(alpha: float, inside: bool, panels: object) -> None:
-    p, rows = density(alpha, inside, panels, WEIGHTS), references(alpha, inside)
+def test_expectations_of_stacked_bases(alpha: float, inside: bool, mesh: object) -> None:
+    p, rows = density(alpha, inside, mesh, WEIGHTS), references(alpha, inside)
     due = torch.tensor(np.stack([r.expect(smooth, MARKS) for r in rows]))
     torch.testing.assert_close(p.expect(SMOOTH), due, rtol=1e-9, atol=1e-9)
     levels = torch.tensor(np.stack([np.diff(r.cdf(np.array(EDGES))) for r in rows]))
@@ -65,9 +65,9 @@ def test_expectations_of_stacked_bases(alpha: float, inside: bool, panels: objec
 
 
 @every_family
-def test_jacobians_under_vmap(alpha: float, inside: bool, panels: object) -> None:
+def test_jacobians_under_vmap(alpha: float, inside: bool, mesh: object) -> None:
     def means(weights: Tensor) -> Tensor:
-        return density(alpha, inside, panels, weights).expect(SMOOTH)
+        return density(alpha, inside, mesh, weights).expect(SMOOTH)
 
     found = torch.func.vmap(torch.func.jacrev(means))(WEIGHTS)
     due = torch.tensor(np.stack([r.jacobian(smooth, MARKS) for r in references(alpha, inside)]))
@@ -75,9 +75,9 @@ def test_jacobians_under_vmap(alpha: float, inside: bool, panels: object) -> Non
 
 
 @every_family
-def test_entropies_under_vmap(alpha: float, inside: bool, panels: object) -> None:
+def test_entropies_under_vmap(alpha: float, inside: bool, mesh: object) -> None:
     def entropies(weights: Tensor) -> Tensor:
-        p = density(alpha, inside, panels, weights)
+        p = density(alpha, inside, mesh, weights)
         return torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0])])
 
     found = torch.func.vmap(entropies)(WEIGHTS)
@@ -93,7 +93,7 @@ def test_entropies_under_vmap(alpha: float, inside: bool, panels: object) -> Non
 
 
 def test_equal_panels_are_as_few_as_an_error_allows() -> None:
-    """Of waves, to half of the error that is allowed; unlike panels stay as they are."""
+    """Of waves, to half of the error that is allowed; unlike mesh stay as they are."""
 
     def waves(t: Tensor) -> Tensor:
         return torch.stack([(20 * t).sin(), (17 * t).cos()])
@@ -110,7 +110,7 @@ def test_equal_panels_are_as_few_as_an_error_allows() -> None:
 
 
 def test_thinned_panels_replace_coarse_ones_of_as_many_nodes() -> None:
-    """15 panels of 8 nodes, halved for a score that cancels, thinned to 10 of 12."""
+    """15 mesh of 8 nodes, halved for a score that cancels, thinned to 10 of 12."""
     points = torch.tensor([0.0037, 0.1545, 0.2676, 0.3695, 0.83])
     weights = 75.9 * torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
 
@@ -118,6 +118,6 @@ def test_thinned_panels_replace_coarse_ones_of_as_many_nodes() -> None:
         return torch.exp(-171.3 * torch.cdist(x, z).square())
 
     p = KernelDeformedExp(weights, points, near)
-    t = p.panels.axes[0].rule()[0].flatten()
+    t = p.mesh.axes[0].rule()[0].flatten()
     rounding = 100 * torch.finfo(t.dtype).eps * p._exact_scores(t).abs().amax()
-    assert errors(p._exact_scores, p.panels.axes[0]).amax() <= 0.2 * p.panels.tolerance + rounding
+    assert errors(p._exact_scores, p.mesh.axes[0]).amax() <= 0.2 * p.mesh.tolerance + rounding

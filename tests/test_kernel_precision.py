@@ -107,8 +107,8 @@ def test_transforms(alpha: float, mode: str) -> None:
     def means(w: Tensor) -> Tensor:
         parts = w, POINTS, p.kernel
         if alpha == 1:
-            return KernelExp(*parts, panels=p.panels, validate_args=False).expect(psi)
-        law = KernelDeformedExp(*parts, None, alpha, mode, panels=p.panels, validate_args=False)  # type: ignore[arg-type]
+            return KernelExp(*parts, mesh=p.mesh, validate_args=False).expect(psi)
+        law = KernelDeformedExp(*parts, None, alpha, mode, mesh=p.mesh, validate_args=False)  # type: ignore[arg-type]
         return law.expect(psi)
 
     rows = torch.func.vmap(means)(w) if mode == "inside" else means(w)

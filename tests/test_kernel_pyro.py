@@ -146,7 +146,7 @@ def test_weights_are_found_by_variational_inference() -> None:
     def model() -> None:
         weights = pyro.param("weights", torch.zeros(3, dtype=DOUBLE))
         with pyro.plate("data", len(data)):
-            pyro.sample("t", KernelExp(weights, POINTS, gaussian, panels=p.panels), obs=data)
+            pyro.sample("t", KernelExp(weights, POINTS, gaussian, mesh=p.mesh), obs=data)
 
     pyro.clear_param_store()
     svi = SVI(model, lambda: None, Adam({"lr": 0.3}), Trace_ELBO())

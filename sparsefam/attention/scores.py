@@ -309,8 +309,8 @@ class KernelScore(ScoreProjection):
         if self._found is None:  # found inside a transform, for one call
             self._panels = None
         if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, panels=panels)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=panels)
+            return KernelExp(*expansion, mesh=panels)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, mesh=panels)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -357,7 +357,7 @@ class KernelScore(ScoreProjection):
         tolerance = None if points.dtype == torch.float64 else _TOLERANCE
         points = points.to(torch.promote_types(points.dtype, torch.float32))  # no half precision
         expansion = (torch.zeros_like(points[:, 0]), points, self.kernel, _uniform(low, high))
-        return KernelDeformedExp(*expansion, tolerance=tolerance).panels
+        return KernelDeformedExp(*expansion, tolerance=tolerance).mesh
 
     def _dependencies(self) -> list[tuple[Any, ...]]:
         """What the quadrature depends on besides the basis, and the state it is in.

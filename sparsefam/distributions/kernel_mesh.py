@@ -109,9 +109,9 @@ class KernelMesh:
                 _find_axis(kernel, points, base, axis, tolerance, growth)
                 for axis in range(base.dim)
             ]
-            panels = cls.of_axes(axes, base, tolerance)
-            panels = panels.with_order(_LEAST_NODES.get(base.dim, 1))
-        return panels.with_matrix_of(kernel, inducing_points)
+            mesh = cls.of_axes(axes, base, tolerance)
+            mesh = mesh.with_order(_LEAST_NODES.get(base.dim, 1))
+        return mesh.with_matrix_of(kernel, inducing_points)
 
     @classmethod
     def of_axes(
@@ -157,16 +157,16 @@ class KernelMesh:
         """
         dim = points.shape[-1]
         if self.base.dim != dim:
-            raise ValueError(f"panels must have dimension {dim}, got {self.base.dim}")
+            raise ValueError(f"mesh must have dimension {dim}, got {self.base.dim}")
         if dtype == torch.float64 and self.base.dtype != dtype:
-            raise ValueError(f"panels must be of a density in {dtype}, got {self.base.dtype}")
+            raise ValueError(f"mesh must be of a density in {dtype}, got {self.base.dtype}")
         rule = "of a density with the same kernel and inducing points"
         if self.matrix is not None and points.shape[:-1] != self.matrix.shape[:-1]:
-            raise ValueError(f"panels must be {rule}, got {tuple(points.shape)} points")
+            raise ValueError(f"mesh must be {rule}, got {tuple(points.shape)} points")
         if not validate:
             return
         if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _LOOKED_AT]):
-            raise ValueError(f"panels must be of a density with the same base, got {base}")
+            raise ValueError(f"mesh must be of a density with the same base, got {base}")
         state = [*(_state_of(kernel) if isinstance(kernel, nn.Module) else []), (points, None)]
         if self._fits and self._fits[0] is kernel and _same(state, self._fits[1], values=True):
             return
@@ -176,7 +176,7 @@ class KernelMesh:
             place = (self.nodes - points.reshape(-1, dim)[0]).abs().sum(-1).argmin(-1, True)
             found, known = kernel_matrix(kernel, points, self.nodes[place]), self.matrix[..., place]
             same = (found - known).abs() <= _SAME * known.abs().amax()
-            require(same, "panels", rule, "values that differ")
+            require(same, "mesh", rule, "values that differ")
         self._fits[:] = [kernel, [(x.detach(), version) for x, version in state]]
 
     def with_order(self, order: int) -> "KernelMesh":

@@ -681,9 +681,10 @@ class _Weights(torch.autograd.Function):
         order: int,
         names: tuple[str, ...],
     ) -> tuple[Tensor, ...]:
-        parts = (eps, 0.0) if isinstance(eps, Tensor) else (None, float(eps))
+        number = 0.0 if isinstance(eps, Tensor) else float(eps)
+        tensor = eps if isinstance(eps, Tensor) else None
         function = _weights_op if torch.compiler.is_compiling() else _weights
-        return tuple(function(x, measure, *parts, upper, ratio, order, list(names)))
+        return tuple(function(x, measure, tensor, number, upper, ratio, order, list(names)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
