@@ -723,7 +723,9 @@ class KernelDistribution(SparseDistribution):
         level = level.to(masses)
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
-        cell = torch.searchsorted(above, level.unsqueeze(-1)).clamp_max(masses.shape[-1] - 1)
+        cell = torch.searchsorted(above, level.unsqueeze(-1).contiguous()).clamp_max(
+            masses.shape[-1] - 1
+        )
         last = above.gather(-1, cell).squeeze(-1)
         own = masses.expand(*level.shape, -1).gather(-1, cell).squeeze(-1)
         cell = cell.squeeze(-1)

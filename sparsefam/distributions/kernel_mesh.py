@@ -307,7 +307,7 @@ def _find_axis(
     growth: Callable[[Tensor], Tensor],
 ) -> ChebyshevMesh:
     """Find the mesh of an axis."""
-    ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
+    ends = base.effective_support(axis, partial(_deviation, kernel, points, axis), growth)
     breaks = base.breaks(axis).to(points)
     found = find_mesh(
         partial(_columns, kernel, points, axis),
