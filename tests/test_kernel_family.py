@@ -562,7 +562,9 @@ def test_batches_and_vmap(alpha: float, inside: bool) -> None:
         for row in ROWS.numpy()
     ]
     due = torch.tensor(np.stack([r.expect(smooth, MARKS) for r in references]))
-    torch.testing.assert_close(of_rows(ROWS, alpha, inside).expect(SMOOTH), due, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        of_rows(ROWS, alpha, inside).expect(SMOOTH), due, rtol=1e-9, atol=1e-9
+    )
 
     def means(weights: Tensor) -> Tensor:
         return of_rows(weights, alpha, inside).expect(SMOOTH)
