@@ -147,7 +147,7 @@ class KernelDistribution(SparseDistribution):
     # Nodes
 
     def _set_mesh(self, tolerance: float | None, mesh: KernelMesh | None) -> None:
-        """Find the mesh, or check it, and evaluate the scores at its nodes."""
+        """Find a mesh, or check the given one, and evaluate the scores at its nodes."""
         if mesh is not None and not isinstance(mesh, KernelMesh):
             raise ValueError(f"mesh must be that of another density, got {mesh!r}")
         self.mesh = self._find_mesh(tolerance) if mesh is None else mesh
@@ -196,11 +196,9 @@ class KernelDistribution(SparseDistribution):
         return found.reshape(len(t), -1).T
 
     def _scores_at_nodes(self) -> Tensor:
-        """Return f at the nodes (m, G, R), in the dtype of all sums over nodes.
-
-        For numbers in float32 that is float64 if so many kernels overlap that large weights cancel,
-        or if scores are so large that their last bits matter, where values can be read.
-        """
+        """Return f at the nodes (m, G, R), in the dtype of all sums over nodes."""
+        # Float64 if so many kernels overlap that large weights cancel, or if scores are so large
+        # that their last bits matter; vectors have too many nodes for it.
         dtype, univariate = self.weights.dtype, not self.event_shape
         if univariate and self.mesh.is_wide:
             dtype = torch.float64
@@ -215,7 +213,6 @@ class KernelDistribution(SparseDistribution):
         matrix = mesh.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, mesh.nodes)
-        # Vectors take too many nodes for everything else to be in float64, too.
         weights = self.weights.to(torch.float64 if self.mesh.is_wide else dtype)
         matrix = matrix.to(weights)
         if matrix.dim() == 2:
@@ -258,11 +255,7 @@ class KernelDistribution(SparseDistribution):
 
     @torch.no_grad()
     def _require_resolved(self) -> None:
-        """Raise if large scores move a density so far into a tail that the mesh misses it.
-
-        Raises:
-            ValueError: Masses on this mesh and on a halved one differ.
-        """
+        """Raise if large scores move a density so far into a tail that the mesh misses it."""
         mesh = self.mesh
         far = mesh.measure.sum(0) < mesh.tolerance
         if self.event_shape or not self.batch_shape.numel() or not bool(far.any()):
@@ -293,7 +286,7 @@ class KernelDistribution(SparseDistribution):
         return expansion(self.kernel, self._points, self.weights, t, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density; -inf off the support, with zero gradient."""
+        """Return the log density; -inf off the support, with zero gradient."""
         if self._validate_args:
             self._validate_sample(value)
         located = value if self.event_shape else value.unsqueeze(-1)
@@ -351,10 +344,9 @@ class KernelDistribution(SparseDistribution):
         return self._unnormalized_on(mesh) / self._mass
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes (Q, *batch, *event), weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
 
-        All densities have the same nodes. Next to an edge of the support weights may be negative,
-        but their sums with smooth g are right.
+        All densities have the same nodes. Weights next to an edge of the support may be negative.
 
         Args:
             order: Subintervals are halved until each axis has at least this many nodes.
@@ -427,13 +419,8 @@ class KernelDistribution(SparseDistribution):
         return ((weights * offset).mT @ offset).to(self.weights.dtype)
 
     def _require_moment(self, order: int) -> None:
-        """Raise unless the mesh holds nearly all of an absolute moment, which then exists.
-
-        An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
-
-        Raises:
-            ValueError: A base whose tails are too heavy for it.
-        """
+        """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
+        # An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
         if torch.compiler.is_compiling():
             return
         base, mesh = self.mesh.base, self.mesh
@@ -454,7 +441,7 @@ class KernelDistribution(SparseDistribution):
     @property
     @torch.no_grad()
     def mode(self) -> Tensor:
-        """Location of the largest density (*batch, *event), by search from the best node."""
+        """Location of the largest density (*batch, *event), by a search from the best node."""
         nodes, _ = self.quadrature(1)
         best = self.log_prob(nodes).argmax(0, keepdim=True)
         dim = self._points.shape[-1]
@@ -472,7 +459,7 @@ class KernelDistribution(SparseDistribution):
         return t if self.event_shape else t.squeeze(-1)
 
     def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p)$ relative to the base, which the prediction map maximises (*batch).
+        r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch).
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
@@ -482,7 +469,7 @@ class KernelDistribution(SparseDistribution):
         return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
-        r"""Shannon entropy $-\int p \log p\,dt$ (*batch).
+        r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch).
 
         Accurate to 1e-6 only where the base's log density is singular at an end of its support.
         """
@@ -499,7 +486,7 @@ class KernelDistribution(SparseDistribution):
     # Escorts
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelDistribution":
-        r"""The $\beta$-escort $p^\beta/\int p^\beta$, relative to the base; default $2 - \alpha$.
+        r"""Return the escort $p^\beta/\int p^\beta$ relative to the base; default $2 - \alpha$.
 
         At alpha = 2 the default is the base, restricted to the support.
 
@@ -529,7 +516,7 @@ class KernelDistribution(SparseDistribution):
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
     ) -> Tensor:
-        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
+        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N).
 
         $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
 
@@ -568,10 +555,7 @@ class KernelDistribution(SparseDistribution):
     @lazy_property
     @torch.no_grad()
     def _intervals(self) -> Tensor:
-        """The intervals (*batch, K, 2) of the support of a number, padded with NaN.
-
-        Roots of the score's interpolant are improved by a Newton step on the score itself.
-        """
+        """The intervals (*batch, K, 2) of the support of a number, padded with NaN."""
         _require_values("the support, icdf and samples")
         if not self.batch_shape.numel():
             return self.weights.new_empty(*self.batch_shape, 1, 2)
@@ -589,6 +573,7 @@ class KernelDistribution(SparseDistribution):
         ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(self.weights)
         found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
         most = int((~found[..., 0].isnan()).sum(-1).amax())
+        # Roots of the interpolant are improved by a step on the score itself.
         found = self._newton_step(found[:, :most].reshape(*self.batch_shape, most, 2))
         # Ends of the mesh are those of the base, which may be infinite.
         (first, last), bounds = self._range, self.mesh.base.bounds(0)
@@ -637,7 +622,7 @@ class KernelDistribution(SparseDistribution):
         return IntervalUnion(self._intervals)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function of a number."""
+        """Return the distribution function of a number at values (*S, *batch)."""
         self._require_number("cdf")
         if self._validate_args:
             self._validate_sample(value)
@@ -678,7 +663,7 @@ class KernelDistribution(SparseDistribution):
         return masses.T.reshape(*self.batch_shape, len(masses))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of a number, differentiable once in the level and in the parameters.
+        """Return quantiles of a number, differentiable once in the level and the parameters.
 
         Raises:
             ValueError: Levels outside [0, 1].
@@ -877,7 +862,7 @@ class KernelExp(KernelDistribution):
             self._require_resolved()
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelExp":
-        r"""The $\beta$-escort relative to the base, whose weights are beta times these; default 1.
+        r"""Return the $\beta$-escort relative to the base, with beta times the weights; default 1.
 
         Raises:
             ValueError: `beta` negative or not finite.
