@@ -299,7 +299,8 @@ class KernelDistribution(SparseDistribution):
     def _log_relative(self, scores: Tensor) -> Tensor:
         """Return log p relative to the base, of scores (*S, *batch)."""
         log = _log_power(self._batched_power(), scores - self._batched(self._level))
-        return log - self._batched(self._mass.log())
+        # Off the support there is no gradient in Z either.
+        return torch.where(log > -math.inf, log - self._batched(self._mass.log()), -math.inf)
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (*event)."""
