@@ -58,6 +58,8 @@ _BEYOND = 16
 _NEAR = 0.2
 # Steps towards a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
+# Subintervals that are integrated together: their arrays fit into a processor's cache.
+_BLOCK = 4096
 # Steps of the search for quantiles.
 _QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
 
@@ -432,41 +434,36 @@ def power_weights(
             return found
     if isinstance(power.eps, Tensor):
         power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
-    columns = x.reshape(len(x), -1)
-    column, lower, end = _cut_pieces(columns, power, names, upper)
-    if not len(column):
-        return found
-    values = columns.index_select(1, column)
-    weights = _piece_weights(values, lower, end, power.take(column), names)
-    scale = measure.flatten(1) / _element_like(x).weights.unsqueeze(-1)
-    scale = scale.index_select(1, column // (columns.shape[1] // scale.shape[1]))
-    for whole, part in zip(found, weights, strict=True):
-        whole = whole.view_as(columns).index_fill_(1, column, 0.0)
-        whole.index_add_(1, column, part.mul_(scale))
+    columns, scale = x.reshape(len(x), -1), measure.flatten(1)
+    scale = scale / _element_like(x).weights.unsqueeze(-1)
+    copies = columns.shape[1] // scale.shape[1]
+    flat = [whole.view_as(columns) for whole in found]
+    polynomial = _is_polynomial(power, names)
+    if upper is not None or x.is_cuda:
+        candidates = torch.arange(columns.shape[1], device=x.device)
+    else:
+        candidates = _near_root(columns, power, _BEYOND / len(x) ** 2 if polynomial else _NEAR)
+    for block in candidates.split(max(1, len(candidates)) if x.is_cuda else _BLOCK):
+        values = columns.index_select(1, block)
+        index, lower, end = positive_pieces(power.take(block).inside(values))
+        if upper is not None:
+            limit = upper.reshape(-1)[block[index]]
+            lower, end = torch.minimum(lower, limit), torch.minimum(end, limit)
+        elif polynomial and not x.is_cuda:
+            # The quadrature rule is exact for the others.
+            cut = ((lower > -1) | (end < 1)).nonzero().squeeze(-1)
+            index, lower, end = index[cut], lower[cut], end[cut]
+        column, values = block[index], values.index_select(1, index)
+        weights = _piece_weights(values, lower, end, power.take(column), names)
+        factor = scale.index_select(1, column // copies)
+        for whole, part in zip(flat, weights, strict=True):
+            whole.index_fill_(1, column, 0.0).index_add_(1, column, part.mul_(factor))
     return found
 
 
-def _cut_pieces(x: Tensor, power: Power, names: tuple[str, ...], upper: Tensor | None) -> Pieces:
-    """Find the positive pieces of cut columns of x (m, n); of all on a GPU or with limits (n,)."""
-    if upper is not None:
-        pieces = positive_pieces(power.inside(x))
-        limit = upper.reshape(-1)[pieces.column]
-        return Pieces(pieces.column, *(torch.minimum(end, limit) for end in pieces[1:]))
-    if x.is_cuda:
-        return positive_pieces(power.inside(x))
-    polynomial = _is_polynomial(power, names)
-    slack = _BEYOND / len(x) ** 2 if polynomial else _NEAR
-    candidates = _near_root(x, -1 / power.eps, slack)
-    pieces = positive_pieces(power.take(candidates).inside(x.index_select(1, candidates)))
-    if polynomial:
-        cut = (pieces.lower > -1) | (pieces.upper < 1)
-        pieces = Pieces(*(part[cut] for part in pieces))
-    return pieces._replace(column=candidates[pieces.column])
-
-
-def _near_root(x: Tensor, root: Tensor | float, slack: float) -> Tensor:
+def _near_root(x: Tensor, power: Power, slack: float) -> Tensor:
     """Return the columns (k,) of x (m, n) whose range, widened by a share of it, has the root."""
-    low, high = x.amin(0), x.amax(0)
+    root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
     away = (high - low) * slack
     return ((low < root + away) & (high > root - away)).nonzero().squeeze(-1)
 
