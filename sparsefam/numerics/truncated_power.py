@@ -443,7 +443,9 @@ def power_weights(
         candidates = torch.arange(columns.shape[1], device=x.device)
     else:
         candidates = _near_root(columns, power, _BEYOND / len(x) ** 2 if polynomial else _NEAR)
-    for block in candidates.split(max(1, len(candidates)) if x.is_cuda else _BLOCK):
+    if not len(candidates):
+        return found
+    for block in candidates.split(len(candidates) if x.is_cuda else _BLOCK):
         values = columns.index_select(1, block)
         index, lower, end = positive_pieces(power.take(block).inside(values))
         if upper is not None:
