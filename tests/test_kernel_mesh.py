@@ -178,10 +178,10 @@ BASES: dict[str, tuple[Any, Any, tuple[float, ...]]] = {
         ("Uniform", 1.5, False, SINGLE),
         ("Normal", 1.0, True, DOUBLE),
         ("Normal", 1.5, True, SINGLE),
-        ("Laplace", 2.0, False, DOUBLE),
+        ("Laplace", 2.0, True, SINGLE),
         ("Beta", 1.0, True, DOUBLE),
         ("Exponential", 1.5, False, SINGLE),
-        ("StudentT", 2.0, False, DOUBLE),
+        ("StudentT", 1.0, True, DOUBLE),
     ],
 )
 def test_bases(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> None:
@@ -199,7 +199,7 @@ def test_bases(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> Non
     bound = 1e-4 if dtype == SINGLE else 1e-9
     torch.testing.assert_close(p.prob(t).double(), due, rtol=bound, atol=bound)
     torch.manual_seed(0)
-    draws = p.sample((2_000,))
+    draws = p.sample((500,))
     assert stats.kstest(r.cdf(np.sort(draws.double().numpy())), "uniform").pvalue > 1e-3
     assert p.support.check(draws).all()
     if dtype == SINGLE:
