@@ -59,13 +59,25 @@ class UniformOn(Distribution):
     @property
     def mean(self) -> Tensor:
         """Mean."""
-        return (self.lengths @ self.intervals.mean(-1)) / self.lengths.sum()
+        return self._shares @ self.intervals.mean(-1)
 
     @property
     def variance(self) -> Tensor:
         """Variance."""
-        squares = (self.intervals.mean(-1) - self.mean).square() + self.lengths.square() / 12
-        return (self.lengths @ squares) / self.lengths.sum()
+        return self.stddev.square()
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation, whose squares neither overflow nor underflow."""
+        unit = self.intervals[-1, 1] - self.intervals[0, 0]
+        offsets = (self.intervals.mean(-1) - self.mean) / unit
+        squares = offsets.square() + (self.lengths / unit).square() / 12
+        return unit * (self._shares @ squares).sqrt()
+
+    @property
+    def _shares(self) -> Tensor:
+        """Mass of each interval (K,)."""
+        return self.lengths / self.lengths.sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density: constant on the intervals, -inf off them."""
