@@ -181,13 +181,13 @@ class Kernel(Attention):
         self.points = torch.linspace(0, 1, POINTS)
         self.kernel = RBF(1, lengthscale=torch.tensor(LENGTHSCALE)).requires_grad_(False)
         # The quadrature nodes depend on the kernel and the points only: share them.
-        self.panels = family(torch.zeros(POINTS), self.points, self.kernel).panels
+        self.mesh = family(torch.zeros(POINTS), self.points, self.kernel).mesh
         # With the usual initial weights all heads would start close to the uniform density.
         self.query.weight.data *= 8
 
     def density(self, queries: Tensor, examples: Examples) -> sf.SparseDistribution:
         """Return densities of any shape."""
-        return self.family(queries, self.points, self.kernel, panels=self.panels)
+        return self.family(queries, self.points, self.kernel, mesh=self.mesh)
 
 
 def spread(count: int) -> Tensor:

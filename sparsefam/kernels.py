@@ -1,4 +1,4 @@
-"""Kernels as users have them, and sums of them at inducing points."""
+"""Kernel functions, and sums of them at inducing points."""
 
 from collections.abc import Callable
 
@@ -22,15 +22,15 @@ __all__ = [
 # (n, D), (m, D) to (n, m)
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
-# Of the largest entry, for each row: what rounding may take from symmetry and eigenvalues.
+# What rounding may take from symmetry and eigenvalues, relative to the largest entry, for each row.
 _INDEFINITE = 1e-8
 
 
 def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
-    """Inducing points (I,), (I, D) or (*batch, I, D) as (*batch, I, D).
+    """Return inducing points (I,), (I, D) or (*batch, I, D) as (*batch, I, D).
 
     Raises:
-        ValueError: No floating tensors, or shapes that do not fit weights (*batch, I).
+        ValueError: Not floating tensors, or shapes that do not fit weights (*batch, I).
     """
     for name, value in (("weights", weights), ("inducing_points", inducing_points)):
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 1:
@@ -54,10 +54,10 @@ def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
 
 
 def expansion_alpha(weights: Tensor, points: Tensor, alpha: Tensor | float) -> Tensor:
-    """Alpha in the dtype of weights (*batch, I), with the batch of points (*batch, I, D), too.
+    """Return alpha in the dtype of the weights (*batch, I), with the batch of all arguments.
 
     Raises:
-        ValueError: No number or tensor, or one that does not broadcast against the others.
+        ValueError: Not a number or tensor, or one that does not broadcast against the others.
     """
     _, found, _ = broadcast_arguments(
         weights=weights[..., 0], alpha=alpha, inducing_points=points[..., 0, 0]
@@ -66,41 +66,37 @@ def expansion_alpha(weights: Tensor, points: Tensor, alpha: Tensor | float) -> T
 
 
 def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
-    """k(points, t) for (*batch, I, D) and (q, D): (*batch, I, q), computed in float64.
+    """Evaluate k(points, t) for (*batch, I, D) and (q, D): (*batch, I, q), in float64.
 
     Stationary kernels are often written with |x|^2 - 2 x'z + |z|^2, which in float32 has no digits
     left where points are close.
 
     Raises:
-        ValueError: What the kernel returns has another shape or dtype, or is not finite.
+        ValueError: The kernel returns another shape or dtype, or values that are not finite.
     """
     size = t.shape[-1]
     found = _called(kernel, points.double().reshape(-1, size), t.double())
-    due = (points.shape[:-1].numel(), t.shape[0])
-    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (due, torch.float64):
-        shapes = f"({due[0]}, {size}), ({due[1]}, {size})"
-        raise ValueError(f"kernel must map float64 {shapes} to {due}, got {_kind(found)}")
+    shape = (points.shape[:-1].numel(), t.shape[0])
+    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (shape, torch.float64):
+        shapes = f"({shape[0]}, {size}), ({shape[1]}, {size})"
+        raise ValueError(f"kernel must map float64 {shapes} to {shape}, got {_kind(found)}")
     require(torch.isfinite(found), "kernel", "finite", "a value that is not")
     return found.reshape(*points.shape[:-1], len(t))
 
 
 def _kind(value: object) -> str:
-    """A tensor's shape and dtype, or what else was given."""
+    """Describe a tensor by its shape and dtype, other objects by their repr."""
     return f"{tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else repr(value)
 
 
 def require_kernel(kernel: object) -> None:
-    """Raise unless there is something to call, and no class of kernels in place of one.
-
-    Raises:
-        ValueError: Anything else.
-    """
+    """Raise a ValueError for anything but a function or an instance that can be called."""
     if not callable(kernel) or isinstance(kernel, type):
         raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
 
 
 def gram_matrix(kernel: Kernel, points: Tensor) -> Tensor:
-    """The kernel on inducing points (*batch, I, D), without gradients: (*batch, I, I).
+    """Evaluate the kernel at inducing points (*batch, I, D), without gradients: (*batch, I, I).
 
     Raises:
         ValueError: A kernel that is not positive semi-definite there.
@@ -120,15 +116,15 @@ def gram_matrix(kernel: Kernel, points: Tensor) -> Tensor:
 def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
     if not isinstance(kernel, PyroModule) or kernel._pyro_context.active:
         return kernel(points, t)
-    # Kernels that are no part of a model would share parameters of one name in Pyro's store, and
-    # show them to a model that makes the density.
+    # Kernels outside a model would share parameters of one name in Pyro's store, and show them to
+    # a model that constructs the density.
     with pyro.get_param_store().scope(), pyro.poutine.block():
         found: Tensor = kernel(points, t)
     return found
 
 
 def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
-    """Sum of weights times kernels at locations.
+    """Sum weights times kernels at locations.
 
     Args:
         kernel: The kernel.
@@ -152,7 +148,7 @@ def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch:
 
 
 def _with_own_points(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
-    """The sums for columns (*batch, I, q): every location with the points of its own density."""
+    """Sum columns (*batch, I, q), each location with the inducing points of its own density."""
     sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
     sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
     full = broadcast_shapes(lead, batch)

@@ -156,7 +156,7 @@ def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Te
     require(torch.isfinite(target), "target", "finite", target)
     if isinstance(p, KernelDistribution):
         located = target if p.event_shape else target.unsqueeze(-1)
-        p.panels.base.require_inside("target", located)
+        p.mesh.base.require_inside("target", located)
     return score(target)
 
 
@@ -225,7 +225,7 @@ def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
     """The log density relative to which entropies are; 0 where there is no base."""
     if not isinstance(p, KernelDistribution):
         return lambda t: t.new_zeros(())
-    log_density = p.panels.base.log_density
+    log_density = p.mesh.base.log_density
     return log_density if p.event_shape else lambda t: log_density(t.unsqueeze(-1))
 
 

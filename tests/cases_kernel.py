@@ -105,8 +105,8 @@ def _make(inside: bool, weights: Tensor, alpha: Tensor | float, **options: Any) 
     key = dtype, device, peaked
     if key not in PANELS:
         scores = 1.5 * torch.tensor([ONE, TWO], dtype=dtype, device=device)
-        PANELS[key] = kernel_density(scores, points, rbf, None, 1.0 if peaked else 2.0).panels
-    return kernel_density(weights, points, rbf, None, alpha, inside, panels=PANELS[key], **options)
+        PANELS[key] = kernel_density(scores, points, rbf, None, 1.0 if peaked else 2.0).mesh
+    return kernel_density(weights, points, rbf, None, alpha, inside, mesh=PANELS[key], **options)
 
 
 def _pieces(inside: bool, weights: Array, alpha: float) -> Pieces:

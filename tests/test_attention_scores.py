@@ -306,11 +306,11 @@ def test_bandwidth_is_learned() -> None:
         values.append(fresh(layer, inputs, now).square().sum())
     expected = (values[0] - values[1]) / 2e-3
     assert (length.grad - expected).abs() < 1e-3 * expected.abs()
-    before = len(layer(*inputs)[1].panels.nodes)
+    before = len(layer(*inputs)[1].mesh.nodes)
     with torch.no_grad():
         length.sub_(3.0)
     context, density = layer(*inputs)
-    assert len(density.panels.nodes) > before
+    assert len(density.mesh.nodes) > before
     assert close(context, fresh(layer, inputs, constant(float(kernel.lengthscale.detach()))), 1e-9)
 
 
@@ -326,11 +326,11 @@ def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
         context.square().sum().backward()
         optimiser.step()
     assert len(found) == 1
-    assert layer(*inputs)[1].panels is density.panels
-    assert density.panels.matrix is not None
+    assert layer(*inputs)[1].mesh is density.mesh
+    assert density.mesh.matrix is not None
     layer.float()
     assert len(found) == 2
-    assert layer(*(x.float() for x in inputs))[1].panels is not density.panels
+    assert layer(*(x.float() for x in inputs))[1].mesh is not density.mesh
 
 
 def test_meshes_follow_a_kernel_that_changes() -> None:

@@ -67,7 +67,7 @@ def test_ties_far_from_zero_take_no_more_nodes() -> None:
     given: dict[str, Any] = {"bandwidth": 0.15, "penalty": 1e-8}
     near, far = (SparseDensity(1.0, **given).fit(counts + shift) for shift in (0.0, 1e5))
     assert far.loss_ == pytest.approx(near.loss_, abs=1e-5)
-    assert len(far.density_.panels.nodes) < 3 * len(near.density_.panels.nodes)
+    assert len(far.density_.mesh.nodes) < 3 * len(near.density_.mesh.nodes)
 
 
 HEAVY_TIE = np.concatenate([np.zeros(190), np.random.default_rng(0).normal(size=10)])

@@ -235,8 +235,8 @@ class KernelScore(_ScoreProjection):
         if self._kernel_mesh is None:  # made inside a transform, for one call
             self._mesh = None
         if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, panels=mesh)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, panels=mesh)
+            return KernelExp(*expansion, mesh=mesh)
+        return KernelDeformedExp(*expansion, alpha, self.normalization, mesh=mesh)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -283,7 +283,7 @@ class KernelScore(_ScoreProjection):
         tolerance = None if points.dtype == torch.float64 else _TOLERANCE
         points = points.to(torch.promote_types(points.dtype, torch.float32))  # no half precision
         expansion = (torch.zeros_like(points[:, 0]), points, self.kernel, _uniform(low, high))
-        return KernelDeformedExp(*expansion, tolerance=tolerance).panels
+        return KernelDeformedExp(*expansion, tolerance=tolerance).mesh
 
     def _dependencies(self) -> list[tuple[Any, ...]]:
         """Return what the quadrature depends on besides the basis; tensors are kept alive."""

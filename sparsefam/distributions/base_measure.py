@@ -16,12 +16,12 @@ __all__ = ["Base", "BaseMeasure", "UniformOn"]
 # Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
 _DOUBLINGS = 70
-# Log densities below -_FAR are not evaluated.
-_FAR = 1e15
+# Log densities below this are not evaluated.
+_LEAST_LOG = -1e15
 # The difference of logarithms of densities whose parameters differ by rounding.
 _SAME = 1e-4
-# Breaks of the first mesh: powers of _FAR_APART times the scale.
-_FAR_APART, _SCALES = 16, 20
+# Breaks of the first mesh: this to the powers up to 19, times the scale.
+_RATIO, _SCALES = 16.0, 20
 
 Base = Distribution | Sequence[Distribution] | None
 Growth = Callable[[Tensor], Tensor]
@@ -58,27 +58,26 @@ class UniformOn(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Moment of a draw."""
+        """Mean."""
         return self._shares @ self.intervals.mean(-1)
 
     @property
     def variance(self) -> Tensor:
-        """Moment of a draw."""
+        """Variance."""
         return self.stddev.square()
 
     @property
     def stddev(self) -> Tensor:
         """Standard deviation, whose squares neither overflow nor underflow."""
         unit = self.intervals[-1, 1] - self.intervals[0, 0]
-        away = (self.intervals.mean(-1) - self.mean) / unit
-        squares = away.square() + (self.lengths / unit).square() / 12
+        offsets = (self.intervals.mean(-1) - self.mean) / unit
+        squares = offsets.square() + (self.lengths / unit).square() / 12
         return unit * (self._shares @ squares).sqrt()
 
     @property
     def _shares(self) -> Tensor:
         """Mass of each interval (K,)."""
-        lengths = self.lengths
-        return lengths / lengths.sum()
+        return self.lengths / self.lengths.sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density: constant on the intervals, -inf off them."""
@@ -102,7 +101,7 @@ class BaseMeasure:
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype, self._source = dim, dtype, base
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
-        self.factors = [_doubled(factor) for factor in _factors(base, dim)]
+        self.factors = [_in_float64(factor) for factor in _factors(base, dim)]
 
     @property
     def is_flat(self) -> bool:
@@ -128,22 +127,9 @@ class BaseMeasure:
             inside = (factor.low <= t) & (t <= factor.high)
             return torch.where(inside, -(factor.high - factor.low).log(), -math.inf).to(t.dtype)
         inside = factor.support.check(t) if factor.support is not None else torch.isfinite(t)
-        safe = torch.where(inside, t, self._inner(factor).to(t.dtype))
+        safe = torch.where(inside, t, _inner_location(factor).to(t.dtype))
         log = factor.log_prob(safe.double()).to(t.dtype)
         return torch.where(inside, log, -math.inf)
-
-    @staticmethod
-    def _inner(factor: Distribution) -> Tensor:
-        """Return a location inside the support."""
-        try:
-            mean = factor.mean
-        except NotImplementedError:
-            try:
-                return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
-            except NotImplementedError:
-                rule = "a distribution with a mean or quantiles"
-                raise ValueError(f"base must be {rule}, got {factor}") from None
-        return mean if torch.isfinite(mean).all() else factor.mode
 
     def is_of(self, base: Base, t: Tensor) -> bool:
         """Return whether this is the measure of a base, compared at locations (n, D)."""
@@ -161,7 +147,9 @@ class BaseMeasure:
         high = getattr(support, "upper_bound", math.inf)
         return float(low), float(high)
 
-    def reach(self, axis: int, deviation: Growth, growth: Growth) -> tuple[float, float]:
+    def effective_support(
+        self, axis: int, deviation: Growth, growth: Growth
+    ) -> tuple[float, float]:
         """Return the ends of the interval outside which density times growth has negligible mass.
 
         Args:
@@ -172,19 +160,34 @@ class BaseMeasure:
         Raises:
             ValueError: A tail that does not outweigh the growth (Prop. 1).
         """
+        # Distances from the centre, four to each doubling of the scale.
+        steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
+        steps = steps * self._scale(axis)
         low, high = (
-            end
-            if math.isfinite(end)
-            else self._end(axis, side * self._steps(axis), deviation, growth)
+            end if math.isfinite(end) else self._end(axis, side * steps, deviation, growth)
             for end, side in zip(self.bounds(axis), (-1.0, 1.0), strict=True)
         )
         return low, high
 
+    def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
+        """Return the location beyond which the tail is negligible."""
+        t = self.centre(axis) + steps
+        log = self.log_factor(axis, t)
+        count = int((log > _LEAST_LOG).sum())
+        log, distance, power = log[:count], steps[:count].abs(), growth(deviation(t[:count]))
+        heavy = (log + (power - power[:1]) + distance.log() >= self._tail).nonzero()
+        last = int(heavy[-1]) + 1 if len(heavy) else 0
+        if last == count:
+            raise ValueError(
+                "base must have tails that outweigh the growth of the kernel, or not every score "
+                f"has a density (Prop. 1), got {self.factors[axis]}: the greatest density that "
+                f"k(t, t) allows for has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
+            )
+        return float(t[last])
+
     def scales(self, axis: int) -> Tensor:
         """Return locations around the centre of a factor, at geometric distances."""
-        steps = self._unit(axis) * float(_FAR_APART) ** torch.arange(
-            1, _SCALES, dtype=torch.float64
-        )
+        steps = self._scale(axis) * _RATIO ** torch.arange(1, _SCALES, dtype=torch.float64)
         return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
 
     def breaks(self, axis: int) -> Tensor:
@@ -196,38 +199,29 @@ class BaseMeasure:
 
     def centre(self, axis: int) -> Tensor:
         """Return a location inside a factor's support, its mean if that exists."""
-        return self._inner(self.factors[axis]).detach()
+        return _inner_location(self.factors[axis])
 
-    def _unit(self, axis: int) -> Tensor:
-        """Return the scale of a factor."""
+    def _scale(self, axis: int) -> Tensor:
         factor = self.factors[axis]
         try:
-            found = factor.stddev
+            deviation = factor.stddev
         except NotImplementedError:
-            found = torch.full((), math.nan)
-        other = torch.as_tensor(getattr(factor, "scale", 1.0))
-        return torch.where(torch.isfinite(found) & (found > 0), found, other).detach()
+            deviation = torch.full((), math.nan)
+        scale = torch.as_tensor(getattr(factor, "scale", 1.0))
+        return torch.where(torch.isfinite(deviation) & (deviation > 0), deviation, scale)
 
-    def _steps(self, axis: int) -> Tensor:
-        """Return distances from the centre, four to each doubling."""
-        powers = torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4
-        return self._unit(axis) * 2.0**powers
 
-    def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
-        """Return the location beyond which the tail is negligible."""
-        t = self.centre(axis) + steps
-        log = self.log_factor(axis, t)
-        seen = int((log > -_FAR).sum())
-        log, away, power = log[:seen], steps[:seen].abs(), growth(deviation(t[:seen]))
-        heavy = (log + (power - power[:1]) + away.log() >= self._tail).nonzero()
-        last = int(heavy[-1]) + 1 if len(heavy) else 0
-        if last == seen:
-            raise ValueError(
-                "base must have tails that outweigh the growth of the kernel, or not every score "
-                f"has a density (Prop. 1), got {self.factors[axis]}: the greatest density that "
-                f"k(t, t) allows for has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
-            )
-        return float(t[last])
+def _inner_location(factor: Distribution) -> Tensor:
+    """Return a location inside the support: the mean, the median or the mode."""
+    try:
+        mean = factor.mean
+    except NotImplementedError:
+        try:
+            return factor.icdf(torch.tensor(0.5, dtype=torch.float64))
+        except NotImplementedError:
+            rule = "a distribution with a mean or quantiles"
+            raise ValueError(f"base must be {rule}, got {factor}") from None
+    return mean if torch.isfinite(mean).all() else factor.mode
 
 
 def _factors(base: Base, dim: int) -> list[Distribution]:
@@ -248,23 +242,20 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:
-    """Return the members of a batch of univariate distributions.
-
-    Each is made anew from its parameters, as some distributions keep these in others.
-    """
+    """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
-    values = base.__dict__
-    names = [n for n in base.arg_constraints if n in values or "probs" not in base.arg_constraints]
+    # Either probabilities or logits.
+    both = "probs" in base.arg_constraints
+    names = [n for n in base.arg_constraints if not both or n in base.__dict__]
     factors: list[Distribution] = []
-    for index in range(dim):
-        try:
+    try:
+        for index in range(dim):
             parameters = {name: getattr(base, name)[index] for name in names}
             factors.append(type(base)(**parameters, validate_args=False))
-        except (AttributeError, IndexError, TypeError):
-            factors = []
-            break
-    t = BaseMeasure._inner(base).detach().expand(dim)
+    except (AttributeError, IndexError, TypeError):
+        factors = []
+    t = _inner_location(base).detach().expand(dim)
     members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
     if not members or not torch.allclose(torch.stack(members), base.log_prob(t), equal_nan=True):
         raise ValueError(
@@ -274,12 +265,12 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     return factors
 
 
-def _doubled(factor: Distribution) -> Distribution:
+def _in_float64(factor: Distribution) -> Distribution:
     """Return the distribution in float64, without validation."""
     factor = copied(factor)
     for name, value in attributes(factor).items():
         if isinstance(value, Distribution):
-            factor.__dict__[name] = _doubled(value)
+            factor.__dict__[name] = _in_float64(value)
         elif isinstance(value, Tensor):
             if value.requires_grad:
                 raise ValueError(

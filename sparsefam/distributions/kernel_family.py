@@ -26,21 +26,27 @@ from ..kernels import (
 from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
-from ..numerics.validation import broadcast_shapes, in_eager, is_plain_cpu_tensor, require
+from ..numerics.truncated_power import (
+    LOG_LARGE,
+    Power,
+    integrals,
+    pieces_by_column,
+    positive_pieces,
+    power_quantiles,
+    sum_nodes,
+)
+from ..numerics.validation import (
+    broadcast_shapes,
+    differentiable_once,
+    in_eager,
+    is_plain_cpu_tensor,
+    require,
+)
 from ..scores import KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure
 from .kernel_mesh import KernelMesh, dtype_of
-from .kernel_univariate import (
-    draw_components,
-    quantiles,
-    support_intervals,
-    univariate_cdf,
-    univariate_icdf,
-    with_quantile_gradient,
-)
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
 
@@ -60,8 +66,10 @@ _MASS = 1e-2
 _FAR_OUT = 1e-3
 # The share of a moment that its integrand times the distance may be at the end of the mesh.
 _LEFT = 1e-4
-# The search for a mode: its steps, and the factor of the distance of neighbours.
-_STEPS, _CLOSER = 40, 0.6
+# Units of rounding of scores and masses.
+_ROUNDING = 8
+# Steps of the search for a mode, and the ratio of one's distance between neighbours to the last's.
+_STEPS, _SHRINKAGE = 40, 0.6
 
 
 class KernelDistribution(SparseDistribution):
@@ -100,7 +108,7 @@ class KernelDistribution(SparseDistribution):
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise RuntimeError(
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
-                "use torch.compile, with panels of a density made before"
+                "use torch.compile, with the mesh of a density made before"
             )
         points = expansion_points(weights, inducing_points)
         require_kernel(kernel)
@@ -138,33 +146,29 @@ class KernelDistribution(SparseDistribution):
 
     # Nodes
 
-    def _set_panels(self, tolerance: float | None, panels: KernelMesh | None) -> None:
-        """Find the mesh and evaluate the scores at its nodes."""
-        if panels is None:
-            self.panels = self._find_panels(tolerance)
-        elif not isinstance(panels, KernelMesh):
-            raise ValueError(f"panels must be those of another density, got {panels!r}")
-        else:
-            self.panels = panels
-            if not torch.compiler.is_compiling():
-                with torch.no_grad():
-                    dtype, validate = self.weights.dtype, bool(self._validate_args)
-                    panels.require_fit(self.kernel, self._points, self.base, dtype, validate)
+    def _set_mesh(self, tolerance: float | None, mesh: KernelMesh | None) -> None:
+        """Find a mesh, or check the given one, and evaluate the scores at its nodes."""
+        if mesh is not None and not isinstance(mesh, KernelMesh):
+            raise ValueError(f"mesh must be that of another density, got {mesh!r}")
+        self.mesh = self._find_mesh(tolerance) if mesh is None else mesh
+        if mesh is not None and not torch.compiler.is_compiling():
+            with torch.no_grad():
+                dtype, validate = self.weights.dtype, bool(self._validate_args)
+                mesh.require_fit(self.kernel, self._points, self.base, dtype, validate)
         self._scores = self._scores_at_nodes()
 
-    def _find_panels(self, tolerance: float | None) -> KernelMesh:
+    def _find_mesh(self, tolerance: float | None) -> KernelMesh:
         rough, fine = _TOLERANCE.get(self._points.shape[-1], _TOLERANCE[3])
-        if by_default := tolerance is None:
+        if is_default := tolerance is None:
             tolerance = fine if self.weights.dtype == torch.float64 else rough
         if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
         base = BaseMeasure(self.base, self._points.shape[-1], self.weights.dtype)
         points = self._points.detach().double()
         base.require_inside("inducing_points", points)
-        gram = gram_matrix(self.kernel, points)
         weights = self.weights.detach().double().unsqueeze(-1)
-        squares = (weights.mT @ gram @ weights).flatten().tolist()
-        norm = math.sqrt(max([0.0, *squares]))
+        squares = weights.mT @ gram_matrix(self.kernel, points) @ weights
+        norm = float(squares.clamp_min(0).amax().sqrt()) if squares.numel() else 0.0
         # The power is smallest at the largest alpha of all densities that may share the mesh.
         eps = float(self.alpha.detach().double().amin()) - 1 if self.alpha.numel() else 1.0
 
@@ -174,15 +178,15 @@ class KernelDistribution(SparseDistribution):
             return torch.log1p(eps * size) / eps if eps > 0 else size
 
         find = partial(KernelMesh.find, self.kernel, self._points, base, growth=growth)
-        panels = find(tolerance=float(tolerance))
-        if by_default and panels.is_wide and not self.event_shape and tolerance > _OF_WIDE:
-            panels = find(tolerance=_OF_WIDE)
-        if self.event_shape or not squares:
-            return panels
+        mesh = find(tolerance=float(tolerance))
+        if is_default and mesh.is_wide and not self.event_shape and tolerance > _OF_WIDE:
+            mesh = find(tolerance=_OF_WIDE)
+        if self.event_shape or not squares.numel():
+            return mesh
         with torch.no_grad():
             peaked = bool((self.alpha < _PEAKED).any())
-            finer = panels.for_scores(self._exact_scores, peaked, self.kernel, points)
-        return panels if finer is panels else finer.with_matrix_of(self.kernel, self._points)
+            finer = mesh.for_scores(self._exact_scores, peaked, self.kernel, points)
+        return mesh if finer is mesh else finer.with_matrix_of(self.kernel, self._points)
 
     def _exact_scores(self, t: Tensor) -> Tensor:
         """Return the scores (R, q) at locations (q,), float64."""
@@ -192,51 +196,46 @@ class KernelDistribution(SparseDistribution):
         return found.reshape(len(t), -1).T
 
     def _scores_at_nodes(self) -> Tensor:
-        """Return f at the nodes (m, G, R), in the dtype of all sums over nodes.
-
-        For numbers in float32 that is float64 if so many kernels overlap that large weights cancel,
-        or scores are so large that their last bits matter, where values can be read for nothing.
-        """
+        """Return f at the nodes (m, G, R), in the dtype of all sums over nodes."""
+        # Float64 if so many kernels overlap that large weights cancel, or if scores are so large
+        # that their last bits matter; vectors have too many nodes for it.
         dtype, univariate = self.weights.dtype, not self.event_shape
-        if univariate and self.panels.is_wide:
+        if univariate and self.mesh.is_wide:
             dtype = torch.float64
-        scores = self._scores_in(dtype, self.panels)
-        readable = dtype == torch.float32 and in_eager() and is_plain_cpu_tensor(scores)
-        if univariate and readable and scores.numel():
-            low, high = scores.detach().aminmax()
-            if max(-float(low), float(high)) > _LARGE:
-                return self._scores_in(torch.float64, self.panels)
+        scores = self._scores_in(dtype, self.mesh)
+        if univariate and scores.numel() and in_eager() and is_plain_cpu_tensor(scores):
+            if dtype == torch.float32 and float(scores.detach().abs().amax()) > _LARGE:
+                return self._scores_in(torch.float64, self.mesh)
         return scores
 
-    def _scores_in(self, dtype: torch.dtype, panels: KernelMesh) -> Tensor:
+    def _scores_in(self, dtype: torch.dtype, mesh: KernelMesh) -> Tensor:
         """Return f at the nodes of a mesh (m, G, R) in a dtype."""
-        matrix = panels.matrix
+        matrix = mesh.matrix
         if matrix is None:
-            matrix = kernel_matrix(self.kernel, self._points, panels.nodes)
-        # Vectors take too many nodes for everything else to be in float64, too.
-        weights = self.weights.to(torch.float64 if self.panels.is_wide else dtype)
+            matrix = kernel_matrix(self.kernel, self._points, mesh.nodes)
+        weights = self.weights.to(torch.float64 if self.mesh.is_wide else dtype)
         matrix = matrix.to(weights)
         if matrix.dim() == 2:
             scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
         else:
             scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
-        return scores.to(dtype).reshape(*panels.measure.shape, -1)
+        return scores.to(dtype).reshape(*mesh.measure.shape, -1)
 
-    def _offsets_on(self, panels: KernelMesh) -> Tensor:
+    def _offsets_on(self, mesh: KernelMesh) -> Tensor:
         """Return f - A at the nodes of a mesh (m, G, R)."""
-        if panels is self.panels:
+        if mesh is self.mesh:
             return self._scores - self._level
-        return self._scores_in(self._scores.dtype, panels) - self._level
+        return self._scores_in(self._scores.dtype, mesh) - self._level
 
-    def _measure(self, panels: KernelMesh) -> Tensor:
-        return panels.measure.unsqueeze(-1).to(self._scores.dtype)
+    def _measure(self, mesh: KernelMesh) -> Tensor:
+        return mesh.measure.unsqueeze(-1).to(self._scores.dtype)
 
     # Solving
 
     def _normalize(self, power: Power) -> None:
         """Set A and the weights of the density with Z = 1."""
         level, nodal, escort, mass = normalized_weights(
-            self._scores, self._measure(self.panels), power.eps
+            self._scores, self._measure(self.mesh), power.eps
         )
         require(
             (mass - 1).abs() <= _MASS,
@@ -250,31 +249,25 @@ class KernelDistribution(SparseDistribution):
     def _integrate(self, power: Power, level: Tensor) -> None:
         """Set Z and the weights of a density whose A is given."""
         self._power, self._level = power, level
-        measure = self._measure(self.panels)
-        self._nodal, self._escort_nodal = integrals(
-            self._scores - level, measure, power, "power lowered"
-        )
+        measure = self._measure(self.mesh)
+        self._nodal, self._escort_nodal = integrals(self._scores - level, measure, power)
         self._mass = sum_nodes(self._nodal)
 
     @torch.no_grad()
     def _require_resolved(self) -> None:
-        """Raise if large scores move a density so far into a tail that the mesh misses it.
-
-        Raises:
-            ValueError: Masses on this mesh and on a halved one differ.
-        """
-        panels = self.panels
-        far = panels.measure.sum(0) < panels.tolerance
+        """Raise if large scores move a density so far into a tail that the mesh misses it."""
+        mesh = self.mesh
+        far = mesh.measure.sum(0) < mesh.tolerance
         if self.event_shape or not self.batch_shape.numel() or not bool(far.any()):
             return
-        logs = self._scores + panels.measure.log().unsqueeze(-1)
+        logs = self._scores + mesh.measure.log().unsqueeze(-1)
         shares = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
         # No power moves as far as the exponential.
         if bool((shares[far].sum(0) <= _FAR_OUT).all()):
             return
-        mass = sum_nodes(self._weights_on(panels.with_order(2 * panels.axes[0].size)))
+        mass = sum_nodes(self._weights_on(mesh.with_order(2 * mesh.axes[0].size)))
         rule = "so small that the density is not in the far tails of the base"
-        require((mass - 1).abs() <= math.sqrt(panels.tolerance), "weights", rule, self.weights)
+        require((mass - 1).abs() <= math.sqrt(mesh.tolerance), "weights", rule, self.weights)
 
     def _batched(self, rows: Tensor) -> Tensor:
         return rows.reshape(self.batch_shape).to(self.weights.dtype)
@@ -289,32 +282,25 @@ class KernelDistribution(SparseDistribution):
     # Densities
 
     def _score_at(self, t: Tensor) -> Tensor:
-        """Return f at locations (*S, *batch, *event), which broadcast against the batch."""
-        located = t if self.event_shape else t.unsqueeze(-1)
-        return expansion(self.kernel, self._points, self.weights, located, self.batch_shape)
+        """Return f at locations (*S, *batch, D), which broadcast against the batch."""
+        return expansion(self.kernel, self._points, self.weights, t, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density; -inf off the support, with zero gradient."""
+        """Return the log density; -inf off the support, with zero gradient."""
         if self._validate_args:
             self._validate_sample(value)
-        locations = value if self.event_shape else value.unsqueeze(-1)
-        base = self.panels.base.log_density(locations.detach()).to(self.weights.dtype)
-        inside = torch.isfinite(base)
-        lifted = inside.unsqueeze(-1) if self.event_shape else inside
-        safe = torch.where(lifted, value, self._inner_location().to(value.dtype))
-        if locations.requires_grad:
-            located = safe if self.event_shape else safe.unsqueeze(-1)
-            log = self.panels.base.log_density(located)
-            base = base + (log - log.detach()).to(base.dtype)
-        return torch.where(inside, self._log_relative(self._score_at(safe)) + base, -math.inf)
+        located = value if self.event_shape else value.unsqueeze(-1)
+        inside = torch.isfinite(self.mesh.base.log_density(located.detach())).unsqueeze(-1)
+        located = torch.where(inside, located, self._inner_location().to(value.dtype).reshape(-1))
+        base, inside = self.mesh.base.log_density(located), inside.squeeze(-1)
+        log = self._log_relative(self._score_at(located)) + base.to(self.weights.dtype)
+        return torch.where(inside, log, -math.inf)
 
     def _log_relative(self, scores: Tensor) -> Tensor:
         """Return log p relative to the base, of scores (*S, *batch)."""
-        power = self._batched_power()
-        x = scores - self._batched(self._level)
-        inside = power.eps * x > -1
-        log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
-        return torch.where(inside, log - self._batched(self._mass.log()), -math.inf)
+        log = _log_power(self._batched_power(), scores - self._batched(self._level))
+        # Off the support there is no gradient in Z either.
+        return torch.where(log > -math.inf, log - self._batched(self._mass.log()), -math.inf)
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (*event)."""
@@ -347,22 +333,21 @@ class KernelDistribution(SparseDistribution):
 
     # Integrals
 
-    def _unnormalized_on(self, panels: KernelMesh) -> Tensor:
+    def _unnormalized_on(self, mesh: KernelMesh) -> Tensor:
         """Return weights (m, G, R) at the nodes of a mesh, times Z."""
-        if panels is self.panels:
+        if mesh is self.mesh:
             return self._nodal
-        measure = self._measure(panels)
-        return integrals(self._offsets_on(panels), measure, self._power, "power lowered")[0]
+        measure = self._measure(mesh)
+        return integrals(self._offsets_on(mesh), measure, self._power)[0]
 
-    def _weights_on(self, panels: KernelMesh) -> Tensor:
+    def _weights_on(self, mesh: KernelMesh) -> Tensor:
         """Return weights (m, G, R) at the nodes of a mesh: their sum with g is E_p[g]."""
-        return self._unnormalized_on(panels) / self._mass
+        return self._unnormalized_on(mesh) / self._mass
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, *event) and weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes (Q, *batch, *event), weights (Q, *batch): $\sum_q w_q g(t_q) \to E_p[g]$.
 
-        All densities have the same nodes. Next to an edge of the support weights may be negative,
-        but their sums with smooth g are right.
+        All densities have the same nodes. Weights next to an edge of the support may be negative.
 
         Args:
             order: Subintervals are halved until each axis has at least this many nodes.
@@ -372,30 +357,30 @@ class KernelDistribution(SparseDistribution):
         """
         if order < 1:
             raise ValueError(f"order must be at least 1, got {order}")
-        panels = self.panels.with_order(order)
-        weights = self._weights_on(panels).to(self.weights.dtype)
-        count = len(panels.nodes)
-        nodes = panels.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
+        mesh = self.mesh.with_order(order)
+        weights = self._weights_on(mesh).to(self.weights.dtype)
+        count = len(mesh.nodes)
+        nodes = mesh.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
         nodes = nodes.expand(count, *self.batch_shape, -1)
         weights = weights.reshape(count, *self.batch_shape)
         return nodes if self.event_shape else nodes.squeeze(-1), weights
 
     def basis_means(self, psi: Basis) -> Tensor:
         """Return E_p[psi] (*batch, N), on a mesh that also resolves the basis."""
-        panels = self.panels.for_basis(psi)
-        return self._means(self._values_of(psi, panels), panels).to(self._dtype_with(psi))
+        mesh = self.mesh.for_basis(psi)
+        return self._means(self._values_of(psi, mesh), mesh).to(self._dtype_with(psi))
 
-    def _means(self, values: Tensor, panels: KernelMesh) -> Tensor:
+    def _means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at nodes."""
-        weights = self._unnormalized_on(panels).reshape(len(panels.nodes), -1)
+        weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1)
         # A column of ones gives the total, and makes gradients those of centred functions.
         sums = weights.T.to(values) @ torch.cat([values, values.new_ones(len(values), 1)], -1)
         means = sums[:, :-1] / sums[:, -1:]
         return means.reshape(*self.batch_shape, values.shape[1])
 
-    def _values_of(self, psi: Basis, panels: KernelMesh) -> Tensor:
+    def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
         """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
-        nodes = panels.nodes if self.event_shape else panels.nodes.squeeze(-1)
+        nodes = mesh.nodes if self.event_shape else mesh.nodes.squeeze(-1)
         dtype = self._dtype_with(psi)
         if self._scores.dtype != self.weights.dtype or dtype == torch.float64:
             return psi.in_float64(nodes)
@@ -410,17 +395,13 @@ class KernelDistribution(SparseDistribution):
                 dtype = torch.promote_types(dtype, dtype_of(basis))
         return dtype
 
-    def _moment(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the expectation of a function from nodes (Q, D) to (Q, N)."""
-        values = function(self.panels.nodes.to(self._scores.dtype))
-        return self._means(values, self.panels).to(self.weights.dtype)
-
     @property
     def mean(self) -> Tensor:
         """Mean (*batch, *event); a ValueError if the base's tails leave none."""
         self._require_moment(1)
-        found = self._moment(lambda t: t)
-        return found if self.event_shape else found.squeeze(-1)
+        means = self._means(self.mesh.nodes.to(self._scores.dtype), self.mesh)
+        means = means.to(self.weights.dtype)
+        return means if self.event_shape else means.squeeze(-1)
 
     @property
     def variance(self) -> Tensor:
@@ -432,32 +413,27 @@ class KernelDistribution(SparseDistribution):
     def covariance_matrix(self) -> Tensor:
         """Covariance (*batch, D, D), also of a number; a ValueError if there is none."""
         self._require_moment(2)
-        nodes = self.panels.nodes.to(self._scores.dtype)
-        offset = nodes - self._means(nodes, self.panels).unsqueeze(-2)
-        weights = self._weights_on(self.panels).reshape(len(nodes), -1).T
+        nodes = self.mesh.nodes.to(self._scores.dtype)
+        offset = nodes - self._means(nodes, self.mesh).unsqueeze(-2)
+        weights = self._weights_on(self.mesh).reshape(len(nodes), -1).T
         weights = weights.reshape(*self.batch_shape, len(nodes), 1)
         return ((weights * offset).mT @ offset).to(self.weights.dtype)
 
     def _require_moment(self, order: int) -> None:
-        """Raise unless the mesh holds nearly all of an absolute moment, which then exists.
-
-        An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
-
-        Raises:
-            ValueError: A base whose tails are too heavy for it.
-        """
+        """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
+        # An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
         if torch.compiler.is_compiling():
             return
-        base, panels = self.panels.base, self.panels
+        base, mesh = self.mesh.base, self.mesh
         for axis in range(base.dim):
             low, high = base.bounds(axis)
             open_ends = [place for place, end in ((0, low), (-1, high)) if math.isinf(end)]
             if not open_ends:
                 continue
-            weights = self._weights_on(panels).detach().double().flatten(0, 1)
-            places, centre = panels.nodes[:, axis], base.centre(axis)
+            weights = self._weights_on(mesh).detach().double().flatten(0, 1)
+            places, centre = mesh.nodes[:, axis], base.centre(axis)
             total = ((places - centre).abs() ** order) @ weights
-            t, lengths = (x.flatten()[open_ends] for x in panels.axes[axis].rule())
+            t, lengths = (x.flatten()[open_ends] for x in mesh.axes[axis].rule())
             last = torch.stack([weights[places == end].sum(0).abs() for end in t], -1) / lengths
             left = last @ ((t - centre).abs() ** (order + 1))
             rule = f"so light in its tails that the moment of order {order} exists, within reach"
@@ -466,52 +442,52 @@ class KernelDistribution(SparseDistribution):
     @property
     @torch.no_grad()
     def mode(self) -> Tensor:
-        """Location of the largest density (*batch, *event), by search from the best node."""
+        """Location of the largest density (*batch, *event), by a search from the best node."""
         nodes, _ = self.quadrature(1)
         best = self.log_prob(nodes).argmax(0, keepdim=True)
         dim = self._points.shape[-1]
         lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
         t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
-        width = torch.stack([axis.breaks.diff().amax() for axis in self.panels.axes]).to(t)
+        width = torch.stack([axis.breaks.diff().amax() for axis in self.mesh.axes]).to(t)
         steps = torch.cartesian_prod(*[torch.linspace(-1, 1, 5).to(t)] * dim)
         steps = steps.reshape(-1, *(1,) * len(self.batch_shape), dim)
         for _ in range(_STEPS):
             near = t + width * steps
             log = self.log_prob(near if self.event_shape else near.squeeze(-1))
             best = log.argmax(0, keepdim=True).unsqueeze(-1).expand(1, *self.batch_shape, dim)
-            t, width = near.gather(0, best), width * _CLOSER
+            t, width = near.gather(0, best), width * _SHRINKAGE
         t = t.squeeze(0)
         return t if self.event_shape else t.squeeze(-1)
 
     def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p)$ relative to the base, which the prediction map maximises (*batch).
+        r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch).
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
         """
         # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
-        mean = sum_nodes(self._weights_on(self.panels) * self._scores)
+        mean = sum_nodes(self._weights_on(self.mesh) * self._scores)
         return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
-        r"""Shannon entropy $-\int p \log p\,dt$ (*batch).
+        r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch).
 
         Accurate to 1e-6 only where the base's log density is singular at an end of its support.
         """
-        power, offsets = self._power, self._offsets_on(self.panels)
+        power, offsets = self._power, self._offsets_on(self.mesh)
         if power.is_exponential:
             logs = sum_nodes(self._nodal * offsets)
         else:
-            logs = sum_nodes(integrals(offsets, self._measure(self.panels), power, "log")[0])
+            logs = sum_nodes(integrals(offsets, self._measure(self.mesh), power, ("log",))[0])
         relative = self._batched(self._mass.log() - power.factor_of_log * logs / self._mass)
-        log_base = self.panels.base.log_density(self.panels.nodes).to(logs.dtype).unsqueeze(-1)
+        log_base = self.mesh.base.log_density(self.mesh.nodes).to(logs.dtype).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
-        return relative - self._means(log_base, self.panels).squeeze(-1).to(relative.dtype)
+        return relative - self._means(log_base, self.mesh).squeeze(-1).to(relative.dtype)
 
     # Escorts
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelDistribution":
-        r"""The $\beta$-escort $p^\beta/\int p^\beta$, relative to the base; default $2 - \alpha$.
+        r"""Return the escort $p^\beta/\int p^\beta$ relative to the base; default $2 - \alpha$.
 
         At alpha = 2 the default is the base, restricted to the support.
 
@@ -541,7 +517,7 @@ class KernelDistribution(SparseDistribution):
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
     ) -> Tensor:
-        r"""Generalized $\beta$-covariance of two bases relative to the base, (*batch, M, N).
+        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N).
 
         $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
 
@@ -552,9 +528,9 @@ class KernelDistribution(SparseDistribution):
         """
         self._check_basis("phi", phi)
         self._check_basis("psi", psi)
-        panels = self.panels.for_basis(phi).for_basis(psi)
-        weights = self._escort_weights_on(panels, beta).flatten(0, 1).T
-        left, right = self._values_of(phi, panels), self._values_of(psi, panels)
+        mesh = self.mesh.for_basis(phi).for_basis(psi)
+        weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T
+        left, right = self._values_of(phi, mesh), self._values_of(psi, mesh)
         dtype = torch.promote_types(left.dtype, right.dtype)
         weights, left, right = weights.to(dtype), left.to(dtype), right.to(dtype)
         total = weights.sum(-1, keepdim=True)
@@ -563,23 +539,81 @@ class KernelDistribution(SparseDistribution):
         found = ((weights.unsqueeze(-1) * left).mT @ right).to(self._dtype_with(phi, psi))
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
-    def _escort_weights_on(self, panels: KernelMesh, beta: Tensor | float | None) -> Tensor:
+    def _escort_weights_on(self, mesh: KernelMesh, beta: Tensor | float | None) -> Tensor:
         """Return weights (m, G, R) of p^beta at the nodes of a mesh."""
         if beta is not None and float(beta) == 1:
-            return self._weights_on(panels)
+            return self._weights_on(mesh)
         power = self._escort_power(beta)
         exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
         found = self._escort_nodal
-        if beta is not None or panels is not self.panels:
-            measure = self._measure(panels)
-            found, _ = integrals(self._offsets_on(panels), measure, power, "power lowered")
+        if beta is not None or mesh is not self.mesh:
+            measure = self._measure(mesh)
+            found, _ = integrals(self._offsets_on(mesh), measure, power)
         return found * torch.exp(-exponent * self._mass.log())
 
     # Supports, distribution functions and samples
 
     @lazy_property
+    @torch.no_grad()
     def _intervals(self) -> Tensor:
-        return support_intervals(self)
+        """The intervals (*batch, K, 2) of the support of a number, padded with NaN."""
+        _require_values("the support, icdf and samples")
+        if not self.batch_shape.numel():
+            return self.weights.new_empty(*self.batch_shape, 1, 2)
+        x, power = self._offsets_on(self.mesh), self._power
+        inside = torch.ones_like(x) if power.is_exponential else power.inside(x)
+        inside = inside.flatten(1)
+        lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
+        breaks = self.mesh.axes[0].breaks.to(lower)
+        shape = (len(lower), len(breaks) - 1, -1)
+        lower, upper = (end.reshape(shape).permute(2, 1, 0) for end in (lower, upper))
+        alive = (upper > lower) & (self.mesh.measure > 0).any(0).unsqueeze(-1)
+        low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
+        # lerp is exact at the ends of subintervals.
+        ends = torch.stack([torch.lerp(low, high, (1 + y) / 2) for y in (lower, upper)], -1)
+        ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(self.weights)
+        found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
+        most = int((~found[..., 0].isnan()).sum(-1).amax())
+        # Roots of the interpolant are improved by a step on the score itself.
+        found = self._newton_step(found[:, :most].reshape(*self.batch_shape, most, 2))
+        # Ends of the mesh are those of the base, which may be infinite.
+        (first, last), bounds = self._range, self.mesh.base.bounds(0)
+        lower = torch.where(found[..., 0] <= first, bounds[0], found[..., 0])
+        return torch.stack(
+            [lower, torch.where(found[..., 1] >= last, bounds[1], found[..., 1])], -1
+        )
+
+    def _newton_step(self, intervals: Tensor) -> Tensor:
+        """Return intervals whose ends have taken one step towards the score's own roots."""
+        eps = self._batched_power().eps
+        ends = intervals.flatten(-2).movedim(-1, 0)
+        inner = self._are_edges(ends)
+        score, rate = self._score_and_slope(torch.where(inner, ends, self._inner_location()))
+        step = (1 + eps * (score - self._batched(self._level))) / (eps * rate)
+        # An edge that would come near its neighbours is nearly tangent, and stays.
+        gaps = ends.diff(dim=0).nan_to_num(math.inf)
+        room = torch.cat([gaps[:1], torch.minimum(gaps[1:], gaps[:-1]), gaps[-1:]])
+        ends = torch.where(inner & (step.abs() < room / 4), ends - step, ends)
+        return ends.movedim(0, -1).reshape(intervals.shape)
+
+    def _are_edges(self, ends: Tensor) -> Tensor:
+        """Return which ends of intervals are roots, not breaks of the base."""
+        first, last = self._range
+        breaks = self.mesh.base.breaks(0).to(ends)
+        return (ends > first) & (ends < last) & ~torch.isin(ends, breaks)
+
+    def _score_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score at locations and its derivative there, both detached."""
+        t = t.detach().requires_grad_()
+        with torch.enable_grad():
+            score = self._score_at(t.unsqueeze(-1))
+            (slope,) = torch.autograd.grad(score.sum(), t)
+        return score.detach(), slope
+
+    @property
+    def _range(self) -> tuple[Tensor, Tensor]:
+        breaks = self.mesh.axes[0].breaks.to(self.weights)
+        return breaks[0], breaks[-1]
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
@@ -589,18 +623,112 @@ class KernelDistribution(SparseDistribution):
         return IntervalUnion(self._intervals)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function of a number."""
+        """Return the distribution function of a number at values (*S, *batch)."""
         self._require_number("cdf")
-        return univariate_cdf(self, value)
+        if self._validate_args:
+            self._validate_sample(value)
+        value = value.expand(broadcast_shapes(value.shape, self.batch_shape))
+        if not value.numel():
+            return value.clone()
+        first, last = self._range
+        dtype = torch.promote_types(value.dtype, self._scores.dtype)
+        t = value.detach().to(dtype).clamp(first.to(dtype), last.to(dtype))
+        breaks = self.mesh.axes[0].breaks.to(t)
+        cell = (torch.searchsorted(breaks, t.contiguous()) - 1).clamp(0, len(breaks) - 2)
+        low, high = breaks[cell], breaks[cell + 1]
+        y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
+        x, measure, power = self._cell_values(cell)
+        (part,) = integrals(x, measure, power, ("power",), y.reshape(-1).to(x))
+        part = part.sum(0).reshape(value.shape) / self._mass.reshape(self.batch_shape)
+        masses = self._cell_masses()
+        before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
+        before = before.gather(-1, cell.unsqueeze(-1)).squeeze(-1)
+        found = (before + part).to(torch.promote_types(value.dtype, self.weights.dtype))
+        if value.requires_grad:
+            density = self.prob(value.detach()).detach()
+            found = differentiable_once(found + (value - value.detach()) * density)
+        found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
+        return found.clamp(0, 1)
+
+    def _cell_values(self, cell: Tensor) -> tuple[Tensor, Tensor, Power]:
+        """Return f - A (m, n), measure (m, n) and power of subintervals (*S, *batch)."""
+        offsets = self._offsets_on(self.mesh)
+        row = torch.arange(offsets.shape[-1], device=cell.device).reshape(self.batch_shape)
+        row, place = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
+        measure = self._measure(self.mesh).squeeze(-1)[:, place]
+        return offsets[:, place, row], measure, self._power.take(row)
+
+    def _cell_masses(self) -> Tensor:
+        """Return masses of subintervals (*batch, G)."""
+        masses = self._weights_on(self.mesh).sum(0)
+        return masses.T.reshape(*self.batch_shape, len(masses))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of a number, differentiable in the level and in the parameters.
+        """Return quantiles of a number, differentiable once in the level and the parameters.
 
         Raises:
             ValueError: Levels outside [0, 1].
         """
         self._require_number("icdf")
-        return univariate_icdf(self, value)
+        _require_values("icdf")
+        if self._validate_args:
+            self._validate_sample(value)
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        value = value.expand(broadcast_shapes(value.shape, self.batch_shape))
+        t = self._quantiles(value.detach())
+        found = self._with_gradient(t, value)
+        # Where less mass than rounding is left beyond, quantiles move with the edge of the score.
+        edge, beyond = self._nearer_end(value.detach())
+        last = self._are_edges(edge) & (beyond < _ROUNDING * torch.finfo(t.dtype).eps)
+        if not last.any():
+            return found
+        edge = torch.where(last, edge, self._inner_location())
+        _, slope = self._score_and_slope(edge)
+        above = self._score_at(edge.unsqueeze(-1)) - self._batched(self._level)
+        return torch.where(last, _implicit(t, above * slope.sign(), slope.abs()), found)
+
+    def _with_gradient(self, t: Tensor, level: Tensor | None = None) -> Tensor:
+        """Return quantiles t with the derivatives of the implicit function: dt = (dq - dF)/p."""
+        mass = self.cdf(t)
+        return _implicit(t, mass if level is None else mass - level, self.prob(t))
+
+    def _nearer_end(self, level: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the nearer end of the support, and the mass between."""
+        first, last = self._intervals[..., 0, 0], self._intervals[..., 1].nan_to_num(-math.inf)
+        upper = level > 0.5
+        return torch.where(upper, last.amax(-1), first), torch.where(upper, 1 - level, level)
+
+    @torch.no_grad()
+    def _quantiles(self, level: Tensor) -> Tensor:
+        """Return quantiles of levels (*S, *batch), without derivatives."""
+        _require_values("icdf and samples")
+        if not level.numel():
+            return level.clone()
+        (end, beyond), dtype = self._nearer_end(level), level.dtype
+        masses = self._cell_masses().clamp_min(0)
+        level = level.to(masses)
+        above = masses.cumsum(-1)
+        above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
+        cell = torch.searchsorted(above, level.unsqueeze(-1).contiguous()).clamp_max(
+            masses.shape[-1] - 1
+        )
+        last = above.gather(-1, cell).squeeze(-1)
+        own = masses.expand(*level.shape, -1).gather(-1, cell).squeeze(-1)
+        cell = cell.squeeze(-1)
+        x, measure, power = self._cell_values(cell)
+        _, lengths = self.mesh.axes[0].rule()
+        density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
+        breaks = self.mesh.axes[0].breaks.to(level)
+        low, high = breaks[cell], breaks[cell + 1]
+        mass = (own - (last - level)).clamp_min(0) * self._mass.reshape(self.batch_shape)
+        y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
+        t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(dtype)
+        # Rounding may have left the support: the nearest location in it.
+        lower, upper = self._intervals.to(t).unbind(-1)
+        inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
+        gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
+        t = inside.gather(-1, gap.argmin(-1, keepdim=True)).squeeze(-1)
+        return torch.where(beyond <= 0, end, t)
 
     def _require_number(self, name: str) -> None:
         if self.event_shape:
@@ -626,7 +754,7 @@ class KernelDistribution(SparseDistribution):
                 "rsample exists for numbers whose support is one interval; use rsample_components "
                 "over several, and sample for vectors"
             )
-        return with_quantile_gradient(self, self.sample(sample_shape))
+        return self._with_gradient(self.sample(sample_shape))
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:
@@ -643,7 +771,7 @@ class KernelDistribution(SparseDistribution):
             return _draw_vectors(self, Size(sample_shape))
         shape = self._extended_shape(Size(sample_shape))
         level = torch.rand(shape, dtype=self.weights.dtype, device=self.weights.device)
-        return quantiles(self, level)
+        return self._quantiles(level)
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
         r"""Draw from every interval of the support, and return the intervals' masses.
@@ -658,7 +786,18 @@ class KernelDistribution(SparseDistribution):
             NotImplementedError: Vectors.
         """
         self._require_number("rsample_components")
-        return draw_components(self, sample_shape)
+        lower, upper = self._intervals.unbind(-1)
+        present = ~lower.isnan()
+        ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
+        before, after = (self.cdf(end) for end in ends)  # (K, *batch)
+        masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
+        shape = Size([*sample_shape, *before.shape])
+        share = torch.rand(shape, dtype=before.dtype, device=before.device)
+        # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
+        level = before + share * (after - before)
+        t = self._quantiles(level.detach())
+        t = self._with_gradient(torch.minimum(torch.maximum(t, ends[0]), ends[1]), level)
+        return t.movedim(len(sample_shape), -1), masses.movedim(0, -1)
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""
@@ -681,8 +820,8 @@ class KernelExp(KernelDistribution):
         tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
             float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
             float64 for numbers, less in more dimensions.
-        panels: `panels` of another density with the same kernel, inducing points, base and dtype,
-            whose nodes are shared; default: a new mesh. Required in compiled graphs.
+        mesh: That of another density with the same kernel, inducing points, base and dtype;
+            default: a new one. Required in compiled graphs.
         validate_args: As in torch.distributions.
 
     Raises:
@@ -713,18 +852,18 @@ class KernelExp(KernelDistribution):
         base: Distribution | Sequence[Distribution] | None = None,
         *,
         tolerance: float | None = None,
-        panels: KernelMesh | None = None,
+        mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> None:
         super().__init__(weights, inducing_points, kernel, base, 1.0, validate_args)
         with torch.enable_grad():
-            self._set_panels(tolerance, panels)
+            self._set_mesh(tolerance, mesh)
             self._normalize(Power(0.0))
-        if panels is None:
+        if mesh is None:
             self._require_resolved()
 
     def escort(self, beta: Tensor | float | None = None) -> "KernelExp":
-        r"""The $\beta$-escort relative to the base, whose weights are beta times these; default 1.
+        r"""Return the $\beta$-escort relative to the base, with beta times the weights; default 1.
 
         Raises:
             ValueError: `beta` negative or not finite.
@@ -735,7 +874,7 @@ class KernelExp(KernelDistribution):
         require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
         parts = self.inducing_points, self.kernel, self.base
         weights = power.unsqueeze(-1) * self.weights
-        return KernelExp(weights, *parts, panels=self.panels, validate_args=self._validation)
+        return KernelExp(weights, *parts, mesh=self.mesh, validate_args=self._validation)
 
     def to_float64(self) -> "KernelExp":
         """Return the same density computed in float64."""
@@ -757,19 +896,13 @@ class KernelDeformedExp(KernelDistribution):
 
     Args:
         weights: $w$ (*batch, I).
-        inducing_points: $t_i$: (I,) or (I, 1) for numbers, (I, D) for vectors; (*batch, I, D) if
-            each density has its own.
-        kernel: Positive semi-definite, (n, D), (m, D) to (n, m), for instance one of
-            `pyro.contrib.gp.kernels`. It is called with float64 matrices.
-        base: $q_0$: a univariate distribution, or for vectors an `Independent` or a sequence of
-            them; default uniform on [0, 1] in each dimension. It is a constant.
+        inducing_points: $t_i$, as in `KernelExp`.
+        kernel: As in `KernelExp`.
+        base: $q_0$, as in `KernelExp`.
         alpha: Entropic index in (1, 2], a number or (*batch).
         normalization: "inside" or "outside".
-        tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
-            float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
-            float64 for numbers, less in more dimensions.
-        panels: `panels` of another density with the same kernel, inducing points, base and dtype,
-            whose nodes are shared; default: a new mesh. Required in compiled graphs.
+        tolerance: As in `KernelExp`.
+        mesh: As in `KernelExp`.
         validate_args: As in torch.distributions.
 
     Raises:
@@ -799,7 +932,7 @@ class KernelDeformedExp(KernelDistribution):
         normalization: Literal["inside", "outside"] = "inside",
         *,
         tolerance: float | None = None,
-        panels: KernelMesh | None = None,
+        mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if normalization not in ("inside", "outside"):
@@ -809,7 +942,7 @@ class KernelDeformedExp(KernelDistribution):
         rule = f"in (1, 2] in {self.alpha.dtype}"
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         with torch.enable_grad():
-            self._set_panels(tolerance, panels)
+            self._set_mesh(tolerance, mesh)
             if isinstance(alpha, Real):
                 power = Power(float(alpha) - 1)
             else:
@@ -818,7 +951,7 @@ class KernelDeformedExp(KernelDistribution):
                 self._normalize(power)
             else:
                 self._normalize_outside(power)
-        if panels is None:
+        if mesh is None:
             self._require_resolved()
 
     def _normalize_outside(self, power: Power) -> None:
@@ -858,7 +991,7 @@ class KernelEscort(KernelDistribution):
         parts = parent.weights, parent.inducing_points, parent.kernel, parent.base
         own = alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item()
         super().__init__(*parts, own, parent._validation)
-        self.panels = parent.panels
+        self.mesh = parent.mesh
         with torch.enable_grad():
             self._scores = parent._scores
             self._integrate(power, parent._level)
@@ -871,22 +1004,37 @@ class KernelEscort(KernelDistribution):
         return KernelEscort(parent, power)
 
 
+def _require_values(name: str) -> None:
+    """Raise where the number of roots, which decides shapes, cannot be read."""
+    if not in_eager():
+        raise RuntimeError(
+            f"{name} of a kernel family needs the values of its parameters, which torch.compile "
+            "and torch.func.vmap hide: call it outside, on a density with a batch"
+        )
+
+
+def _implicit(t: Tensor, residual: Tensor, slope: Tensor) -> Tensor:
+    """Return t with the first derivatives of the root of a residual with a slope."""
+    slope = slope.detach()
+    change = residual - residual.detach()
+    change = torch.where(slope > 0, change / torch.where(slope > 0, slope, 1.0), 0.0)
+    return differentiable_once(t.detach() - change)
+
+
 # Draws of vectors
 
-# A cell's bound: the node's score, raised by this share of the way to the greatest of its
-# neighbours and by that share of their range, at most 1, for peaks between nodes.
+# A cell's bound is the node's score, plus this share of the way to the greatest of its neighbours
+# and that share of their range, at most 1, for peaks between nodes.
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
 # The number of locations in a cell at which the base is evaluated.
 _LOOKS = 17
-# Units of rounding of a score.
-_ROUNDING = 8
 # Numbers in the largest matrix of a round; proposals for each draw, and in any case.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
 
 
 def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
     """Draw vectors (*sample, *batch, D) by rejection in cells around the nodes."""
-    ends = [_cell_ends(axis) for axis in p.panels.axes]
+    ends = [_cell_ends(axis) for axis in p.mesh.axes]
     log_bound, log_volume = _bounds(p, ends)
     rows, dim = len(log_bound), len(ends)
     count = sample_shape.numel() * rows
@@ -894,8 +1042,7 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
     above = _distribution(log_bound + log_volume)
     found = p.weights.new_empty(count, dim)
     waiting, proposals = torch.arange(count, device=row.device), 0
-    sets = p._points.shape[:-2].numel()
-    room = max(1, _ELEMENTS // (p._points.shape[-2] * sets))
+    room = max(1, _ELEMENTS // p._points.shape[:-1].numel())
     while len(waiting):
         if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
             raise RuntimeError(
@@ -911,10 +1058,8 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
         cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
         places = torch.unravel_index(cell, [len(end) - 1 for end in ends])
         share = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
-        t = torch.stack(
-            [torch.lerp(e[i], e[i + 1], s) for e, i, s in zip(ends, places, share.T, strict=True)],
-            -1,
-        ).to(p.weights)
+        axes = zip(ends, places, share.T, strict=True)
+        t = torch.stack([torch.lerp(e[i], e[i + 1], s) for e, i, s in axes], -1).to(p.weights)
         excess = _log_density(p, t, at) - log_bound[at, cell]
         over = excess > 0
         if over.any():
@@ -922,9 +1067,7 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
             place = (at[over], cell[over])
             log_bound[place] = torch.maximum(log_bound[place] + 2 * excess[over], log_bound[place])
             above = _distribution(log_bound + log_volume)
-            again = torch.zeros(rows, dtype=torch.bool, device=at.device)
-            again[at[over]] = True
-            again = again[row].index_fill(0, waiting, True)
+            again = torch.isin(row, at[over]).index_fill(0, waiting, True)
             waiting = again.nonzero().squeeze(-1)
             continue
         accepted = torch.rand_like(excess).log() < excess
@@ -950,32 +1093,31 @@ def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
     terms, level = columns * p.weights.reshape(-1, columns.shape[-1])[row], p._level[row]
     # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
     rounding = _ROUNDING * torch.finfo(t.dtype).eps * (terms.abs().sum(-1) + level.abs())
-    base = p.panels.base.log_density(t.double())
-    return _log_power(p._power.take(row), terms.sum(-1) - level - rounding) + base
+    base = p.mesh.base.log_density(t.double())
+    return _log_power(p._power.take(row), terms.sum(-1) - level - rounding).double() + base
 
 
 def _log_power(power: Power, x: Tensor) -> Tensor:
-    """Return the logarithm of a power, float64, -inf where it is zero."""
+    """Return the logarithm of a power, -inf where it is zero."""
     inside = power.eps * x > -1
     log = power.factor_of_log * power.log_base(torch.where(inside, x, 0.0))
-    return torch.where(inside, log, -math.inf).double()
+    return torch.where(inside, log, -math.inf)
 
 
 def _bounds(p: KernelDistribution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return bounds of the log density times Z in cells (R, Q), and logarithms of volumes (Q,)."""
     counts = [len(end) - 1 for end in ends]
-    x = p._offsets_on(p.panels).permute(2, 1, 0).reshape(-1, *counts)
+    x = p._offsets_on(p.mesh).permute(2, 1, 0).reshape(-1, *counts)
     high = low = x
     for axis in range(1, x.dim()):
         high, low = _neighbours_max(high, axis), -_neighbours_max(-low, axis)
     beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
     x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
     rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
-    base = [_highest_of_base(p.panels.base, axis, end) for axis, end in enumerate(ends)]
-    volumes = [end.diff().log() for end in ends]
-    sums = (torch.cartesian_prod(*parts).sum(-1) for parts in (base, volumes))
-    log_base, log_volume = sums
-    return _log_power(p._power.take(rows), x) + log_base, log_volume
+    base = [_highest_of_base(p.mesh.base, axis, end) for axis, end in enumerate(ends)]
+    log_base = torch.cartesian_prod(*base).sum(-1)
+    log_volume = torch.cartesian_prod(*(end.diff().log() for end in ends)).sum(-1)
+    return _log_power(p._power.take(rows), x).double() + log_base, log_volume
 
 
 def _cell_ends(axis: ChebyshevMesh) -> Tensor:
@@ -987,14 +1129,12 @@ def _cell_ends(axis: ChebyshevMesh) -> Tensor:
 
 def _neighbours_max(x: Tensor, axis: int) -> Tensor:
     """Return the greatest of each entry and its neighbours along an axis."""
-    n = x.shape[axis]
-    pair = torch.maximum(x.narrow(axis, 0, n - 1), x.narrow(axis, 1, n - 1))
-    first, last = pair.narrow(axis, 0, 1), pair.narrow(axis, n - 2, 1)
-    return torch.maximum(torch.cat([first, pair], axis), torch.cat([pair, last], axis))
+    first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
+    return torch.cat([first, x, last], axis).unfold(axis, 3, 1).amax(-1)
 
 
 def _highest_of_base(base: BaseMeasure, axis: int, ends: Tensor) -> Tensor:
-    """Return the greatest log density (n,) of a factor of the base, seen at points of each cell."""
+    """Return the greatest log density (n,) of a factor of the base, at points of each cell."""
     share = torch.linspace(0, 1, _LOOKS + 2, dtype=ends.dtype, device=ends.device)[1:-1]
     log = base.log_factor(axis, ends[:-1].unsqueeze(-1) + ends.diff().unsqueeze(-1) * share)
     high = log.amax(-1)

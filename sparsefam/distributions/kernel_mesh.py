@@ -26,7 +26,7 @@ __all__ = ["KernelMesh", "dtype_of"]
 
 _MOST_NODES = 2**18
 # Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
-_SHARE, _MISSED = 0.2, 0.05
+_SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 # Units of rounding by which a polynomial in floating point may differ from itself.
 _ROUNDING = 100
 # Least number of nodes along each axis: edges are resolved along the last axis only.
@@ -34,15 +34,17 @@ _LEAST_NODES = {1: 1, 2: 128, 3: 32}
 # The number of overlapping kernels from which on they are summed in float64.
 _OVERLAP = 48.0
 # The number of nodes at which bases are compared; the relative difference of equal kernels.
-_LOOKED_AT, _SAME = 16, 1e-6
+_COMPARED, _SAME = 16, 1e-6
 # Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
-# Errors over their bounds that are not rounding.
+# The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
 # Orders that `_thinned` tries, its margin, and the relative difference of equal lengths.
-_ORDERS, _MARGIN, _ALIKE = 3, 0.5, 1e-9
+_ORDERS, _MARGIN, _EQUAL = 3, 0.5, 1e-9
 # Nodes per subinterval that cost as much as a cut.
 _EDGES = 4
+# Points whose kernels along an axis are evaluated together.
+_BLOCK = 8
 # Tensors and their versions.
 _State = list[tuple[Tensor, int | None]]
 _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
@@ -73,12 +75,10 @@ class KernelMesh:
     _fits: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("_finer", "_fits")
-        }
+        # Caches belong to these tensors, not to those of a copy.
+        return {**self.__dict__, "_finer": None, "_fits": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Refined meshes are remembered for a basis, not for a copy of it.
         self.__dict__.update(state, _finer=WeakKeyDictionary(), _fits=[])
 
     @classmethod
@@ -109,9 +109,8 @@ class KernelMesh:
                 _find_axis(kernel, points, base, axis, tolerance, growth)
                 for axis in range(base.dim)
             ]
-            panels = cls.of_axes(axes, base, tolerance)
-            panels = panels.with_order(_LEAST_NODES.get(base.dim, 1))
-        return panels.with_matrix_of(kernel, inducing_points)
+            mesh = cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
+        return mesh.with_matrix_of(kernel, inducing_points)
 
     @classmethod
     def of_axes(
@@ -141,15 +140,8 @@ class KernelMesh:
     ) -> None:
         """Raise unless this is the mesh of a kernel, inducing points (*B, I, D) and a base.
 
-        The kernel is evaluated at one node, and only if it, its parameters or the points are others
-        than at the last call.
-
-        Args:
-            kernel: The kernel.
-            points: Inducing points.
-            base: The base.
-            dtype: The dtype of the density.
-            validate: Whether to compare values, not shapes and dtypes alone.
+        The kernel is evaluated at one node, and only if it, its parameters or the points have
+        changed since the last call. Without `validate`, only shapes and dtypes are compared.
 
         Raises:
             ValueError: Another dimension, base, kernel or inducing points; a mesh of a dtype with
@@ -157,16 +149,16 @@ class KernelMesh:
         """
         dim = points.shape[-1]
         if self.base.dim != dim:
-            raise ValueError(f"panels must have dimension {dim}, got {self.base.dim}")
+            raise ValueError(f"mesh must have dimension {dim}, got {self.base.dim}")
         if dtype == torch.float64 and self.base.dtype != dtype:
-            raise ValueError(f"panels must be of a density in {dtype}, got {self.base.dtype}")
+            raise ValueError(f"mesh must be of a density in {dtype}, got {self.base.dtype}")
         rule = "of a density with the same kernel and inducing points"
         if self.matrix is not None and points.shape[:-1] != self.matrix.shape[:-1]:
-            raise ValueError(f"panels must be {rule}, got {tuple(points.shape)} points")
+            raise ValueError(f"mesh must be {rule}, got {tuple(points.shape)} points")
         if not validate:
             return
-        if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _LOOKED_AT]):
-            raise ValueError(f"panels must be of a density with the same base, got {base}")
+        if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _COMPARED]):
+            raise ValueError(f"mesh must be of a density with the same base, got {base}")
         state = [*(_state_of(kernel) if isinstance(kernel, nn.Module) else []), (points, None)]
         if self._fits and self._fits[0] is kernel and _same(state, self._fits[1], values=True):
             return
@@ -176,7 +168,7 @@ class KernelMesh:
             place = (self.nodes - points.reshape(-1, dim)[0]).abs().sum(-1).argmin(-1, True)
             found, known = kernel_matrix(kernel, points, self.nodes[place]), self.matrix[..., place]
             same = (found - known).abs() <= _SAME * known.abs().amax()
-            require(same, "panels", rule, "values that differ")
+            require(same, "mesh", rule, "values that differ")
         self._fits[:] = [kernel, [(x.detach(), version) for x, version in state]]
 
     def with_order(self, order: int) -> "KernelMesh":
@@ -201,21 +193,21 @@ class KernelMesh:
             points: Inducing points (*B, I, 1), float64.
         """
 
-        def rough(axis: ChebyshevMesh) -> Tensor:
+        def excess(axis: ChebyshevMesh) -> Tensor:
             values = scores(axis.rule()[0].flatten())
             rounding = torch.finfo(values.dtype).eps * values.abs().amax()
-            bound = _SHARE * self.tolerance + _ROUNDING * rounding
+            bound = _SCORE_SHARE * self.tolerance + _ROUNDING * rounding
             return interpolation_errors(scores, axis).amax(0) / bound
 
-        axis, worst = _refined(self.axes[0], rough)
-        found = [axis]
+        axis, worst = _refined(self.axes[0], excess)
+        axes = [axis]
         if self.base.is_flat and 0 < worst <= 1:
             columns = partial(_columns, kernel, points.flatten(0, -2), 0)
             thin = _thinned(axis, columns, worst)
-            found = [thin] if thin is axis or not peaked else [thin, axis]
+            axes = [thin] if thin is axis or not peaked else [thin, axis]
         if peaked:  # A coarse axis may have to be halved where a fine one need not.
-            found = [_refined(axis, partial(self._missed, scores))[0] for axis in found]
-        return self._along(min(found, key=lambda axis: axis.size))
+            axes = [_refined(axis, partial(self._mass_errors, scores))[0] for axis in axes]
+        return self._along(min(axes, key=lambda axis: axis.size))
 
     def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
@@ -223,7 +215,7 @@ class KernelMesh:
         found = KernelMesh.of_axes([axis], self.base, self.tolerance)
         return replace(found, is_wide=self.is_wide)
 
-    def _missed(self, scores: Columns, axis: ChebyshevMesh) -> Tensor:
+    def _mass_errors(self, scores: Columns, axis: ChebyshevMesh) -> Tensor:
         """Return errors (P,) of the mass of exponentials, over the allowed ones."""
         nodes, values = axis.rule()[0].flatten(), scores(axis.rule()[0].flatten())
         top = values.amax(-1, keepdim=True)
@@ -236,12 +228,11 @@ class KernelMesh:
             found: Tensor = ((values - top).exp().unflatten(-1, weights.shape) * weights).sum(-1)
             return found
 
-        rough, finer = masses(axis, values), axis.halved()
-        fine = masses(finer, scores(finer.rule()[0].flatten()))
-        missed = (fine.unflatten(-1, (-1, 2)).sum(-1) - rough).abs()
-        due = (_MISSED * self.tolerance / rough.shape[-1] + rounding) * rough.sum(-1, keepdim=True)
-        found: Tensor = (missed / due).amax(0)
-        return found
+        coarse, halved = masses(axis, values), axis.halved()
+        fine = masses(halved, scores(halved.rule()[0].flatten())).unflatten(-1, (-1, 2)).sum(-1)
+        allowed = _MASS_SHARE * self.tolerance / coarse.shape[-1] + rounding
+        errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
+        return errors.amax(0)
 
     def for_basis(self, psi: Basis) -> "KernelMesh":
         """Return a mesh on which the functions of a basis are polynomials, too; itself if they are.
@@ -307,7 +298,7 @@ def _find_axis(
     growth: Callable[[Tensor], Tensor],
 ) -> ChebyshevMesh:
     """Find the mesh of an axis."""
-    ends = base.reach(axis, partial(_deviation, kernel, points, axis), growth)
+    ends = base.effective_support(axis, partial(_deviation, kernel, points, axis), growth)
     breaks = base.breaks(axis).to(points)
     found = find_mesh(
         partial(_columns, kernel, points, axis),
@@ -324,10 +315,6 @@ def _find_axis(
             f"not resolve both to {tolerance:g}"
         )
     return found
-
-
-# Points whose kernels along an axis are evaluated together.
-_BLOCK = 8
 
 
 def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
@@ -373,13 +360,10 @@ def _refined(
 def _thinned(axis: ChebyshevMesh, columns: Columns, share: float) -> ChebyshevMesh:
     """Return the cheapest mesh of equal subintervals that resolves columns; itself if unequal.
 
-    Args:
-        axis: A mesh that resolves them better than necessary.
-        columns: Functions of locations (q,), float64, to values (n, q).
-        share: The ratio of their error to its bound, above 0.
+    `share` is the ratio of the columns' error on the axis to its bound, above 0.
     """
     widths, first, last = axis.breaks.diff(), axis.breaks[0], axis.breaks[-1]
-    if widths.amax() - widths.amin() > _ALIKE * widths.sum():
+    if widths.amax() - widths.amin() > _EQUAL * widths.sum():
         return axis
     bound = _MARGIN * interpolation_errors(columns, axis).amax() / share
     best, count = axis, len(widths)

@@ -375,7 +375,7 @@ def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
     """Return the mesh of a density with a score of moderate size."""
     weights = torch.zeros(len(points), dtype=points.dtype)
     weights[0] = _SCORE
-    mesh = kernel_density(kernel, points, weights, base, alpha).panels
+    mesh = kernel_density(kernel, points, weights, base, alpha).mesh
     if alpha < PEAKED:
         mesh = mesh.with_order(2 * max(axis.size for axis in mesh.axes))
         mesh = mesh.with_matrix_of(kernel, points)
@@ -389,7 +389,7 @@ def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
     scores = p._scores
     if float(scores.amax() - scores.amin()) <= _STEEP:
         return
-    nodes, weights = product_rule([axis.halved() for axis in p.panels.axes])
+    nodes, weights = product_rule([axis.halved() for axis in p.mesh.axes])
     parts = zip(nodes.split(_CHUNK), weights.flatten().split(_CHUNK), strict=True)
     error = abs(float(torch.stack([share @ p.prob(rows) for rows, share in parts]).sum()) - 1)
     if not error <= _MASS_ERROR:
@@ -451,12 +451,12 @@ def _truncated(
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     intervals = torch.stack([lower, upper], -1)
-    whole: Any = p.panels.base.factors[0]
+    whole: Any = p.mesh.base.factors[0]
     base = UniformOn(intervals, whole)
     # p^(alpha - 1) is linear in the score, relative to the base.
     mass, share = p.cdf(intervals).diff().sum(), base.lengths.sum() / (whole.high - whole.low)
     eps = float(p.alpha) - 1
     weights = (share / mass) ** eps * p.weights
     return KernelDeformedExp(
-        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.panels.tolerance
+        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.mesh.tolerance
     )

@@ -22,10 +22,11 @@ _FIRST = 4
 # Orders at first, and the share of coarse subintervals from which on all are refined together.
 _FIRST_ORDERS = (4, 8, 16)
 _MANY = 0.3
-# The mesh is verified at _LOOKED_AT further locations, to _AT_ENDS times the tolerance, and to
-# _ROUNDED_OFF at a kink; _NO_GAP replaces a distance of 0; around functions that no node saw the
-# range is quartered _NARROWEST times.
-_LOOKED_AT, _AT_ENDS, _ROUNDED_OFF, _NO_GAP, _NARROWEST = 16, 100.0, 1e-3, 1e-300, 16
+# The mesh is verified at so many further locations, to _AT_ENDS times the tolerance, and to
+# _ROUNDED_OFF at a kink; _NO_GAP replaces a distance of 0.
+_VERIFIED, _AT_ENDS, _ROUNDED_OFF, _NO_GAP = 16, 100.0, 1e-3, 1e-300
+# Around functions that are zero at all nodes the range is quartered so often.
+_NARROWEST = 16
 # The share of the tolerance that an error may have which is multiplied by the length.
 _NEGLIGIBLE = 1e-3
 # Polynomials are compared with functions here: their error is largest towards the ends.
@@ -100,18 +101,18 @@ def find_mesh(
     """
     start = torch.linspace(*ends, _FIRST + 1, dtype=torch.float64, device=kinks.device)
     start = ChebyshevMesh(start, 0).cut(narrow).breaks
-    found = _searched(columns, density, start, tolerance, kinks)
-    if found is None or _is_seen(columns, found, tolerance, kinks):
+    found = _search(columns, density, start, tolerance, kinks)
+    if found is None or _is_verified(columns, found, tolerance, kinks):
         return found
     # Columns are so narrow that no node is near them.
     steps = (ends[1] - ends[0]) * 4.0 ** -torch.arange(1, _NARROWEST, device=kinks.device)
     around = torch.stack([kinks - steps.unsqueeze(-1), kinks + steps.unsqueeze(-1)])
     start = ChebyshevMesh(start, 0).cut(around.flatten()).breaks
-    found = _searched(columns, density, start, tolerance, kinks)
-    return found if found and _is_seen(columns, found, tolerance, kinks) else None
+    found = _search(columns, density, start, tolerance, kinks)
+    return found if found and _is_verified(columns, found, tolerance, kinks) else None
 
 
-def _searched(
+def _search(
     columns: Columns, density: Columns, start: Tensor, tolerance: float, kinks: Tensor
 ) -> ChebyshevMesh | None:
     kinked = ChebyshevMesh(start[[0, -1]], 0).cut(kinks).breaks
@@ -132,10 +133,10 @@ def _searched(
     return next((axis for attempt in attempts if (axis := search(*attempt)) is not None), None)
 
 
-def _is_seen(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Tensor) -> bool:
+def _is_verified(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Tensor) -> bool:
     """Return whether columns are polynomials at some further locations, too."""
     at = at[(at > axis.breaks[0]) & (at < axis.breaks[-1])]
-    at = torch.cat([at[:: 1 + len(at) // _LOOKED_AT], axis.breaks[:2].mean(0, keepdim=True)])
+    at = torch.cat([at[:: 1 + len(at) // _VERIFIED], axis.breaks[:2].mean(0, keepdim=True)])
     cell = torch.searchsorted(axis.breaks, at, right=True) - 1
     low, high = axis.breaks[cell], axis.breaks[cell + 1]
     x, _ = gauss_legendre(axis.order, axis.breaks)

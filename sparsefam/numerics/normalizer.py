@@ -2,13 +2,13 @@ r"""The normaliser A of a deformed exponential of scores on a mesh, and its deri
 
 $p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has mass 1 for one $A$. The norm
 $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex and decreasing in $A$ (Minkowski's inequality),
-so Newton's method on it increases from any lower bound to the root. Steps use the quadrature rule
-first and the weights of `truncated_power` at the end. No derivative goes through the steps:
-$dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
+so Newton's method on it increases from any lower bound to the root. The first steps use the
+quadrature rule, the last ones the weights of `truncated_power`. No derivative goes through the
+steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from .truncated_power import (
     fold_rows,
     lowered_derivative,
     power_slopes,
-    power_sums,
     power_weights,
     sum_nodes,
     unfold_rows,
@@ -30,12 +29,8 @@ __all__ = ["initial_normalizer", "newton_step", "normalized_weights"]
 _NEAR = 1e-3
 # The number of such steps where values are not read.
 _INITIAL_STEPS = {torch.float32: 6, torch.float64: 8}
-# An error of the mass that no longer falls is rounding if it is below this.
-_STALLED = 0.1
-# The error of a mass from which one more step leaves rounding.
-_CLOSE = {torch.float32: 1e-4, torch.float64: 1e-7}
-# Steps after the final weights, in rows where these tell that A is not accurate.
-_MOST_CORRECTIONS = 3
+# The error of a mass from which one step along derivatives leaves rounding.
+_CLOSE = {torch.float32: 2e-6, torch.float64: 5e-14}
 # The greatest number of steps with weights of cut subintervals; the number on a GPU.
 _MOST_STEPS = 30
 _STEPS = {torch.float32: 2, torch.float64: 3}
@@ -68,24 +63,23 @@ def newton_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
 
 def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
-    reads_values = f.numel() and not f.is_cuda
     share, scores = measure.reshape(1, -1), f.flatten(0, 1)
     A = _lower_bound(f, measure, power.eps)
-    rows, part, current = None, scores, A
+    rows, current = torch.arange(len(A), device=A.device), A
     for _ in range(_INITIAL_STEPS.get(f.dtype, 8)):
-        mass, rate = ((share @ v)[0] for v in power.pair(part - current))
+        mass, rate = ((share @ v)[0] for v in power.pair(scores - current))
         step = newton_step(mass, rate, power.eps)
         current = current + step
-        if not reads_values:
+        A = A.index_copy(0, rows, current)
+        if f.is_cuda:
             continue
-        A = current if rows is None else A.index_copy(0, rows, current)
         left = (step.abs() >= _NEAR).nonzero().squeeze(-1)
         if not len(left):
             break
-        if 2 * len(left) <= len(current):
-            rows = left if rows is None else rows[left]
-            part, current, power = part[:, left], current[left], power.take(left)
-    return A if reads_values else current
+        if 2 * len(left) <= len(rows):
+            rows, scores, current = rows[left], scores[:, left], current[left]
+            power = power.take(left)
+    return A
 
 
 def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
@@ -107,6 +101,24 @@ def _jensen(mean: Tensor, share: Tensor, eps: Tensor | float) -> Tensor:
     return mean - torch.expm1(eps * log) / eps
 
 
+class _Solution(NamedTuple):
+    """A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
+
+    A: Tensor
+    weights: Tensor
+    escort: Tensor
+    mass: Tensor
+
+    @classmethod
+    def at(cls, A: Tensor, f: Tensor, measure: Tensor, power: Power) -> "_Solution":
+        weights, escort = power_weights(f - A, measure, power)
+        return cls(A, weights, escort, sum_nodes(weights))
+
+    def step(self, eps: Tensor | float) -> Tensor:
+        """Return Newton's step (R,)."""
+        return newton_step(self.mass, sum_nodes(self.escort), eps)
+
+
 def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
     """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
@@ -114,83 +126,60 @@ def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
     f = f - top
     if power.is_exponential:
         A = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
+        found = _Solution.at(A, f, measure, power)
     else:
-        A = _newton(initial_normalizer(f, measure, power), f, measure, power)
-    weights, escort = power_weights(f - A, measure, power, ("power", "lowered"))
-    mass = sum_nodes(weights)
-    if not (power.is_exponential or f.is_cuda):
-        _correct((A, weights, escort, mass), f, measure, power)
+        found = _newton(initial_normalizer(f, measure, power), f, measure, power)
     # The last step is so small that the weights follow it along their derivative.
-    step = newton_step(mass, sum_nodes(escort), power.eps)
-    weights = torch.addcmul(weights, step, escort, value=-1)
-    return [A + step + top, weights, escort.clone() if escort is weights else escort, mass]
+    step = found.step(power.eps)
+    weights = torch.addcmul(found.weights, step, found.escort, value=-1)
+    return [found.A + step + top, weights, found.escort, found.mass]
 
 
-def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> Tensor:
-    """Take Newton steps from A (R,) until the next would be as small as rounding."""
-    if not f.numel():
-        return A
+def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
+    """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding."""
+    found = current = _Solution.at(A, f, measure, power)
     if f.is_cuda:
         for _ in range(_STEPS.get(f.dtype, 3)):
-            A = A + newton_step(*power_sums(f - A, measure, power), power.eps)
-        return A
-    # Newton's method squares the error.
-    close = _CLOSE.get(f.dtype, 1e-3)
-    found, rows = A.clone(), torch.arange(len(A))
-    least, before = torch.full_like(A, torch.inf), torch.ones_like(A)
+            found = _Solution.at(found.A + found.step(power.eps), f, measure, power)
+        return found
+    close, rows = _CLOSE.get(f.dtype, 1e-3), torch.arange(len(A))
+    going = (found.mass - 1).abs() > close
     for _ in range(_MOST_STEPS):
-        mass, rate = power_sums(f - A, measure, power)
-        A, error = A + newton_step(mass, rate, power.eps), (mass - 1).abs()
-        better = error < least
-        found[rows] = torch.where(better, A, found[rows])
-        # Stop where rounding keeps steps from helping; but a step from a mass below 1, where the
-        # mass is convex, may go far beyond the root.
-        beyond = (before < 1) & (mass > 1)
-        going = (error > close) & (better | (error >= _STALLED) | beyond)
         left = going.nonzero().squeeze(-1)
         if not len(left):
             break
-        if len(left) < len(rows):
-            f, power = f.index_select(-1, left), power.take(left)
-        rows, A, before = rows[left], A[left], mass[left]
-        least = torch.minimum(least, error)[left]
+        A, before = current.A + current.step(power.eps), current.mass
+        if 2 * len(left) <= len(rows):
+            rows, A, before, power = rows[left], A[left], before[left], power.take(left)
+            f = f.index_select(-1, left)
+        current = _Solution.at(A, f, measure, power)
+        error = (current.mass - 1).abs()
+        better = error < (found.mass[rows] - 1).abs()
+        if len(rows) == len(found.A) and bool(better.all()):
+            found = current
+        else:
+            kept = better.nonzero().squeeze(-1)
+            for whole, part in zip(found, current, strict=True):
+                whole.index_copy_(-1, rows[kept], part.index_select(-1, kept))
+        # Stop where rounding keeps steps from helping; but a step from a mass below 1, where the
+        # mass is convex, may go far beyond the root.
+        going = (error > close) & (better | (before < 1) & (current.mass > 1))
     return found
 
 
-def _correct(
-    solution: tuple[Tensor, Tensor, Tensor, Tensor], f: Tensor, measure: Tensor, power: Power
-) -> None:
-    """Take further steps in rows whose mass is not close to 1, changing A, weights and mass.
-
-    These are few: rough roots of nearly tangent scores are less accurate than others.
-    """
-    A, weights, escort, mass = solution
-    for _ in range(_MOST_CORRECTIONS):
-        rows = ((mass - 1).abs() > _CLOSE.get(f.dtype, 1e-3)).nonzero().squeeze(-1)
-        if not len(rows):
-            return
-        own = power.take(rows)
-        step = newton_step(mass[rows], sum_nodes(escort[..., rows]), own.eps)
-        level = A[rows] + step
-        parts = power_weights(f[..., rows] - level, measure, own, ("power", "lowered"))
-        changed = (level, *parts, sum_nodes(parts[0]))
-        for old, new in zip(solution, changed, strict=True):
-            old.index_copy_(-1, rows, new)
-
-
-# torch 2.6 infers no schema from `list`.
+# One operation in a compiled graph, since the steps depend on the data. The schema is given because
+# torch infers none from `list`.
 @torch.library.custom_op(
     "sparsefam::normalized_weights",
     mutates_args=(),
     schema="(Tensor f, Tensor measure, Tensor? eps, float number) -> Tensor[]",
 )
 def _solve_op(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
-    """Solve as one operation in a compiled graph, since the steps depend on the data."""
     return [x.contiguous() for x in _solve(f, measure, Power(number if eps is None else eps))]
 
 
 @_solve_op.register_fake
-def _(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
+def _(f: Tensor, *_: Any) -> list[Tensor]:
     like = torch.empty_like(f).contiguous()
     return [f.new_empty(f.shape[-1]), like, torch.empty_like(like), f.new_empty(f.shape[-1])]
 

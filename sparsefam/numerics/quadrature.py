@@ -17,6 +17,7 @@ __all__ = [
     "line_integral",
     "smooth_unit_rule",
     "sort_cuts",
+    "weighted_sum",
 ]
 
 
@@ -127,8 +128,11 @@ def line_integral(
         more = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
     ordered = sort_cuts(torch.cat([cuts, more], -1))
     values, weights = _evaluate(function, ordered[:-1], ordered[1:], _ORDER)
-    values, weights = values.flatten(0, 1), weights.flatten(0, 1)
-    # The integral is infinite, with zero gradient, where a value with a weight is.
+    return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum over the first axis; infinite, with zero gradient, where a value with a weight is."""
     infinite = values.isinf()
     total = (weights * torch.where(infinite, 0.0, values)).sum(0)
     return torch.where((infinite & (weights > 0)).any(0), math.inf, total)

@@ -28,21 +28,17 @@ from .validation import NO_SECOND_DERIVATIVE
 
 __all__ = [
     "LOG_LARGE",
-    "Pieces",
     "Power",
-    "chebyshev_sum",
     "fold_rows",
     "integrals",
     "lowered_derivative",
     "pieces_by_column",
     "positive_pieces",
     "power_quantiles",
-    "power_sums",
     "power_slopes",
     "power_weights",
     "sum_nodes",
     "unfold_rows",
-    "weights_of",
 ]
 
 # Exponents whose power is computed by multiplication.
@@ -55,9 +51,6 @@ _LOG_ZERO, LOG_LARGE = -1e6, 80.0
 _SMOOTH = 12.0
 # The largest number of positive pieces in a subinterval on devices whose values are not read.
 _MOST_PIECES = 3
-# A dip is looked for if the vertex of the parabola through three check points is within so many
-# half distances of them; polynomials are no parabolas, and at 1.2 one dip in forty is missed.
-_REACH = 2.0
 # The outermost of m nodes are 3 / m^2 from the ends, and there a polynomial may rise by several
 # times its range over the nodes.
 _BEYOND = 16
@@ -65,11 +58,10 @@ _BEYOND = 16
 _NEAR = 0.2
 # Steps towards a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
-_BOTH = ("power", "lowered")
-# Units of rounding by which a base density that is constant on each subinterval may vary there.
-_FLAT = 100
-# Steps of the search for quantiles, and those after which most are found.
-_QUANTILE_STEPS, _FIRST_STEPS = {torch.float32: 14, torch.float64: 24}, 4
+# Subintervals that are integrated together: their arrays fit into a processor's cache.
+_BLOCK = 4096
+# Steps of the search for quantiles.
+_QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
 
 
 @dataclass(frozen=True, eq=False)  # a graph of torch 2.8 traces no property of a NamedTuple
@@ -196,7 +188,7 @@ class Power:
         | log_lowered | derivative of v L in x |
         | log_slope | derivative of v L in eps, at order 0 |
         """
-        if names == _BOTH:
+        if names == ("power", "lowered"):
             return [*self.pair(x)]
         return [self._function(name, x) for name in names]
 
@@ -237,8 +229,6 @@ class _Element(NamedTuple):
         coefficients: From nodal values to Chebyshev coefficients (m, m).
         points: Check points (C,), Chebyshev extrema with both ends.
         checks: From nodal values to values at the check points (C, m).
-        bends: From nodal values to the greatest depth of a dip below each inner check point, up to
-            a sign (C - 2, m).
         series: From nodal values to the coefficients of the polynomial and of its first and second
             derivative (3 m, m).
     """
@@ -247,7 +237,6 @@ class _Element(NamedTuple):
     coefficients: Tensor
     points: Tensor
     checks: Tensor
-    bends: Tensor
     series: Tensor
 
 
@@ -258,14 +247,13 @@ def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
     coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
     checks = chebyshev.chebvander(points, order - 1) @ coefficients
-    bends = (checks[:-2] + checks[2:] - 2 * checks[1:-1]) * _REACH**2 / 8
     derivative = np.zeros((order, order))
     for k in range(1, order):
         slope = chebyshev.chebder(np.eye(order)[k])
         derivative[: len(slope), k] = slope
     first = derivative @ coefficients
     series = np.concatenate([coefficients, first, derivative @ first])
-    parts = (weights, coefficients, points, checks, bends, series)
+    parts = (weights, coefficients, points, checks, series)
     return _Element(*(constant(x, dtype, device) for x in parts))
 
 
@@ -273,7 +261,7 @@ def _element_like(x: Tensor) -> _Element:
     return _element(len(x), x.dtype, x.device)
 
 
-def chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
+def _chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
     """Evaluate Chebyshev series with coefficients (m, n) at x (..., n) by Clenshaw's recurrence."""
     twice = 2 * x
     above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
@@ -309,73 +297,63 @@ class Pieces(NamedTuple):
     upper: Tensor
 
 
-def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
+def positive_pieces(u: Tensor) -> Pieces:
     """Find where the polynomials with nodal values u (m, n) are positive.
 
     A root is bracketed by two check points with values of unlike sign, or by a check point and the
     vertex of a dip across zero next to it. On a GPU, whose values are not read, every polynomial
-    has three pieces, of which some are empty, and further ones are missed. Rough roots are found by
-    half as many steps: an error of theirs is squared in the integral of the polynomial.
+    has three pieces, of which some are empty, and further ones are missed.
     """
     element = _element_like(u)
     series = element.series @ u
-    points, values = _check_points(u, series, element)
+    points, values = _check_points(element.checks @ u, series, element)
     signs = torch.zeros(len(values) + 2, u.shape[1], dtype=torch.bool, device=u.device)
     torch.gt(values, 0, out=signs[1:-1])
-    # Pieces begin where the sign rises and end where it falls, one for one.
-    column, first = _places(signs[1:] & ~signs[:-1])
-    other, last = _places(signs[:-1] & ~signs[1:])
-    columns = torch.cat([column, other])
-    steps = _ROOT_STEPS.get(u.dtype, 4) // (2 if rough else 1)
-    roots = _roots(torch.cat([first, last]), columns, points, values, series, steps)
-    lower, upper = roots.chunk(2)
-    return Pieces(column, lower, torch.maximum(lower, upper))
+    # Signs change at the lower and the upper end of each piece in turn.
+    column, row = _locate(signs[1:] ^ signs[:-1])
+    lower, upper = _ends(row, column, points, values, series).unflatten(0, (-1, 2)).unbind(1)
+    return Pieces(column[::2].contiguous(), lower, torch.maximum(lower, upper))
 
 
-def _places(marks: Tensor) -> tuple[Tensor, Tensor]:
+def _locate(marks: Tensor) -> tuple[Tensor, Tensor]:
     """Return columns and rows (K,) of the marks (C, n), by column."""
     if not marks.is_cuda:
         column, row = marks.T.contiguous().nonzero(as_tuple=True)
         return column, row
     count, n = marks.shape
     falling = torch.arange(count, 0, -1, device=marks.device).unsqueeze(-1)
-    row = count - (marks * falling).topk(_MOST_PIECES, 0).values.T
-    column = torch.arange(n, device=marks.device).repeat_interleave(_MOST_PIECES)
+    row = count - (marks * falling).topk(2 * _MOST_PIECES, 0).values.T
+    column = torch.arange(n, device=marks.device).repeat_interleave(2 * _MOST_PIECES)
     return column, row.clamp_max(count - 1).flatten()
 
 
-def _check_points(u: Tensor, series: Tensor, element: _Element) -> tuple[Tensor, Tensor]:
+def _check_points(values: Tensor, series: Tensor, element: _Element) -> tuple[Tensor, Tensor]:
     """Return check points and values (C, n), some moved to the vertex of a dip across zero."""
-    values = element.checks @ u
-    deep = (element.bends @ u).abs_() > values[1:-1].abs()
-    if u.is_cuda:
-        row = deep.byte().argmax(0)
-        column = torch.arange(u.shape[1], device=u.device)
-    else:
-        row, column = deep.nonzero(as_tuple=True)
-        near = _may_dip(values, row, column)
-        row, column = row[near], column[near]
     points = element.points.unsqueeze(-1).expand_as(values)
-    if not len(row):
-        return points, values
+    dips = _may_dip(values)
+    if values.is_cuda:
+        row, column = dips.byte().argmax(0), torch.arange(values.shape[1], device=values.device)
+    else:
+        row, column = dips.nonzero(as_tuple=True)
+        if not len(row):
+            return points, values
     points = points.clone()
     x, height = _vertex(values, series[:, column], row, column)
     crosses = (x > element.points[row]) & (x < element.points[row + 2])
-    crosses &= (height > 0) != (values[row + 1, column] > 0)
-    crosses &= _may_dip(values, row, column)
+    crosses &= dips[row, column] & ((height > 0) != (values[row + 1, column] > 0))
     place = row + 1, column
     points[place] = torch.where(crosses, x, points[place])
     values[place] = torch.where(crosses, height, values[place])
     return points, values
 
 
-def _may_dip(values: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return whether parabolas through three values of one sign may cross zero between them."""
-    left, mid, right = (values[row + k, column] for k in range(3))
-    bend, tilt = left + right - 2 * mid, left - right
-    near = (mid * bend > 0) & (tilt.abs() <= _REACH * bend.abs())
-    near &= mid.abs() <= _REACH**2 / 8 * bend.abs()
-    return near & ((mid > 0) == (left > 0)) & ((mid > 0) == (right > 0))
+def _may_dip(values: Tensor) -> Tensor:
+    """Return where parabolas through three values of one sign may cross zero twice (C - 2, n).
+
+    If the vertex is between the points, the middle value is at most half the mean of the others.
+    """
+    left, right = values[:-2] / values[1:-1], values[2:] / values[1:-1]
+    return (left > 0) & (right > 0) & (left + right >= 4)
 
 
 def _vertex(values: Tensor, series: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
@@ -385,31 +363,41 @@ def _vertex(values: Tensor, series: Tensor, row: Tensor, column: Tensor) -> tupl
     x = -torch.cos(math.pi / (len(values) - 1) * turn)
     parts = series.unflatten(0, (3, -1)).transpose(0, 1)
     for _ in range(3):
-        value, rate, curve = chebyshev_sum(parts, x.expand(3, -1))
+        value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
         step = (x - (rate / curve).nan_to_num(0.0)).clamp(-1, 1) - x
         x, value = x + step, value + step * (rate + step * curve / 2)
     return x, value
 
 
-def _roots(
-    row: Tensor, column: Tensor, points: Tensor, values: Tensor, series: Tensor, steps: int
-) -> Tensor:
-    """Find roots (K,) before the check points of some rows and columns.
+def _ends(row: Tensor, column: Tensor, points: Tensor, values: Tensor, series: Tensor) -> Tensor:
+    """Return ends of pieces (K,): the roots before the check points of some rows and columns.
 
-    Row 0 stands for the lower end, and one row more than there are check points for the upper. The
-    first guess is a secant's; each step goes to the root of a parabola, which also serves where two
-    roots nearly coincide.
+    Row 0 stands for the lower end, and one row more than there are check points for the upper.
     """
-    before, after = (row - 1).clamp_min(0), row.clamp_max(len(points) - 1)
-    low, high = points[before, column], points[after, column]
-    first, last = values[before, column], values[after, column]
+    ends = torch.where(row == 0, -1.0, 1.0).to(values)
+    inner = (row > 0) & (row < len(points))
+    if row.is_cuda:
+        row = row.clamp(1, len(points) - 1)
+        return torch.where(inner, _roots(row, column, points, values, series), ends)
+    place = inner.nonzero().squeeze(-1)
+    return ends.index_copy_(0, place, _roots(row[place], column[place], points, values, series))
+
+
+def _roots(row: Tensor, column: Tensor, points: Tensor, values: Tensor, series: Tensor) -> Tensor:
+    """Find roots (K,) between the check points of some rows and columns and those before.
+
+    The first guess is a secant's; each step goes to the root of a parabola, which also serves where
+    two roots nearly coincide.
+    """
+    low, high = points[row - 1, column], points[row, column]
+    first, last = values[row - 1, column], values[row, column]
     apart = first != last
     share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
     x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
     rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
     parts = series.index_select(1, column).unflatten(0, (3, -1)).transpose(0, 1)
-    for _ in range(steps):
-        value, rate, curve = chebyshev_sum(parts, x.expand(3, -1))
+    for _ in range(_ROOT_STEPS.get(x.dtype, 4)):
+        value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
         left = (value <= 0) == rising
         low, high = torch.where(left, x, low), torch.where(left, high, x)
         rest = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
@@ -417,7 +405,6 @@ def _roots(
         # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
         inside = ((step >= low) & (step <= high)) | ((step - x).abs() <= least)
         x = torch.where(inside, step, (low + high) / 2)
-    x = torch.where(row == 0, -1.0, torch.where(row == len(points), 1.0, x))
     return x.clamp(-1, 1)
 
 
@@ -428,7 +415,7 @@ def power_weights(
     x: Tensor,
     measure: Tensor,
     power: Power,
-    names: tuple[str, ...],
+    names: tuple[str, ...] = ("power", "lowered"),
     upper: Tensor | None = None,
 ) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
@@ -447,88 +434,44 @@ def power_weights(
             return found
     if isinstance(power.eps, Tensor):
         power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
-    columns = x.reshape(len(x), -1)
-    column, lower, end = _cut_pieces(columns, power, _is_polynomial(power, names), upper)
-    if not len(column):
+    columns, scale = x.reshape(len(x), -1), measure.flatten(1)
+    scale = scale / _element_like(x).weights.unsqueeze(-1)
+    copies = columns.shape[1] // scale.shape[1]
+    flat = [whole.view_as(columns) for whole in found]
+    polynomial = _is_polynomial(power, names)
+    if upper is not None or x.is_cuda:
+        candidates = torch.arange(columns.shape[1], device=x.device)
+    else:
+        candidates = _near_root(columns, power, _BEYOND / len(x) ** 2 if polynomial else _NEAR)
+    if not len(candidates):
         return found
-    values = columns.index_select(1, column)
-    weights = _piece_weights(values, lower, end, power.take(column), names)
-    scale = measure.flatten(1) / _element_like(x).weights.unsqueeze(-1)
-    scale = scale.index_select(1, column // (columns.shape[1] // scale.shape[1]))
-    for whole, part in zip(found, weights, strict=True):
-        whole = whole.view_as(columns).index_fill_(1, column, 0.0)
-        whole.index_add_(1, column, part.mul_(scale))
+    for block in candidates.split(len(candidates) if x.is_cuda else _BLOCK):
+        values = columns.index_select(1, block)
+        index, lower, end = positive_pieces(power.take(block).inside(values))
+        if upper is not None:
+            limit = upper.reshape(-1)[block[index]]
+            lower, end = torch.minimum(lower, limit), torch.minimum(end, limit)
+        elif polynomial and not x.is_cuda:
+            # The quadrature rule is exact for the others.
+            cut = ((lower > -1) | (end < 1)).nonzero().squeeze(-1)
+            index, lower, end = index[cut], lower[cut], end[cut]
+        column, values = block[index], values.index_select(1, index)
+        weights = _piece_weights(values, lower, end, power.take(column), names)
+        factor = scale.index_select(1, column // copies)
+        for whole, part in zip(flat, weights, strict=True):
+            whole.index_fill_(1, column, 0.0).index_add_(1, column, part.mul_(factor))
     return found
 
 
-def power_sums(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor]:
-    r"""Integrate $[1 + \epsilon x]_+^k$ and $[1 + \epsilon x]_+^{k-1}$: (R,) each.
-
-    The sums over nodes of `power_weights`, for less.
-
-    Args:
-        x: Values at the nodes of subintervals (m, G, R).
-        measure: Quadrature weights times a base density (m, G, 1).
-        power: The power, its eps a number or (R,).
-    """
-    sums = [v.mul_(measure).sum(0).flatten() for v in power.pair(x)]
-    columns, rows = x.reshape(len(x), -1), x.shape[-1]
-    if isinstance(power.eps, Tensor):
-        power = replace(power, eps=power.eps.repeat(x.shape[1]))
-    polynomial = _is_polynomial(power, _BOTH)
-    column, lower, upper = _cut_pieces(columns, power, polynomial, rough=polynomial)
-    element, scale = _element_like(x), measure.squeeze(-1)
-    base = element.coefficients @ (scale / element.weights.unsqueeze(-1))
-    varying = base[1:].abs().sum(0) > _FLAT * torch.finfo(x.dtype).eps * base[0].abs()
-    flat = not x.is_cuda and not bool(varying.any())
-    nodes, weights = _unit_rule(len(x), x, power.take(column), _BOTH, 0 if flat else 1)
-    y = torch.addcmul(lower, upper - lower, nodes.unsqueeze(-1))
-    share = weights.unsqueeze(-1) * (upper - lower)
-    cell = column // rows
-    share *= base[0, cell] if flat else chebyshev_sum(base.index_select(1, cell), y)
-    values = chebyshev_sum(element.coefficients @ columns.index_select(1, column), y)
-    for whole, v in zip(sums, power.take(column).pair(values), strict=True):
-        whole.index_fill_(0, column, 0.0).index_add_(0, column, (v * share).sum(0))
-    mass, rate = (whole.view(-1, rows).sum(0) for whole in sums)
-    return mass, rate
-
-
-def _cut_pieces(
-    x: Tensor, power: Power, polynomial: bool, upper: Tensor | None = None, rough: bool = False
-) -> Pieces:
-    """Find the positive pieces of cut subintervals; of all subintervals on a GPU or with limits.
-
-    Args:
-        x: Nodal values (m, n).
-        power: Its eps a number or (n,).
-        polynomial: Whether the quadrature weights are exact where there is no root.
-        upper: Upper limits (n,), or None for 1.
-        rough: As in `positive_pieces`.
-    """
-    if upper is not None:
-        pieces = positive_pieces(power.inside(x))
-        limit = upper.reshape(-1)[pieces.column]
-        return Pieces(pieces.column, *(torch.minimum(end, limit) for end in pieces[1:]))
-    if x.is_cuda:
-        return positive_pieces(power.inside(x), rough)
-    candidates = _near_root(x, -1 / power.eps, None if polynomial else _NEAR)
-    pieces = positive_pieces(power.take(candidates).inside(x.index_select(1, candidates)), rough)
-    if polynomial:
-        cut = (pieces.lower > -1) | (pieces.upper < 1)
-        pieces = Pieces(*(part[cut] for part in pieces))
-    return pieces._replace(column=candidates[pieces.column])
-
-
-def _near_root(x: Tensor, root: Tensor | float, slack: float | None) -> Tensor:
+def _near_root(x: Tensor, power: Power, slack: float) -> Tensor:
     """Return the columns (k,) of x (m, n) whose range, widened by a share of it, has the root."""
-    slack = _BEYOND / len(x) ** 2 if slack is None else slack
-    low, high = x.amin(0), x.amax(0)
+    root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
     away = (high - low) * slack
     return ((low < root + away) & (high > root - away)).nonzero().squeeze(-1)
 
 
 def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
-    """Whether functions of a positive polynomial are polynomials."""
+    """Return whether functions of a positive polynomial are polynomials."""
     k = power.exponent
     whole = not isinstance(k, Tensor) and k in range(int(_SMOOTH) + 1)
     return whole and {"power", "lowered"}.issuperset(names)
@@ -568,28 +511,23 @@ def _at_edges(x: Tensor, element: _Element, lower: Tensor, upper: Tensor) -> Ten
     total = torch.zeros_like(x)
     for end in (lower, upper):
         proper = (upper > lower) & (end.abs() < 1)
-        rate = chebyshev_sum(slope, end).abs()
+        rate = _chebyshev_sum(slope, end).abs()
         share = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
         total += torch.stack(_chebyshev_polynomials(end, order)) * share
     return total
 
 
 def _unit_rule(
-    order: int, like: Tensor, power: Power, names: tuple[str, ...], factors: int = 1
+    order: int, like: Tensor, power: Power, names: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights (q,) on [0, 1]: Gauss for powers of polynomials, else graded.
+    """Return nodes and weights (q,) on [0, 1] for functions of m coefficients times another such.
 
-    Args:
-        order: Number of coefficients of a polynomial.
-        like: A tensor of the same dtype and device.
-        power: The power.
-        names: The functions.
-        factors: The number of further polynomials in the integrand.
+    Gauss's rule is exact for powers that are polynomials; others have a graded rule.
     """
     if power.is_exponential:
         count = 2 * order
     elif _is_polynomial(power, names):
-        count = (int(power.exponent) + factors) * (order - 1) // 2 + 1
+        count = (int(power.exponent) + 1) * (order - 1) // 2 + 1
     else:
         return smooth_unit_rule(3 * order, like)
     nodes, weights = gauss_legendre(count, like)
@@ -633,98 +571,32 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
     due, total = (part.squeeze(0) for part in (mass - before, below.gather(0, piece) - before))
     share = (due / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
     y, low, high = first + (last - first) * share, first, last
-    least, rows = 8 * torch.finfo(y.dtype).eps, None
-    found = y
-    for count in range(_QUANTILE_STEPS.get(y.dtype, 24)):
+    least, found = 8 * torch.finfo(y.dtype).eps, torch.empty_like(y)
+    rows = torch.arange(len(y), device=y.device)
+    for _ in range(_QUANTILE_STEPS.get(y.dtype, 24)):
         area = _areas(x, density, power, first, y.unsqueeze(0)).squeeze(0)
-        step = y + (due - area) / (power.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y))
+        rate = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+        step = y + torch.where(due == area, 0.0, (due - area) / rate)
         low, high = torch.where(step >= y, y, low), torch.where(step <= y, y, high)
         moved = (step - y).abs() > least
         # Rounding may put a quantile just outside its bracket.
-        inside = ((step >= low) & (step <= high)) | ~moved
-        y = torch.where(inside, step, (low + high) / 2)
-        found = y if rows is None else found.index_copy(0, rows, y)
-        if count == _FIRST_STEPS and not y.is_cuda:
-            # The few quantiles that are left are mostly close to an edge.
+        y = torch.where(((step >= low) & (step <= high)) | ~moved, step, (low + high) / 2)
+        found.index_copy_(0, rows, y)
+        if not y.is_cuda:
             left = moved.nonzero().squeeze(-1)
             x, density = x.index_select(1, left), density.index_select(1, left)
-            first, due, low, high, y = (part[left] for part in (first, due, low, high, y))
-            rows, power = left, power.take(left)
+            rows, first, due, low, high, y = (v[left] for v in (rows, first, due, low, high, y))
+            power = power.take(left)
     return found
 
 
 def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
     """Integrate a power times a base density, given by coefficients, from lower to upper (P, n)."""
-    exponent = power.exponent
-    if not power.is_exponential and (isinstance(exponent, Tensor) or exponent not in _SHORT):
-        nodes, weights = smooth_unit_rule(2 * len(x), x)
-    else:
-        nodes, weights = gauss_legendre(2 * len(x), x)
-        nodes, weights = (nodes + 1) / 2, weights / 2
+    nodes, weights = (v.reshape(-1, 1, 1) for v in _unit_rule(len(x), x, power, ("power",)))
     width = upper - lower
-    y = lower + width * nodes.reshape(-1, 1, 1)
-    height = power.at(chebyshev_sum(x, y)) * chebyshev_sum(density, y)
-    return (weights.reshape(-1, 1, 1) * height).sum(0) * width
-
-
-def weights_of(
-    x: Tensor, measure: Tensor, power: Power, names: str, upper: Tensor | None = None
-) -> list[Tensor]:
-    """Compute `power_weights` of names in one string, as one operator in a compiled graph."""
-    eps = power.eps if isinstance(power.eps, Tensor) else None
-    number = 0.0 if isinstance(power.eps, Tensor) else float(power.eps)
-    function = _weights_op if torch.compiler.is_compiling() else _weights
-    found: list[Tensor] = function(x, measure, eps, upper, number, power.ratio, power.order, names)
-    return found
-
-
-def _weights(
-    x: Tensor,
-    measure: Tensor,
-    eps: Tensor | None,
-    upper: Tensor | None,
-    number: float,
-    ratio: float,
-    order: int,
-    names: str,
-) -> list[Tensor]:
-    power = Power(number if eps is None else eps, ratio, order)
-    return power_weights(x, measure, power, tuple(names.split()), upper)
-
-
-# A custom operator, since which subintervals are cut depends on the data.
-# torch 2.6 infers no schema from `list`.
-@torch.library.custom_op(
-    "sparsefam::power_weights",
-    mutates_args=(),
-    schema="(Tensor x, Tensor measure, Tensor? eps, Tensor? upper, float number, float ratio, "
-    "int order, str names) -> Tensor[]",
-)
-def _weights_op(
-    x: Tensor,
-    measure: Tensor,
-    eps: Tensor | None,
-    upper: Tensor | None,
-    number: float,
-    ratio: float,
-    order: int,
-    names: str,
-) -> list[Tensor]:
-    return [w.contiguous() for w in _weights(x, measure, eps, upper, number, ratio, order, names)]
-
-
-@_weights_op.register_fake
-def _(
-    x: Tensor,
-    measure: Tensor,
-    eps: Tensor | None,
-    upper: Tensor | None,
-    number: float,
-    ratio: float,
-    order: int,
-    names: str,
-) -> list[Tensor]:
-    return [torch.empty_like(x).contiguous() for _ in names.split()]
+    y = lower + width * nodes
+    height = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+    return (weights * height).sum(0) * width
 
 
 # Differentiable weights
@@ -736,7 +608,11 @@ _BY_EPS = {"power": "slope", "log": "log_slope"}
 
 
 def integrals(
-    x: Tensor, measure: Tensor, power: Power, names: str, upper: Tensor | None = None
+    x: Tensor,
+    measure: Tensor,
+    power: Power,
+    names: tuple[str, ...] = ("power", "lowered"),
+    upper: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Compute differentiable weights (m, *columns) of functions of 1 + eps x.
 
@@ -747,7 +623,7 @@ def integrals(
         x: Values at the nodes of subintervals (m, *columns), the last axis for the rows of a batch.
         measure: Quadrature weights times a base density, which broadcast against x.
         power: The power, its eps a number or (R,), which broadcasts against the columns.
-        names: "power", "power lowered", "log" or another of `Power.functions`.
+        names: Functions that `Power.functions` knows.
         upper: Upper limits (*columns), without a derivative.
     """
     arguments = power.eps, upper, power.ratio, power.order, names
@@ -758,6 +634,37 @@ def integrals(
 def sum_nodes(w: Tensor) -> Tensor:
     """Sum weights (m, G, R) over all nodes (R,)."""
     return w.flatten(0, -2).sum(0)
+
+
+def _weights(
+    x: Tensor,
+    measure: Tensor,
+    eps: Tensor | None,
+    number: float,
+    upper: Tensor | None,
+    ratio: float,
+    order: int,
+    names: list[str],
+) -> list[Tensor]:
+    """Compute `power_weights` from the arguments of an operator."""
+    power = Power(number if eps is None else eps, ratio, order)
+    return [w.contiguous() for w in power_weights(x, measure, power, tuple(names), upper)]
+
+
+# One operation in a compiled graph, since which subintervals are cut depends on the data. The
+# schema is given because torch infers none from `list`.
+_weights_op = torch.library.custom_op(
+    "sparsefam::power_weights",
+    _weights,
+    mutates_args=(),
+    schema="(Tensor x, Tensor measure, Tensor? eps, float number, Tensor? upper, float ratio, "
+    "int order, str[] names) -> Tensor[]",
+)
+
+
+@_weights_op.register_fake
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    return [torch.empty_like(x).contiguous() for _ in arguments[-1]]
 
 
 class _Weights(torch.autograd.Function):
@@ -771,16 +678,19 @@ class _Weights(torch.autograd.Function):
         upper: Tensor | None,
         ratio: float,
         order: int,
-        names: str,
+        names: tuple[str, ...],
     ) -> tuple[Tensor, ...]:
-        return tuple(weights_of(x, measure, Power(eps, ratio, order), names, upper))
+        number = 0.0 if isinstance(eps, Tensor) else float(eps)
+        tensor = eps if isinstance(eps, Tensor) else None
+        function = _weights_op if torch.compiler.is_compiling() else _weights
+        return tuple(function(x, measure, tensor, number, upper, ratio, order, list(names)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, measure, eps, upper, ctx.ratio, ctx.order, ctx.names = inputs
         ctx.set_materialize_grads(False)
         ctx.number = None if isinstance(eps, Tensor) else eps
-        lowered = output[1] if ctx.names == "power lowered" else None
+        lowered = output[1] if ctx.names == ("power", "lowered") else None
         ctx.save_for_backward(x, measure, upper, lowered, None if ctx.number == eps else eps)
 
     @staticmethod
@@ -794,7 +704,7 @@ class _Weights(torch.autograd.Function):
         x, measure, upper, lowered, eps = ctx.saved_tensors
         power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
         by_x, by_eps = None, None
-        for name, grad in zip(ctx.names.split(), grads, strict=True):
+        for name, grad in zip(ctx.names, grads, strict=True):
             if grad is None:
                 continue
             if name == "lowered":
@@ -802,7 +712,7 @@ class _Weights(torch.autograd.Function):
             elif name == "power" and lowered is not None:
                 rate = _scaled(lowered, power)
             elif name in _BY_X:
-                (rate,) = integrals(x, measure, power, _BY_X[name], upper)
+                (rate,) = integrals(x, measure, power, (_BY_X[name],), upper)
                 rate = _scaled(rate, power) if name == "power" else rate
             else:
                 raise RuntimeError(NO_SECOND_DERIVATIVE)
@@ -824,7 +734,7 @@ def lowered_derivative(
     if isinstance(power.eps, Tensor):
         raise RuntimeError("second derivatives need alpha to be a number, not a tensor")
     lowered = power.lowered()
-    return lowered.factor * integrals(x, measure, lowered, "power lowered", upper)[1]
+    return lowered.factor * integrals(x, measure, lowered, upper=upper)[1]
 
 
 def power_slopes(
@@ -838,7 +748,7 @@ def power_slopes(
     """Return the gradient in eps (R,) from that of the weights of a function."""
     if name not in _BY_EPS or power.order:
         raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
-    (slopes,) = integrals(x, measure, power, _BY_EPS[name], upper)
+    (slopes,) = integrals(x, measure, power, (_BY_EPS[name],), upper)
     product = grad * slopes
     return product.flatten(0, -2).sum(0) if upper is None else product.sum(0)
 

@@ -1,0 +1,658 @@
+"""Kernel families on the unit interval: arguments, accuracy, members, batches and transforms."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyro.contrib.gp.kernels as gp
+import pytest
+import torch
+from battery import DOUBLE, SINGLE
+from cases_kernel import (
+    density,
+    distance,
+    expansion,
+    frozen,
+    jacobian,
+    kernel_density,
+    reference,
+)
+from kernel_references import KernelReference
+from kernel_references import gaussian as profile
+from references import Array
+from torch import Tensor
+from torch import distributions as td
+
+from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution, rpm, scores
+from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
+
+TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
+CENTERS = np.linspace(0, 1, 9)
+FAMILIES = [(1.0, True), (1.5, True), (1.5, False), (2.0, True), (2.0, False)]
+
+every_dtype = pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
+every_family = pytest.mark.parametrize(("alpha", "inside"), FAMILIES)
+
+
+def bumps(t: Array, width: float = 0.125) -> Array:
+    peak = width * math.sqrt(2 * math.pi)
+    return np.exp(-0.5 * ((t[:, None] - CENTERS) / width) ** 2) / peak
+
+
+def basis(dtype: torch.dtype, width: float = 0.125) -> GaussianRBF:
+    return GaussianRBF(torch.tensor(CENTERS), width).to(dtype)
+
+
+# Arguments
+
+POINTS, WEIGHTS = torch.tensor([0.25, 0.5, 0.75]), torch.tensor([4.0, -4.0, 3.0])
+
+
+def gaussian(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-50 * (x - z.mT).square())
+
+
+def make(family: Any = KernelExp, **changes: Any) -> Any:
+    parts = {"weights": WEIGHTS, "inducing_points": POINTS, "kernel": gaussian} | changes
+    return family(**parts)
+
+
+REFUSED: list[tuple[str, Callable[[], Any], str]] = [
+    ("no tensor", lambda: make(weights=[1.0, 2.0, 3.0]), "weights must be a floating tensor"),
+    ("integers", lambda: make(weights=WEIGHTS.int()), r"weights must be .*\(3,\), torch.int32"),
+    ("complex", lambda: make(inducing_points=POINTS + 0j), "inducing_points must be .*complex64"),
+    ("NaN", lambda: make(weights=WEIGHTS * math.nan), "Expected parameter weights"),
+    ("outside", lambda: make(inducing_points=POINTS + 1), "inducing_points must be inside the sup"),
+    ("no points", lambda: make(inducing_points=torch.ones(0, 3, 1)), "for each inducing point"),
+    ("a class", lambda: make(kernel=torch.nn.Linear), "kernel must be a callable on matrices"),
+    ("no kernel", lambda: make(kernel=3), "kernel must be a callable"),
+    ("indefinite", lambda: make(kernel=lambda x, z: -gaussian(x, z)), "positive semi-definite"),
+    ("shape", lambda: make(kernel=lambda x, z: gaussian(x, z)[:1]), r"kernel must map .*\(1, 3\)"),
+    ("number", lambda: make(kernel=lambda x, z: 1.0), "kernel must map .* got 1.0"),
+    ("float32", lambda: make(kernel=lambda x, z: gaussian(x, z).float()), "kernel .*torch.float32"),
+    ("tolerance 0", lambda: make(tolerance=0.0), "tolerance must be a positive, finite number"),
+    ("tolerance NaN", lambda: make(tolerance=math.nan), "tolerance must be .*got nan"),
+    ("tolerance text", lambda: make(tolerance="small"), "tolerance must be .*got 'small'"),
+    ("score", lambda: scores.KernelExpansion(WEIGHTS + 0j, POINTS, gaussian), "weights must be"),
+    ("score's kernel", lambda: scores.KernelExpansion(WEIGHTS, POINTS, None), "kernel must be"),  # type: ignore[arg-type]
+    ("finite score", lambda: scores.Finite(WEIGHTS + 0j), "scores must be a tensor of real"),
+    ("location", lambda: scores.Quadratic(WEIGHTS + 0j, 1.0), "loc must be real"),
+    ("mesh", lambda: make(mesh="found"), "mesh must be that of another density, got 'found'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("construct", "message"), [x[1:] for x in REFUSED], ids=[x[0] for x in REFUSED]
+)
+def test_bad_arguments(construct: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        construct()
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "dtype": ({"weights": WEIGHTS.double()}, "mesh must be of a density in torch.float64"),
+    "dimension": ({"inducing_points": POINTS.repeat(2, 1).T}, "mesh must have dimension 2"),
+    "base": ({"base": td.Normal(0.0, 1.0)}, "mesh must be .*same base, got Normal"),
+    "interval": ({"base": td.Uniform(0.0, 1.25)}, "mesh must be .*same base, got Uniform"),
+    "points": ({"inducing_points": POINTS + 0.01}, "mesh must be .*same kernel and inducing po"),
+    "kernel": ({"kernel": lambda x, z: x @ z.mT}, "mesh must be .*same kernel and inducing po"),
+    "number": ({"weights": WEIGHTS[:2], "inducing_points": POINTS[:2]}, "mesh must be .*same ke"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_mesh_of_another_density_is_refused(name: str) -> None:
+    changes, message = OTHERS[name]
+    with pytest.raises(ValueError, match=message):
+        make(mesh=make().mesh, **changes)
+
+
+def test_the_mesh_of_the_same_density_in_float64() -> None:
+    base = td.Normal(0.5, torch.tensor(0.3, dtype=DOUBLE))
+    p = make(weights=WEIGHTS.double(), inducing_points=POINTS.double(), base=base)
+    q = make(base=td.Normal(0.5, 0.3), mesh=p.mesh)
+    assert q.mean.dtype == SINGLE
+    torch.testing.assert_close(q.mean.double(), p.mean, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("alpha", ["2", None, torch.tensor(1.5 + 0j), [1.5, "2"]])
+def test_alpha_that_is_no_number(alpha: Any) -> None:
+    with pytest.raises(ValueError, match="^alpha must be"):
+        make(KernelDeformedExp, alpha=alpha)
+
+
+# In float32 there is no number between 1 and 1 + 1e-7.
+@pytest.mark.parametrize("alpha", [1.0, 1 + 1e-9, 2.5, math.nan, -1, torch.tensor([1.5, 1.0])])
+def test_alpha_out_of_range(alpha: Any) -> None:
+    with pytest.raises(ValueError, match=r"^alpha must be in \(1, 2\] in torch.float32"):
+        make(KernelDeformedExp, alpha=alpha)
+
+
+def test_an_empty_support() -> None:
+    weights, point = torch.tensor([[4.0], [-9.0]]), torch.tensor([0.5])
+    with pytest.raises(ValueError, match=r"weights must be such.*batch indices \[\[1\]\]"):
+        kernel_density(weights, point, lambda x, z: x.new_ones(len(x), len(z)), inside=False)
+
+
+@every_dtype
+def test_powers_too_large_to_be_normalised(dtype: torch.dtype) -> None:
+    parts = (100 * torch.ones(3, dtype=dtype), POINTS.to(dtype), gaussian, None, 1.0001)
+    with pytest.raises(ValueError, match=r"weights must be so small that powers are below exp"):
+        KernelDeformedExp(*parts, normalization="outside")
+
+
+@pytest.mark.parametrize("batch", [(0,), (2, 0)])
+@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (2.0, False)])
+def test_empty_batches(alpha: float, inside: bool, batch: tuple[int, ...]) -> None:
+    p = kernel_density(torch.zeros(*batch, 3), POINTS, gaussian, None, alpha, inside)
+    t, psi = torch.rand(7, *batch), GaussianRBF.grid(4, 0.1)
+    of_batch = (p.mean, p.variance, p.mode, p.entropy(), p.tsallis_entropy(), p.log_normalizer)
+    assert all(found.shape == batch for found in of_batch)
+    at_locations = (p.log_prob(t), p.cdf(t), p.icdf(t), p.sample((7,)), p.rsample((7,)))
+    assert all(found.shape == (7, *batch) for found in at_locations)
+    assert p.expect(psi).shape == (*batch, 4)
+    assert p.expect(torch.cos).shape == p.escort(0.5).mean.shape == p.support.check(t[0]).shape
+    assert p.generalized_covariance(psi, psi).shape == (*batch, 4, 4)
+    assert p.expand((3, *batch)).mean.shape == (3, *batch)
+
+
+# Accuracy
+
+
+def log_normalizer(r: KernelReference) -> float:
+    if r.inside:
+        return r.normalizer
+    return -math.expm1(-r.eps * math.log(r.normalizer)) / r.eps
+
+
+HARD = [
+    (0.2, 1.0, True),
+    (0.01, 1.0, True),
+    (0.05, 1.25, False),
+    (0.05, 1.5, True),
+    (0.01, 1.5, False),
+    (0.2, 1.8, True),
+    (0.01, 2.0, True),
+    (0.05, 2.0, False),
+]
+
+
+@every_dtype
+@pytest.mark.parametrize(("width", "alpha", "inside"), HARD)
+def test_expectations_gradients_edges_and_densities(
+    width: float, alpha: float, inside: bool, dtype: torch.dtype
+) -> None:
+    r, p = reference(width, alpha, inside), density(width, alpha, inside, dtype)
+    # Weights of cut subintervals are exact only for integer exponents.
+    tolerance = TOLERANCE[dtype] * (10 if alpha == 1.8 and dtype == DOUBLE else 1)
+    assert len(p.mesh.nodes) <= 512 or dtype == DOUBLE
+    scale = max(1.0, abs(log_normalizer(r)))
+    assert abs(p.log_normalizer.item() - log_normalizer(r)) < tolerance * scale
+    means = p.expect(basis(dtype))
+    assert means.dtype == dtype
+    assert distance(means, r.expect(bumps)) < tolerance
+    assert distance(jacobian(means, p.weights), r.jacobian(bumps)) < tolerance
+    edges = r.edges if alpha > 1 else np.array([0.0, 1.0])
+    assert p.support.intervals.flatten().tolist() == pytest.approx(
+        edges.tolist(), abs=1e-6 if dtype == SINGLE else 1e-9
+    )
+    t = torch.linspace(-0.25, 1.25, 151, dtype=dtype)
+    t = t[(t[:, None] - torch.tensor([0.0, 1.0, *r.edges])).abs().amin(-1) > 1e-3]
+    due = torch.as_tensor(r.density(t.double().numpy()))
+    assert torch.equal(p.prob(t) > 0, due > 0)
+    close = 1e-4 if dtype == SINGLE else 1e-9
+    torch.testing.assert_close(p.prob(t).double(), due, rtol=close, atol=close)
+    torch.testing.assert_close(p.log_prob(t).double(), due.log(), rtol=close, atol=close)
+
+
+@every_dtype
+@pytest.mark.parametrize("inside", [True, False])
+def test_derivatives_in_alpha(inside: bool, dtype: torch.dtype) -> None:
+    for width, value in ((0.05, 1.125), (0.2, 1.5), (0.05, 1.8125)):
+        r = reference(width, value, inside)
+        alpha = torch.tensor(value, dtype=dtype, requires_grad=True)
+        weights, points = (torch.tensor(x, dtype=dtype) for x in expansion(width))
+        p = kernel_density(weights, points, frozen(gp.RBF, width), None, alpha, inside)
+        means = p.expect(basis(dtype))
+        assert distance(means, r.expect(bumps)) < TOLERANCE[dtype]
+        assert distance(jacobian(means, alpha), r.slope(bumps)) < 30 * TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_bases_that_the_mesh_of_the_kernel_does_not_resolve(alpha: float) -> None:
+    r, p = reference(0.2, alpha), density(0.2, alpha)
+    found = p.expect(basis(DOUBLE, 0.02))
+    assert distance(found, r.expect(lambda t: bumps(t, 0.02))) < 1e-10
+    edges = [0.0, 0.3125, 0.34375, 0.8125]
+    levels = np.diff(r.cdf(np.array(edges)))
+    assert distance(p.expect(Indicator(edges).to(DOUBLE)), levels) < 1e-10
+    psi = BSpline([0.125, 0.25, 0.5625, 0.6875, 1.0], 2).to(DOUBLE)
+    due = r.expect(lambda t: psi(torch.as_tensor(t)).numpy(), marks=psi.breaks.numpy())
+    assert distance(p.expect(psi), due) < 1e-10
+
+
+@every_dtype
+@pytest.mark.parametrize(("eps", "inside"), [(1e-3, False), (1e-4, True), (1e-6, True)])
+def test_no_noise_as_alpha_tends_to_one(inside: bool, eps: float, dtype: torch.dtype) -> None:
+    r, p = reference(0.05, 1 + eps, inside), density(0.05, 1 + eps, inside, dtype)
+    limit, means = reference(0.05, 1.0), p.expect(basis(dtype))
+    slopes = jacobian(means, p.weights)
+    assert distance(means, r.expect(bumps)) < TOLERANCE[dtype]
+    assert distance(slopes, r.jacobian(bumps)) < TOLERANCE[dtype]
+    assert distance(means, limit.expect(bumps)) < TOLERANCE[dtype] + 10 * eps
+    assert distance(slopes, limit.jacobian(bumps)) < TOLERANCE[dtype] + 10 * eps
+    t = torch.linspace(0.01, 0.99, 40, dtype=dtype)
+    assert distance(p.prob(t), r.density(t.double().numpy())) < TOLERANCE[dtype]
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("alpha", "size"), [(1.0, 1e3), (1.001, 1e3), (1.5, 30.0), (1.5, 1e3), (2.0, 1e-3), (2.0, 1e3)]
+)
+def test_small_and_large_scores(alpha: float, size: float, dtype: torch.dtype) -> None:
+    p, r = density(0.05, alpha, True, dtype, size), reference(0.05, alpha, True, size)
+    eps = torch.finfo(dtype).eps
+    assert abs(p.quadrature()[1].sum().item() - 1) < 10 * eps
+    means = p.expect(basis(dtype))
+    assert jacobian(means, p.weights).isfinite().all()
+    close = 2e-6 if dtype == SINGLE else 1e-12
+    assert distance(means, r.expect(bumps)) < close
+    # The normaliser is as large as the score.
+    rounding = eps * np.abs(r.weights).sum()
+    assert abs(p.log_normalizer.item() - r.normalizer) < rounding + close
+
+
+@pytest.mark.parametrize("alpha", [1.25, 2.0])
+def test_large_scores_keep_their_digits_in_batches(alpha: float) -> None:
+    """Supports narrower than a subinterval, where moments of weights would cancel."""
+    draw = torch.Generator().manual_seed(0)
+    points = torch.linspace(0, 1, 21, dtype=DOUBLE)
+    weights = 300 * torch.randn(100, 21, generator=draw, dtype=torch.float32)
+    means = []
+    for dtype in (SINGLE, DOUBLE):
+        p = KernelDeformedExp(
+            weights.to(dtype),
+            points.to(dtype),
+            lambda x, y: torch.exp(-200 * torch.cdist(x, y).square()),
+            alpha=alpha,
+        )
+        means.append(torch.stack([p.mean, p.stddev]).double())
+    assert (means[0] - means[1]).abs().amax() < 2e-5
+    assert distance(means[0], means[1].numpy()) < 2e-6
+
+
+def test_counts_of_intervals_in_a_large_batch() -> None:
+    # Outside, edges are roots of the score itself: many references cost little.
+    width, count = 0.05, 60
+    rows = [expansion(width, 3.0, seed) for seed in range(count)]
+    due = [reference(width, 2.0, False, 3.0, seed).edges for seed in range(count)]
+    for dtype in (SINGLE, DOUBLE):
+        weights = torch.tensor(np.stack([row for row, _ in rows]), dtype=dtype)
+        points, kernel = torch.tensor(rows[0][1], dtype=dtype), frozen(gp.RBF, width)
+        support = KernelDeformedExp(weights, points, kernel, None, 2.0, "outside").support
+        found = [row[~row.isnan()].double().numpy() for row in support.intervals.flatten(1)]
+        pairs = [(a, b) for a, b in zip(found, due, strict=True) if len(a) == len(b)]
+        # Float32 cannot tell a near miss from a crossing.
+        assert len(pairs) >= (count if dtype == DOUBLE else count - 1)
+        assert max(np.abs(a - b).max() for a, b in pairs) < (1e-5 if dtype == SINGLE else 1e-8)
+        assert support.count.shape == (count,)
+
+
+@every_dtype
+def test_the_support_is_where_the_density_is_positive(dtype: torch.dtype) -> None:
+    p, r = density(0.05, 2.0, True, dtype), reference(0.05, 2.0, True)
+    margin = 2e-6 if dtype == SINGLE else 1e-9
+    for i, edge in enumerate(r.edges):
+        sides = torch.tensor([edge - margin, edge + margin], dtype=dtype)
+        positive = torch.tensor([bool(i % 2), not i % 2])
+        assert torch.equal(p.support.check(sides), positive)
+        assert torch.equal(p.prob(sides) > 0, positive)
+
+
+WIDE, LINE = 0.25, torch.linspace(0, 1, 200)
+# alpha, normalization, bandwidth, standard deviation of the scores, number of densities.
+SCENES = [
+    (1.0, True, 0.25, 3.0, 6),
+    (1.25, False, 0.25, 3.0, 300),
+    (1.5, True, 0.03, 12.0, 6),
+    (2.0, True, 0.25, 3.0, 300),
+    (2.0, False, 0.03, 12.0, 6),
+]
+
+
+def wide(bandwidth: float) -> Any:
+    return lambda x, y: torch.exp(-((x - y.mT) / bandwidth).square() / 2)
+
+
+def wide_weights(bandwidth: float, deviation: float, rows: int) -> Tensor:
+    draw = torch.randn(rows, len(LINE), generator=torch.Generator().manual_seed(4))
+    f = draw @ wide(bandwidth)(LINE.unsqueeze(-1), LINE.unsqueeze(-1))
+    # Positive somewhere, as supports outside must not be empty.
+    sign = torch.where(f.amax(-1, keepdim=True) > 0, 1.0, -1.0)
+    return sign * draw * deviation / f.std(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("alpha", "inside", "bandwidth", "deviation", "rows"), SCENES)
+def test_float32_where_large_weights_cancel(
+    alpha: float, inside: bool, bandwidth: float, deviation: float, rows: int
+) -> None:
+    psi = GaussianRBF(torch.linspace(0, 1, 30), torch.tensor(0.05)) + Fourier([3.0, 20.0])
+    psi = psi + BSpline(torch.linspace(0, 1, 9), 3)
+    upstream = torch.randn(rows, len(psi), generator=torch.Generator().manual_seed(5))
+    results = []
+    for dtype in (SINGLE, DOUBLE):
+        w = wide_weights(bandwidth, deviation, rows).to(dtype).requires_grad_()
+        p = kernel_density(w, LINE.to(dtype), wide(bandwidth), None, alpha, inside)
+        value = p.expect(psi.to(dtype))
+        results.append((value.detach(), torch.autograd.grad(value, w, upstream.to(dtype))[0]))
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == SINGLE
+        error = torch.linalg.vector_norm(one.double() - other, dim=-1)
+        assert (error / torch.linalg.vector_norm(other, dim=-1)).max() < 2e-6
+
+
+@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])
+def test_other_members_in_float32_where_large_weights_cancel(alpha: float, inside: bool) -> None:
+    w, level = wide_weights(WIDE, 3.0, 6), torch.linspace(0.05, 0.95, 7).unsqueeze(-1)
+    psi = GaussianRBF(torch.linspace(0, 1, 5), torch.tensor(0.2))
+    results, near = [], None
+    for dtype in (SINGLE, DOUBLE):
+        p = kernel_density(w.to(dtype), LINE.to(dtype), wide(WIDE), None, alpha, inside)
+        t, own = p.icdf(level.to(dtype)), psi.to(dtype)
+        near = t if near is None else near
+        rows = [p.log_normalizer, p.mean, p.variance, p.entropy(), p.tsallis_entropy()]
+        nodes, shares = p.quadrature(20)
+        rows += [(nodes * shares).sum(0), p.escort(2.0).mean, p.escort().mean]
+        assert nodes.dtype == shares.dtype == p.sample((3,)).dtype == dtype
+        assert p.support.intervals.dtype == dtype
+        covariances = p.covariance_matrix.flatten(1), p.generalized_covariance(own, own).flatten(1)
+        results.append((torch.stack(rows), t, p.cdf(near.to(dtype)), *covariances))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-6, atol=2e-6)
+
+
+def test_learned_alpha_and_bases_where_large_weights_cancel() -> None:
+    w, centers = wide_weights(WIDE, 2.0, 3), torch.linspace(0, 1, 5)
+    results = []
+    for dtype in (SINGLE, DOUBLE):
+        alpha = torch.tensor(1.4, dtype=dtype, requires_grad=True)
+        p = KernelDeformedExp(w.to(dtype), LINE.to(dtype), wide(WIDE), alpha=alpha)
+        psi = GaussianRBF(torch.nn.Parameter(centers.to(dtype)), torch.tensor(0.1, dtype=dtype))
+        value = p.expect(psi)[..., 0].sum()
+        results.append([x.double() for x in torch.autograd.grad(value, (alpha, psi.centers))])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+# Members
+
+
+def sections(r: KernelReference) -> tuple[GaussianRBF, float]:
+    """A basis, and the factor from its functions to the kernel at each inducing point."""
+    return GaussianRBF(torch.tensor(r.centers), r.width).to(DOUBLE), r.width * math.sqrt(
+        2 * math.pi
+    )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "inside", "beta"),
+    [(1.0, True, 0.4), (1.5, True, None), (1.5, False, 1.5), (2.0, True, 0.0), (2.0, False, None)],
+)
+def test_escorts_and_covariances(alpha: float, inside: bool, beta: float | None) -> None:
+    r, p = reference(0.05, alpha, inside), density(0.05, alpha, inside)
+    q, power = p.escort(beta), 2 - alpha if beta is None else beta
+    t, shares = r.weighted(power)
+    total, shares = shares.sum(), shares / shares.sum()
+    assert distance(q.expect(basis(DOUBLE)), shares @ bumps(t)) < 1e-9
+    at = torch.tensor(t[:: len(t) // 50])
+    due = r.relative(r.score(at.numpy()), r.shift, power) / r.mass**power / total
+    assert distance(q.prob(at), due) < 1e-9
+    if alpha > 1:
+        torch.testing.assert_close(q.support.intervals, p.support.intervals)
+    assert q.log_prob(torch.tensor(1.5, dtype=DOUBLE)) == -math.inf
+    mean = shares @ t
+    assert abs(q.mean.item() - mean) < 1e-9
+    assert abs(q.variance.item() - shares @ (t - mean) ** 2) < 1e-9
+    x = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
+    nodes, weights = r.weighted(power, marks=x.numpy())
+    levels = [weights[nodes < at].sum() / total for at in x.tolist()]
+    torch.testing.assert_close(q.cdf(x), torch.tensor(levels, dtype=DOUBLE), atol=1e-9, rtol=0)
+    torch.testing.assert_close(q.cdf(q.icdf(x)), x, rtol=0, atol=1e-9)
+    log = np.log(np.maximum(r.relative(r.score(t), r.shift, power), 1e-300) / r.mass**power / total)
+    assert abs(q.entropy().item() + shares @ log) < 1e-8
+    phi, peak = sections(r)
+    found = p.generalized_covariance(phi, basis(DOUBLE), beta)
+    due = r.covariance(lambda t: r.kernel(t, r.centers) / peak, bumps, power)
+    assert distance(found, due) < 1e-8
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_gradients_are_escort_expectations_and_covariances(alpha: float) -> None:
+    # Prop. 3 of the kernel paper.
+    r, p = reference(0.05, alpha), density(0.05, alpha)
+    phi, peak = sections(r)
+    slopes = jacobian(p.expect(basis(DOUBLE)), p.weights)
+    covariance = peak * p.generalized_covariance(phi, basis(DOUBLE)).mT
+    assert distance(covariance, slopes.numpy()) < 1e-9
+    (slope,) = torch.autograd.grad(p.log_normalizer, p.weights, retain_graph=True)
+    assert distance(slope, (peak * p.escort().expect(phi)).detach().numpy()) < 1e-9
+    # The gradient of the dual of -Omega, E_p[f] + H(p), is the mean.
+    dual = (p.weights * peak * p.expect(phi)).sum() + p.tsallis_entropy()
+    (slope,) = torch.autograd.grad(dual, p.weights)
+    assert distance(slope, (peak * p.expect(phi)).detach().numpy()) < 1e-9
+
+
+@every_family
+def test_entropies_moments_and_the_score(alpha: float, inside: bool) -> None:
+    r, p = reference(0.05, alpha, inside), density(0.05, alpha, inside)
+    t, shares = r.weighted()
+    log = np.log(np.maximum(r.density(t), 1e-300))
+    mean = (shares * t).sum()
+    assert abs(p.mean.item() - mean) < 1e-10
+    assert abs(p.variance.item() - (shares * (t - mean) ** 2).sum()) < 1e-10
+    assert abs(p.entropy().item() + (shares * log).sum()) < 1e-8
+    powers = r.weighted(alpha)[1].sum()
+    tsallis = -(shares * log).sum() if alpha == 1 else (1 - powers) / (alpha * (alpha - 1))
+    assert abs(p.tsallis_entropy().item() - tsallis) < 1e-9
+    grid = torch.linspace(0, 1, 20001, dtype=DOUBLE)
+    assert p.prob(p.mode) >= p.prob(grid).max() * (1 - 1e-12)
+    x = torch.linspace(0.01, 0.99, 77, dtype=DOUBLE)
+    torch.testing.assert_close(rpm(p.score, alpha).prob(x), p.prob(x), rtol=1e-9, atol=1e-9)
+    offset = p.score(x) - p.log_normalizer
+    u = (1 + (alpha - 1) * offset).clamp_min(0)
+    found = offset.exp() if alpha == 1 else u ** (1 / (alpha - 1))
+    torch.testing.assert_close(found, p.prob(x), rtol=1e-9, atol=1e-9)
+
+
+def test_the_map_of_a_kernel_expansion() -> None:
+    weights, points = (torch.tensor(x) for x in expansion(0.05))
+    p = density(0.05, 1.5)
+    f, t = (
+        scores.KernelExpansion(weights, points, p.kernel),
+        torch.linspace(0.01, 0.99, 77).double(),
+    )
+    due = torch.as_tensor(reference(0.05, 1.5).score(t.numpy()))
+    torch.testing.assert_close(f(t), due, rtol=1e-9, atol=1e-9)
+    for alpha in (1.5, torch.tensor(1.5, dtype=DOUBLE)):
+        torch.testing.assert_close(rpm(f, alpha).prob(t), p.prob(t), rtol=1e-9, atol=1e-9)
+    q = rpm(f, 1.5, base=td.Normal(0.5, 0.25))
+    assert not torch.allclose(q.prob(t), p.prob(t), atol=0.01)
+
+
+def test_members_computed_without_gradients_do_not_lose_them() -> None:
+    fresh, p = density(0.05, 1.5), density(0.05, 1.5)
+    with torch.no_grad():
+        assert not p.expect(basis(DOUBLE)).requires_grad
+        assert p.expand((4,)).mean.shape == (4,)
+    draws = p.sample((3,))
+    assert p.support.check(draws).all()
+    slopes = jacobian(p.expect(basis(DOUBLE)), p.weights)
+    due = jacobian(fresh.expect(basis(DOUBLE)), fresh.weights)
+    torch.testing.assert_close(slopes, due, rtol=0, atol=0)
+    for value in (p.mean, p.log_normalizer, p.log_prob(draws)[0], p.expand((4,)).mean[0]):
+        (slope,) = torch.autograd.grad(value, p.weights, retain_graph=True)
+        assert slope.any()
+
+
+# Distribution functions and quantiles
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("width", "alpha", "inside"),
+    [(0.2, 1.0, True), (0.05, 1.5, False), (0.05, 1.8, True), (0.05, 2.0, True)],
+)
+def test_cdf_and_icdf(width: float, alpha: float, inside: bool, dtype: torch.dtype) -> None:
+    p, r = density(width, alpha, inside, dtype), reference(width, alpha, inside)
+    t = torch.linspace(-0.1, 1.1, 241, dtype=dtype)
+    due = torch.as_tensor(r.cdf(t.double().numpy()))
+    bound = 2e-6 if dtype == SINGLE else 1e-9
+    torch.testing.assert_close(p.cdf(t).double(), due, rtol=0, atol=bound)
+    assert (p.cdf(t).diff() >= -bound).all()
+    u = torch.linspace(0.001, 0.999, 301, dtype=dtype)
+    t = p.icdf(u)
+    assert (t.diff() >= 0).all()
+    assert p.support.check(t).all()
+    bound = 4e-6 if dtype == SINGLE else 1e-9
+    torch.testing.assert_close(p.cdf(t), u, rtol=0, atol=bound)
+    ends, support = p.icdf(torch.tensor([0.0, 1.0], dtype=dtype)), p.support.intervals.flatten()
+    torch.testing.assert_close(ends, support[[0, -1]], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_derivatives_of_cdf_and_icdf(alpha: float) -> None:
+    p, r = density(0.05, alpha), reference(0.05, alpha)
+    # A value of the distribution function is the expectation of a step.
+    at = r.edges[0] + (r.edges[1] - r.edges[0]) * np.array([0.2, 0.6])
+    t = torch.tensor(at, requires_grad=True)
+    for i, x in enumerate(at):
+        slope, own = torch.autograd.grad(p.cdf(t)[i], (p.weights, t), retain_graph=True)
+        due = r.jacobian(lambda s, x=x: (s < x)[:, None] * 1.0, np.array([x]))[0]
+        assert np.abs(slope.numpy() - due).max() < 1e-9
+        assert abs(own[i].item() - r.density(np.array([x]))[0]) < 1e-8
+        quantile = p.icdf(torch.tensor(r.cdf(np.array([x]))))
+        (moved,) = torch.autograd.grad(quantile, p.weights, retain_graph=True)
+        assert np.abs(moved.numpy() + due / r.density(np.array([x]))).max() < 1e-7
+
+
+# Batches, transforms and compiled graphs
+
+ROWS = torch.tensor([[4.0, -4.0, 3.0], [1.0, 2.0, -1.0]], dtype=DOUBLE)
+SMOOTH = GaussianRBF([0.25, 0.5, 0.875], [0.05, 0.01, 0.2]) + Fourier([3.0]) + Polynomial(2)
+SMOOTH = SMOOTH.double()
+# Cells of the reference, for a basis that is narrower than the kernel.
+MARKS = np.linspace(0, 1, 101)
+MESH = kernel_density(ROWS, POINTS.double(), gaussian, alpha=1.0).mesh
+
+
+def of_rows(weights: Tensor, alpha: float, inside: bool) -> SparseDistribution:
+    return kernel_density(weights, POINTS.double(), gaussian, None, alpha, inside, mesh=MESH)
+
+
+def smooth(t: Array) -> Array:
+    values: Array = SMOOTH(torch.as_tensor(t)).numpy()
+    return values
+
+
+@every_family
+def test_batches_and_vmap(alpha: float, inside: bool) -> None:
+    references = [
+        KernelReference(row, POINTS.numpy(), profile(0.1), 0.1, alpha=alpha, inside=inside)
+        for row in ROWS.numpy()
+    ]
+    due = torch.tensor(np.stack([r.expect(smooth, MARKS) for r in references]))
+    torch.testing.assert_close(
+        of_rows(ROWS, alpha, inside).expect(SMOOTH), due, rtol=1e-9, atol=1e-9
+    )
+
+    def means(weights: Tensor) -> Tensor:
+        return of_rows(weights, alpha, inside).expect(SMOOTH)
+
+    found = torch.func.vmap(torch.func.jacrev(means))(ROWS)
+    due = torch.tensor(np.stack([r.jacobian(smooth, MARKS) for r in references]))
+    torch.testing.assert_close(found, due, rtol=1e-9, atol=1e-9)
+
+    def entropies(weights: Tensor) -> Tensor:
+        p = of_rows(weights, alpha, inside)
+        return torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0].double())])
+
+    p = of_rows(ROWS, alpha, inside)
+    rows = torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0].double())], -1)
+    torch.testing.assert_close(torch.func.vmap(entropies)(ROWS), rows, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])
+def test_compiled_graphs_and_vmap_in_float32(alpha: float, inside: bool) -> None:
+    """Neither reads scores, but the mesh knows how wide a kernel is."""
+    w, psi = wide_weights(WIDE, 3.0, 6), GaussianRBF(torch.linspace(0, 1, 5), torch.tensor(0.2))
+    p, t = kernel_density(w, LINE, wide(WIDE), None, alpha, inside), torch.tensor(0.3)
+
+    def function(w: Tensor) -> tuple[Tensor, Tensor]:
+        options = {"mesh": p.mesh, "validate_args": False}
+        q = kernel_density(w, LINE, p.kernel, None, alpha, inside, **options)
+        return q.expect(psi), q.cdf(t)
+
+    torch.compiler.reset()
+    results = [torch.compile(function, fullgraph=True, backend="aot_eager")(w)]
+    if inside:
+        results.append(torch.func.vmap(function)(w))
+    for means, levels in results:
+        torch.testing.assert_close(means, p.expect(psi), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(levels, p.cdf(t), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [lambda p: p.icdf(torch.tensor(0.3)), lambda p: p.support.intervals, lambda p: p.sample()],
+    ids=["icdf", "support", "sample"],
+)
+def test_vmap_names_what_it_cannot_do(member: Callable[[Any], Tensor]) -> None:
+    mesh = make().mesh
+
+    def value(w: Tensor) -> Tensor:
+        return member(make(weights=w, mesh=mesh, validate_args=False))
+
+    with pytest.raises(RuntimeError, match="kernel family needs the values of its parameters"):
+        torch.func.vmap(value, randomness="different")(torch.stack([WEIGHTS, WEIGHTS]))
+
+
+# Defects
+
+
+@pytest.mark.parametrize("family", [KernelExp, KernelDeformedExp])
+def test_a_basis_in_float64_promotes(family: Any) -> None:
+    short, long = (GaussianRBF(torch.tensor([0.0, 0.5]).to(d), 0.3) for d in (SINGLE, DOUBLE))
+    p = make(family)
+    assert p.expect(long).dtype == DOUBLE
+    torch.testing.assert_close(p.expect(long).float(), p.expect(short))
+    assert p.generalized_covariance(short, long).dtype == DOUBLE
+
+
+def test_an_escort_expands() -> None:
+    p = make(KernelDeformedExp, weights=torch.stack([WEIGHTS, 2 * WEIGHTS])).escort()
+    torch.testing.assert_close(p.expand(torch.Size([3, 2])).mean, p.mean.expand(3, 2))
+
+
+def test_a_basis_whose_centers_are_replaced() -> None:
+    p, psi = make(), GaussianRBF(torch.tensor([0.0, 0.5]), 0.01)
+    exact = make(weights=WEIGHTS.double())
+    for center in (0.2, 0.3, 0.8):
+        psi.centers = torch.full((1,), center)
+        psi.widths = torch.full((1,), 0.01)
+        due = exact.expect(GaussianRBF(torch.tensor([center]).double(), 0.01))
+        torch.testing.assert_close(p.expect(psi).double(), due, rtol=1e-5, atol=1e-6)
+
+
+def test_a_shared_mesh_does_not_evaluate_the_kernel_again() -> None:
+    calls = []
+
+    def counted(x: Tensor, z: Tensor) -> Tensor:
+        calls.append(len(x))
+        return gaussian(x, z)
+
+    p = make(kernel=counted)
+    make(kernel=counted, mesh=p.mesh)
+    before = len(calls)
+    make(weights=2 * WEIGHTS, inducing_points=POINTS.clone(), kernel=counted, mesh=p.mesh)
+    assert len(calls) == before

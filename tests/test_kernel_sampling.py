@@ -1,0 +1,436 @@
+"""Draws from kernel families: numbers, gradients over one and several intervals, vectors, Pyro."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.contrib.gp.kernels as gp
+import pyro.distributions as dist
+import pytest
+import torch
+from battery import DOUBLE, SINGLE
+from cases_kernel import (
+    ONE,
+    POINTS,
+    TWO,
+    WIDTH,
+    density,
+    frozen,
+    jacobian,
+    kernel_density,
+    reference,
+)
+from kernel_references import KernelReference, gaussian
+from pyro import poutine
+from pyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.optim import Adam
+from references import Array
+from scipy import stats
+from torch import Tensor
+from torch import distributions as td
+
+from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
+from sparsefam.distributions import kernel_family
+
+# Numbers
+
+
+def make(weights: Tensor, alpha: float, inside: bool = True) -> SparseDistribution:
+    points = torch.tensor(POINTS, dtype=weights.dtype)
+    return kernel_density(weights, points, frozen(gp.RBF, WIDTH), None, alpha, inside)
+
+
+def exact(weights: list[float], alpha: float, inside: bool = True) -> KernelReference:
+    points = np.array(POINTS)
+    return KernelReference(
+        np.array(weights), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside
+    )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "inside", "dtype"),
+    [(1.0, True, SINGLE), (1.5, False, SINGLE), (1.8, True, DOUBLE), (2.0, True, SINGLE)],
+)
+def test_draws_follow_the_density(alpha: float, inside: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    p = density(0.05, alpha, inside, dtype, size=3.0, seed=5)
+    r = reference(0.05, alpha, inside, 3.0, 5)
+    draws = p.sample((10_000,))
+    assert draws.dtype == dtype
+    assert p.support.check(draws).all()
+    assert (p.log_prob(draws) > -torch.inf).double().mean() > 0.999
+    t = draws.double().numpy()
+    assert stats.kstest(r.cdf(np.sort(t)), "uniform").pvalue > 1e-3
+    slack = 1e-6 if dtype == SINGLE else 1e-9
+    beyond = np.searchsorted(r.edges, t) % 2 == 0
+    assert not (beyond & (np.abs(t[:, None] - r.edges).min(-1) >= slack)).any()
+
+
+def test_a_batch_draws_from_each_of_its_densities() -> None:
+    torch.manual_seed(0)
+    draws = make(torch.tensor([ONE, TWO], dtype=DOUBLE), 2.0).sample((5_000,))
+    assert draws.shape == (5_000, 2)
+    for i, weights in enumerate((ONE, TWO)):
+        levels = exact(weights, 2.0).cdf(np.sort(draws[:, i].numpy()))
+        assert stats.kstest(levels, "uniform").pvalue > 1e-3
+
+
+# Gradients of draws
+
+
+def moments(t: Array) -> Array:
+    return np.stack([t**2, np.sin(5 * t)], -1)
+
+
+def torch_moments(t: Tensor) -> Tensor:
+    return torch.stack([t.square(), torch.sin(5 * t)], -1)
+
+
+def level_rule() -> tuple[Tensor, Tensor]:
+    """Levels u and weights, dense at 0 and 1, where quantiles are roots: s^6/(s^6 + (1 - s)^6)."""
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    s = (nodes + 1) / 2
+    low, high = s**6, (1 - s) ** 6
+    slopes = 6 * (s * (1 - s)) ** 5 / (low + high) ** 2
+    return torch.tensor(low / (low + high)), torch.tensor(weights / 2 * slopes)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 1.8, 2.0])
+def test_rsample_on_one_interval_has_the_exact_gradient(alpha: float) -> None:
+    weights = torch.tensor(ONE, dtype=DOUBLE, requires_grad=True)
+    p, r = make(weights, alpha), exact(ONE, alpha)
+    assert p.has_rsample
+    # Levels at the nodes of a rule: the mean is an integral, not an estimate.
+    levels, shares = level_rule()
+    mean = (shares[:, None] * torch_moments(p.icdf(levels))).sum(0)
+    found, due = jacobian(mean, weights).numpy(), r.jacobian(moments)
+    assert np.abs(found - due).max() < 1e-10 * np.abs(due).max()
+    # And rsample is that at random levels.
+    torch.manual_seed(1)
+    draws = p.rsample((2_000,))
+    (slope,) = torch.autograd.grad(draws.square().sum(), weights, retain_graph=True)
+    again = p.icdf(p.cdf(draws.detach()).detach())
+    (same,) = torch.autograd.grad(again.square().sum(), weights)
+    torch.testing.assert_close(slope, same, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_quantiles_at_the_ends_move_with_the_edges(alpha: float) -> None:
+    weights = torch.tensor(ONE, dtype=DOUBLE, requires_grad=True)
+    quantiles = make(weights, alpha).icdf(torch.tensor([0.0, 1.0], dtype=DOUBLE))
+    found, step = jacobian(quantiles, weights).numpy(), 1e-6
+    for i in range(len(ONE)):
+        moved = [weights.detach() + s * step * torch.eye(len(ONE))[i] for s in (1, -1)]
+        above, below = (make(w, alpha).support.intervals[0].numpy() for w in moved)
+        assert found[:, i] == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(("alpha", "inside"), [(1.5, False), (1.8, True), (2.0, True)])
+def test_components_on_several_intervals_have_the_exact_gradient(
+    alpha: float, inside: bool
+) -> None:
+    torch.manual_seed(0)
+    weights = torch.tensor(TWO, dtype=DOUBLE, requires_grad=True)
+    p, r = make(weights, alpha, inside), exact(TWO, alpha, inside)
+    assert not p.has_rsample
+    assert len(r.edges) == 4
+    # In parts with graphs of their own, whose gradients give the noise of their mean's.
+    batches = [p.rsample_components((500,)) for _ in range(20)]
+    t, masses = torch.cat([draws for draws, _ in batches]), batches[0][1]
+    due = r.masses()
+    assert np.abs(masses.detach().numpy() - due).max() < 1e-9
+    gap = r.edges[1:3].mean()
+    slopes = r.jacobian(lambda t: np.stack([t < gap, t > gap], -1) * 1.0)
+    assert np.abs(jacobian(masses, weights).numpy() - slopes).max() < 1e-9
+    for k, (a, b) in enumerate(r.edges.reshape(-1, 2)):
+        assert ((t[:, k] >= a - 1e-9) & (t[:, k] <= b + 1e-9)).all()
+        inner = r.cdf(np.sort(t[:, k].detach().numpy())) - r.cdf(np.array([a]))
+        assert stats.kstest(inner / due[k], "uniform").pvalue > 1e-3
+    estimates = [(shares[:, None] * torch_moments(draws)).sum(1) for draws, shares in batches]
+    values = torch.cat(estimates).detach()
+    deviation = values.std(0) / len(values) ** 0.5
+    assert ((values.mean(0) - torch.tensor(r.expect(moments))).abs() < 5 * deviation + 1e-9).all()
+    parts = [jacobian(x.mean(0), weights).numpy() for x in estimates]
+    goal, noise = r.jacobian(moments), np.std(parts, axis=0) / 20**0.5
+    # The plain implicit gradient is a third off.
+    assert (np.abs(np.mean(parts, axis=0) - goal) < 6 * noise + 1e-6).all()
+    assert noise.max() < 0.03 * np.abs(goal).max()
+
+
+def test_absent_components_have_no_mass() -> None:
+    weights = torch.tensor([ONE, TWO], dtype=DOUBLE, requires_grad=True)
+    p = make(weights, 2.0)
+    t, masses = p.rsample_components((5,))
+    assert t.shape == (5, 2, 2)
+    assert masses.shape == (2, 2)
+    assert masses[0, 1] == 0
+    torch.testing.assert_close(masses.sum(-1), torch.ones(2, dtype=DOUBLE), rtol=0, atol=1e-9)
+    assert p.support.check(t[..., 0]).all()
+    assert p.log_prob(t.movedim(-1, 0)).isfinite().all()
+    (slope,) = torch.autograd.grad((masses * t.cos()).sum(), weights)
+    assert slope.isfinite().all()
+
+
+def test_draws_over_gaps_have_no_gradient() -> None:
+    p = make(torch.tensor(TWO, requires_grad=True), 2.0)
+    assert not p.sample((3,)).requires_grad
+    with pytest.raises(NotImplementedError, match="rsample_components"):
+        p.rsample((3,))
+    # One density of a batch is enough.
+    assert not make(torch.tensor([ONE, TWO]), 2.0).has_rsample
+    assert make(torch.tensor([ONE, ONE]), 2.0).has_rsample
+
+
+# Vectors, against masses of cells by the midpoint rule
+
+COUNT, SIZE = 20_000, 0.15
+# Two modes and a valley between them.
+PLANE = torch.tensor([[0.2, 0.3], [0.5, 0.5], [0.8, 0.7]], dtype=DOUBLE)
+SPACE = torch.tensor([[0.25, 0.3, 0.5], [0.5, 0.5, 0.5], [0.75, 0.7, 0.4]], dtype=DOUBLE)
+LEFT, RIGHT = [4.0, -6.0, 3.0], [1.0, 5.0, -2.0]
+
+
+def bump(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-0.5 * torch.cdist(x, z).square() / SIZE**2)
+
+
+def of_vectors(
+    weights: Any, points: Tensor, alpha: float, inside: bool = True, base: Any = None
+) -> SparseDistribution:
+    return kernel_density(
+        torch.as_tensor(weights, dtype=points.dtype), points, bump, base, alpha, inside
+    )
+
+
+def cell_masses(
+    weights: list[float],
+    points: Tensor,
+    alpha: float,
+    inside: bool,
+    ends: list[tuple[float, float]],
+    cells: int,
+    fine: int,
+    law: Any = None,
+) -> Array:
+    """Masses of a grid's cells: sums of the density at the middles of `fine` cells in each.
+
+    The normaliser is found by bisection, with numpy alone.
+    """
+    count = cells * fine
+    middles = [low + (high - low) * (np.arange(count) + 0.5) / count for low, high in ends]
+    grid = np.stack(np.meshgrid(*middles, indexing="ij"), -1)
+    f = sum(
+        w * np.exp(-0.5 * ((grid - c) ** 2).sum(-1) / SIZE**2)
+        for w, c in zip(weights, points.double().numpy(), strict=True)
+    )
+    base = np.prod([(high - low) / count for low, high in ends]) * (law(grid) if law else 1.0)
+    eps = alpha - 1
+
+    def power(level: float) -> Any:
+        if eps == 0:
+            return np.exp(f) * base
+        return np.maximum(0, 1 + eps * (f - level)) ** (1 / eps) * base
+
+    level = 0.0
+    if inside and eps > 0:
+        low, high = float(f.min()) - 1, float(f.max()) + 1 / eps
+        for _ in range(40):
+            level = (low + high) / 2
+            low, high = (level, high) if power(level).sum() > 1 else (low, level)
+    masses = power(level)
+    for axis in range(masses.ndim):
+        masses = np.add.reduceat(masses, np.arange(0, count, fine), axis=axis)
+    found: Array = masses / masses.sum()
+    return found
+
+
+def p_value(draws: Tensor, masses: Array, ends: list[tuple[float, float]]) -> float:
+    """The chi-square test of draws (n, D) in cells; those of small mass count as one."""
+    counts, _ = np.histogramdd(draws.double().numpy(), masses.shape[0], ends)
+    assert counts.sum() == len(draws)
+    seen, due = counts.ravel(), masses.ravel() * len(draws)
+    big = due >= 10
+    seen, due = np.append(seen[big], seen[~big].sum()), np.append(due[big], due[~big].sum())
+    if due[-1] < 10:
+        assert seen[-1] <= due[-1] + 6 * math.sqrt(due[-1]) + 3
+        seen, due = seen[:-1], due[:-1] * seen[:-1].sum() / due[:-1].sum()
+    return float(stats.chisquare(seen, due).pvalue)
+
+
+BOX = [(0.0, 1.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("alpha", "inside", "dtype"), [(1.0, True, DOUBLE), (1.5, False, SINGLE), (2.0, True, SINGLE)]
+)
+def test_batches_of_draws_in_the_plane(alpha: float, inside: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    p = of_vectors([[LEFT], [RIGHT]], PLANE.to(dtype), alpha, inside)
+    draws = p.sample((40, COUNT // 40))
+    assert draws.shape == (40, COUNT // 40, 2, 1, 2)
+    assert draws.dtype == dtype
+    assert p.support.check(draws).all()
+    for row, weights in enumerate((LEFT, RIGHT)):
+        masses = cell_masses(weights, PLANE, alpha, inside, BOX, 16, 30)
+        assert p_value(draws[..., row, 0, :].flatten(0, 1), masses, BOX) > 1e-3
+
+
+@pytest.mark.parametrize(("alpha", "inside"), [(2.0, True), (1.5, False)])
+def test_draws_in_space(alpha: float, inside: bool) -> None:
+    torch.manual_seed(1)
+    p, box = of_vectors(LEFT, SPACE.float(), alpha, inside), [(0.0, 1.0)] * 3
+    draws = p.sample((COUNT,))
+    assert draws.shape == (COUNT, 3)
+    assert p.support.check(draws).all()
+    assert p_value(draws, cell_masses(LEFT, SPACE, alpha, inside, box, 6, 16), box) > 1e-3
+
+
+def test_a_batch_with_points_and_exponents_of_its_own() -> None:
+    torch.manual_seed(3)
+    points, alpha = torch.stack([PLANE, 1 - PLANE[:, [1, 0]]]), torch.tensor([1.25, 2.0]).double()
+    weights = torch.tensor([LEFT, RIGHT], dtype=DOUBLE)
+    draws = KernelDeformedExp(weights, points, bump, None, alpha).sample((COUNT,))
+    for row, w in enumerate((LEFT, RIGHT)):
+        masses = cell_masses(w, points[row], alpha[row].item(), True, BOX, 16, 30)
+        assert p_value(draws[:, row], masses, BOX) > 1e-3
+
+
+def test_draws_relative_to_a_base() -> None:
+    torch.manual_seed(4)
+    p = of_vectors(LEFT, PLANE, 2.0, True, [td.Normal(0.5, 0.25), td.Exponential(3.0)])
+    draws, ends = p.sample((COUNT,)), [(-0.75, 1.75), (0.0, 5.0)]
+    assert p.support.check(draws).all()
+
+    def law(t: Array) -> Array:
+        found = stats.norm(0.5, 0.25).pdf(t[..., 0]) * stats.expon(scale=1 / 3).pdf(t[..., 1])
+        return np.asarray(found)
+
+    masses = cell_masses(LEFT, PLANE, 2.0, True, ends, 50, 24, law)
+    draws = torch.stack([draws[:, i].clamp(*ends[i]) for i in range(2)], -1)
+    assert p_value(draws, masses, ends) > 1e-3
+
+
+def test_a_large_score() -> None:
+    # Peaks that are much higher than the neighbours of a node let expect.
+    torch.manual_seed(8)
+    weights = [60.0, -80.0, 58.0]
+    draws = of_vectors(weights, PLANE, 1.0).sample((COUNT,))
+    assert p_value(draws, cell_masses(weights, PLANE, 1.0, True, BOX, 64, 20), BOX) > 1e-3
+
+
+def test_vectors_are_independent_reproducible_and_without_gradient() -> None:
+    p = of_vectors([LEFT, RIGHT], PLANE, 2.0)
+    torch.manual_seed(7)
+    first = p.sample((COUNT,))
+    x = first[:, 0, 0] - first[:, 0, 0].mean()
+    for lag in (1, 2, 5, 32):
+        correlation = (x[lag:] * x[:-lag]).mean() / x.square().mean()
+        assert abs(correlation.item()) < 4.5 / math.sqrt(COUNT)
+    torch.manual_seed(7)
+    assert torch.equal(p.sample((COUNT,)), first)
+    assert not torch.equal(p.sample((50,)), first[:50])
+    assert p.sample().shape == (2, 2)
+    assert p.sample((0,)).shape == (0, 2, 2)
+    assert not first.requires_grad
+    assert not p.has_rsample
+    with pytest.raises(NotImplementedError, match="sample for vectors"):
+        p.rsample((3,))
+    with pytest.raises(NotImplementedError, match="numbers only"):
+        p.rsample_components((3,))
+
+
+def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its width is a thousandth of the kernel's, which the nodes resolve.
+    monkeypatch.setattr(kernel_family, "_ANY_PROPOSALS", 10**4)
+    p = of_vectors([1e6], PLANE[1:2], 1.0)
+    with pytest.raises(RuntimeError, match="100 of 100 draws left.* narrower than the nodes are"):
+        p.sample((100,))
+
+
+# Pyro, where Hamiltonian Monte Carlo needs one interval
+
+SITES = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
+GAP, WHOLE = torch.tensor([4.0, -4.0, 3.0]).double(), torch.tensor([4.0, 1.0, -3.0]).double()
+
+
+def near(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-50 * torch.cdist(x, z).square())
+
+
+@pytest.mark.parametrize("kind", [HMC, NUTS])
+def test_a_site_of_two_intervals_is_refused_with_a_remedy(kind: type) -> None:
+    p = KernelDeformedExp(GAP, SITES, near)
+    assert p.support.count == 2
+    mcmc = MCMC(kind(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
+    with pytest.raises(
+        ValueError,
+        match=r"one interval.*got 2 intervals.*Uniform\(0, 1\).*pyro\.deterministic.*p\.icdf\(u\)",
+    ):
+        mcmc.run()
+    with pytest.raises(ValueError, match=r"one interval.*p\.icdf\(u\)"):
+        AutoNormal(lambda: pyro.sample("t", p))()
+
+
+def test_a_region_of_the_plane_is_refused_with_a_remedy() -> None:
+    p = KernelDeformedExp(GAP, SITES.unsqueeze(-1).repeat(1, 2), near)
+    mcmc = MCMC(NUTS(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
+    with pytest.raises(ValueError, match=r"known shape.*box.*pyro\.factor"):
+        mcmc.run()
+
+
+def test_the_model_of_the_remedy_has_the_posterior() -> None:
+    # Its moments by the joint density of the model at all levels, without a chain. The observation
+    # is in the gap.
+    p, seen = KernelDeformedExp(GAP, SITES, near), torch.tensor(0.55, dtype=DOUBLE)
+
+    def model() -> None:
+        u = pyro.sample("u", dist.Uniform(torch.zeros((), dtype=DOUBLE), 1.0))
+        pyro.sample("y", dist.Normal(pyro.deterministic("t", p.icdf(u)), 0.25), obs=seen)
+
+    levels = (torch.arange(2000, dtype=DOUBLE) + 0.5) / 2000
+    trace = poutine.trace(poutine.condition(model, {"u": levels})).get_trace()
+    trace.compute_log_prob()
+    t, weights = trace.nodes["t"]["value"], torch.softmax(trace.nodes["y"]["log_prob"], 0)
+    nodes, shares = p.quadrature(256)
+    shares = shares * torch.exp(-0.5 * ((nodes - seen) / 0.25).square())
+    for power in (1, 2):
+        due = (shares * nodes**power).sum() / shares.sum()
+        torch.testing.assert_close((weights * t**power).sum(), due, rtol=5e-4, atol=0)
+
+
+def test_a_site_of_one_interval_needs_nothing() -> None:
+    p = KernelDeformedExp(WHOLE, SITES, near)
+    assert p.support.count == 1
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    kernel = NUTS(lambda: pyro.sample("t", p), max_tree_depth=3)
+    mcmc = MCMC(kernel, num_samples=150, warmup_steps=50, disable_progbar=True)
+    mcmc.run()
+    t, worth = mcmc.get_samples()["t"], mcmc.diagnostics()["t"]["n_eff"].min().item()
+    assert worth > 25
+    assert p.support.check(t).all()
+    nodes, shares = p.quadrature()
+    mean = (shares * nodes).sum()
+    deviation = ((shares * nodes.square()).sum() - mean.square()).sqrt()
+    assert abs(t.mean() - mean) < 4 * deviation / math.sqrt(worth)
+
+
+def test_weights_are_found_by_variational_inference() -> None:
+    # A point estimate of the weights under observations from two intervals raises both modes.
+    torch.manual_seed(0)
+    p = KernelDeformedExp(GAP, SITES, near)
+    data = p.sample((200,))
+
+    def model() -> None:
+        weights = pyro.param("weights", torch.zeros(3, dtype=DOUBLE))
+        with pyro.plate("data", len(data)):
+            pyro.sample("t", KernelExp(weights, SITES, near, mesh=p.mesh), obs=data)
+
+    pyro.clear_param_store()
+    svi = SVI(model, lambda: None, Adam({"lr": 0.3}), Trace_ELBO())
+    losses = [svi.step() for _ in range(60)]
+    assert losses[-1] < losses[0] - 20
+    left, middle, right = pyro.param("weights").tolist()
+    assert min(left, right) > middle + 1
