@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
