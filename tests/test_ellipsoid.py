@@ -11,9 +11,10 @@ from cases import every_dtype
 from scipy.special import hyp0f1
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.distributions import kl_divergence
 
+from sparsefam import MultivariateBetaGaussian
 from sparsefam.bases import Polynomial
-from sparsefam.distributions.divergences import _lies_in_ball as lies_in_ball
 from sparsefam.numerics import ellipsoid, quadrature
 from sparsefam.numerics.ellipsoid import (
     REPLICATES,
@@ -286,18 +287,16 @@ def longest(matrix: Tensor, offset: Tensor) -> Tensor:
 @pytest.mark.parametrize("dim", [1, 2, 6])
 def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
     matrix, offset = torch.randn(60, dim, dim, dtype=DOUBLE), torch.randn(60, dim, dtype=DOUBLE)
-    matrix[:10] = matrix[:10] @ torch.diag(torch.arange(dim) < 1).double()  # flat
+    matrix[:10] = matrix[:10] @ torch.diag(1e-6 ** torch.arange(dim).clamp_max(1)).double()  # thin
     offset[5:20] = 0  # concentric
     matrix[20:30] = torch.eye(dim, dtype=DOUBLE) * torch.rand(10, 1, 1, dtype=DOUBLE)  # round
     offset[30:40, 0] = 1e-9
     size = longest(matrix, offset)
-    for factor, expected in ((1 - 1e-9, True), (1 + 1e-9, False)):
-        s = factor / size
-        found = lies_in_ball(s[:, None, None] * matrix, s[:, None] * offset)
-        assert (found == expected).all()
-
-
-def test_nesting_of_points() -> None:
-    matrix = torch.zeros(3, 2, 2, dtype=DOUBLE)
-    offset = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.8, 0.8]], dtype=DOUBLE)
-    assert lies_in_ball(matrix, offset).tolist() == [True, True, False]
+    ball = MultivariateBetaGaussian(torch.zeros(dim).double(), torch.eye(dim).double(), 1.5)
+    # A factor of the same ellipsoid: with Q of M' = QR, R' is lower triangular, up to signs.
+    factor = torch.linalg.qr(matrix.mT)[1].mT
+    factor = factor * factor.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    for share, expected in ((1 - 1e-9, True), (1 + 1e-9, False)):
+        s = share / size
+        p = MultivariateBetaGaussian(s[:, None] * offset, s[:, None, None] * factor, 2.0)
+        assert (kl_divergence(p, ball).isfinite() == expected).all()

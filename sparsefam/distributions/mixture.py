@@ -365,7 +365,8 @@ class Mixture(SparseDistribution):
         with torch.no_grad():
             upper = self._tail(t, torch.zeros_like(t, dtype=torch.bool)) > 0.5
             goal = self._tail(t, upper)
-        return self._attach(t, self._excess(goal, upper))
+        # Detached, as torch.jit ignores no_grad when it replays a trace.
+        return self._attach(t, self._excess(goal.detach(), upper))
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
         r"""A sample from each component and its mass, both differentiable.
