@@ -32,7 +32,7 @@ __all__ = ["Gaussians", "elliptical_covariance", "gaussians_of"]
 _ORDERS = {1: (96, 144), 2: (96, 144), 3: (48, 72)}
 _QUASI_RANDOM_ORDERS = (64, 128)
 # Of normal densities up to three dimensions: nodes per axis of a lattice, and its half-width.
-_LATTICE = {1: 512, 2: 160, 3: 48}
+_LATTICE = {1: 512, 2: 160, 3: 72}
 _EXTENT = 8.5
 # By how much the rules may differ, relative to the covariance; with quasi-random directions; and
 # relative to the covariance of proportional functions.
