@@ -656,3 +656,9 @@ def test_a_shared_mesh_does_not_evaluate_the_kernel_again() -> None:
     before = len(calls)
     make(weights=2 * WEIGHTS, inducing_points=POINTS.clone(), kernel=counted, mesh=p.mesh)
     assert len(calls) == before
+
+
+def test_weights_are_checked_without_validation_too() -> None:
+    weights = torch.tensor([0.0, math.nan])
+    with pytest.raises(ValueError, match="weights must be finite"):
+        KernelExp(weights, torch.tensor([0.2, 0.8]), gp.RBF(1), validate_args=False)
