@@ -662,3 +662,16 @@ def test_weights_are_checked_without_validation_too() -> None:
     weights = torch.tensor([0.0, math.nan])
     with pytest.raises(ValueError, match="weights must be finite"):
         KernelExp(weights, torch.tensor([0.2, 0.8]), gp.RBF(1), validate_args=False)
+
+
+@pytest.mark.parametrize(
+    ("beta", "message"),
+    [
+        ("x", "beta must be a finite number"),
+        (torch.tensor([0.5, 0.7]), "beta must be one number"),
+        (-0.5, "beta must not be negative, got -0.5"),
+    ],
+)
+def test_bad_powers_of_escorts(beta: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(KernelDeformedExp).escort(beta)

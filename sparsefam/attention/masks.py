@@ -14,7 +14,7 @@ __all__ = [
     "check_real",
     "check_shape",
     "check_tensor",
-    "require",
+    "require_all",
 ]
 
 Shape = tuple[int, ...]
@@ -58,15 +58,15 @@ class AttentionMask(NamedTuple):
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
             count = self.visible.sum(-1)
-            require(count > 0, rule, count)
+            require_all(count > 0, rule, count)
         elif self.observed is not None and not sharded:
             rule = "key_padding_mask must leave every example a position to read"
             count = self.observed.sum(-1)
-            require(count > 0, rule, count)
+            require_all(count > 0, rule, count)
         if self.bias is not None:
-            require(self.bias < math.inf, "attn_mask must be numbers below inf", self.bias)
+            require_all(self.bias < math.inf, "attn_mask must be numbers below inf", self.bias)
             rule = "attn_mask must be boolean, or 0 and -inf, where no weights are discrete"
-            require((self.bias == 0) | discrete, rule, self.bias)
+            require_all((self.bias == 0) | discrete, rule, self.bias)
 
     def apply(self, scores: Tensor) -> Tensor:
         """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
@@ -78,7 +78,7 @@ class AttentionMask(NamedTuple):
         return scores if visible is None else torch.where(visible, scores, -math.inf)
 
 
-def require(valid: Tensor, rule: str, values: Tensor) -> None:
+def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
     """Raise ValueError that names the first place that is not valid.
 
     Compiled graphs, which cannot raise, assert instead.
@@ -94,7 +94,7 @@ def check_finite(name: str, x: Tensor) -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
-        require(x.isfinite(), f"{name} must be finite where it takes part", x)
+        require_all(x.isfinite(), f"{name} must be finite where it takes part", x)
 
 
 def check_tensor(name: str, x: object) -> None:

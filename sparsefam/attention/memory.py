@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..numerics.validation import is_count
-from .masks import check_mask, check_tensor, require
+from .masks import check_mask, check_tensor, require_all
 from .regression import RidgeRegression, Statistics, ValueFunction, check_statistics
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
@@ -140,7 +140,7 @@ class ContractingMemory(nn.Module):
         if self.regression.validate_args:
             valid = (positions >= 0) & (positions <= 1)
             valid = valid if mask is None else valid | ~mask
-            require(valid, "positions must be in [0, 1]", positions.expand(valid.shape))
+            require_all(valid, "positions must be in [0, 1]", positions.expand(valid.shape))
         keep = _keep(1.0, reset, values)
         if state is None:
             function = self.regression.fit(positions, values, mask)

@@ -16,7 +16,7 @@ from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
 from ..numerics.validation import differentiable_once, in_eager, is_count
-from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require
+from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _check_keep(keep: Tensor | float, like: Tensor) -> Tensor:
     if not isinstance(keep, Tensor) or keep.is_complex():
         raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
     check_shape("keep", keep, (), tuple(like.shape))
-    require((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
+    require_all((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
     return keep.to(like)
 
 
@@ -438,13 +438,13 @@ class RidgeRegression(nn.Module):
         sums = torch.stack([x.detach().sum() for x in parts.values()])
         if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
             for name, x in parts.items():
-                require(x.isfinite(), f"statistics.{name} must be finite", x)
+                require_all(x.isfinite(), f"statistics.{name} must be finite", x)
         count, size = statistics.num_observations, statistics.cross.shape[-2]
         rule = "mask must let at least one position of every example take part"
-        require(count > 0, rule, count.long())
+        require_all(count > 0, rule, count.long())
         if self.penalty == 0:
             rule = f"penalty must be positive with fewer observations than functions, {size}"
-            require(count >= size, rule, count.long())
+            require_all(count >= size, rule, count.long())
 
     def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
         """Fit a value function for each query to the positions that it may read.
@@ -537,7 +537,7 @@ def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Ten
             valid = x.isfinite()
             if mask is not None:
                 valid = valid | ~add_event_dims(mask, x.shape[2:])
-            require(valid, rule, x)
+            require_all(valid, rule, x)
             raise ValueError(f"{rule}, got others on another rank")
 
 
@@ -558,7 +558,7 @@ def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor 
     largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
     valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
     rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-    require(valid, rule, torch.zeros_like(pivots) + penalty)
+    require_all(valid, rule, torch.zeros_like(pivots) + penalty)
 
 
 def gcv_penalty(statistics: Statistics) -> Tensor:

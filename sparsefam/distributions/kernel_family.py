@@ -41,6 +41,7 @@ from ..numerics.validation import (
     in_eager,
     is_plain_cpu_tensor,
     require,
+    require_power,
 )
 from ..scores import KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
@@ -213,6 +214,7 @@ class KernelDistribution(SparseDistribution):
         matrix = mesh.matrix
         if matrix is None:
             matrix = kernel_matrix(self.kernel, self._points, mesh.nodes)
+        # Wide kernels, here or in the family's own mesh, have large weights that cancel.
         weights = self.weights.to(torch.float64 if self.mesh.is_wide else dtype)
         matrix = matrix.to(weights)
         if matrix.dim() == 2:
@@ -497,6 +499,9 @@ class KernelDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
         """
+        require_power(beta)
+        if isinstance(beta, Tensor) and beta.numel() != 1:
+            raise ValueError(f"beta must be one number for a kernel family, got {beta}")
         if beta is not None and float(beta) == 1:
             return self
         return KernelEscort(self, self._escort_power(beta))
@@ -506,10 +511,8 @@ class KernelDistribution(SparseDistribution):
         if beta is None:
             # 2 - alpha, which lowers the exponent of a prediction map by one.
             return self._power.lowered()
-        if isinstance(beta, Tensor) and beta.numel() > 1:
-            raise ValueError(f"beta must be one number for a kernel family, got {beta}")
-        if not 0 <= float(beta) < math.inf:
-            raise ValueError(f"beta must be finite and not negative, got {beta}")
+        if float(beta) < 0:
+            raise ValueError(f"beta must not be negative, got {beta}")
         if self._power.order:
             raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
         return replace(self._power, ratio=self._power.ratio * float(beta))
