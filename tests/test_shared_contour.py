@@ -105,12 +105,11 @@ def test_threads_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("setting", ["0", "numba is missing"])
-def test_without_compiled_loops(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if setting == "0":
-        monkeypatch.setattr(compiled, "_setting", "0")
-    else:
-        monkeypatch.setattr(compiled, "_has_numba", lambda: False)
+@pytest.mark.parametrize(
+    ("name", "value"), [("_setting", "0"), ("_INSTALLED", False), ("_has_numba", lambda: False)]
+)
+def test_without_compiled_loops(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, name, value)
     monkeypatch.setattr(shared_contour, "_loops", None)
     inputs = scene(3, 2, 1.0, 8.0)
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):

@@ -52,10 +52,13 @@ import sys, torch, sparsefam as sf
 psi = sf.bases.GaussianRBF.grid(4, 0.2)
 rbf = lambda x, z: torch.exp(-20 * (x - z.mT).square())
 p = sf.KernelDeformedExp(torch.ones(2, 3), torch.tensor([0.2, 0.5, 0.8]), rbf)
-for p in (p, sf.LocationScale(0.0, torch.ones(2), torch.cosh), sf.BetaLaplace(0.0, 1.0, 1.7)):
+for p in (
+    *(p, sf.LocationScale(0.0, torch.ones(2), torch.cosh)),
+    *(sf.BetaLaplace(0.0, 1.0, 1.7), sf.TruncatedParabola(0.0, torch.ones(2))),
+):
     p.expect(psi), p.sample(), p.support, p.log_prob(torch.zeros(3, 1)), p.entropy()
 sf.attention.ContinuousAttention(4, 2, psi, score="kernel")(*torch.randn(3, 9, 1, 4), torch.rand(9))
-assert "sympy" not in sys.modules
+assert "sympy" not in sys.modules and "numba" not in sys.modules
 """
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from threading import Timer
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ _NOTICE = (
     "sparsefam: numba compiles loops, once per installation; this takes some seconds "
     "(`python -m sparsefam.compile` does it ahead, SPARSEFAM_COMPILE=0 switches it off)"
 )
+_INSTALLED = find_spec("numba") is not None
 _setting = os.environ.get("SPARSEFAM_COMPILE", "")
 _pairs_done = 0
 _announced: set[Any] = set()
@@ -44,19 +46,20 @@ def enough_work(pairs: int) -> bool:
     """
     global _pairs_done
     _pairs_done += pairs
-    return is_available() and (_setting == "1" or _pairs_done > LEAST_PAIRS)
+    enough = _setting == "1" or _pairs_done > LEAST_PAIRS
+    return enough and is_available() and _has_numba()
 
 
 def is_available() -> bool:
-    """Return whether this process may compile loops at all."""
-    return _setting != "0" and _has_numba()
+    """Return whether this process may compile loops, without the slow import of numba."""
+    return _setting != "0" and _INSTALLED
 
 
 @cache
 def _has_numba() -> bool:
     try:
         import numba  # noqa: F401
-    except (ImportError, RuntimeError):  # not installed, or not for this version of numpy
+    except (ImportError, RuntimeError):  # numba is not for this version of numpy or python
         return False
     return True
 

@@ -97,8 +97,8 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
     """Return whether `gaussians_by_shared_contour` can be used.
 
     Inputs must be float32 on the CPU, outside of compiled graphs and transforms. The Gaussians must
-    have one width and no gradient, the exponent and the dimension a contour, and numba must be
-    there.
+    have one width and no gradient, and the exponent and the dimension a contour. numba must be
+    installed.
     """
     loc, _, centers, spread = inputs
     if isinstance(exponent, Tensor) or loc.shape[-1] > _DIMENSIONS:
