@@ -15,7 +15,6 @@ __all__ = [
     "betainc",
     "betaincc",
     "characteristic",
-    "decay_rule",
     "digamma_difference",
     "log_gamma_ratio",
     "space_to_ball",
@@ -105,7 +104,7 @@ def betaincc(
     return _tails(a, b, x, complement)[1]
 
 
-def decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tensor, Tensor]:
+def _decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return nodes and weights (count,) for smooth functions on $(0, \infty)$ that decay.
 
     It is the midpoint rule in $\tau$ from `low` to `high` after $s = e^{\tau - e^{-\tau}}$, which
@@ -226,7 +225,7 @@ def _integral(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
     """
     fixed_a, fixed_b, fixed_odds, slope = (t.detach() for t in (a, b, odds, slope))
     scale = _cutoff(fixed_a, fixed_b, fixed_odds, slope) / _END
-    nodes, weights = decay_rule(*_RULE[a.dtype], _HIGH, a)
+    nodes, weights = _decay_rule(*_RULE[a.dtype], _HIGH, a)
     s = scale[..., None] * nodes
     exponent = _exponent(s, *(t[..., None] for t in (fixed_b - 1, fixed_odds, slope)))
     plain = a[..., None] * s - (b[..., None] - 1) * torch.log1p(-odds[..., None] * torch.expm1(-s))
@@ -320,7 +319,7 @@ def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
         \sin(\rho - a \operatorname{atan2}(2, t))\,dt,\quad a = \nu - \tfrac12,
         \quad C = \frac{\Gamma(\nu + 1)}{\sqrt\pi\,\Gamma(\nu + 1/2)}$$
     """
-    nodes, weights = decay_rule(*_SINE_RULE[rho.dtype], rho)
+    nodes, weights = _decay_rule(*_SINE_RULE[rho.dtype], rho)
     scale = 1 / rho.detach()
     t = scale[..., None] * nodes
     power, frequency = nu[..., None] - 0.5, rho[..., None]

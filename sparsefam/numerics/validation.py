@@ -14,7 +14,6 @@ __all__ = [
     "NO_SECOND_DERIVATIVE",
     "as_tensors",
     "attributes",
-    "attributes_set",
     "broadcast_arguments",
     "broadcast_location_scale",
     "broadcast_shapes",
@@ -249,7 +248,7 @@ def attributes(p: object) -> dict[str, Any]:
     """Return the attributes of an object; in compiled graphs those that its methods name."""
     if not torch.compiler.is_compiling():
         return dict(p.__dict__)
-    return {name: p.__dict__[name] for name in attributes_set(type(p)) if name in p.__dict__}
+    return {name: p.__dict__[name] for name in _names_in_methods(type(p)) if name in p.__dict__}
 
 
 def copied(p: _Object) -> _Object:
@@ -260,14 +259,14 @@ def copied(p: _Object) -> _Object:
     return new
 
 
-def attributes_set(kind: type) -> tuple[str, ...]:
+def _names_in_methods(kind: type) -> tuple[str, ...]:
     """Return all names in the methods of a class and its parents."""
     codes = (getattr(f, "__code__", None) for c in kind.__mro__ for f in vars(c).values())
     return tuple({name: None for code in codes if code for name in code.co_names})
 
 
 # What torch.compiler.assume_constant_result does, which would import the compiler.
-attributes_set.__dict__["_dynamo_marked_constant"] = True
+_names_in_methods.__dict__["_dynamo_marked_constant"] = True
 
 
 # Second derivatives that do not exist
