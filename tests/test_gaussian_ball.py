@@ -268,6 +268,20 @@ def test_value_against_mpmath(point: tuple[float, ...], dtype: torch.dtype, limi
     assert abs(value.item() - exact) < limit * max(exact, 1e-2 / point[3] * min(1, point[1]))
 
 
+# POINTS[2] is a Gaussian much wider than the support, whose expectation hardly varies with m.
+@pytest.mark.parametrize("point", [POINTS[1], POINTS[2], POINTS[5]])
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 2e-5), (F64, 1e-9)])
+def test_slope_in_the_exponent_against_mpmath(
+    point: tuple[float, ...], dtype: torch.dtype, limit: float
+) -> None:
+    *others, m = (torch.tensor(x, dtype=dtype) for x in point)
+    (slope,) = torch.autograd.grad(pairs(*others, m.requires_grad_()), m)
+    fixed, step = [x.item() for x in others], mpmath.mpf("1e-4") * m.item()
+    ends = [reference(*fixed, m.item() + k * step) for k in (-2, -1, 1, 2)]
+    exact = float((ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * step))
+    assert slope.item() == pytest.approx(exact, rel=limit)
+
+
 @pytest.mark.parametrize("m", [0.0, 0.05, 0.4, 1.0, 1.43, 3.0, 20.0, 1e3])
 def test_every_width_and_exponent(m: float) -> None:
     """Float32 against float64, and float64 against the closed form."""
