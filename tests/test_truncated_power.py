@@ -43,7 +43,7 @@ def test_weights_integrate_polynomials_to_their_edges(power: int) -> None:
 def test_a_dip_between_nodes_is_found(gap: float) -> None:
     """A hole narrower than the distance of nodes and of check points."""
     x, w = gauss_legendre(8, torch.zeros((), dtype=torch.float64))
-    for center in (0.0, 0.037, 0.51, -0.86):
+    for center in (0.0, 0.037, 0.0975, 0.51, -0.86):  # 0.0975: midway between check points
         u = (x - center).square() - gap**2
         weights, _ = power_weights((u - 1).unsqueeze(-1), w.unsqueeze(-1), Power(1.0))
         low, high = center - gap, center + gap
