@@ -584,6 +584,8 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
         found.index_copy_(0, rows, y)
         if not y.is_cuda:
             left = moved.nonzero().squeeze(-1)
+            if not len(left):
+                break
             x, density = x.index_select(1, left), density.index_select(1, left)
             rows, first, due, low, high, y = (v[left] for v in (rows, first, due, low, high, y))
             power = power.take(left)
