@@ -397,6 +397,13 @@ def test_gradients_of_single_samples(kernel: RBF | None, alpha: float) -> None:
             torch.testing.assert_close(gradients[name][i], slope)
 
 
+def test_meshes_of_transforms_leave_those_of_compiled_graphs() -> None:
+    layer, inputs = make_layer("kernel"), data()
+    single = lambda *inputs: layer(*(x.unsqueeze(0) for x in inputs))[0].squeeze(0)  # noqa: E731
+    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.func.vmap(single)(*inputs), compiled(*inputs))
+
+
 # Learned alphas
 
 
