@@ -231,7 +231,7 @@ def test_contexts_are_integrals(score: str, alpha: float, gain: float) -> None:
     cell = torch.full_like(t, float(t[1] - t[0]))
     cell[[0, -1]] /= 2
     context, density = layer(*inputs)
-    assert close(context, on_grid(layer, inputs, t, cell), 1e-4 if score == "mixture" else 1e-6)
+    assert close(context, on_grid(layer, inputs, t, cell), 1e-6)
     assert alpha == 1 or (density.support.count > 1).any()
     single = copy.deepcopy(layer).float()(*(x.float() for x in inputs))[0]
     assert single.dtype == torch.float32
