@@ -71,8 +71,9 @@ def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
 
     # torch 2.8 cannot trace a union in the annotation of an inner function.
     def by_closed_form(rows: tuple[Tensor, ...], _: Any) -> Tensor:
-        loc, scale = rows[0], rows[1].squeeze(-1)
-        return gaussian_expectation(loc, scale, psi.centers, rows[3], profile)
+        # Not `psi.centers`: after a functional call, the module has others in the backward pass.
+        loc, scale, centers = rows[0], rows[1].squeeze(-1), rows[2].squeeze(-1)
+        return gaussian_expectation(loc, scale, centers, rows[3], profile)
 
     if not has_shared_contour(inputs, exponent):
         return by_closed_form(inputs, exponent)

@@ -174,6 +174,24 @@ def test_parameters_that_are_not_the_modules_own(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize("queries", [5, 1500])
+def test_centers_that_are_not_the_modules_own(
+    queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With expectations of single functions and with tables, before loops are compiled."""
+    monkeypatch.setattr(compiled, "_setting", "")
+    monkeypatch.setattr(compiled, "_pairs_done", 0)
+    basis, other = GaussianRBF.grid(8, 0.1), GaussianRBF.grid(8, 0.1, low=0.2)
+    layer = sf.attention.ContinuousAttention(8, 2, basis, 1.5, batch_first=True)
+    inputs = torch.randn(1, queries, 8), *torch.randn(2, 1, 20, 8), torch.rand(1, 20)
+    given = {"regression.basis.centers": other.centers}
+    found = torch.func.functional_call(layer, given, inputs)[0].square().sum()
+    slopes = torch.autograd.grad(found, layer.score_proj.weight)
+    layer.regression.basis = other
+    due = torch.autograd.grad(layer(*inputs)[0].square().sum(), layer.score_proj.weight)
+    torch.testing.assert_close(slopes, due, rtol=1e-4, atol=1e-3)
+
+
 def test_gradients_of_many_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, (query, *sequence) = attending()
     query.requires_grad_()

@@ -231,7 +231,7 @@ def test_contexts_are_integrals(score: str, alpha: float, gain: float) -> None:
     cell = torch.full_like(t, float(t[1] - t[0]))
     cell[[0, -1]] /= 2
     context, density = layer(*inputs)
-    assert close(context, on_grid(layer, inputs, t, cell), 1e-4 if score == "mixture" else 1e-6)
+    assert close(context, on_grid(layer, inputs, t, cell), 1e-6)
     assert alpha == 1 or (density.support.count > 1).any()
     single = copy.deepcopy(layer).float()(*(x.float() for x in inputs))[0]
     assert single.dtype == torch.float32
@@ -395,6 +395,13 @@ def test_gradients_of_single_samples(kernel: RBF | None, alpha: float) -> None:
         found = loss(named, *(x[i] for x in inputs))
         for name, slope in zip(named, torch.autograd.grad(found, [*named.values()]), strict=True):
             torch.testing.assert_close(gradients[name][i], slope)
+
+
+def test_meshes_of_transforms_leave_those_of_compiled_graphs() -> None:
+    layer, inputs = make_layer("kernel"), data()
+    single = lambda *inputs: layer(*(x.unsqueeze(0) for x in inputs))[0].squeeze(0)  # noqa: E731
+    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.func.vmap(single)(*inputs), compiled(*inputs))
 
 
 # Learned alphas

@@ -135,8 +135,9 @@ def _by_quadrature(density: SparseDistribution, basis: Basis, by_head: Tensor) -
     if not is_available():
         return None
     table, cells = _tabulate(basis, start, length, count), (start, length, width)
-    context: Tensor
-    context = _Quadrature.apply(loc, scale, by_head, table, cells, exponent, (density, basis))
+    # After a functional call the basis has other tensors when the backward pass comes.
+    source = density, GaussianRBF(centers, widths)
+    context: Tensor = _Quadrature.apply(loc, scale, by_head, table, cells, exponent, source)
     return context
 
 
@@ -243,7 +244,10 @@ class _Quadrature(torch.autograd.Function):
 def _through_expectations(
     ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor
 ) -> list[Tensor | None]:
-    """Return gradients through the expectations of single functions, for second derivatives."""
+    """Return gradients through the expectations of single functions.
+
+    They serve second derivatives, and first ones without compiled loops.
+    """
     density, basis = ctx.source
     again = torch.is_grad_enabled()
     with torch.enable_grad():

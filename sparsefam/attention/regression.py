@@ -172,7 +172,8 @@ def check_statistics(name: str, statistics: object) -> None:
         raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
     cross = statistics.cross
     dtype = cross.dtype if isinstance(cross, Tensor) else None
-    for part, x in statistics._asdict().items():
+    # torch 2.8 cannot trace `_asdict`.
+    for part, x in zip(Statistics._fields, statistics, strict=True):
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
             got = x.dtype if isinstance(x, Tensor) else repr(x)
             raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
@@ -430,7 +431,6 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, solve_shared(factor, cross).to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
-        # torch 2.8 cannot trace `_asdict`.
         parts = dict(zip(Statistics._fields, statistics, strict=True))
         if self.penalty != "gcv":  # only cross-validation reads it, and it overflows first
             del parts["sum_of_squares"]

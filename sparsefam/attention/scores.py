@@ -183,6 +183,8 @@ class KernelScore(_ScoreProjection):
     _kernel_mesh: KernelMesh | None
     _mesh: KernelMesh | None
     _state: list[tuple[Any, ...]]
+    # Quadrature made inside a transform, for one call.
+    _passing_mesh: KernelMesh | None
 
     def __init__(
         self,
@@ -231,9 +233,9 @@ class KernelScore(_ScoreProjection):
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
-        expansion, mesh = (weights, self._points(), self.kernel, base), self._mesh
-        if self._kernel_mesh is None:  # made inside a transform, for one call
-            self._mesh = None
+        expansion = (weights, self._points(), self.kernel, base)
+        mesh = self._mesh if self._passing_mesh is None else self._passing_mesh
+        self._passing_mesh = None
         if not isinstance(alpha, Tensor) and alpha == 1:
             return KernelExp(*expansion, mesh=mesh)
         return KernelDeformedExp(*expansion, alpha, self.normalization, mesh=mesh)
@@ -254,9 +256,10 @@ class KernelScore(_ScoreProjection):
             return
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
-            self._clear_cache()
-            self._mesh = self._find().for_basis(basis).with_matrix_of(self.kernel, self._points())
+            passing = self._find().for_basis(basis)
+            self._passing_mesh = passing.with_matrix_of(self.kernel, self._points())
             return
+        self._passing_mesh = None  # of a call that raised
         state = self._dependencies()
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.
         with torch.inference_mode(False), torch.enable_grad():
@@ -272,7 +275,7 @@ class KernelScore(_ScoreProjection):
                 self._mesh = mesh.with_matrix_of(self.kernel, self._points())
 
     def _clear_cache(self) -> None:
-        self._kernel_mesh, self._mesh, self._state = None, None, []
+        self._kernel_mesh, self._mesh, self._state, self._passing_mesh = None, None, [], None
 
     def _find(self) -> KernelMesh:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -294,7 +297,8 @@ class KernelScore(_ScoreProjection):
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
-        return self.__dict__ | {"_kernel_mesh": None, "_mesh": None, "_state": []}
+        names = ("_kernel_mesh", "_mesh", "_passing_mesh")
+        return self.__dict__ | dict.fromkeys(names) | {"_state": []}
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:

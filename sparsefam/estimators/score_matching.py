@@ -184,17 +184,16 @@ class ScoreMatchingKernelExp(DensityEstimator):
             for k in range(int(folds.max()) + 1)
         ]
         whole = _Loss(*(sum(terms) for terms in zip(*parts, strict=True)))
-        penalties: tuple[float, ...] = (self.penalty,)  # type: ignore[assignment]
         if self.penalty is None:
             # The loss is measured in squares of derivatives.
             unit = float(x.var(0, correction=0).reciprocal().mean())
-            penalties = tuple(unit * share for share in _PENALTIES)
+            penalties = [unit * share for share in _PENALTIES]
+        else:
+            penalties = [check_positive("penalty", self.penalty)]
 
         def held_out(penalty: float) -> float:
-            others = (whole.without(part) for part in parts)
-            fits = (other.minimum(check_positive("penalty", penalty)) for other in others)
-            pairs = zip(parts, fits, strict=True)
-            return float(sum(part.size * part.at(c) for part, c in pairs)) / whole.size
+            pairs = ((part, whole.without(part).minimum(penalty)) for part in parts)
+            return sum(part.size * part.at(c) for part, c in pairs) / whole.size
 
         losses = [held_out(penalty) for penalty in penalties]
         best = int(np.argmin(losses))
@@ -233,9 +232,9 @@ class ScoreMatchingKernelExp(DensityEstimator):
 
         For more than three columns it lacks a constant.
         """
-        x = self._observations(X)
-        if x.shape[1] <= _NORMALIZED:
+        if hasattr(self, "density_"):
             return super().score_samples(X)
+        x = self._observations(X)
         score = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
         bases = (law.log_prob(t) for law, t in zip(self.base_, x.T, strict=True))
         log_density: Floats = sum(bases, score).numpy()
