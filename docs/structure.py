@@ -73,7 +73,7 @@ def levels() -> list[list[str]]:
 
 
 def picture() -> str:
-    """Return the structure as SVG: data flow from top to bottom, along the arrows."""
+    """Return the structure as SVG: what is imported stands above what imports it."""
     rows = levels()
     columns = max(len(row) for row in rows)
     full = columns * (WIDTH + GAP_X) - GAP_X

@@ -246,7 +246,7 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
         return
     try:
         x = torch.ones(2, dtype=like.dtype, device=like.device, requires_grad=True)
-        fits = g(x).shape == slope_of(g, x).shape
+        fits = g(x).shape == x.shape == slope_of(g, x).shape
     except (RuntimeError, TypeError, AttributeError):
         fits = False
     if not fits:

@@ -178,6 +178,7 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
     [
         ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
         ({"data": [1j]}, r"data must be numbers, got \[1j\]"),
+        ({"data": np.array([1j])}, r"data must be numbers, got array\("),
         ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),

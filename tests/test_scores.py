@@ -130,3 +130,8 @@ def test_bad_arguments_are_named(make: Callable[[], scores.Score], message: str)
 def test_first_calls_of_numpy_functions_are_refused() -> None:
     with pytest.raises(ValueError, match="g must be a callable on tensors, elementwise"):
         scores.LocationScale(0.0, 1.0, lambda x: x.numpy())
+
+
+def test_functions_of_another_shape_are_refused_in_inference_mode() -> None:
+    with torch.inference_mode(), pytest.raises(ValueError, match="g must be .* elementwise"):
+        scores.LocationScale(0.0, 1.0, lambda x: x.square().sum())

@@ -404,7 +404,8 @@ def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
     if data is None:
         return None
     try:
-        found = np.asarray(data.tolist() if isinstance(data, Tensor) else data, dtype=float)
+        found = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
+        found = found.astype(float, casting="same_kind")
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None
     wide = (*found.shape[:1], *event_shape)
