@@ -1,5 +1,6 @@
 """KL, Tsallis and Bregman divergences against closed forms, quadrature and samples."""
 
+import itertools
 import math
 from collections.abc import Callable
 from itertools import product
@@ -268,6 +269,7 @@ def test_categories() -> None:
         found = sf.bregman_divergence(p, other, 2.0)[0].item()
         assert found == pytest.approx(expected, abs=1e-14)
     one, two = (SparseCategorical(row) for row in p.probs)
+    assert kl_divergence(one, one) == sf.bregman_divergence(one, one, 2.0) == 0
     for alpha in (0.5, 1.5, 2.0):
         expected = ((a**alpha * b ** (1 - alpha)).sum() - 1) / (alpha - 1)
         assert sf.tsallis_divergence(one, two, alpha).item() == pytest.approx(expected, abs=1e-14)
@@ -639,6 +641,16 @@ def ball(loc: float, radius: float, alpha: float) -> Any:
     return MultivariateBetaGaussian(loc * EYE[0], radius * EYE, alpha)
 
 
+def test_vectors_of_one_component_are_numbers() -> None:
+    numbers = BetaGaussian(0 * ONE, ONE, 2.0), BetaGaussian(0.1 * ONE, 1.5 * ONE, 1.5)
+    vectors = [MultivariateBetaGaussian(p.loc[None], p.scale[None, None], p.alpha) for p in numbers]
+    for p, q in itertools.permutations((0, 1)):
+        for divergence_of in (sf.tsallis_divergence, sf.bregman_divergence):
+            found = divergence_of(vectors[p], vectors[q], 1.5)
+            expected = divergence_of(numbers[p], numbers[q], 1.5)
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("name", BALLS)
 def test_tsallis_and_bregman_of_balls(name: str) -> None:
     p, q = (ball(*numbers) for numbers in BALLS[name])
@@ -821,5 +833,6 @@ def test_mixtures_of_vectors() -> None:
     wide = MultivariateBetaGaussian(centre(2), 3 * EYE, 1.5)
     for other in (q, wide, wrapped(wide)):
         assert_mean_log_ratio(p, other, kl_divergence(p, other))
-    assert kl_divergence(p, p).item() == pytest.approx(0, abs=1e-12)
+    same = p.expand(p.batch_shape)
+    assert kl_divergence(p, same).item() == pytest.approx(0, abs=1e-12)
     assert kl_divergence(wide, p) == kl_divergence(q, p) == math.inf

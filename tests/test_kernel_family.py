@@ -669,9 +669,13 @@ def test_weights_are_checked_without_validation_too() -> None:
     [
         ("x", "beta must be a finite number"),
         (torch.tensor([0.5, 0.7]), "beta must be one number"),
+        (math.inf, "beta must be a finite number"),
         (-0.5, "beta must not be negative, got -0.5"),
     ],
 )
 def test_bad_powers_of_escorts(beta: Any, message: str) -> None:
+    p = make(KernelDeformedExp)
     with pytest.raises(ValueError, match=message):
-        make(KernelDeformedExp).escort(beta)
+        p.escort(beta)
+    with pytest.raises(ValueError, match=message):
+        p.generalized_covariance(Polynomial(1), Polynomial(1), beta)

@@ -25,6 +25,7 @@ from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .torch_adapter import (
+    _options,
     cuts_of,
     dtype_of,
     intervals_of,
@@ -166,12 +167,16 @@ def _divergence(
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
     if p is q:
-        return torch.zeros(p.batch_shape, dtype=dtype, device=p.mean.device)
+        return torch.zeros(p.batch_shape, dtype=dtype, device=_options(p).get("device"))
     if isinstance(p, _CATEGORICAL):
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
-    rule = multivariate if p.event_shape else univariate
     eps = max(torch.finfo(x).eps for x in dtypes)
-    return rule(to_float64(p), to_float64(q), integrand, nested, eps).to(dtype)
+    p, q = to_float64(p), to_float64(q)
+    if p.event_shape == (1,) and all(isinstance(x, EllipticalDistribution) for x in (p, q)):
+        p, q = _coordinates(p), _coordinates(q)
+        return univariate(p, q, integrand, nested, eps).squeeze(-1).to(dtype)
+    rule = multivariate if p.event_shape else univariate
+    return rule(p, q, integrand, nested, eps).to(dtype)
 
 
 def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) -> Tensor:
@@ -206,7 +211,7 @@ def _check(p: Any, q: Any, alpha: object = 1) -> None:
             raise ValueError(f"{name} must be a categorical distribution as the other, got {x}")
         if not any(categorical) and is_discrete(x):
             raise ValueError(f"{name} must be continuous, got {x}")
-        base = x.base_dist if isinstance(x, Independent) else x
+        base = x.base_dist if isinstance(x, Independent) and x.event_shape else x
         if not isinstance(base, (*_CONTINUOUS, *_CATEGORICAL)):
             raise NotImplementedError(f"no divergence of {x} is implemented")
 
@@ -445,8 +450,12 @@ def _kl_multivariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: f
         cross = _integral_over_line(*marginals, _cross_entropy_integrand, True, eps).sum(-1)
     else:
         cross = _integral_at_nodes(p, q, _cross_entropy_integrand, True, eps)
+    if isinstance(p, Mixture):  # at the same nodes, as its own rule has another order
+        entropy = _integral_at_nodes(p, p, _cross_entropy_integrand, False, eps)
+    else:
+        entropy = p.entropy()
     finite = cross.isfinite()
-    return torch.where(finite, torch.where(finite, cross, 0.0) - p.entropy(), math.inf)
+    return torch.where(finite, torch.where(finite, cross, 0.0) - entropy, math.inf)
 
 
 def _tsallis_multivariate(

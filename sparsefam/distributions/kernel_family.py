@@ -499,10 +499,7 @@ class KernelDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
         """
-        require_power(beta)
-        if isinstance(beta, Tensor) and beta.numel() != 1:
-            raise ValueError(f"beta must be one number for a kernel family, got {beta}")
-        if beta is not None and float(beta) == 1:
+        if _is_one(beta):
             return self
         return KernelEscort(self, self._escort_power(beta))
 
@@ -544,7 +541,7 @@ class KernelDistribution(SparseDistribution):
 
     def _escort_weights_on(self, mesh: KernelMesh, beta: Tensor | float | None) -> Tensor:
         """Return weights (m, G, R) of p^beta at the nodes of a mesh."""
-        if beta is not None and float(beta) == 1:
+        if _is_one(beta):
             return self._weights_on(mesh)
         power = self._escort_power(beta)
         exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
@@ -1014,6 +1011,14 @@ def _require_values(name: str) -> None:
             f"{name} of a kernel family needs the values of its parameters, which torch.compile "
             "and torch.func.vmap hide: call it outside, on a density with a batch"
         )
+
+
+def _is_one(beta: Tensor | float | None) -> bool:
+    """Return whether the power of an escort is 1; a ValueError unless it is one number or None."""
+    require_power(beta)
+    if isinstance(beta, Tensor) and beta.numel() != 1:
+        raise ValueError(f"beta must be one number for a kernel family, got {beta}")
+    return beta is not None and float(beta) == 1
 
 
 def _implicit(t: Tensor, residual: Tensor, slope: Tensor) -> Tensor:
