@@ -24,8 +24,8 @@ __all__ = ["contexts"]
 # Pairs of a query and a basis function in a block: large enough for threads, small enough for
 # the cache. Fewer than four blocks are not worth their while.
 _PAIRS = 2**18
-# Value functions are polynomials of degree 5 on cells a third as long as the narrowest Gaussian is
-# wide: errors of 2e-8 in values and 1e-6 in slopes. Gaussians end after so many widths.
+# Value functions are polynomials of degree 5 on cells, a quarter as long as the narrowest Gaussian
+# is wide: errors of 2e-8 in values and 1e-6 in slopes. Gaussians end after so many widths.
 _CELLS, _NODES, _REACH = 4, 6, 6.0
 # Numbers of nodes of the Gauss-Jacobi rules, and the longest half-width in widths that they serve.
 _ORDERS = (*range(4, 34, 2), *range(36, 66, 4), *range(72, 129, 8), *range(144, 371, 16))

@@ -25,7 +25,6 @@ from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .torch_adapter import (
-    _options,
     cuts_of,
     dtype_of,
     intervals_of,
@@ -166,8 +165,6 @@ def _divergence(
     """
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
-    if p is q:
-        return torch.zeros(p.batch_shape, dtype=dtype, device=_options(p).get("device"))
     if isinstance(p, _CATEGORICAL):
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
     eps = max(torch.finfo(x).eps for x in dtypes)

@@ -117,7 +117,7 @@ def expect_on_support(p: "SymmetricDistribution", psi: Basis, order: int = 64) -
 
 def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
     if psi.effective_support is None:
-        raise ValueError(f"psi must have a reach to be integrated on it, got {psi}")
+        raise ValueError(f"psi must have an effective_support to be integrated on it, got {psi}")
     return psi.effective_support
 
 
