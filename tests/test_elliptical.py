@@ -110,7 +110,7 @@ def test_the_normal_is_torchs(name: str) -> None:
     p, q = MultivariateNormal(loc, **{name: matrix}), torchs(loc, **{name: matrix})
     assert isinstance(p, torchs)
     t = torch.linspace(-2, 2, 30, dtype=DOUBLE).reshape(5, 2, 3)
-    close = {"rtol": 1e-11, "atol": 1e-11}
+    close = {"rtol": 1e-13, "atol": 1e-13}
     torch.testing.assert_close(p.log_prob(t), q.log_prob(t), **close)
     for quantity in ("variance", "covariance_matrix", "precision_matrix", "scale_tril"):
         torch.testing.assert_close(getattr(p, quantity), getattr(q, quantity), **close)

@@ -458,7 +458,7 @@ def test_entropies_moments_and_the_score(alpha: float, inside: bool) -> None:
     grid = torch.linspace(0, 1, 20001, dtype=DOUBLE)
     assert p.prob(p.mode) >= p.prob(grid).max() * (1 - 1e-12)
     x = torch.linspace(0.01, 0.99, 77, dtype=DOUBLE)
-    torch.testing.assert_close(rpm(p.score, alpha).prob(x), p.prob(x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(rpm(p.score, alpha).prob(x), p.prob(x), rtol=1e-11, atol=1e-11)
     offset = p.score(x) - p.log_normalizer
     u = (1 + (alpha - 1) * offset).clamp_min(0)
     found = offset.exp() if alpha == 1 else u ** (1 / (alpha - 1))
