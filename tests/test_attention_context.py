@@ -348,3 +348,13 @@ def test_memory_does_not_grow_with_the_pairs(monkeypatch: pytest.MonkeyPatch) ->
         sizes.append(allocated_megabytes(call))
     assert max(sizes) < 16_384 * len(basis) * 4 / 1e6 / 2
     assert sizes[1] < sizes[0] + 1
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, torch.nan])
+def test_what_is_not_a_number_stays_so(scale: float) -> None:
+    """Of some densities of many: also where only functions nearby are evaluated."""
+    basis = GaussianRBF.grid(64, 1.5 / 64)
+    loc, scales = torch.tensor([torch.nan, 0.5]), torch.tensor([scale, 0.02])
+    found = sf.TruncatedParabola(loc, scales, validate_args=False).expect(basis)
+    assert found[0].isnan().all()
+    assert found[1].isfinite().all()

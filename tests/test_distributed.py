@@ -268,15 +268,11 @@ def require_one_process(cases: list[Case], ranks: int) -> None:
         losses = stepped(model, data(case.dtype))
         mean = torch.tensor([found[i][0] for found in results]).mean(0)
         torch.testing.assert_close(mean, torch.tensor(losses), rtol=1e-6, atol=0)
-        after = weights(model)
-        if case.dtype == torch.float32:  # rounding weights is all that it loses
-            for found in results:
-                gaps = [(found[i][1][name] - exact).norm() for name, exact in after.items()]
-                sizes = [exact.norm() for exact in after.values()]
-                assert torch.stack(gaps).norm() <= 1e-6 * torch.stack(sizes).norm(), case
-            continue
-        for name, exact in after.items():
-            limit = 1e-11 * (exact - before[name]).norm().clamp_min(1e-3)
+        for name, exact in weights(model).items():
+            # Rounding is all that float32 loses, of one number too; float64 knows the steps.
+            limit = 1e-6 * exact.norm().clamp_min(0.5)
+            if case.dtype == torch.float64:
+                limit = 1e-11 * (exact - before[name]).norm().clamp_min(1e-3)
             for found in results:
                 assert (found[i][1][name] - exact).norm() <= limit, (case, name)
 

@@ -762,3 +762,13 @@ def test_second_derivatives_of_entropies_where_a_centre_meets_an_edge(gap: float
     steps = 1e-5 * torch.eye(2, dtype=DOUBLE)
     expected = torch.stack([(slope(at + e) - slope(at - e)) / 2e-5 for e in steps])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_quantiles_of_the_tails_keep_their_digits() -> None:
+    loc, scale = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.5])
+    p = Mixture(torch.zeros(2), Normal(loc, scale))
+    known = Mixture(torch.zeros(2).double(), Normal(loc.double(), scale.double()))
+    low = torch.tensor([1e-30, 1e-12, 1e-6])
+    high = 1 - torch.tensor([2.0**-24, 2.0**-20, 2.0**-12])
+    for u in (low, high):
+        torch.testing.assert_close(p.icdf(u).double(), known.icdf(u.double()), rtol=2e-6, atol=0)

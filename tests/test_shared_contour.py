@@ -263,3 +263,18 @@ def test_the_nodes_integrate_a_power() -> None:
             count = int(numbers[1])
             total = ((real + 1j * imag)[:count] / np.sqrt((x + 1j * y)[:count])).real.sum()
             assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
+
+
+def test_blocks_of_centers_have_no_seam() -> None:
+    """400 centers within reach go by two blocks; each alone goes by one."""
+    inputs = scene(3, 2, 8.0, 8.0)
+    whole = found(inputs, 1.0, torch.float32)[0]
+    for j in (0, 255, 256, 257, 399):
+        one = (*inputs[:2], inputs[2][j : j + 1].clone(), inputs[3][:, j : j + 1])
+        assert relative(found(one, 1.0, torch.float32)[0], whole[:, j : j + 1]) < 1e-6
+
+
+def test_no_row_with_digits() -> None:
+    inputs = scene(2, 2, 200.0, 300.0)
+    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
+        assert relative(x, y) < 2e-5
