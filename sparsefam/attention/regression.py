@@ -221,7 +221,7 @@ class RidgeRegression(nn.Module):
         group: If sequences are sharded over processes, their group or mesh. Every rank fits with
             its own positions and gets the functions of the whole sequence, by one reduction of
             about B N (N + E) float64 numbers. Gradients, by another reduction, are those of the sum
-            of the ranks' losses. A shard may be empty.
+            of the ranks' losses. A shard may be empty. Not under `torch.vmap`.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
             many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows

@@ -163,6 +163,7 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
                 whole.index_copy_(-1, rows[kept], part.index_select(-1, kept))
         # Stop where rounding keeps steps from helping; but a step from a mass below 1, where the
         # mass is convex, may go far beyond the root.
+        # Where `current` is better, `before` may have changed with `found`, and is not read.
         going = (error > close) & (better | (before < 1) & (current.mass > 1))
     return found
 
