@@ -62,7 +62,7 @@ clean: ## remove what the other targets wrote, except .venv
 $(STAMP): pyproject.toml constraints.txt Makefile
 	@echo "1/3 Creating .venv"
 	$(PYTHON) -m venv .venv
-	@echo "2/3 Installing torch (about 200 MB), Pyro and the tools: one to five minutes"
+	@echo "2/3 Installing torch (200 MB; on Linux from PyPI 5 GB, with CUDA: see README.md), Pyro, tools"
 	$(BIN)/pip install -c constraints.txt -e '.[test,docs,examples]'
 	@echo "3/3 Installing aeon for its data files"
 	$(BIN)/pip install --no-deps aeon==1.6.0

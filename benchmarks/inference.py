@@ -172,7 +172,7 @@ POSTERIORS = {
     "the same, posterior": Posterior(observed_uniform, _exact_observed_uniform, 2400),
     "paraboloid in 2-D, centre and size latent": Posterior(ellipse, _exact_ellipse, 1900),
     "three groups, parabola of latent place and size": Posterior(hierarchy, _exact_hierarchy, 4700),
-    "mixture of parabolas that meet and part": Posterior(pair, _exact_pair, 480, jit=False),
+    "mixture of parabolas that meet and part": Posterior(pair, _exact_pair, 900, jit=False),
 }
 # After 150 warm-up steps, some chains take steps so long that they stand still for dozens.
 _CHAINS, _WARMUP = 2, 400
