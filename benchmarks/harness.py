@@ -100,7 +100,7 @@ class Worker:
             f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve()"
         )
         # Compile loops at the first call, so that the steady state is timed.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "SPARSEFAM_COMPILE": "1"}
+        environment = {"SPARSEFAM_COMPILE": "1", **os.environ, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
