@@ -1,68 +1,21 @@
-"""Kernel functions, and sums of them at inducing points."""
+"""Kernel functions, evaluated in float64 and checked."""
 
 from collections.abc import Callable
 
 import pyro
 import torch
 from pyro.nn import PyroModule
-from torch import Size, Tensor
+from torch import Tensor
 
-from .numerics.validation import broadcast_arguments, broadcast_shapes, require
+from .numerics.validation import require
 
-__all__ = [
-    "Kernel",
-    "expansion",
-    "expansion_alpha",
-    "expansion_points",
-    "gram_matrix",
-    "kernel_matrix",
-    "require_kernel",
-]
+__all__ = ["Kernel", "gram_matrix", "kernel_matrix", "require_kernel"]
 
 # (n, D), (m, D) to (n, m)
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 # What rounding may take from symmetry and eigenvalues, relative to the largest entry, for each row.
 _INDEFINITE = 1e-8
-
-
-def expansion_points(weights: Tensor, inducing_points: Tensor) -> Tensor:
-    """Return inducing points (I,), (I, D) or (*batch, I, D) as (*batch, I, D).
-
-    Raises:
-        ValueError: Not floating tensors, or shapes that do not fit weights (*batch, I).
-    """
-    for name, value in (("weights", weights), ("inducing_points", inducing_points)):
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 1:
-            raise ValueError(
-                f"{name} must be a floating tensor with one dimension or more, got {_kind(value)}"
-            )
-    points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
-    if points.shape[-2] != weights.shape[-1] or not points.numel():
-        raise ValueError(
-            f"weights must have one number for each inducing point, got {tuple(weights.shape)} for "
-            f"inducing_points {tuple(inducing_points.shape)}"
-        )
-    try:
-        broadcast_shapes(weights.shape[:-1], points.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            f"weights and inducing_points must have batches that broadcast, got "
-            f"{tuple(weights.shape)} and {tuple(inducing_points.shape)}"
-        ) from None
-    return points
-
-
-def expansion_alpha(weights: Tensor, points: Tensor, alpha: Tensor | float) -> Tensor:
-    """Return alpha in the dtype of the weights (*batch, I), with the batch of all arguments.
-
-    Raises:
-        ValueError: Not a number or tensor, or one that does not broadcast against the others.
-    """
-    _, found, _ = broadcast_arguments(
-        weights=weights[..., 0], alpha=alpha, inducing_points=points[..., 0, 0]
-    )
-    return found.to(weights.dtype)
 
 
 def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
@@ -121,37 +74,3 @@ def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
     with pyro.get_param_store().scope(), pyro.poutine.block():
         found: Tensor = kernel(points, t)
     return found
-
-
-def expansion(kernel: Kernel, points: Tensor, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
-    """Sum weights times kernels at locations.
-
-    Args:
-        kernel: The kernel.
-        points: Inducing points (*batch, I, D), or (I, D) if they are shared.
-        weights: (*batch, I).
-        t: Locations (*S, *batch, D), which broadcast against the batch.
-        batch: The batch.
-
-    Returns:
-        Shape (*S, *batch).
-    """
-    lead = t.shape[:-1]
-    columns = kernel_matrix(kernel, points, t.reshape(-1, t.shape[-1])).to(weights)
-    if points.dim() > 2:
-        return _with_own_points(columns, weights, lead, batch)
-    if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
-        # Locations that the batch shares: one matrix product.
-        found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
-        return found.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
-    return (columns.T.reshape(*lead, len(columns)) * weights).sum(-1)
-
-
-def _with_own_points(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
-    """Sum columns (*batch, I, q), each location with the inducing points of its own density."""
-    sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
-    sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
-    full = broadcast_shapes(lead, batch)
-    place = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
-    rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
-    return rows.expand(len(sums), *full).gather(0, place.unsqueeze(0)).squeeze(0)

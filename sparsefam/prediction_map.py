@@ -68,9 +68,10 @@ def rpm(
         tensor(1.1447)
     """
     number = None if isinstance(alpha, Tensor) else alpha
-    if isinstance(score, scores.KernelExpansion):
-        expansion = (score.weights, score.inducing_points, score.kernel, base)
-        return KernelExp(*expansion) if number == 1 else KernelDeformedExp(*expansion, alpha)
+    if isinstance(score, scores.FeatureExpansion):
+        if number == 1:
+            return KernelExp.from_score(score, base)
+        return KernelDeformedExp.from_score(score, base, alpha)
     if base is not None:
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
     if number is not None and not (isinstance(number, Real) and number >= 1):

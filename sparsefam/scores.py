@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
-from .kernels import Kernel, expansion, expansion_points, require_kernel
+from .bases import Basis
+from .feature_maps import BasisFeatures, FeatureMap, KernelFeatures, require_weights
+from .kernels import Kernel
 from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
@@ -20,6 +22,8 @@ from .numerics.validation import (
 
 __all__ = [
     "AbsoluteDeviation",
+    "BasisExpansion",
+    "FeatureExpansion",
     "Finite",
     "KernelExpansion",
     "LocationScale",
@@ -158,7 +162,27 @@ class LocationScale(Score):
         return -slope_of(self.g, (t - self.loc).abs() / self.scale) / self.scale
 
 
-class KernelExpansion(Score):
+class FeatureExpansion(Score):
+    r"""$f(t) = \sum_i w_i\,\phi_i(t)$ for functions $\phi_i$: kernels, or those of a basis.
+
+    Attributes:
+        weights: $w$ (*batch, I).
+        features: The functions.
+    """
+
+    def __init__(self, weights: Tensor, features: FeatureMap) -> None:
+        require_weights(weights, features)
+        require(torch.isfinite(weights), "weights", "finite", weights)
+        self.weights, self.features = weights, features
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
+        batch = broadcast_shapes(self.weights.shape[:-1], self.features.batch)
+        located = t if self.features.dim > 1 else t.unsqueeze(-1)
+        return self.features.score(self.weights, located, batch)
+
+
+class KernelExpansion(FeatureExpansion):
     r"""$f(t) = \sum_i w_i\, k(t, t_i)$, an element of the kernel's Hilbert space.
 
     Args:
@@ -176,22 +200,30 @@ class KernelExpansion(Score):
         section 4.
     """
 
-    def __init__(
-        self,
-        weights: Tensor,
-        inducing_points: Tensor,
-        kernel: Kernel,
-    ) -> None:
-        self.points = expansion_points(weights, inducing_points)
-        require(torch.isfinite(weights), "weights", "finite", weights)
-        require_kernel(kernel)
-        self.weights, self.inducing_points, self.kernel = weights, inducing_points, kernel
+    def __init__(self, weights: Tensor, inducing_points: Tensor, kernel: Kernel) -> None:
+        super().__init__(weights, KernelFeatures(inducing_points, kernel))
+        self.inducing_points, self.kernel = inducing_points, kernel
 
-    def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
-        batch = broadcast_shapes(self.weights.shape[:-1], self.points.shape[:-2])
-        located = t if self.points.shape[-1] > 1 else t.unsqueeze(-1)
-        return expansion(self.kernel, self.points, self.weights, located, batch)
+
+class BasisExpansion(FeatureExpansion):
+    r"""$f(t) = \sum_j w_j\,\psi_j(t)$ for the functions of a basis.
+
+    Args:
+        weights: $w$ (*batch, N).
+        basis: The basis; functions of numbers or of vectors.
+
+    Raises:
+        ValueError: Weights that are not a floating tensor, not finite, or not one number for each
+            function; not a basis.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Def. 1 with
+        $f(t) = \theta^\top \phi(t)$.
+    """
+
+    def __init__(self, weights: Tensor, basis: Basis) -> None:
+        super().__init__(weights, BasisFeatures(basis))
+        self.basis = basis
 
 
 class Finite(Score):

@@ -123,7 +123,7 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
         return torch.exp(-0.5 * torch.cdist(x, z).square() / 1e-12)
 
     point = torch.tensor([[0.5, 0.5]], dtype=DOUBLE)
-    with pytest.raises(ValueError, match="kernel must be smooth between the inducing points"):
+    with pytest.raises(ValueError, match="kernel must be smooth between its points"):
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
 
 

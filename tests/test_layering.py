@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"numerics"},
     {"dispatch"},
-    {"supports", "kernels", "scores", "bases"},
+    {"supports", "kernels", "feature_maps", "scores", "bases"},
     {"distributions"},
     {"prediction_map"},
     {"expectations"},

@@ -28,6 +28,7 @@ from ..distributions import (
     TruncatedParaboloid,
 )
 from ..distributions.kernel_mesh import KernelMesh
+from ..feature_maps import KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
 from ..numerics.quadrature import constant
@@ -257,7 +258,7 @@ class KernelScore(_ScoreProjection):
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             passing = self._find().for_basis(basis)
-            self._passing_mesh = passing.with_matrix_of(self.kernel, self._points())
+            self._passing_mesh = passing.with_matrix_of(KernelFeatures(self._points(), self.kernel))
             return
         self._passing_mesh = None  # of a call that raised
         state = self._dependencies()
@@ -272,7 +273,7 @@ class KernelScore(_ScoreProjection):
                 self._kernel_mesh, self._state = mesh, state
             mesh = mesh.for_basis(basis)
             if self._mesh is None or self._mesh.nodes is not mesh.nodes:
-                self._mesh = mesh.with_matrix_of(self.kernel, self._points())
+                self._mesh = mesh.with_matrix_of(KernelFeatures(self._points(), self.kernel))
 
     def _clear_cache(self) -> None:
         self._kernel_mesh, self._mesh, self._state, self._passing_mesh = None, None, [], None

@@ -14,15 +14,8 @@ from torch.distributions.utils import lazy_property
 from torch.types import _size
 
 from ..bases import Basis
-from ..kernels import (
-    Kernel,
-    expansion,
-    expansion_alpha,
-    expansion_points,
-    gram_matrix,
-    kernel_matrix,
-    require_kernel,
-)
+from ..feature_maps import BasisFeatures, KernelFeatures
+from ..kernels import Kernel
 from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import expm1_ratio
 from ..numerics.normalizer import normalized_weights
@@ -36,6 +29,7 @@ from ..numerics.truncated_power import (
     sum_nodes,
 )
 from ..numerics.validation import (
+    broadcast_arguments,
     broadcast_shapes,
     differentiable_once,
     in_eager,
@@ -43,11 +37,11 @@ from ..numerics.validation import (
     require,
     require_power,
 )
-from ..scores import KernelExpansion
+from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
 from .base_measure import BaseMeasure
-from .kernel_mesh import KernelMesh, dtype_of
+from .kernel_mesh import KernelMesh, dtype_of, require_inside
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
 
@@ -74,9 +68,10 @@ _STEPS, _SHRINKAGE = 40, 0.6
 
 
 class KernelDistribution(SparseDistribution):
-    r"""A truncated power of a kernel score, $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$.
+    r"""A truncated power of an expansion, $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$.
 
-    The score is $f(t) = \sum_i w_i k(t, t_i)$ and $q_0$ the base density. All integrals are sums
+    The score is $f(t) = \sum_i w_i k(t, t_i)$, or $\sum_j w_j \psi_j(t)$ for the functions of a
+    basis, and $q_0$ the base density. All integrals are sums
     over nodes that the batch shares, with weights of its own for each density, so an expectation is
     one matrix product.
 
@@ -86,7 +81,6 @@ class KernelDistribution(SparseDistribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
     weights: Tensor
-    inducing_points: Tensor
     # By density, the last axis: A and Z (R,), scores and weights of p Z and of its escort (m, G, R)
     _per_row: ClassVar[tuple[str, ...]] = ("_level", "_mass", "_scores", "_nodal", "_escort_nodal")
     _per_batch: ClassVar[tuple[str, ...]] = (*_per_row, "_intervals", "_power")
@@ -99,9 +93,7 @@ class KernelDistribution(SparseDistribution):
 
     def __init__(
         self,
-        weights: Tensor,
-        inducing_points: Tensor,
-        kernel: Kernel,
+        score: FeatureExpansion,
         base: Distribution | Sequence[Distribution] | None,
         alpha: Tensor | float,
         validate_args: bool | None,
@@ -111,17 +103,35 @@ class KernelDistribution(SparseDistribution):
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
                 "use torch.compile, with the mesh of a density made before"
             )
-        points = expansion_points(weights, inducing_points)
-        require_kernel(kernel)
-        self.alpha = expansion_alpha(weights, points, alpha)
-        batch = self.alpha.shape
-        self.weights = weights.expand(*batch, -1)
-        self.inducing_points, self.kernel, self.base = inducing_points, kernel, base
-        self._points = points
-        event = points.shape[-1:] if points.shape[-1] > 1 else Size()
-        super().__init__(batch, event, validate_args=validate_args)
-        if not self._validate_args:  # otherwise torch has checked it
-            require(finite_vector.check(weights), "weights", "finite", weights)
+        if not isinstance(score, FeatureExpansion):
+            rule = "score must be a KernelExpansion or a BasisExpansion"
+            raise ValueError(f"{rule}, got {score!r}")
+        self.features, self.base = score.features, base
+        _, alpha, _ = broadcast_arguments(
+            weights=score.weights[..., 0],
+            alpha=alpha,
+            inducing_points=score.features.points[..., 0, 0],
+        )
+        self.alpha = alpha.to(score.weights.dtype)
+        batch, dim = self.alpha.shape, self.features.dim
+        self.weights = score.weights.expand(*batch, -1)
+        super().__init__(batch, Size([dim] if dim > 1 else []), validate_args=validate_args)
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """The locations at which the kernel is placed."""
+        return self._kernel_features.inducing_points
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return self._kernel_features.kernel
+
+    @property
+    def _kernel_features(self) -> KernelFeatures:
+        if not isinstance(self.features, KernelFeatures):
+            raise AttributeError("a density of a basis has neither kernel nor inducing points")
+        return self.features
 
     @classmethod
     def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
@@ -155,45 +165,43 @@ class KernelDistribution(SparseDistribution):
         if mesh is not None and not torch.compiler.is_compiling():
             with torch.no_grad():
                 dtype, validate = self.weights.dtype, bool(self._validate_args)
-                mesh.require_fit(self.kernel, self._points, self.base, dtype, validate)
+                mesh.require_fit(self.features, self.base, dtype, validate)
         self._scores = self._scores_at_nodes()
 
     def _find_mesh(self, tolerance: float | None) -> KernelMesh:
-        rough, fine = _TOLERANCE.get(self._points.shape[-1], _TOLERANCE[3])
+        dim = self.features.dim
+        rough, fine = _TOLERANCE.get(dim, _TOLERANCE[3])
         if is_default := tolerance is None:
             tolerance = fine if self.weights.dtype == torch.float64 else rough
         if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
-        base = BaseMeasure(self.base, self._points.shape[-1], self.weights.dtype)
-        points = self._points.detach().double()
-        base.require_inside("inducing_points", points)
-        weights = self.weights.detach().double().unsqueeze(-1)
-        squares = weights.mT @ gram_matrix(self.kernel, points) @ weights
-        norm = float(squares.clamp_min(0).amax().sqrt()) if squares.numel() else 0.0
+        base = BaseMeasure(self.base, dim, self.weights.dtype)
+        require_inside(base, self.features)
+        norms = self.features.norm(self.weights)
+        norm = float(norms.amax()) if norms.numel() else 0.0
         # The power is smallest at the largest alpha of all densities that may share the mesh.
         eps = float(self.alpha.detach().double().amin()) - 1 if self.alpha.numel() else 1.0
 
-        # |f(t)| is at most its norm times sqrt(k(t, t)); other scores may have larger norms.
-        def growth(deviation: Tensor) -> Tensor:
-            size = _MARGIN * norm * deviation
+        # |f(t)| is at most its norm times this size; other scores may have larger norms.
+        def growth(size: Tensor) -> Tensor:
+            size = _MARGIN * norm * size
             return torch.log1p(eps * size) / eps if eps > 0 else size
 
-        find = partial(KernelMesh.find, self.kernel, self._points, base, growth=growth)
+        find = partial(KernelMesh.find, self.features, base, growth=growth)
         mesh = find(tolerance=float(tolerance))
         if is_default and mesh.is_wide and not self.event_shape and tolerance > _OF_WIDE:
             mesh = find(tolerance=_OF_WIDE)
-        if self.event_shape or not squares.numel():
+        if self.event_shape or not norms.numel():
             return mesh
         with torch.no_grad():
             peaked = bool((self.alpha < _PEAKED).any())
-            finer = mesh.for_scores(self._exact_scores, peaked, self.kernel, points)
-        return mesh if finer is mesh else finer.with_matrix_of(self.kernel, self._points)
+            finer = mesh.for_scores(self._exact_scores, peaked, self.features)
+        return mesh if finer is mesh else finer.with_matrix_of(self.features)
 
     def _exact_scores(self, t: Tensor) -> Tensor:
         """Return the scores (R, q) at locations (q,), float64."""
         located = t.reshape(-1, *(1,) * (len(self.batch_shape) + 1))
-        weights = self.weights.detach().double()
-        found = expansion(self.kernel, self._points, weights, located, self.batch_shape)
+        found = self.features.score(self.weights.detach().double(), located, self.batch_shape)
         return found.reshape(len(t), -1).T
 
     def _scores_at_nodes(self) -> Tensor:
@@ -213,7 +221,7 @@ class KernelDistribution(SparseDistribution):
         """Return f at the nodes of a mesh (m, G, R) in a dtype."""
         matrix = mesh.matrix
         if matrix is None:
-            matrix = kernel_matrix(self.kernel, self._points, mesh.nodes)
+            matrix = self.features.at(mesh.nodes)
         # Wide kernels, here or in the family's own mesh, have large weights that cancel.
         weights = self.weights.to(torch.float64 if self.mesh.is_wide else dtype)
         matrix = matrix.to(weights)
@@ -285,7 +293,7 @@ class KernelDistribution(SparseDistribution):
 
     def _score_at(self, t: Tensor) -> Tensor:
         """Return f at locations (*S, *batch, D), which broadcast against the batch."""
-        return expansion(self.kernel, self._points, self.weights, t, self.batch_shape)
+        return self.features.score(self.weights, t, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf off the support, with zero gradient."""
@@ -305,8 +313,9 @@ class KernelDistribution(SparseDistribution):
         return torch.where(log > -math.inf, log - self._batched(self._mass.log()), -math.inf)
 
     def _inner_location(self) -> Tensor:
-        """Return a location in the base's support (*event)."""
-        return self._points.detach().reshape(-1, *self.event_shape)[0]
+        """Return a location in the base's support (*event), where the mesh has most mass."""
+        place = self.mesh.measure.flatten().argmax(0, keepdim=True)
+        return self.mesh.nodes.index_select(0, place).reshape(self.event_shape)
 
     @property
     def _share(self) -> Tensor:
@@ -328,9 +337,14 @@ class KernelDistribution(SparseDistribution):
         return rest.to(self.weights.dtype) + self._share * self._batched(self._level)
 
     @property
-    def score(self) -> KernelExpansion:
-        """The kernel expansion with `rpm(score, alpha, base)` equal to this density."""
-        weights = self._share.unsqueeze(-1) * self.weights
+    def score(self) -> FeatureExpansion:
+        """The expansion with `rpm(score, alpha, base)` equal to this density."""
+        return self._with_weights(self._share.unsqueeze(-1) * self.weights)
+
+    def _with_weights(self, weights: Tensor) -> FeatureExpansion:
+        """Return the expansion with other weights of the same functions."""
+        if isinstance(self.features, BasisFeatures):
+            return BasisExpansion(weights, self.features.basis)
         return KernelExpansion(weights, self.inducing_points, self.kernel)
 
     # Integrals
@@ -447,7 +461,7 @@ class KernelDistribution(SparseDistribution):
         """Location of the largest density (*batch, *event), by a search from the best node."""
         nodes, _ = self.quadrature(1)
         best = self.log_prob(nodes).argmax(0, keepdim=True)
-        dim = self._points.shape[-1]
+        dim = self.features.dim
         lifted = nodes if self.event_shape else nodes.unsqueeze(-1)
         t = lifted.gather(0, best.unsqueeze(-1).expand(1, *self.batch_shape, dim))
         width = torch.stack([axis.breaks.diff().amax() for axis in self.mesh.axes]).to(t)
@@ -855,7 +869,37 @@ class KernelExp(KernelDistribution):
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        super().__init__(weights, inducing_points, kernel, base, 1.0, validate_args)
+        score = KernelExpansion(weights, inducing_points, kernel)
+        self._solve(score, base, tolerance, mesh, validate_args)
+
+    @classmethod
+    def from_score(
+        cls,
+        score: FeatureExpansion,
+        base: Distribution | Sequence[Distribution] | None = None,
+        *,
+        tolerance: float | None = None,
+        mesh: KernelMesh | None = None,
+        validate_args: bool | None = None,
+    ) -> "KernelExp":
+        """Return the density of an expansion in kernels or in a basis; other arguments as above.
+
+        Raises:
+            ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.
+        """
+        new = cls.__new__(cls)
+        new._solve(score, base, tolerance, mesh, validate_args)
+        return new
+
+    def _solve(
+        self,
+        score: FeatureExpansion,
+        base: Distribution | Sequence[Distribution] | None,
+        tolerance: float | None,
+        mesh: KernelMesh | None,
+        validate_args: bool | None,
+    ) -> None:
+        KernelDistribution.__init__(self, score, base, 1.0, validate_args)
         with torch.enable_grad():
             self._set_mesh(tolerance, mesh)
             self._normalize(Power(0.0))
@@ -872,14 +916,15 @@ class KernelExp(KernelDistribution):
             return self
         power = torch.as_tensor(beta, dtype=self.weights.dtype, device=self.weights.device)
         require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
-        parts = self.inducing_points, self.kernel, self.base
-        weights = power.unsqueeze(-1) * self.weights
-        return KernelExp(weights, *parts, mesh=self.mesh, validate_args=self._validation)
+        score = self._with_weights(power.unsqueeze(-1) * self.weights)
+        return KernelExp.from_score(
+            score, self.base, mesh=self.mesh, validate_args=self._validation
+        )
 
     def to_float64(self) -> "KernelExp":
         """Return the same density computed in float64."""
-        parts = self.weights.double(), self.inducing_points.double(), self.kernel, self.base
-        return KernelExp(*parts, validate_args=False)
+        score = self._with_weights(self.weights.double())
+        return KernelExp.from_score(score, self.base, validate_args=False)
 
 
 class KernelDeformedExp(KernelDistribution):
@@ -935,10 +980,44 @@ class KernelDeformedExp(KernelDistribution):
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        score = KernelExpansion(weights, inducing_points, kernel)
+        self._solve(score, base, alpha, normalization, tolerance, mesh, validate_args)
+
+    @classmethod
+    def from_score(
+        cls,
+        score: FeatureExpansion,
+        base: Distribution | Sequence[Distribution] | None = None,
+        alpha: Tensor | float = 2.0,
+        normalization: Literal["inside", "outside"] = "inside",
+        *,
+        tolerance: float | None = None,
+        mesh: KernelMesh | None = None,
+        validate_args: bool | None = None,
+    ) -> "KernelDeformedExp":
+        """Return the density of an expansion in kernels or in a basis; other arguments as above.
+
+        Raises:
+            ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.
+        """
+        new = cls.__new__(cls)
+        new._solve(score, base, alpha, normalization, tolerance, mesh, validate_args)
+        return new
+
+    def _solve(
+        self,
+        score: FeatureExpansion,
+        base: Distribution | Sequence[Distribution] | None,
+        alpha: Tensor | float,
+        normalization: Literal["inside", "outside"],
+        tolerance: float | None,
+        mesh: KernelMesh | None,
+        validate_args: bool | None,
+    ) -> None:
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
         self.normalization = normalization
-        super().__init__(weights, inducing_points, kernel, base, alpha, validate_args)
+        KernelDistribution.__init__(self, score, base, alpha, validate_args)
         rule = f"in (1, 2] in {self.alpha.dtype}"
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         with torch.enable_grad():
@@ -971,10 +1050,9 @@ class KernelDeformedExp(KernelDistribution):
 
     def to_float64(self) -> "KernelDeformedExp":
         """Return the same density computed in float64."""
-        parts = self.weights.double(), self.inducing_points.double(), self.kernel, self.base
-        eps = self._power.eps
-        alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
-        return KernelDeformedExp(*parts, alpha, self.normalization, validate_args=False)
+        score, eps = self._with_weights(self.weights.double()), self._power.eps
+        parts = self.base, self.alpha.double() if isinstance(eps, Tensor) else eps + 1
+        return KernelDeformedExp.from_score(score, *parts, self.normalization, validate_args=False)
 
 
 class KernelEscort(KernelDistribution):
@@ -988,9 +1066,9 @@ class KernelEscort(KernelDistribution):
     def __init__(self, parent: KernelDistribution, power: Power) -> None:
         self._parent = parent
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
-        parts = parent.weights, parent.inducing_points, parent.kernel, parent.base
         own = alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item()
-        super().__init__(*parts, own, parent._validation)
+        score = parent._with_weights(parent.weights)
+        super().__init__(score, parent.base, own, parent._validation)
         self.mesh = parent.mesh
         with torch.enable_grad():
             self._scores = parent._scores
@@ -1050,7 +1128,7 @@ def _draw_vectors(p: KernelDistribution, sample_shape: Size) -> Tensor:
     above = _distribution(log_bound + log_volume)
     found = p.weights.new_empty(count, dim)
     waiting, proposals = torch.arange(count, device=row.device), 0
-    room = max(1, _ELEMENTS // p._points.shape[:-1].numel())
+    room = max(1, _ELEMENTS // p.features.points.shape[:-1].numel())
     while len(waiting):
         if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
             raise RuntimeError(
@@ -1093,9 +1171,9 @@ def _distribution(log_mass: Tensor) -> Tensor:
 
 def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
     """Return the log density times Z of some rows (n,) at locations (n, D)."""
-    columns = kernel_matrix(p.kernel, p._points, t).to(p.weights)
+    columns = p.features.at(t).to(p.weights)
     columns = columns.reshape(-1, *columns.shape[-2:])
-    sets = torch.arange(len(columns), device=row.device).reshape(p._points.shape[:-2])
+    sets = torch.arange(len(columns), device=row.device).reshape(p.features.batch)
     own = sets.expand(p.batch_shape).reshape(-1)[row]
     columns = columns[own, :, torch.arange(len(t), device=row.device)]
     terms, level = columns * p.weights.reshape(-1, columns.shape[-1])[row], p._level[row]

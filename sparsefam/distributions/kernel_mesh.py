@@ -1,17 +1,17 @@
 """Quadrature nodes of kernel families: meshes on which their scores are polynomials."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..bases import Basis
-from ..kernels import Kernel, kernel_matrix
+from ..feature_maps import FeatureMap, KernelFeatures
 from ..numerics.chebyshev_mesh import (
     ChebyshevMesh,
     Columns,
@@ -22,7 +22,7 @@ from ..numerics.chebyshev_mesh import (
 from ..numerics.validation import require
 from .base_measure import Base, BaseMeasure
 
-__all__ = ["KernelMesh", "dtype_of"]
+__all__ = ["KernelMesh", "dtype_of", "require_inside"]
 
 _MOST_NODES = 2**18
 # Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
@@ -43,8 +43,6 @@ _ROUGH = 1e4
 _ORDERS, _MARGIN, _EQUAL = 3, 0.5, 1e-9
 # Nodes per subinterval that cost as much as a cut.
 _EDGES = 4
-# Points whose kernels along an axis are evaluated together.
-_BLOCK = 8
 # Tensors and their versions.
 _State = list[tuple[Tensor, int | None]]
 _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
@@ -52,7 +50,7 @@ _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
 
 @dataclass(frozen=True, eq=False)
 class KernelMesh:
-    """Nodes shared by densities with one kernel, set of inducing points and base.
+    """Nodes shared by densities whose scores have the same functions, and with one base.
 
     Attributes:
         axes: The mesh of each axis. Edges of supports are located along the last one.
@@ -60,8 +58,8 @@ class KernelMesh:
         measure: Quadrature weights times the base density, by subinterval (m, G), float64.
         base: The base density.
         tolerance: Relative error to which scores are polynomials.
-        matrix: The kernel at inducing points and nodes (*B, I, Q), float64; None if it is learned.
-        is_wide: Whether so many kernels overlap that their sums need float64.
+        matrix: The functions at the nodes (*B, I, Q), float64; None if they are learned.
+        is_wide: Whether so many functions overlap that their sums need float64.
     """
 
     axes: tuple[ChebyshevMesh, ...]
@@ -84,33 +82,27 @@ class KernelMesh:
     @classmethod
     def find(
         cls,
-        kernel: Kernel,
-        inducing_points: Tensor,
+        features: FeatureMap,
         base: BaseMeasure,
         tolerance: float,
         growth: Callable[[Tensor], Tensor],
     ) -> "KernelMesh":
-        """Find a mesh for a kernel, with as few nodes as the tolerance allows.
+        """Find a mesh on which functions are polynomials, with as few nodes as possible.
 
         Args:
-            kernel: The kernel.
-            inducing_points: (*B, I, D).
+            features: The functions.
             base: The base density.
-            tolerance: Greatest error of a polynomial, relative to the kernel's greatest value.
-            growth: Bound of the log density relative to the base, from sqrt(k(t, t)).
+            tolerance: Greatest error of a polynomial, relative to the greatest value.
+            growth: Bound of the log density relative to the base, from `features.size`.
 
         Raises:
-            ValueError: The base does not outweigh the growth of the kernel, or a mesh would be too
-                large.
+            ValueError: The base does not outweigh the growth of the functions, or a mesh would be
+                too large.
         """
         with torch.no_grad():
-            points = inducing_points.double().reshape(-1, base.dim)
-            axes = [
-                _find_axis(kernel, points, base, axis, tolerance, growth)
-                for axis in range(base.dim)
-            ]
+            axes = [_find_axis(features, base, axis, tolerance, growth) for axis in range(base.dim)]
             mesh = cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
-        return mesh.with_matrix_of(kernel, inducing_points)
+        return mesh.with_matrix_of(features)
 
     @classmethod
     def of_axes(
@@ -128,48 +120,50 @@ class KernelMesh:
         measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
         return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
-    def with_matrix_of(self, kernel: Kernel, inducing_points: Tensor) -> "KernelMesh":
-        """Return the mesh with the kernel at its nodes, unless the kernel is learned."""
-        matrix = kernel_matrix(kernel, inducing_points, self.nodes)
+    def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
+        """Return the mesh with functions at its nodes, unless they are learned."""
+        matrix = features.at(self.nodes)
         sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
 
     def require_fit(
-        self, kernel: Kernel, points: Tensor, base: Base, dtype: torch.dtype, validate: bool
+        self, features: FeatureMap, base: Base, dtype: torch.dtype, validate: bool
     ) -> None:
-        """Raise unless this is the mesh of a kernel, inducing points (*B, I, D) and a base.
+        """Raise unless this is the mesh of some functions and a base.
 
-        The kernel is evaluated at one node, and only if it, its parameters or the points have
-        changed since the last call. Without `validate`, only shapes and dtypes are compared.
+        The functions are evaluated at one node, and only if they have changed since the last call.
+        Without `validate`, only shapes and dtypes are compared.
 
         Raises:
-            ValueError: Another dimension, base, kernel or inducing points; a mesh of a dtype with
-                fewer digits.
+            ValueError: Another dimension, base or other functions; a mesh of a dtype with fewer
+                digits.
         """
-        dim = points.shape[-1]
+        dim, points = features.dim, features.points
         if self.base.dim != dim:
             raise ValueError(f"mesh must have dimension {dim}, got {self.base.dim}")
         if dtype == torch.float64 and self.base.dtype != dtype:
             raise ValueError(f"mesh must be of a density in {dtype}, got {self.base.dtype}")
-        rule = "of a density with the same kernel and inducing points"
+        points_too = " and inducing points" if isinstance(features, KernelFeatures) else ""
+        rule = f"of a density with the same {features.name}{points_too}"
         if self.matrix is not None and points.shape[:-1] != self.matrix.shape[:-1]:
             raise ValueError(f"mesh must be {rule}, got {tuple(points.shape)} points")
         if not validate:
             return
         if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _COMPARED]):
             raise ValueError(f"mesh must be of a density with the same base, got {base}")
-        state = [*(_state_of(kernel) if isinstance(kernel, nn.Module) else []), (points, None)]
-        if self._fits and self._fits[0] is kernel and _same(state, self._fits[1], values=True):
+        state = [*_versions(features.state), (points, None)]
+        known = self._fits and self._fits[0] is features.source
+        if known and _same(state, self._fits[1], values=True):
             return
-        self.base.require_inside("inducing_points", points.double())
+        require_inside(self.base, features)
         if self.matrix is not None:
-            # At the first of the points a kernel is seldom zero.
+            # At its own point a function is seldom zero.
             place = (self.nodes - points.reshape(-1, dim)[0]).abs().sum(-1).argmin(-1, True)
-            found, known = kernel_matrix(kernel, points, self.nodes[place]), self.matrix[..., place]
-            same = (found - known).abs() <= _SAME * known.abs().amax()
+            found, own = features.at(self.nodes[place]), self.matrix[..., place]
+            same = (found - own).abs() <= _SAME * own.abs().amax()
             require(same, "mesh", rule, "values that differ")
-        self._fits[:] = [kernel, [(x.detach(), version) for x, version in state]]
+        self._fits[:] = [features.source, [(x.detach(), version) for x, version in state]]
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
@@ -181,16 +175,13 @@ class KernelMesh:
         same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
         return self if same else KernelMesh.of_axes(axes, self.base, self.tolerance)
 
-    def for_scores(
-        self, scores: Columns, peaked: bool, kernel: Kernel, points: Tensor
-    ) -> "KernelMesh":
-        """Return a mesh on which scores, not only kernels, are polynomials; itself if they are.
+    def for_scores(self, scores: Columns, peaked: bool, features: FeatureMap) -> "KernelMesh":
+        """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
 
         Args:
             scores: From locations (q,), float64, to (n, q).
             peaked: Whether their exponentials must be integrated to the tolerance, too.
-            kernel: The kernel.
-            points: Inducing points (*B, I, 1), float64.
+            features: Their functions.
         """
 
         def excess(axis: ChebyshevMesh) -> Tensor:
@@ -202,8 +193,7 @@ class KernelMesh:
         axis, worst = _refined(self.axes[0], excess)
         axes = [axis]
         if self.base.is_flat and 0 < worst <= 1:
-            columns = partial(_columns, kernel, points.flatten(0, -2), 0)
-            thin = _thinned(axis, columns, worst)
+            thin = _thinned(axis, partial(features.along, 0), worst)
             axes = [thin] if thin is axis or not peaked else [thin, axis]
         if peaked:  # A coarse axis may have to be halved where a fine one need not.
             axes = [_refined(axis, partial(self._mass_errors, scores))[0] for axis in axes]
@@ -242,7 +232,7 @@ class KernelMesh:
         """
         if torch.compiler.is_compiling() or len(self.axes) > 1:
             return self
-        state = _state_of(psi)
+        state = _versions((*psi.parameters(), *psi.buffers()))
         known = self._finer.get(psi)
         if known is None or not _same(state, known[0]):
             with torch.no_grad():
@@ -269,9 +259,14 @@ class KernelMesh:
         return self._along(_refined(axis, excess)[0])
 
 
-def _state_of(module: nn.Module) -> _State:
-    """Return the tensors of a module, which keeps them alive, and their versions."""
-    tensors = (*module.parameters(), *module.buffers())
+def require_inside(base: BaseMeasure, features: FeatureMap) -> None:
+    """Raise ValueError unless inducing points are in the support of a base."""
+    if isinstance(features, KernelFeatures):
+        base.require_inside("inducing_points", features.points.double())
+
+
+def _versions(tensors: Iterable[Tensor]) -> _State:
+    """Return tensors, which keeps them alive, and their versions."""
     return [(x, None if x.is_inference() else x._version) for x in tensors]
 
 
@@ -290,18 +285,25 @@ def dtype_of(psi: Basis) -> torch.dtype:
 
 
 def _find_axis(
-    kernel: Kernel,
-    points: Tensor,
+    features: FeatureMap,
     base: BaseMeasure,
     axis: int,
     tolerance: float,
     growth: Callable[[Tensor], Tensor],
 ) -> ChebyshevMesh:
     """Find the mesh of an axis."""
-    ends = base.effective_support(axis, partial(_deviation, kernel, points, axis), growth)
-    breaks = base.breaks(axis).to(points)
+    points = features.points.double().flatten(0, -2)
+
+    def size(t: Tensor) -> Tensor:
+        """Return the size along a line through the mean point."""
+        line = points.mean(0).repeat(len(t), 1)
+        line[:, axis] = t
+        return features.size(line)
+
+    ends = base.effective_support(axis, size, growth)
+    breaks = torch.cat([x.breaks(axis).to(points) for x in (features, base)])
     found = find_mesh(
-        partial(_columns, kernel, points, axis),
+        partial(features.along, axis),
         lambda t: base.log_factor(axis, t).exp(),
         ends,
         tolerance,
@@ -310,33 +312,11 @@ def _find_axis(
     )
     if found is None:
         raise ValueError(
-            "kernel must be smooth between the inducing points, the base "
-            f"{base.factors[axis]} next to its ends, or tolerance larger: a mesh on {ends} does "
-            f"not resolve both to {tolerance:g}"
+            f"{features.name} must be smooth between its points, the base {base.factors[axis]} "
+            f"next to its ends, or tolerance larger: a mesh on {ends} does not resolve both to "
+            f"{tolerance:g}"
         )
     return found
-
-
-def _columns(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
-    """Return the kernel (n, q) between n points and those moved along an axis to q coordinates."""
-    if points.shape[-1] == 1:
-        return kernel_matrix(kernel, points, t.unsqueeze(-1))
-    moved = points.unsqueeze(1).repeat(1, len(t), 1)
-    moved[..., axis] = t
-    # A few points at a time: only the diagonal of each block is needed.
-    pairs = zip(points.split(_BLOCK), moved.split(_BLOCK), strict=True)
-    blocks = [
-        kernel_matrix(kernel, some, to.flatten(0, 1)).unflatten(-1, to.shape[:2]).diagonal().T
-        for some, to in pairs
-    ]
-    return torch.cat(blocks)
-
-
-def _deviation(kernel: Kernel, points: Tensor, axis: int, t: Tensor) -> Tensor:
-    """Return sqrt(k(t, t)) along an axis through the mean point."""
-    moved = points.mean(0).repeat(len(t), 1)
-    moved[:, axis] = t
-    return kernel_matrix(kernel, moved, moved).diagonal().clamp_min(0).sqrt()
 
 
 def _refined(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
+from ..feature_maps import KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.normalizer import initial_normalizer, newton_step, normalized_weights
@@ -226,7 +227,8 @@ class Objective:
     def _on(self, mesh: KernelMesh) -> "Objective":
         if mesh is self.mesh:
             return self
-        mesh = mesh.with_matrix_of(self.features.kernel, self.features.points)
+        features = KernelFeatures(self.features.points, self.features.kernel)
+        mesh = mesh.with_matrix_of(features)
         return replace(self, features=self.features.on(mesh), mesh=mesh)
 
     def resolved_minimum(

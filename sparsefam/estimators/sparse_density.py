@@ -19,6 +19,7 @@ from torch.distributions import Distribution, Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn
+from ..feature_maps import KernelFeatures
 from ..kernels import Kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
@@ -378,7 +379,7 @@ def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
     mesh = kernel_density(kernel, points, weights, base, alpha).mesh
     if alpha < PEAKED:
         mesh = mesh.with_order(2 * max(axis.size for axis in mesh.axes))
-        mesh = mesh.with_matrix_of(kernel, points)
+        mesh = mesh.with_matrix_of(KernelFeatures(points, kernel))
     return mesh
 
 

@@ -1,0 +1,237 @@
+"""Feature maps: the functions of which scores are linear combinations."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Size, Tensor, nn
+
+from .bases import Basis, GaussianRBF, Product, Stack
+from .kernels import Kernel, gram_matrix, kernel_matrix, require_kernel
+from .numerics.validation import broadcast_shapes
+
+__all__ = ["BasisFeatures", "FeatureMap", "KernelFeatures", "require_weights"]
+
+# Points whose kernels along an axis are evaluated together.
+_BLOCK = 8
+
+
+class FeatureMap(ABC):
+    """Functions of a location, of which scores are linear combinations.
+
+    Attributes:
+        name: What defines the functions, for messages.
+        source: The kernel, or the basis.
+        points: A location of each function, around which it may be narrow (*B, I, D).
+    """
+
+    name: str
+    source: object
+    points: Tensor
+
+    @property
+    def batch(self) -> Size:
+        """Batch (*B) of densities with functions of their own; empty if all share them."""
+        return self.points.shape[:-2]
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates of a location."""
+        return self.points.shape[-1]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """The tensors on which the functions depend."""
+        module = self.source
+        return [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
+
+    @abstractmethod
+    def at(self, t: Tensor) -> Tensor:
+        """Evaluate the functions at locations (q, D): (*B, I, q), float64."""
+
+    @abstractmethod
+    def norm(self, weights: Tensor) -> Tensor:
+        """Return norms of scores (*batch), which are at most the norm times `size`."""
+
+    @abstractmethod
+    def size(self, t: Tensor) -> Tensor:
+        """Return the largest value of a score of norm 1 at locations (q, D): (q,)."""
+
+    @abstractmethod
+    def along(self, axis: int, t: Tensor) -> Tensor:
+        """Evaluate each function on a line through its point: coordinates (q,) to (n, q)."""
+
+    def breaks(self, axis: int) -> Tensor:
+        """Coordinates (n,) along an axis at which functions are not smooth, as far as known."""
+        return self.points.new_empty(0)
+
+    def score(self, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
+        """Evaluate scores at locations.
+
+        Args:
+            weights: (*batch, I).
+            t: Locations (*S, *batch, D), which broadcast against the batch.
+            batch: The batch.
+
+        Returns:
+            Shape (*S, *batch).
+        """
+        lead = t.shape[:-1]
+        columns = self.at(t.reshape(-1, t.shape[-1])).to(weights)
+        if self.batch:
+            return _with_own_features(columns, weights, lead, batch)
+        if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
+            # Locations that the batch shares: one matrix product.
+            found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
+            return found.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
+        return (columns.T.reshape(*lead, len(columns)) * weights).sum(-1)
+
+
+def _with_own_features(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
+    """Sum columns (*batch, I, q), each location with the functions of its own density."""
+    sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
+    sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
+    full = broadcast_shapes(lead, batch)
+    place = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
+    rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
+    return rows.expand(len(sums), *full).gather(0, place.unsqueeze(0)).squeeze(0)
+
+
+class KernelFeatures(FeatureMap):
+    r"""$\phi_i(t) = k(t, t_i)$.
+
+    Args:
+        inducing_points: $t_i$: (I,), (I, D) or (*B, I, D).
+        kernel: Maps float64 matrices (n, D) and (m, D) to (n, m).
+
+    Raises:
+        ValueError: Points that are not a floating tensor, or a kernel that cannot be called.
+    """
+
+    name = "kernel"
+
+    def __init__(self, inducing_points: Tensor, kernel: Kernel) -> None:
+        _require_floating("inducing_points", inducing_points)
+        require_kernel(kernel)
+        self.inducing_points, self.kernel, self.source = inducing_points, kernel, kernel
+        points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
+        self.points = points
+
+    def at(self, t: Tensor) -> Tensor:
+        return kernel_matrix(self.kernel, self.points, t)
+
+    def norm(self, weights: Tensor) -> Tensor:
+        weights = weights.detach().double().unsqueeze(-1)
+        squares = weights.mT @ gram_matrix(self.kernel, self.points.detach().double()) @ weights
+        return squares.clamp_min(0).sqrt()[..., 0, 0]
+
+    def size(self, t: Tensor) -> Tensor:
+        squares: Tensor = kernel_matrix(self.kernel, t, t).diagonal()
+        return squares.clamp_min(0).sqrt()
+
+    def along(self, axis: int, t: Tensor) -> Tensor:
+        points = self.points.double().flatten(0, -2)
+        if self.dim == 1:
+            return kernel_matrix(self.kernel, points, t.unsqueeze(-1))
+        # A few points at a time: only the diagonal of each block is needed.
+        pairs = zip(points.split(_BLOCK), _lines(points, axis, t).split(_BLOCK), strict=True)
+        blocks = []
+        for some, moved in pairs:
+            matrix = kernel_matrix(self.kernel, some, moved.flatten(0, 1))
+            blocks.append(matrix.unflatten(-1, moved.shape[:2]).diagonal().T)
+        return torch.cat(blocks)
+
+
+class BasisFeatures(FeatureMap):
+    r"""$\phi_i = \psi_i$, the functions of a basis, whose scores have the kernel $\psi(s)'\psi(t)$.
+
+    Args:
+        basis: The basis.
+
+    Raises:
+        ValueError: Not a basis.
+    """
+
+    name = "basis"
+
+    def __init__(self, basis: Basis) -> None:
+        if not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a basis, got {basis!r}")
+        self.basis, self.source = basis, basis
+        with torch.no_grad():
+            self.points = _points_of(basis)
+
+    def at(self, t: Tensor) -> Tensor:
+        t = t.double()
+        values = self.basis.in_float64(t if self.basis.event_shape else t.squeeze(-1))
+        return values.T
+
+    def norm(self, weights: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(weights.detach().double(), dim=-1)
+        return norms
+
+    def size(self, t: Tensor) -> Tensor:
+        sizes: Tensor = torch.linalg.vector_norm(self.at(t), dim=0)
+        return sizes
+
+    def along(self, axis: int, t: Tensor) -> Tensor:
+        if self.dim == 1:
+            return self.at(t.unsqueeze(-1))
+        return self.basis.own(_lines(self.points, axis, t).transpose(0, 1)).double().T
+
+    def breaks(self, axis: int) -> Tensor:
+        return torch.cat([self.points.new_empty(0), *_breaks_of(self.basis, axis)])
+
+
+def _points_of(basis: Basis) -> Tensor:
+    """Return the centre of each function (N, D), float64, or the origin."""
+    if isinstance(basis, Stack):
+        return torch.cat([_points_of(member) for member in basis.bases])
+    if isinstance(basis, Product):
+        axes = [_points_of(member).squeeze(-1) for member in basis.bases]
+        return torch.cartesian_prod(*axes).reshape(-1, len(axes))
+    if isinstance(basis, GaussianRBF):
+        return basis.centers.double().reshape(len(basis), -1)
+    ends = basis.effective_support
+    if ends is None:
+        return torch.zeros(len(basis), basis.event_shape.numel(), dtype=torch.float64)
+    return (ends[0].double() + ends[1].double()).unsqueeze(-1) / 2
+
+
+def _breaks_of(basis: Basis, axis: int) -> list[Tensor]:
+    """Return where functions are not smooth along an axis."""
+    if isinstance(basis, Stack):
+        return [x for member in basis.bases for x in _breaks_of(member, axis)]
+    if isinstance(basis, Product):
+        return _breaks_of(basis.bases[axis], 0)
+    return [] if basis.breaks is None else [basis.breaks.double()]
+
+
+def _lines(points: Tensor, axis: int, t: Tensor) -> Tensor:
+    """Return points (n, D) moved along an axis to coordinates (q,): (n, q, D)."""
+    moved = points.unsqueeze(1).repeat(1, len(t), 1)
+    moved[..., axis] = t
+    return moved
+
+
+def require_weights(weights: Tensor, features: FeatureMap) -> None:
+    """Raise ValueError unless weights (*batch, I) fit the functions."""
+    _require_floating("weights", weights)
+    shape, count = tuple(weights.shape), features.points.shape[-2]
+    if shape[-1] != count or not features.points.numel():
+        each = "inducing point" if isinstance(features, KernelFeatures) else "function"
+        raise ValueError(f"weights must have one number for each {each}, {count}, got {shape}")
+    try:
+        broadcast_shapes(weights.shape[:-1], features.batch)
+    except RuntimeError:
+        raise ValueError(
+            "weights and inducing_points must have batches that broadcast, got "
+            f"{shape} and {tuple(features.points.shape)}"
+        ) from None
+
+
+def _require_floating(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a floating tensor, got {value!r}")
+    if not value.is_floating_point() or value.dim() < 1:
+        got = f"{tuple(value.shape)}, {value.dtype}"
+        raise ValueError(f"{name} must be a floating tensor with one dimension or more, got {got}")
