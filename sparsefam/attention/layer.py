@@ -30,6 +30,7 @@ from .masks import (
 from .precision import full_precision, is_autocasting, to_single
 from .regression import RidgeRegression
 from .scores import (
+    ContentScore,
     DiscreteScore,
     Domain,
     KernelScore,
@@ -48,7 +49,10 @@ _SCORES: dict[str, Any] = {
     "moments": MomentScore,
     "kernel": KernelScore,
     "mixture": MixtureScore,
+    "content": ContentScore,
 }
+_READ_KEYS = ("moments", "content")
+_UP_TO_TWO = ("kernel", "content")
 # The score to which an option belongs.
 _SCORE_OF_OPTION = {
     "inducing_points": "kernel",
@@ -149,7 +153,7 @@ class ContinuousAttention(nn.Module):
     """
 
     alpha: Tensor | nn.Module | float
-    score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore
+    score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore | ContentScore
     discrete_proj: DiscreteScore | None
 
     def __init__(
@@ -183,8 +187,8 @@ class ContinuousAttention(nn.Module):
         _check_sizes(embed_dim, num_heads, kdim, vdim)
         check_dtype(dtype)
         _check_score(score, alpha)
-        if (score == "moments" or combine) and group is not None:
-            rule = "group must be None for score='moments' and for combine=True"
+        if (score in _READ_KEYS or combine) and group is not None:
+            rule = "group must be None for scores 'moments' and 'content' and for combine=True"
             raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.batch_first, self.score, self.combine = batch_first, score, combine
@@ -215,8 +219,8 @@ class ContinuousAttention(nn.Module):
                 rule = f"{name} must not be given unless score={_SCORE_OF_OPTION[name]!r}"
                 raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        if score == "moments":
-            self.score_proj = MomentScore(embed_dim, kdim, num_heads, box, bias, **factory)
+        if score in _READ_KEYS:
+            self.score_proj = _SCORES[score](embed_dim, kdim, num_heads, box, bias, **factory)
         else:
             self.score_proj = _SCORES[score](embed_dim, num_heads, box, **options, **factory)
         self.discrete_proj = None
@@ -264,7 +268,7 @@ class ContinuousAttention(nn.Module):
 
     def rebuild_cache(self) -> None:
         """Compute what all calls with the same basis and kernel share, if these have changed."""
-        if isinstance(self.score_proj, KernelScore):
+        if isinstance(self.score_proj, KernelScore | ContentScore):
             self.score_proj.rebuild_cache(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -314,7 +318,7 @@ class ContinuousAttention(nn.Module):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         batch, queries = query.shape[:2]
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
-        reads_keys = self.combine or self.score == "moments"
+        reads_keys = self.combine or self.score in _READ_KEYS
         if mask.observed is not None:
             # Masked numbers must be finite: gradients are zero times what they would become.
             observed = mask.observed.unsqueeze(-1)
@@ -331,7 +335,10 @@ class ContinuousAttention(nn.Module):
         if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, shape):
             rule = f"alpha must broadcast to (batch, num_heads, Lq) = {shape}"
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
-        values, channels = self.v_proj(value), to_single(self.score_proj(query, key))
+        values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
+        channels = to_single(self.score_proj(query, key))
+        if isinstance(self.score_proj, ContentScore):
+            values = torch.cat([values, self.score_proj.keys(key)], -1)
         scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
         with full_precision(query):
             heads, density = self._attend(
@@ -349,19 +356,28 @@ class ContinuousAttention(nn.Module):
         positions: Tensor,
         mask: AttentionMask,
     ) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
+        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq).
+
+        `values` (B, L, heads, E) are those by head, followed by keys if the score is content.
+        """
         self.rebuild_cache()
-        basis, by_head = self.regression.basis, self._split_heads(values)
+        basis, size = self.regression.basis, self.embed_dim // self.num_heads
         # The regression checks positions and values, and comes first.
         if mask.visible is None:
-            function = self.regression.fit(positions, values, mask.observed)
-            coefficients = self._split_heads(function.coefficients)
+            function = self.regression.fit(positions, values.flatten(2), mask.observed)
+            coefficients = function.coefficients.unflatten(-1, values.shape[2:])
         else:
-            coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
+            coefficients = self.regression._fit_per_query(positions, values, mask.visible)
+        coefficients, keys = coefficients[..., :size], coefficients[..., size:]
         weights = None
         if isinstance(self.score_proj, MomentScore):
             weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
             density = self.score_proj.match(weights, positions, alpha)
+        elif isinstance(self.score_proj, ContentScore):
+            means = mask.mean(values[..., size:])
+            density = self.score_proj.densities(
+                channels, keys, means, basis, alpha, self.temperature
+            )
         else:
             density = self.score_proj.densities(channels, alpha, self.temperature)
         if mask.visible is None:
@@ -372,13 +388,8 @@ class ContinuousAttention(nn.Module):
         if self.discrete_proj is not None and scores is not None:
             weights = self.discrete_proj.weights(scores, alpha, self.temperature, mask)
         if self.combine and weights is not None:
-            context = context + torch.einsum("bhql,blhe->bqhe", weights, by_head)
+            context = context + torch.einsum("bhql,blhe->bqhe", weights, values[..., :size])
         return context, density
-
-    def _split_heads(self, channels: Tensor) -> Tensor:
-        """Reshape channels (..., embed_dim) to (..., heads, head_dim)."""
-        heads: Tensor = channels.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads))
-        return heads
 
     def _check_inputs(
         self,
@@ -467,7 +478,7 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     elif not isinstance(alpha, Tensor):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-        if score == "kernel" and alpha > 2:
-            raise ValueError(f"alpha must be at most 2 for score='kernel', got {alpha}")
-    if isinstance(alpha, LearnedAlpha) and score == "kernel" and alpha.high > 2:
-        raise ValueError(f"alpha.high must be at most 2 for score='kernel', got {alpha.high}")
+        if score in _UP_TO_TWO and alpha > 2:
+            raise ValueError(f"alpha must be at most 2 for score={score!r}, got {alpha}")
+    if isinstance(alpha, LearnedAlpha) and score in _UP_TO_TWO and alpha.high > 2:
+        raise ValueError(f"alpha.high must be at most 2 for score={score!r}, got {alpha.high}")

@@ -68,6 +68,17 @@ class AttentionMask(NamedTuple):
             rule = "attn_mask must be boolean, or 0 and -inf, where no weights are discrete"
             require_all((self.bias == 0) | discrete, rule, self.bias)
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over what queries may read."""
+        visible = self.visible
+        if visible is None:
+            if self.observed is None:
+                return x.mean(1, keepdim=True)
+            visible = self.observed[:, None, None]
+        shares = visible.to(x.dtype)
+        shares = shares / shares.sum(-1, keepdim=True)
+        return torch.einsum("bhql,blhe->bqhe", shares, x)
+
     def apply(self, scores: Tensor) -> Tensor:
         """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
         if self.bias is not None:

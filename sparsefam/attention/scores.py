@@ -1,7 +1,7 @@
 """From queries and keys to densities: the scores of attention layers, and a learned alpha."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from numbers import Real
 from typing import Any, Literal
@@ -28,18 +28,26 @@ from ..distributions import (
     TruncatedParaboloid,
 )
 from ..distributions.kernel_mesh import KernelMesh
-from ..feature_maps import KernelFeatures
+from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
 from ..numerics.quadrature import constant
 from ..numerics.validation import is_count
 from ..prediction_map import rpm
-from ..scores import Finite, MultivariateQuadratic, Quadratic
+from ..scores import (
+    BasisExpansion,
+    FeatureExpansion,
+    Finite,
+    KernelExpansion,
+    MultivariateQuadratic,
+    Quadratic,
+)
 from .masks import AttentionMask, check_dtype
 from .precision import full_precision, to_single
 
 __all__ = [
     "Box",
+    "ContentScore",
     "DiscreteScore",
     "Domain",
     "KernelScore",
@@ -171,21 +179,83 @@ class MixtureScore(_ScoreProjection):
         return f"{super().extra_repr()}, components={self.components}"
 
 
-class KernelScore(_ScoreProjection):
-    """A kernel expansion for each head, with a weight for each inducing point.
+class _MeshCache:
+    """The quadrature nodes that all calls of a layer share until kernel or basis change.
 
-    The quadrature nodes of all integrals, and the kernel there, are computed once for this kernel,
-    these inducing points and the layer's basis. `rebuild_cache` computes them again when one of
-    these has changed; it does not see changes made in place through `.data`.
+    It does not see changes made in place through `.data`.
     """
 
-    inducing_points: Tensor
-    # Quadrature for this kernel, the same for the current basis, and what they were made from.
-    _kernel_mesh: KernelMesh | None
+    # Nodes for the scores' functions, and for the value functions' basis, too; what they were made
+    # from; those made inside a transform, for one call.
+    _own: KernelMesh | None
     _mesh: KernelMesh | None
     _state: list[tuple[Any, ...]]
-    # Quadrature made inside a transform, for one call.
-    _passing_mesh: KernelMesh | None
+    _passing: KernelMesh | None
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._own, self._mesh, self._state, self._passing = None, None, [], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The cache belongs to these tensors, not to those of a copy.
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.clear()
+
+    def take(self) -> KernelMesh | None:
+        """Return the nodes for this call."""
+        if self._passing is None:
+            return self._mesh
+        mesh, self._passing = self._passing, None
+        return mesh
+
+    def update(
+        self,
+        make: Callable[[], FeatureMap],
+        find: Callable[[FeatureMap], KernelMesh],
+        source: Kernel | Basis,
+        tensors: Iterable[Tensor],
+        basis: Basis,
+    ) -> None:
+        """Find nodes, unless nothing has changed on which they depend.
+
+        Args:
+            make: Makes the functions of the scores.
+            find: Finds nodes for these.
+            source: The kernel or basis of the functions.
+            tensors: What the functions depend on besides.
+            basis: The basis of the value functions.
+        """
+        if not validation.in_eager():
+            # Tensors of a transform end with it, and have no storage to recognise them by.
+            features = make()
+            self._passing = find(features).for_basis(basis).with_matrix_of(features)
+            return
+        self._passing = None  # of a call that raised
+        module = source if isinstance(source, nn.Module) else None
+        if module is not None:
+            tensors = [*tensors, *module.parameters(), *module.buffers()]
+        state = [(source, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
+        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
+        with torch.inference_mode(False), torch.enable_grad():
+            features, mesh = make(), self._own if _is_same(state, self._state) else None
+            # Changes of what a function has learned cannot be seen.
+            if mesh is None or (module is None and mesh.matrix is None):
+                self.clear()
+                mesh = find(features)
+                self._own, self._state = mesh, state
+            mesh = mesh.for_basis(basis)
+            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
+                self._mesh = mesh.with_matrix_of(features)
+
+
+class KernelScore(_ScoreProjection):
+    """A kernel expansion for each head, with a weight for each inducing point."""
+
+    inducing_points: Tensor
 
     def __init__(
         self,
@@ -208,7 +278,7 @@ class KernelScore(_ScoreProjection):
         if isinstance(self.kernel, nn.Module):
             self.kernel.to(**factory)
         self.normalization = normalization
-        self._clear_cache()
+        self._cache = _MeshCache()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, inducing_points={len(self.inducing_points)}"
@@ -233,13 +303,9 @@ class KernelScore(_ScoreProjection):
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
+        score = KernelExpansion(weights, self._points(), self.kernel)
         base = _uniform(*_ends(self.box, self.inducing_points))
-        expansion = (weights, self._points(), self.kernel, base)
-        mesh = self._mesh if self._passing_mesh is None else self._passing_mesh
-        self._passing_mesh = None
-        if not isinstance(alpha, Tensor) and alpha == 1:
-            return KernelExp(*expansion, mesh=mesh)
-        return KernelDeformedExp(*expansion, alpha, self.normalization, mesh=mesh)
+        return _kernel_density(score, base, alpha, self._cache.take(), self.normalization)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -253,53 +319,42 @@ class KernelScore(_ScoreProjection):
         if torch.compiler.is_compiling():
             return
         if self.weight.is_meta:
-            self._clear_cache()
+            self._cache.clear()
             return
-        if not validation.in_eager():
-            # Tensors of a transform end with it, and have no storage to recognise them by.
-            passing = self._find().for_basis(basis)
-            self._passing_mesh = passing.with_matrix_of(KernelFeatures(self._points(), self.kernel))
-            return
-        self._passing_mesh = None  # of a call that raised
-        state = self._dependencies()
-        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
-        with torch.inference_mode(False), torch.enable_grad():
-            mesh = self._kernel_mesh if _is_same(state, self._state) else None
-            # Changes of what a function has learned cannot be seen.
-            is_function = not isinstance(self.kernel, nn.Module)
-            if mesh is None or (is_function and mesh.matrix is None):
-                self._clear_cache()
-                mesh = self._find()
-                self._kernel_mesh, self._state = mesh, state
-            mesh = mesh.for_basis(basis)
-            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
-                self._mesh = mesh.with_matrix_of(KernelFeatures(self._points(), self.kernel))
+        points = [self.inducing_points]
+        self._cache.update(self._features, self._find, self.kernel, points, basis)
 
-    def _clear_cache(self) -> None:
-        self._kernel_mesh, self._mesh, self._state, self._passing_mesh = None, None, [], None
-
-    def _find(self) -> KernelMesh:
+    def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         valid = moved <= _SLACK * (high - low)
         validation.require(valid, "inducing_points", rule, self.inducing_points)
-        tolerance = None if points.dtype == torch.float64 else _TOLERANCE
-        points = points.to(torch.promote_types(points.dtype, torch.float32))  # no half precision
-        expansion = (torch.zeros_like(points[:, 0]), points, self.kernel, _uniform(low, high))
-        return KernelDeformedExp(*expansion, tolerance=tolerance).mesh
+        return KernelFeatures(points, self.kernel)
 
-    def _dependencies(self) -> list[tuple[Any, ...]]:
-        """Return what the quadrature depends on besides the basis; tensors are kept alive."""
-        tensors = [self.inducing_points]
-        if isinstance(self.kernel, nn.Module):
-            tensors += [*self.kernel.parameters(), *self.kernel.buffers()]
-        return [(self.kernel, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
+    def _find(self, features: FeatureMap) -> KernelMesh:
+        return _find_mesh(features, *_ends(self.box, self.inducing_points))
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The cache belongs to these tensors, not to those of a copy.
-        names = ("_kernel_mesh", "_mesh", "_passing_mesh")
-        return self.__dict__ | dict.fromkeys(names) | {"_state": []}
+
+def _kernel_density(
+    score: FeatureExpansion,
+    base: Distribution | list[Distribution],
+    alpha: Tensor | float,
+    mesh: KernelMesh | None,
+    normalization: Literal["inside", "outside"] = "inside",
+) -> SparseDistribution:
+    """Return the densities of scores relative to a base."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return KernelExp.from_score(score, base, mesh=mesh)
+    return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
+
+
+def _find_mesh(features: FeatureMap, low: Tensor, high: Tensor) -> KernelMesh:
+    """Return nodes between ends (D,) for all scores that are made of some functions."""
+    tolerance = None if low.dtype == torch.float64 else _TOLERANCE
+    dtype = torch.promote_types(low.dtype, torch.float32)  # no half precision
+    score = FeatureExpansion(low.new_zeros(features.points.shape[-2], dtype=dtype), features)
+    return KernelDeformedExp.from_score(score, _uniform(low, high), tolerance=tolerance).mesh
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
@@ -363,6 +418,82 @@ class MomentScore(DiscreteScore):
         per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
         match = _match_covariance if event else _match_variance
         return match(weights, per_query, self.box, alpha)
+
+
+class ContentScore(DiscreteScore):
+    """Inner products of queries with a key function, over the root of their length."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        kdim: int,
+        heads: int,
+        box: Box,
+        bias: bool = True,
+        **factory: Any,
+    ) -> None:
+        super().__init__(embed_dim, kdim, heads, bias, **factory)
+        self.box = box
+        self._cache = _MeshCache()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return projected queries (B, Lq, embed_dim)."""
+        queries: Tensor = self.q_proj(query)
+        return queries
+
+    def keys(self, key: Tensor) -> Tensor:
+        """Return projected keys by head, and a constant, (B, L, heads, head_dim + 1).
+
+        The constant shows how the regression reproduces constants, which are taken out of scores.
+        """
+        keys = self.k_proj(key).unflatten(-1, (self.heads, -1))
+        return torch.cat([keys, torch.ones_like(keys[..., :1])], -1)
+
+    def densities(
+        self,
+        queries: Tensor,
+        functions: Tensor,
+        means: Tensor,
+        basis: Basis,
+        alpha: Tensor | float,
+        temperature: float,
+    ) -> SparseDistribution:
+        """Return densities (B, heads, Lq).
+
+        Args:
+            queries: Shape (B, Lq, embed_dim).
+            functions: Coefficients of `keys`, (B, N, heads, head_dim + 1), or (B, Lq, N, heads,
+                head_dim + 1) if each query has its own.
+            means: Means of `keys` over what a query may read, (B, Lq or 1, heads, head_dim + 1).
+            basis: The basis.
+            alpha: Entropic index.
+            temperature: What scores are divided by.
+        """
+        queries = queries.unflatten(-1, (self.heads, -1))
+        if own := functions.dim() > means.dim():
+            means = means.unsqueeze(2)
+        # Without its mean, which does not change the density, a constant key function is zero.
+        keys = functions[..., :-1] - functions[..., -1:] * means[..., :-1]
+        weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
+        weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
+        base = _uniform(*_ends(self.box, weights))
+        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self._cache.take())
+
+    def rebuild_cache(self, basis: Basis) -> None:
+        """Find quadrature nodes, unless the basis has not changed."""
+        if torch.compiler.is_compiling():
+            return
+        if self.q_proj.weight.is_meta:
+            self._cache.clear()
+            return
+        like = next((x for x in basis.buffers() if x.is_floating_point()), self.q_proj.weight)
+        self._cache.update(
+            lambda: BasisFeatures(basis),
+            lambda features: _find_mesh(features, *_ends(self.box, like)),
+            basis,
+            [],
+            basis,
+        )
 
 
 def _match_variance(

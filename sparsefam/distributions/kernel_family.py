@@ -51,6 +51,8 @@ _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
 _OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
 _PEAKED = 1.2
+# Rows for which a given mesh is refined.
+_SHARPEST = 32
 # A score may be larger than those that the mesh is made for by this factor.
 _MARGIN = 4.0
 # From here on the last bit of a score in float32 is more than a millionth.
@@ -167,6 +169,26 @@ class KernelDistribution(SparseDistribution):
                 dtype, validate = self.weights.dtype, bool(self._validate_args)
                 mesh.require_fit(self.features, self.base, dtype, validate)
         self._scores = self._scores_at_nodes()
+        if mesh is not None and self._may_refine():
+            self._refine_mesh()
+
+    def _may_refine(self) -> bool:
+        """Whether a given mesh is refined for scores; not where that would wait for a device."""
+        alive = in_eager() and is_plain_cpu_tensor(self._scores) and self._scores.numel() > 0
+        return alive and not self.event_shape and bool((self.alpha < _PEAKED).any())
+
+    @torch.no_grad()
+    def _refine_mesh(self) -> None:
+        """Refine the mesh of another density where those of the largest scores are too peaked."""
+        scores = self._scores.flatten(0, 1)
+        spread = scores.amax(0) - scores.amin(0)
+        rows = spread.topk(min(_SHARPEST, len(spread))).indices
+        exact = partial(self._exact_scores, rows=rows)
+        finer = self.mesh.for_scores(exact, True, self.features)
+        if finer is not self.mesh:
+            with torch.enable_grad():
+                self.mesh = finer.with_matrix_of(self.features)
+                self._scores = self._scores_at_nodes()
 
     def _find_mesh(self, tolerance: float | None) -> KernelMesh:
         dim = self.features.dim
@@ -198,11 +220,14 @@ class KernelDistribution(SparseDistribution):
             finer = mesh.for_scores(self._exact_scores, peaked, self.features)
         return mesh if finer is mesh else finer.with_matrix_of(self.features)
 
-    def _exact_scores(self, t: Tensor) -> Tensor:
-        """Return the scores (R, q) at locations (q,), float64."""
-        located = t.reshape(-1, *(1,) * (len(self.batch_shape) + 1))
-        found = self.features.score(self.weights.detach().double(), located, self.batch_shape)
-        return found.reshape(len(t), -1).T
+    def _exact_scores(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the scores (R, q) of all rows or of some at locations (q,), float64."""
+        weights, batch = self.weights.detach().double(), self.batch_shape
+        if rows is not None and not self.features.batch:
+            weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape
+        located = t.reshape(-1, *(1,) * (len(batch) + 1))
+        found = self.features.score(weights, located, batch).reshape(len(t), -1).T
+        return found if rows is None or not self.features.batch else found[rows]
 
     def _scores_at_nodes(self) -> Tensor:
         """Return f at the nodes (m, G, R), in the dtype of all sums over nodes."""
