@@ -115,13 +115,12 @@ def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
     twin.in_proj_weight = nn.Parameter(torch.cat([part.weight for part in parts]))
     padding, mask = torch.randn(2, 7, dtype=DOUBLE), torch.randn(4, 3, 7, dtype=DOUBLE)
     padding[0, 5:] = mask[1, 2, :3] = -math.inf
-    for masks in ({"key_padding_mask": padding}, {"attn_mask": mask if heads else mask[0]}):
-        for both in (masks, masks | {"key_padding_mask": padding}):
-            weights = twin(query, key, value, average_attn_weights=False, **both)[1]
-            density = layer(query, key, value, t, **both)[1]
-            assert torch.allclose(
-                density.mean, torch.einsum("bhql,bl->bhq", weights, t), rtol=1e-12
-            )
+    by_query = mask if heads else mask[0]
+    for masks in ((padding, None), (None, by_query), (padding, by_query)):
+        both = dict(zip(("key_padding_mask", "attn_mask"), masks, strict=True))
+        weights = twin(query, key, value, average_attn_weights=False, **both)[1]
+        mean = torch.einsum("bhql,bl->bhq", weights, t)
+        assert torch.allclose(layer(query, key, value, t, **both)[1].mean, mean, rtol=1e-12)
 
 
 @every_score
