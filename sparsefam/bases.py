@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 Values = Tensor | float | Sequence["Values"]
+Interval = tuple[float, float]
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
@@ -71,6 +72,14 @@ class Basis(nn.Module, ABC):
     def event_shape(self) -> Size:
         """Shape of one location: () for numbers, (D,) for vectors."""
         return Size()
+
+    @property
+    def domain(self) -> tuple[Interval, ...]:
+        """The range (low, high) that the functions cover on each axis.
+
+        (-inf, inf), unless a subclass says otherwise: polynomials and waves cover the whole line.
+        """
+        return ((-math.inf, math.inf),) * max(self.event_shape.numel(), 1)
 
     @property
     def effective_support(self) -> tuple[Tensor, Tensor] | None:
@@ -178,6 +187,11 @@ class Stack(_Compound):
         return self.bases[0].event_shape
 
     @property
+    def domain(self) -> tuple[Interval, ...]:
+        """The smallest range on each axis that contains those of the bases that have one."""
+        return tuple(map(_hull, zip(*(basis.domain for basis in self.bases), strict=True)))
+
+    @property
     def effective_support(self) -> tuple[Tensor, Tensor] | None:
         supports = [basis.effective_support for basis in self.bases]
         bounded = [support for support in supports if support is not None]
@@ -193,6 +207,12 @@ class Stack(_Compound):
 
     def forward(self, t: Tensor) -> Tensor:
         return torch.cat([basis(t) for basis in self.bases], -1)
+
+
+def _hull(sides: Sequence[Interval]) -> Interval:
+    """Return the smallest interval that contains all bounded ones; the line if there is none."""
+    lows, highs = zip(*([x for x in sides if math.isfinite(x[1] - x[0])] or sides), strict=True)
+    return min(lows), max(highs)
 
 
 class Fourier(Basis):
@@ -417,6 +437,18 @@ class GaussianRBF(Basis):
         return self.centers.shape[1:]
 
     @property
+    def domain(self) -> tuple[Interval, ...]:
+        """The range of the centers; on an axis where all are equal, one width on either side."""
+        centers = self.centers.detach().reshape(len(self), -1)
+        low, high = centers.aminmax(dim=0)
+        if self.widths is None:
+            widths = cast(Tensor, self.covariance).detach().diagonal(dim1=-2, dim2=-1).sqrt()
+        else:
+            widths = self.widths.detach().unsqueeze(-1)
+        reach = torch.where(low < high, 0, widths.reshape(-1, widths.shape[-1]).amax(0))
+        return tuple(zip((low - reach).tolist(), (high + reach).tolist(), strict=True))
+
+    @property
     def effective_support(self) -> tuple[Tensor, Tensor] | None:
         if self.event_shape or self.widths is None:
             return None
@@ -510,6 +542,13 @@ class BSpline(Basis):
         return len(self.knots) - self.degree - 1
 
     @property
+    def domain(self) -> tuple[Interval, ...]:
+        """Where the functions sum to one, if there are enough knots; else from first to last."""
+        knots = self.knots.tolist()
+        low, high = knots[self.degree], knots[len(self)]
+        return ((low, high) if low < high else (knots[0], knots[-1]),)
+
+    @property
     def effective_support(self) -> tuple[Tensor, Tensor]:
         return self.knots[: len(self)], self.knots[self.degree + 1 :]
 
@@ -585,6 +624,10 @@ class Product(_Compound):
     @property
     def event_shape(self) -> Size:
         return Size([len(self.members)])
+
+    @property
+    def domain(self) -> tuple[Interval, ...]:
+        return tuple(chain.from_iterable(basis.domain for basis in self.bases))
 
     def __len__(self) -> int:
         return math.prod(len(basis) for basis in self.bases)

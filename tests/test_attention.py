@@ -142,6 +142,97 @@ def test_padding_changes_neither_context_nor_gradients(
     require_that_padding_is_ignored(make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim))
 
 
+# In the place of torch's attention
+
+
+@every_score
+def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
+    layer, (query, key, value, _) = make_layer(score, domain=(-3.0, 7.0)), data()
+    found, density = layer(query, key, value)
+    even = torch.linspace(-3.0, 7.0, 19, dtype=DOUBLE)[1::2]  # nine cells
+    expected = layer(query, key, value, even)
+    assert torch.allclose(found, expected[0], rtol=1e-9)
+    assert torch.allclose(density.mean, expected[1].mean, rtol=1e-9)
+    padding = torch.zeros(2, 9, dtype=torch.bool)
+    padding[0, :2] = padding[0, 5] = padding[1, 4:] = True
+    for masks in (padding, torch.zeros(2, 9).masked_fill(padding, -math.inf)):
+        context = layer(query, key, value, key_padding_mask=masks)[0]
+        for b in range(2):
+            alone = (x[b, ~padding[b]] for x in (key, value))
+            assert torch.allclose(context[b], layer(query[b], *alone)[0], rtol=1e-9)
+
+
+def transformer_layer(score: str, **options: Any) -> nn.TransformerEncoderLayer:
+    block = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=DOUBLE, **options)
+    block.self_attn = make_layer(score)
+    return block
+
+
+@every_score
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
+    block, (_, x, _, _) = transformer_layer(score, norm_first=norm_first), data()
+    padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
+    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+    causal = nn.Transformer.generate_square_subsequent_mask(9, dtype=DOUBLE)
+
+    def by_hand(x: Tensor, **masks: Any) -> Tensor:
+        for _ in range(2):
+            read = block.norm1(x) if norm_first else x
+            x = x + block.self_attn(read, read, read, **masks)[0]
+            x = x if norm_first else block.norm1(x)
+            change = block.linear2(block.linear1(block.norm2(x) if norm_first else x).relu())
+            x = x + change if norm_first else block.norm2(x + change)
+        return x
+
+    for training in (True, False):
+        encoder.train(training)
+        with torch.set_grad_enabled(training):
+            found = encoder(x, src_key_padding_mask=padding)
+            assert torch.allclose(found, by_hand(x, key_padding_mask=padding), rtol=1e-9)
+            assert torch.allclose(encoder(x[0, :6]), found[0, :6], rtol=1e-9)
+            found = encoder(x, mask=causal)
+            assert torch.allclose(found, by_hand(x, attn_mask=causal), rtol=1e-9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = encoder.float()(x.float(), causal.float())
+    assert (rounded - found).norm() < 16 * UNITS[torch.bfloat16] * found.norm()
+
+
+@every_score
+def test_torch_decoders_call_the_layer(score: str) -> None:
+    block = nn.TransformerDecoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=DOUBLE)
+    block.self_attn, block.multihead_attn = make_layer(score), make_layer(score)
+    target, x, _, _ = data()
+    causal = nn.Transformer.generate_square_subsequent_mask(3, dtype=DOUBLE)
+    padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
+    y = block.norm1(target + block.self_attn(target, target, target, attn_mask=causal)[0])
+    y = block.norm2(y + block.multihead_attn(y, x, x, key_padding_mask=padding)[0])
+    expected = block.norm3(y + block.linear2(block.linear1(y).relu()))
+    for training in (True, False):
+        decoder = nn.TransformerDecoder(block.train(training), 1)
+        found = decoder(target, x, tgt_mask=causal, memory_key_padding_mask=padding)
+        assert torch.allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 9, 4), (9, 4)])
+def test_torch_encoders_compile(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    block, x = transformer_layer("quadratic").eval(), torch.randn(shape, dtype=DOUBLE)
+    padding = (torch.arange(9) >= 6).expand(shape[:-1])
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        found, expected = (f(x, src_key_padding_mask=padding) for f in (compiled, block))
+    assert torch.allclose(found, expected, rtol=1e-9)
+
+
+def test_weights_may_be_left_out() -> None:
+    layer, inputs = make_layer(), data()
+    context, density = layer(*inputs, need_weights=False, average_attn_weights=True)
+    assert density is None and torch.equal(context, layer(*inputs)[0])
+
+
 # Gradients, transforms, state
 
 
@@ -374,6 +465,38 @@ def build(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("options", "domain"),
+    [
+        ({}, (0.0, 1.0)),
+        ({"basis": GaussianRBF.grid(8, 6.0, high=48.0)}, (0.0, 48.0)),
+        ({"basis": PLANE, "ndim": 2}, ((0.0, 1.0), (0.0, 1.0))),
+        ({"basis": Fourier([1.0])}, (0.0, 1.0)),
+        ({"basis": Fourier([1.0]), "domain": (0.0, 48.0)}, (0.0, 48.0)),
+        ({"domain": (0.4, 0.51)}, (0.4, 0.51)),
+        ({"domain": (-9.0, 1.0)}, (-9.0, 1.0)),
+    ],
+)
+def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: Any) -> None:
+    assert build(**options).domain == domain
+
+
+@pytest.mark.parametrize(
+    ("basis", "ndim", "domain"),
+    [
+        (GaussianRBF.grid(8, 6.0, high=48.0), 1, (0.0, 1.0)),
+        (BASIS, 1, (0.0, 10.1)),
+        (BASIS, 1, (1.1, 1.2)),
+        (PLANE, 2, [(0.0, 1.0), (0.0, 24.0)]),
+    ],
+)
+def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: Any) -> None:
+    of_basis = r"\(0.0, 48.0\)" if len(basis) == 8 else r"\(0.0, 1.0\)"
+    with pytest.warns(UserWarning, match=rf"domain \(.*{domain[-1]}.* range {of_basis}") as caught:
+        build(basis=basis, ndim=ndim, domain=domain)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),
@@ -390,7 +513,9 @@ def build(**options: Any) -> Any:
         ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
         ({"domain": (1.0, 1.0)}, r"domain must be .* that increase, got \(1.0, 1.0\)"),
         ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
+        ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
         ({"penalty": -1.0}, "penalty must .*got -1.0"),
+        ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
         ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
         ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
         ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
@@ -409,7 +534,8 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     ("inputs", "message"),
     [
         ((Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\).*, got \(2, 3, 3\)"),
-        ((Q[0], K, V, T), r"query must .*got .*shape \(3, 4\)"),
+        ((Q[0], K, V, T), r"key must .*\(1, 9, 4\).*, got \(2, 9, 4\)"),
+        ((Q[:, None], K, V, T), r"query must .*got .*shape \(2, 1, 3, 4\)"),
         ((Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
         ((Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
         ((Q, K[:, :0], V[:, :0], T[:, :0]), r"value must .*got shape \(2, 0, 4\)"),
@@ -420,9 +546,11 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         ((Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
         ((Q, K, V, T.mT), r"positions must .*always batch first.*batch_first=True.*got \(9, 2\)"),
         ((Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
-        ((Q, K, V, None), "positions must be a tensor, got NoneType"),
+        ((Q, K, V, [0.0]), "positions must be a tensor, got list"),
         ((Q, K, V, T, [True]), "key_padding_mask must be a tensor, got list"),
         ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
+        ((Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or floating, .*int64"),
+        ((Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
         ((Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index .0."),
     ],
 )
@@ -442,6 +570,12 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
             for shape in ((5,), (2, 1, 1, 1))
         ),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
+        (
+            lambda: build(basis=PLANE, ndim=2)(Q, K, V),
+            r"positions must be given with ndim=2, in shape \(2, 9, 2\) or \(9, 2\), got None",
+        ),
+        (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
+        (lambda: build()(Q, K, V, is_causal=True), "attn_mask must be given if is_causal=True"),
     ],
 )
 def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:

@@ -107,12 +107,55 @@ def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
     assert torch.equal(layer(query, *inputs, attn_mask=mask)[0], context)
 
 
-def test_numbers_are_added_to_discrete_scores() -> None:
+@pytest.mark.parametrize("heads", [False, True])
+def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
     layer, (query, key, value, t) = make("moments", 1.0), data(7)
-    bias = torch.randn(3, 7, dtype=DOUBLE)
-    density = layer(query, key, value, t, attn_mask=bias)[1]
-    weights = torch.softmax(layer.score_proj(query, key) + bias, -1)
-    assert torch.allclose(density.mean, torch.einsum("bhql,bl->bhq", weights, t), rtol=1e-12)
+    twin = nn.MultiheadAttention(4, 2, batch_first=True, dtype=DOUBLE)
+    parts = [layer.score_proj.q_proj, layer.score_proj.k_proj, layer.v_proj]
+    twin.in_proj_weight = nn.Parameter(torch.cat([part.weight for part in parts]))
+    padding, mask = torch.randn(2, 7, dtype=DOUBLE), torch.randn(4, 3, 7, dtype=DOUBLE)
+    padding[0, 5:] = mask[1, 2, :3] = -math.inf
+    by_query = mask if heads else mask[0]
+    for masks in ((padding, None), (None, by_query), (padding, by_query)):
+        both = dict(zip(("key_padding_mask", "attn_mask"), masks, strict=True))
+        weights = twin(query, key, value, average_attn_weights=False, **both)[1]
+        mean = torch.einsum("bhql,bl->bhq", weights, t)
+        assert torch.allclose(layer(query, key, value, t, **both)[1].mean, mean, rtol=1e-12)
+
+
+@every_score
+def test_padding_may_be_floating(score: str) -> None:
+    layer, inputs = make(score, validate_args=True), data(7)
+    padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
+    inputs[2][padding] = math.nan
+    floats = torch.zeros(2, 7).masked_fill(padding, -math.inf)
+    expected = layer(*inputs, key_padding_mask=padding)[0]
+    assert torch.equal(layer(*inputs, key_padding_mask=floats)[0], expected)
+    causal = torch.zeros(3, 7).masked_fill(torch.ones(3, 7).triu(1).bool(), -math.inf)
+    masked = [layer(*inputs, key_padding_mask=x, attn_mask=causal)[0] for x in (padding, floats)]
+    assert torch.equal(*masked) and not torch.allclose(masked[0], expected)
+    hinted = layer(*inputs, key_padding_mask=padding, attn_mask=causal, is_causal=True)[0]
+    assert torch.equal(hinted, masked[0])
+
+
+@every_score
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sequence_without_a_batch_is_a_batch_of_one(score: str, first: bool) -> None:
+    layer, inputs = make(score, combine=True, batch_first=first), data(7)
+    padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
+    mask = torch.rand(4, 3, 7) < 0.4
+    mask[..., 0] = False
+    sequences = inputs[:3] if first else [x.transpose(0, 1) for x in inputs[:3]]
+    contexts, densities = layer(*sequences, inputs[3], padding, mask)
+    contexts = contexts if first else contexts.transpose(0, 1)
+    for b in range(2):
+        masks = padding[b], mask[2 * b : 2 * b + 2]
+        context, density = layer(*(x[b] for x in inputs), *masks)
+        assert torch.allclose(context, contexts[b], rtol=1e-9)
+        assert density.batch_shape == (2, 3)
+        t = torch.rand(5, 1, 1, dtype=DOUBLE)
+        assert torch.allclose(density.prob(t), densities.prob(t.unsqueeze(1))[:, b], rtol=1e-9)
+        assert torch.allclose(density.mean, densities.mean[b], rtol=1e-9)
 
 
 @pytest.mark.parametrize("penalty", [0.1, "gcv"])
@@ -179,8 +222,12 @@ def test_masked_layers_map_over_examples() -> None:
         ),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
         ("quadratic", torch.full((3, 7), -math.inf), "attn_mask and .* leave every query"),
-        ("moments", torch.full((3, 7), math.nan), "attn_mask must be numbers below inf, got nan"),
-        ("quadratic", torch.ones(3, 7), "attn_mask must be boolean, or 0 and -inf.*got 1.0"),
+        (
+            "moments",
+            torch.full((3, 7), math.nan),
+            "attn_mask and .* must be numbers below inf, got nan",
+        ),
+        ("quadratic", torch.ones(3, 7), "attn_mask and .* must be boolean, or 0 and -inf.*got 1.0"),
     ],
 )
 def test_bad_masks_are_named(score: str, mask: Tensor, message: str) -> None:

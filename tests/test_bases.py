@@ -255,6 +255,33 @@ def test_stacks_flatten_in_order() -> None:
     assert torch.equal(stack(t), torch.cat([basis(t) for basis in (a, b, c, d)], -1))
 
 
+@pytest.mark.parametrize(
+    ("basis", "expected"),
+    [
+        (GaussianRBF.grid(16, 0.1), [(0, 1)]),
+        (GaussianRBF.grid(8, [0.1, 3.0], low=-2, high=48), [(-2, 48)]),
+        (GaussianRBF.grid(1, 0.25, low=1, high=3), [(1.75, 2.25)]),
+        (GaussianRBF(nn.Parameter(torch.tensor([0.5, 0.5])), [0.25, 2.0]), [(-1.5, 2.5)]),
+        (GaussianRBF([[0.0, 3.0], [1.0, 3.0]], 0.5), [(0, 1), (2.5, 3.5)]),
+        (GaussianRBF([[0.0, 3.0]], covariance=MATRICES[1]), [(-1, 1), (2.75, 3.25)]),
+        (BSpline(KNOTS, 2), [(0, 1)]),
+        (BSpline([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0], 2), [(0, 1)]),
+        (BSpline([0.0, 1.0, 2.0], 1), [(0, 2)]),
+        (Indicator([-1.0, 0.3, 1.0]), [(-1, 1)]),
+        (Fourier([1.0]) + Polynomial(1), [(-math.inf, math.inf)]),
+        (Polynomial(1, ndim=2), [(-math.inf, math.inf)] * 2),
+        (Polynomial(1) + Indicator([5.0, 6.0]) + GaussianRBF([7.0, 9.0], 1.0), [(5, 9)]),
+        (Product(Polynomial(1), BSpline(KNOTS, 2)), [(-math.inf, math.inf), (0, 1)]),
+    ],
+)
+def test_ranges_of_bases(basis: Basis, expected: list[tuple[float, float]]) -> None:
+    assert basis.domain == tuple(expected)
+    # Splines sum to one there, if anywhere.
+    if isinstance(basis, BSpline) and len(basis) > basis.degree:
+        inside = torch.linspace(*basis.domain[0], 9)
+        assert torch.allclose(basis(inside).sum(-1), torch.ones(9))
+
+
 def test_bases_are_made_on_the_meta_device() -> None:
     with torch.device("meta"):
         for basis in (GaussianRBF([0.0], 0.1), GaussianRBF.grid(9, 0.2, ndim=2), BSpline(KNOTS, 2)):

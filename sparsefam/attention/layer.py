@@ -1,9 +1,11 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from math import inf
+from itertools import chain
+from math import inf, isfinite
 from numbers import Real
 from typing import Any, Literal
 
@@ -12,7 +14,7 @@ from torch import Size, Tensor, nn
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..distributions import SparseDistribution
+from ..distributions import Mixture, SparseDistribution
 from ..kernels import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
@@ -22,10 +24,10 @@ from .masks import (
     AttentionMask,
     check_dtype,
     check_finite,
-    check_mask,
     check_real,
     check_shape,
     check_tensor,
+    readable,
 )
 from .precision import full_precision, is_autocasting, to_single
 from .regression import RidgeRegression
@@ -62,6 +64,8 @@ _SCORE_OF_OPTION = {
 }
 # Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# A domain and the range of a basis that share less than this part of the longer one disagree.
+_LEAST_SHARED = 0.1
 
 
 class ContinuousAttention(nn.Module):
@@ -99,6 +103,10 @@ class ContinuousAttention(nn.Module):
     of `torch.distributions` is switched off. Long sequences are read in chunks of
     `layer.regression.chunk_size` positions, which may be changed between calls.
 
+    The layer takes the place of `self_attn` in `torch.nn.TransformerEncoderLayer` and of both
+    attentions in `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then
+    spread over the domain. Pass `enable_nested_tensor=False` to `torch.nn.TransformerEncoder`.
+
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
@@ -124,18 +132,24 @@ class ContinuousAttention(nn.Module):
         penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
         group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
         domain: Where densities may be centred, and the unit of their scales: ends (a, b) for all
-            axes, or `ndim` such pairs.
+            axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes where the basis
+            covers the whole line.
         ndim: Dimension D of the positions and of the basis's locations.
         kdim: Channels of the keys; `embed_dim` if None.
         vdim: Channels of the values; `embed_dim` if None.
         bias: Whether the projections of query, key, value and context have biases.
         batch_first: Whether sequences are (B, L, channels) rather than (L, B, channels).
+        dropout: Must be 0, since there are no weights to drop. Use `torch.nn.Dropout`.
         device: Device of the parameters; the basis is moved there.
         dtype: Dtype of the parameters; the basis is converted to it.
         validate_args: As in `RidgeRegression`.
 
     Raises:
         ValueError: If an argument is out of its range, or is given and the score does not read it.
+
+    Warns:
+        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
+            one on some axis: densities then miss nearly all functions, or lie where there are none.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
@@ -155,6 +169,10 @@ class ContinuousAttention(nn.Module):
     alpha: Tensor | nn.Module | float
     score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore | ContentScore
     discrete_proj: DiscreteScore | None
+    # Keep `torch.nn.TransformerEncoderLayer` off its fast path, which reads these two and computes
+    # discrete attention without calling the layer.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -172,12 +190,13 @@ class ContinuousAttention(nn.Module):
         components: int | None = None,
         penalty: float | Literal["gcv"] = 1e-2,
         group: "Group | None" = None,
-        domain: Domain = (0.0, 1.0),
+        domain: Domain | None = None,
         ndim: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
         bias: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
@@ -187,12 +206,15 @@ class ContinuousAttention(nn.Module):
         _check_sizes(embed_dim, num_heads, kdim, vdim)
         check_dtype(dtype)
         _check_score(score, alpha)
+        if dropout != 0:
+            rule = "dropout must be 0, as there are no weights to drop"
+            raise ValueError(f"{rule}: apply torch.nn.Dropout to the context, got {dropout!r}")
         if (score in _READ_KEYS or combine) and group is not None:
             rule = "group must be None for scores 'moments' and 'content' and for combine=True"
             raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.batch_first, self.score, self.combine = batch_first, score, combine
-        self.temperature, self.domain, self.ndim = temperature, domain, ndim
+        self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
@@ -206,7 +228,8 @@ class ContinuousAttention(nn.Module):
                 f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
                 f"got {tuple(basis.event_shape)}"
             )
-        box = box_of("domain", domain, ndim)
+        self.domain = _domain_of(basis, domain, ndim)
+        box = box_of("domain", self.domain, ndim)
         options: dict[str, Any] = {
             "inducing_points": inducing_points,
             "kernel": kernel,
@@ -287,36 +310,58 @@ class ContinuousAttention(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        positions: Tensor,
+        positions: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, SparseDistribution]:
+        *,
+        need_weights: bool = True,
+        average_attn_weights: bool = False,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, SparseDistribution | None]:
         """Attend to the value function of each example.
+
+        A single sequence may come without its dimension B, as in `torch.nn.MultiheadAttention`:
+        then (Lq, embed_dim), (L, kdim), (L, vdim), and masks (L,) and (num_heads, Lq, L).
 
         Args:
             query: Shape (Lq, B, embed_dim), or (B, Lq, embed_dim) if `batch_first`.
             key: Shape (L, B, kdim), or (B, L, kdim).
             value: Shape (L, B, vdim), or (B, L, vdim).
             positions: Where the values were observed, in any order: shape (B, L) whatever
-                `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D).
-            key_padding_mask: Shape (B, L), True where a position is padding. Key, value and
-                position are never read there.
+                `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D). None,
+                for `ndim` 1: the domain is divided into one cell for each value, padding left out,
+                and values are at the centres of the cells. Every sequence then fills the domain,
+                however long it is, and moves when it grows.
+            key_padding_mask: Shape (B, L), True, or -inf, where a position is padding. Key, value
+                and position are never read there. Other numbers are added to discrete scores.
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
                 in O(L N (N + E)) each. Other numbers are added to discrete scores.
+            need_weights: Whether to return the density. None takes its place otherwise.
+            average_attn_weights: Must be False if the density is returned: each head has its own.
+            is_causal: Says that `attn_mask`, which must be given, is causal. It changes nothing.
 
         Returns:
             The context, shaped like the query, and in place of weights the density, of batch shape
-            (B, num_heads, Lq).
+            (B, num_heads, Lq), or (num_heads, Lq) without B.
 
         Raises:
-            ValueError: If shapes do not match, if a mask leaves a query nothing to read, or as
-                `RidgeRegression.fit` does.
+            ValueError: If shapes do not match, if a mask leaves a query nothing to read, if
+                positions are left out with `ndim` above 1 or a group, or as `RidgeRegression.fit`
+                does.
         """
+        _check_options(attn_mask, need_weights, average_attn_weights, is_causal)
+        is_single = isinstance(query, Tensor) and query.dim() == 2
+        if is_single:
+            axis = 0 if self.batch_first else 1
+            query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
+            key_padding_mask = _add_batch(key_padding_mask, 1)
         self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         batch, queries = query.shape[:2]
+        if positions is None:
+            positions = self._spread(value, key_padding_mask)
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
         reads_keys = self.combine or self.score in _READ_KEYS
         if mask.observed is not None:
@@ -326,7 +371,7 @@ class ContinuousAttention(nn.Module):
             value = torch.where(observed, value, 0)
             positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
         if self.regression.validate_args:
-            mask.check(reads_keys, self.regression.group is not None)
+            mask.check(self.combine or self.score == "moments", self.regression.group is not None)
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
@@ -345,7 +390,11 @@ class ContinuousAttention(nn.Module):
                 to_single(values), channels, scores, alpha, positions, mask
             )
         context = self.out_proj(heads.to(values.dtype).flatten(2))
-        return context if self.batch_first else context.transpose(0, 1), density
+        if is_single:
+            context, density = context.squeeze(0), _first(density)
+        elif not self.batch_first:
+            context = context.transpose(0, 1)
+        return context, density if need_weights else None
 
     def _attend(
         self,
@@ -391,20 +440,26 @@ class ContinuousAttention(nn.Module):
             context = context + torch.einsum("bhql,blhe->bqhe", weights, values[..., :size])
         return context, density
 
+    def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
+        """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        observed = value.new_ones(value.shape[1]) if padding is None else readable(padding)
+        order = observed.to(dtype).cumsum(-1)
+        ((low, high),) = self.score_proj.box
+        return low + (high - low) * (order - 0.5) / order[..., -1:]
+
     def _check_inputs(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        positions: Tensor,
+        positions: Tensor | None,
         padding: Tensor | None,
         mask: Tensor | None,
     ) -> None:
         """Raise ValueError unless inputs fit the layer and each other."""
-        for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
-            check_tensor(name, x)
-        check_real("positions", positions)
         for name, x in {"query": query, "key": key, "value": value}.items():
+            check_tensor(name, x)
             self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
@@ -422,19 +477,21 @@ class ContinuousAttention(nn.Module):
             rule = "value must have at least one position"
             raise ValueError(f"{rule}, got shape {tuple(value.shape)}")
         shared, hint = (length, *self._event), f", always batch first,{hint}"
-        check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
+        if positions is not None:
+            check_tensor("positions", positions)
+            check_real("positions", positions)
+            check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
+        elif self._event or sharded:
+            rule = f"positions must be given with {'a group' if sharded else f'ndim={self.ndim}'}"
+            raise ValueError(f"{rule}, in shape {(batch, *shared)} or {shared}, got None")
         if padding is not None:
-            check_tensor("key_padding_mask", padding)
-            check_mask("key_padding_mask", padding, (batch, length), hint)
+            _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
         if mask is not None:
-            check_tensor("attn_mask", mask)
             if sharded:
                 rule = "attn_mask must be None with a group: each rank has its own queries"
                 raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
             shapes = ((queries, length), (batch * self.num_heads, queries, length))
-            if mask.dtype != torch.bool and not mask.is_floating_point():
-                raise ValueError(f"attn_mask must be boolean or floating, got {mask.dtype}")
-            check_shape("attn_mask", mask, *shapes, hint=hint)
+            _check_mask("attn_mask", mask, *shapes, hint=hint)
 
     def _check_sequence(self, name: str, x: Tensor) -> None:
         if not x.is_floating_point() or x.ndim != 3:
@@ -452,6 +509,60 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
     # A function rather than a bound method, since copies of the layer share the hook.
     if isinstance(module, ContinuousAttention):
         module.rebuild_cache()
+
+
+def _domain_of(basis: Basis, domain: Domain | None, ndim: int) -> Domain:
+    """Return the domain, by default the range of a basis, and warn if the two are far apart."""
+    is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
+    if domain is None:
+        if is_meta:
+            raise ValueError("domain must be given with a basis on the meta device, got None")
+        sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
+        return sides[0] if ndim == 1 else tuple(sides)
+    given = box_of("domain", domain, ndim)
+    for (a, b), (low, high) in zip(given, () if is_meta else basis.domain, strict=not is_meta):
+        shared, longer = min(b, high) - max(a, low), max(b - a, high - low)
+        if longer < inf and shared < _LEAST_SHARED * longer:
+            warnings.warn(
+                f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
+                "tenth of the longer one; leave domain out to take the range of the basis",
+                stacklevel=3,
+            )
+    return domain
+
+
+def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
+    """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
+    return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
+
+
+def _first(density: Any) -> SparseDistribution:
+    """Return the densities of the first example."""
+    if isinstance(density, Mixture):
+        return Mixture(density.logits[0], _first(density.components))
+    first: SparseDistribution = density._with_parameters(
+        density.batch_shape[1:], lambda x, event: x[0]
+    )
+    return first
+
+
+def _check_options(
+    mask: Tensor | None, need_weights: bool, average_attn_weights: bool, is_causal: bool
+) -> None:
+    """Raise ValueError for options that ask for what the layer does not have."""
+    if need_weights and average_attn_weights:
+        rule = "average_attn_weights must be False, as each head has a density"
+        raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
+    if is_causal and mask is None:
+        rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
+        raise ValueError(f"{rule}: nn.Transformer.generate_square_subsequent_mask(L), got None")
+
+
+def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
+    check_tensor(name, mask)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
+    check_shape(name, mask, *shapes, hint=hint)
 
 
 def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:

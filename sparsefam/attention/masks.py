@@ -14,6 +14,7 @@ __all__ = [
     "check_real",
     "check_shape",
     "check_tensor",
+    "readable",
     "require_all",
 ]
 
@@ -26,7 +27,7 @@ class AttentionMask(NamedTuple):
     Attributes:
         observed: Shape (B, L), True where some query may read the position. None: all positions.
         visible: Shape (B, heads or 1, Lq, L), True where this query may. None: as observed.
-        bias: What is added to discrete scores, shaped like `visible`, or None.
+        bias: What is added to discrete scores, broadcasts to (B, heads, Lq, L), or None.
     """
 
     observed: Tensor | None = None
@@ -38,12 +39,15 @@ class AttentionMask(NamedTuple):
         cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
     ) -> "AttentionMask":
         """Combine the `key_padding_mask` and `attn_mask` of `ContinuousAttention.forward`."""
-        observed = None if padding is None else ~padding
+        observed, bias = (None, None) if padding is None else _split(padding)
+        if bias is not None:
+            bias = bias[:, None, None]
         if mask is None:
-            return cls(observed)
+            return cls(observed, None, bias)
         by_head = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
-        allowed = ~by_head if mask.dtype == torch.bool else by_head != -math.inf
-        bias = None if mask.dtype == torch.bool else torch.where(allowed, by_head, 0)
+        allowed, own = _split(by_head)
+        if own is not None:
+            bias = own if bias is None else own + bias
         visible = allowed.expand(batch, *allowed.shape[1:])
         if observed is not None:
             visible = visible & observed[:, None, None]
@@ -64,8 +68,9 @@ class AttentionMask(NamedTuple):
             count = self.observed.sum(-1)
             require_all(count > 0, rule, count)
         if self.bias is not None:
-            require_all(self.bias < math.inf, "attn_mask must be numbers below inf", self.bias)
-            rule = "attn_mask must be boolean, or 0 and -inf, where no weights are discrete"
+            names = "attn_mask and key_padding_mask"
+            require_all(self.bias < math.inf, f"{names} must be numbers below inf", self.bias)
+            rule = f"{names} must be boolean, or 0 and -inf, where no weights are discrete"
             require_all((self.bias == 0) | discrete, rule, self.bias)
 
     def mean(self, x: Tensor) -> Tensor:
@@ -87,6 +92,17 @@ class AttentionMask(NamedTuple):
         if visible is None and self.observed is not None:
             visible = self.observed[:, None, None]
         return scores if visible is None else torch.where(visible, scores, -math.inf)
+
+
+def readable(mask: Tensor) -> Tensor:
+    """Return where a boolean or floating mask lets positions be read."""
+    return ~mask if mask.dtype == torch.bool else mask != -math.inf
+
+
+def _split(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return where a mask lets positions be read, and what it adds to scores there."""
+    allowed = readable(mask)
+    return allowed, None if mask.dtype == torch.bool else torch.where(allowed, mask, 0)
 
 
 def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
