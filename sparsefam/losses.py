@@ -53,7 +53,8 @@ def fenchel_young(
         target: Samples (*S, *batch, *event), integer categories for a `Finite` score; or a density
             whose batch broadcasts with that of the score.
         alpha: Entropic index, at least 1 and finite.
-        base: Base density of a `KernelExpansion`, as for `rpm`; entropies are relative to it.
+        base: Base density of an expansion in kernels or a basis, as for `rpm`; entropies are
+            relative to it.
         weight: Nonnegative weights of the samples, broadcast against the losses.
         reduction: "mean" (weighted), "sum" or "none".
 
@@ -241,7 +242,7 @@ class FenchelYoungLoss(nn.Module):
 
     Args:
         alpha: Entropic index, at least 1 and finite.
-        base: Base density of kernel expansions.
+        base: Base density of expansions in kernels or a basis.
         reduction: "mean", "sum" or "none".
 
     Raises:

@@ -47,14 +47,15 @@ def rpm(
     | other > 1 | `BetaGaussian` | `MultivariateBetaGaussian` | `BetaLaplace` | entmax |
 
     The score `LocationScale` has the density of that name, at alpha = 2 only; `KernelExpansion`
-    has `KernelExp` at 1 and `KernelDeformedExp` up to 2; `LogDensity` has its own density, at 1.
+    and `BasisExpansion` have `KernelExp` at 1 and `KernelDeformedExp` up to 2; `LogDensity` has its
+    own density, at 1.
 
     Args:
         score: The score f.
         alpha: Entropic index, at least 1. A tensor, which may require grad, must be above 1 and
             always gives the general family.
-        base: Base density of a `KernelExpansion`, default uniform on the unit interval or box; no
-            other score takes one.
+        base: Base density of a `KernelExpansion`, default uniform on the unit interval or box, or
+            of a `BasisExpansion`, default uniform on the basis's domain; no other score takes one.
 
     Raises:
         ValueError: `alpha` below 1, or a score without a density at this alpha.

@@ -14,7 +14,7 @@ __all__ = ["KINDS", "SCORES", "data", "make_layer", "require_that_padding_is_ign
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
-SCORES = ["quadratic", "moments", "kernel", "mixture"]
+SCORES = ["quadratic", "moments", "kernel", "mixture", "content"]
 # Scores and whether discrete contexts are added.
 KINDS = [*((score, False) for score in SCORES), ("moments", True), ("quadratic", True)]
 

@@ -260,7 +260,9 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
     ("score", "ndim"), [*((score, 1) for score in SCORES), ("quadratic", 2), ("moments", 2)]
 )
 def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
-    alpha = nn.Parameter(torch.tensor([[1.3], [1.8 if score == "kernel" else 2.2]], dtype=DOUBLE))
+    alpha = nn.Parameter(
+        torch.tensor([[1.3], [1.8 if score in ("kernel", "content") else 2.2]], dtype=DOUBLE)
+    )
     layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(5, ndim)
     assert dict(layer.named_parameters())["alpha"] is alpha
 
@@ -378,7 +380,7 @@ def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype) -> 
     with torch.autocast("cpu", dtype=half):
         context, density = layer(*inputs)
     assert context.dtype == half and density.mean.dtype == SINGLE
-    if score != "moments":
+    if score not in ("moments", "content"):
         assert torch.equal(density.mean, exact.mean)
         assert torch.equal(density.variance, exact.variance)
     assert (context - expected).norm() < 4 * UNITS[half] * expected.norm()
@@ -506,8 +508,8 @@ def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: A
         ({"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
         ({"alpha": "2"}, "alpha must be at least 1, got '2'"),
         ({"alpha": nn.Linear(2, 2)}, "alpha must be a module .* got Linear"),
-        ({"score": "kernels"}, "score must be .* or 'mixture', got 'kernels'"),
-        ({"score": "moments", "group": 4}, "group must be None for score='moments'.*got 4"),
+        ({"score": "kernels"}, "score must be .* or 'content', got 'kernels'"),
+        ({"score": "moments", "group": 4}, "group must be None for scores 'moments' and .*got 4"),
         ({"ndim": 1.5}, "ndim must be at least 1, got 1.5"),
         ({"ndim": 2}, r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
         ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),

@@ -317,7 +317,9 @@ def test_bandwidth_is_learned() -> None:
 def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     find = KernelScore._find
-    monkeypatch.setattr(KernelScore, "_find", lambda self: found.append(1) or find(self))
+    monkeypatch.setattr(
+        KernelScore, "_find", lambda self, features: found.append(1) or find(self, features)
+    )
     layer, inputs = make_layer("kernel"), data()
     optimiser = torch.optim.SGD([x for x in layer.parameters() if x.requires_grad], 0.1)
     for _ in range(2):
@@ -512,3 +514,50 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
 def test_bad_settings_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# Content
+
+
+def test_content_is_an_inner_product_with_a_key_function() -> None:
+    """Its density is the kernel family's on the functions of the basis."""
+    layer, inputs = make_layer("content", alpha=1.5), data(30)
+    query, key, _, positions = inputs
+    with torch.no_grad():
+        layer.score_proj.q_proj.weight.mul_(50)
+    score, density = layer.score_proj, layer(*inputs)[1]
+    keys = score.k_proj(key)
+    ones = torch.ones_like(keys[..., :1])
+    t = torch.linspace(0, 1, 1001, dtype=DOUBLE).expand(2, -1)
+    function, one = (layer.regression.fit(positions, x)(t) for x in (keys, ones))
+    centred = function - one * keys.mean(1, keepdim=True)
+    queries, centred = (x.unflatten(-1, (2, 2)) for x in (score.q_proj(query), centred))
+    f = torch.einsum("bqhe,bthe->tbhq", queries, centred) / math.sqrt(2)
+    assert close(density.score(t[0].reshape(-1, 1, 1, 1)), f, 1e-10)
+    p = (1 + 0.5 * (f - density.log_normalizer)).clamp_min(0).square()
+    assert close(density.prob(t[0].reshape(-1, 1, 1, 1)), p, 1e-9)
+    assert ((p == 0).double().mean((0, 1, 3)) > 0.1).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_constant_keys_give_the_base(masked: bool) -> None:
+    layer, (query, _, value, positions) = make_layer("content"), data(9)
+    key = torch.randn(2, 1, 4, dtype=DOUBLE).expand(2, 9, 4)
+    mask = torch.rand(3, 9).argsort() > 5 if masked else None
+    density = layer(1e3 * query, key, value, positions, attn_mask=mask)[1]
+    assert (density.prob(torch.tensor(0.3)) - 1).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
+    """Nodes that layers keep are refined where exponentials of scores are narrower."""
+    basis = GaussianRBF.grid(48, 0.03)
+    layer = ContinuousAttention(4, 2, basis, alpha, "content", batch_first=True)
+    inputs = data(200, dtype=torch.float32)
+    with torch.no_grad():
+        spread = layer(*inputs)[1].score(torch.linspace(0, 1, 200).reshape(-1, 1, 1, 1)).std(0)
+        layer.score_proj.q_proj.weight.mul_(size / float(spread.mean()))
+        density = layer(*inputs)[1]
+    exact = density.to_float64()
+    assert close(density.expect(basis).double(), exact.expect(basis.double()), 4e-6)

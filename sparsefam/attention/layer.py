@@ -97,6 +97,11 @@ class ContinuousAttention(nn.Module):
     `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
     the query. Both ignore the keys and start wide.
 
+    `score="content"` makes the keys a function $K$ by the same regression: the score of a query is
+    $q^\top (K(t) - \bar K)/\sqrt d$, where $\bar K$ is the mean of the keys that it may read, and
+    its density that of a `BasisExpansion` relative to the uniform density on the domain, which is
+    also the density of keys that are all equal.
+
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
     expectations are in float32. `torch.export.export` exports the context of a layer if validation
@@ -111,10 +116,10 @@ class ContinuousAttention(nn.Module):
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
         basis: The functions of which value functions are linear combinations.
-        alpha: Entropic index, at least 1, and at most 2 with `score="kernel"`; 1 is softmax, 2 is
-            sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may require grad; a
-            module such as `LearnedAlpha` returns such a tensor.
-        score: "quadratic", "moments", "kernel" or "mixture".
+        alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
+            is softmax, 2 is sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may
+            require grad; a module such as `LearnedAlpha` returns such a tensor.
+        score: "quadratic", "moments", "kernel", "mixture" or "content".
         combine: Whether to add the context of discrete weights, with the same alpha.
         temperature: What all scores are divided by, positive; the attribute may be changed between
             calls. $\sigma^2$ of quadratic scores is multiplied by it, of components too; log

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from numbers import Real
 from typing import ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, Uniform, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
@@ -108,6 +109,8 @@ class KernelDistribution(SparseDistribution):
         if not isinstance(score, FeatureExpansion):
             rule = "score must be a KernelExpansion or a BasisExpansion"
             raise ValueError(f"{rule}, got {score!r}")
+        if base is None and isinstance(score.features, BasisFeatures):
+            base = _uniform_on(score.features.basis)
         self.features, self.base = score.features, base
         _, alpha, _ = broadcast_arguments(
             weights=score.weights[..., 0],
@@ -646,7 +649,8 @@ class KernelDistribution(SparseDistribution):
         t = t.detach().requires_grad_()
         with torch.enable_grad():
             score = self._score_at(t.unsqueeze(-1))
-            (slope,) = torch.autograd.grad(score.sum(), t)
+            # A piecewise constant score does not depend on t.
+            (slope,) = torch.autograd.grad(score.sum() + 0 * t.sum(), t)
         return score.detach(), slope
 
     @property
@@ -1105,6 +1109,15 @@ class KernelEscort(KernelDistribution):
         if isinstance(power.eps, Tensor):
             power = replace(power, eps=parent._power.eps)
         return KernelEscort(parent, power)
+
+
+def _uniform_on(basis: Basis) -> list[Distribution]:
+    """Return the uniform density on the domain of a basis, a factor for each axis."""
+    if not all(math.isfinite(end) for side in basis.domain for end in side):
+        raise ValueError(f"base must be given for a basis without bounds, got None and {basis!r}")
+    device = next(chain(basis.buffers(), basis.parameters()), torch.empty(0)).device
+    ends = torch.tensor(basis.domain, device=device)
+    return [Uniform(low, high, validate_args=False) for low, high in ends]
 
 
 def _require_values(name: str) -> None:

@@ -1,0 +1,177 @@
+"""Densities whose scores are expansions in a basis, against quadrature and entmax."""
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from battery import DOUBLE, SINGLE
+from entmax import entmax_bisect
+from scipy.optimize import brentq
+from torch import Tensor
+from torch.distributions import Uniform
+
+from sparsefam import KernelDeformedExp, KernelExp, rpm
+from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
+from sparsefam.scores import BasisExpansion
+
+KNOTS = [0.0] * 3 + torch.linspace(0, 1, 17).tolist() + [1.0] * 3
+BASES: dict[str, Basis] = {
+    "GaussianRBF": GaussianRBF.grid(24, 0.04),
+    "BSpline": BSpline(KNOTS, 3),
+    "Fourier": Fourier((2 * math.pi * torch.arange(1, 7)).tolist()),
+}
+UNIT = Uniform(0.0, 1.0)
+TARGET = GaussianRBF.grid(16, 0.1)
+
+
+def composite_rule(edges: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1] with 20 Gauss-Legendre nodes in each of some cells."""
+    x, w = np.polynomial.legendre.leggauss(20)
+    middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+    nodes = (middle[:, None] + half[:, None] * x).ravel()
+    return torch.tensor(nodes), torch.tensor((half[:, None] * w).ravel())
+
+
+def expected_means(weights: Tensor, basis: Basis, alpha: float) -> Tensor:
+    """Means of TARGET under one density by a fine rule, differentiable in the weights."""
+    cells = np.linspace(0, 1, 801)
+    t, w = composite_rule(cells)
+    f = basis.in_float64(t) @ weights
+    if alpha == 1:
+        p: Tensor = torch.softmax(f + w.log(), -1)
+        return p @ TARGET.in_float64(t)
+    A = _level(f.detach(), w, alpha)
+
+    def inside_at(x: Any) -> Any:
+        score = basis.in_float64(torch.as_tensor(x, dtype=DOUBLE)) @ weights.detach()
+        return (1 + (alpha - 1) * (score - A)).numpy()
+
+    # Cells end at the edges of the support, which another level hardly moves.
+    for _ in range(2):
+        crossed = np.flatnonzero(np.diff(inside_at(cells) > 0))
+        roots = [brentq(inside_at, cells[i], cells[i + 1], xtol=1e-15) for i in crossed]
+        t, w = composite_rule(np.union1d(cells, roots))
+        f = basis.in_float64(t) @ weights
+        A = _level(f.detach(), w, alpha)
+    inside = 1 + (alpha - 1) * (f - A)
+    escort = torch.where(inside > 0, inside.clamp_min(1e-300) ** (1 / (alpha - 1) - 1), 0) * w
+    # One step of Newton's method gives A the derivatives of the implicit function.
+    change = (escort.detach() @ f) / escort.detach().sum()
+    inside = 1 + (alpha - 1) * (f - A - (change - change.detach()))
+    p = torch.where(inside > 0, inside.clamp_min(1e-300) ** (1 / (alpha - 1)), 0) * w
+    return p @ TARGET.in_float64(t)
+
+
+def _level(f: Tensor, w: Tensor, alpha: float) -> Tensor:
+    """A by bisection."""
+    low, high = f.amin(), f.amax()
+    for _ in range(100):
+        A = (low + high) / 2
+        above = (1 + (alpha - 1) * (f - A)).clamp_min(0) ** (1 / (alpha - 1)) @ w > 1
+        low, high = (A, high) if above else (low, A)
+    return (low + high) / 2
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
+def test_means_and_gradients_are_those_of_quadrature(name: str, alpha: float, size: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    basis, target = copy.deepcopy(BASES[name]), copy.deepcopy(TARGET)
+    weights = torch.randn(3, len(basis), generator=draw, dtype=DOUBLE)
+    spread = (basis.in_float64(torch.linspace(0, 1, 500)) @ weights.mT).std(0)
+    weights = (size * weights / spread.unsqueeze(-1)).float().double().requires_grad_()
+    above = torch.randn(3, len(target), generator=draw, dtype=DOUBLE)
+    due = torch.stack([expected_means(row, basis, alpha) for row in weights])
+    (due_grad,) = torch.autograd.grad((due * above).sum(), weights)
+    for dtype, most, most_grad in ((SINGLE, 2e-6, 2e-5), (DOUBLE, 1e-11, 1e-9)):
+        own = weights.detach().to(dtype).requires_grad_()
+        p = rpm(BasisExpansion(own, basis.to(dtype)), alpha, UNIT)
+        found = p.expect(target.to(dtype))
+        (grad,) = torch.autograd.grad((found * above.to(dtype)).sum(), own)
+        assert (found - due).norm() < most * due.norm()
+        assert (grad - due_grad).norm() < most_grad * due_grad.norm()
+
+
+def test_scores_of_a_thousand_are_finite() -> None:
+    weights = 1e3 * torch.randn(5, 24)
+    for alpha in (1.0, 1.5, 2.0):
+        p = rpm(BasisExpansion(weights, BASES["GaussianRBF"]), alpha)
+        assert p.expect(TARGET).isfinite().all() and p.sample((10,)).isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_indicators_give_entmax_over_bins(alpha: float) -> None:
+    """Bins of length h have the entmax of w h^(alpha - 1)."""
+    weights, bins = 2 * torch.randn(7, 8, dtype=DOUBLE), Indicator(torch.linspace(0, 1, 9).tolist())
+    p = rpm(BasisExpansion(weights, bins), alpha)
+    scaled = weights * 8 ** (1 - alpha)
+    due = torch.softmax(scaled, -1) if alpha == 1 else entmax_bisect(scaled, alpha, n_iter=80)
+    found = p.expect(bins)
+    assert (found - due).abs().max() < 1e-12
+    if alpha > 1:
+        middles = (torch.arange(8, dtype=DOUBLE) + 0.5) / 8
+        assert torch.equal(p.support.check(middles.unsqueeze(-1)).T, due > 0)
+
+
+def test_gaussian_functions_are_gaussian_kernels() -> None:
+    """Also in what only kernel families do: escorts, quantiles, edges of the support."""
+    points, width = torch.tensor([0.1, 0.4, 0.8], dtype=DOUBLE), 0.1
+    weights = torch.tensor([[3.0, -2.0, 4.0], [1.0, 2.0, -3.0]], dtype=DOUBLE)
+    peak = width * math.sqrt(2 * math.pi)
+
+    def kernel(x: Tensor, z: Tensor) -> Tensor:
+        return torch.exp(-0.5 * ((x - z.mT) / width).square())
+
+    p = KernelDeformedExp(weights, points, kernel, alpha=1.5)
+    score = BasisExpansion(peak * weights, GaussianRBF(points, width))
+    q = KernelDeformedExp.from_score(score, UNIT, 1.5)
+    t = torch.linspace(0, 1, 50, dtype=DOUBLE).unsqueeze(-1)
+    levels = torch.tensor([[0.1], [0.7]], dtype=DOUBLE)
+    for of in (
+        lambda d: d.log_prob(t),
+        lambda d: d.support.intervals.nan_to_num(0),
+        lambda d: d.icdf(levels),
+        lambda d: d.entropy(),
+        lambda d: d.escort().mean,
+        lambda d: d.expand([3, 2]).variance,
+        lambda d: d.to_float64().mode,
+        lambda d: rpm(d.score, 1.5, UNIT).mean,
+    ):
+        assert torch.allclose(of(p), of(q), rtol=1e-9, atol=1e-9)
+
+
+def test_functions_of_vectors() -> None:
+    """In the plane a score that is a sum over the axes gives a product of densities at alpha 1."""
+    spline = BSpline([0.0, 0.0, 0.0, 0.4, 1.0, 1.0, 1.0], 2).double()
+    rows, columns = torch.randn(2, 3, 4, dtype=DOUBLE)
+    # B-splines sum to one.
+    weights = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(-2)
+    p = rpm(BasisExpansion(weights, Product(spline, spline)), 1.0)
+    due = torch.stack([rpm(BasisExpansion(w, spline), 1.0).mean for w in (rows, columns)], -1)
+    assert (p.mean - due).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BasisExpansion(torch.ones(3), Polynomial(3)), "weights must have .* 4, got"),
+        (lambda: BasisExpansion(torch.full((4,), math.nan), Polynomial(3)), "weights must be fin"),
+        (lambda: BasisExpansion(torch.ones(4), torch.sin), "basis must be a basis, got"),
+        (lambda: rpm(BasisExpansion(torch.ones(4), Polynomial(3)), 1.5), "base must be given"),
+        (lambda: rpm(BasisExpansion(torch.ones(24), BASES["GaussianRBF"]), 2.5), "alpha must be"),
+        (lambda: KernelExp.from_score(torch.sin), "score must be a KernelExpansion or a Basis"),
+    ],
+)
+def test_bad_input_is_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_density_of_a_basis_has_no_kernel() -> None:
+    p = rpm(BasisExpansion(torch.ones(24), BASES["GaussianRBF"]), 2.0)
+    with pytest.raises(AttributeError, match="neither kernel nor inducing points"):
+        _ = p.kernel
