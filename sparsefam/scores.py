@@ -23,7 +23,6 @@ from .numerics.validation import (
 __all__ = [
     "AbsoluteDeviation",
     "BasisExpansion",
-    "FeatureExpansion",
     "Finite",
     "KernelExpansion",
     "LocationScale",

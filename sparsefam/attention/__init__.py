@@ -3,6 +3,7 @@
 from .layer import ContinuousAttention
 from .memory import ContractingMemory, ForgettingMemory
 from .regression import RidgeRegression, Statistics, ValueFunction
+from .retrieval import retrieval_energy, retrieve
 from .scores import LearnedAlpha
 
 __all__ = [
@@ -13,4 +14,6 @@ __all__ = [
     "RidgeRegression",
     "Statistics",
     "ValueFunction",
+    "retrieval_energy",
+    "retrieve",
 ]

@@ -1,0 +1,120 @@
+"""Retrieval from a function of time: the fixed point that a query reaches by attending to it."""
+
+import math
+from numbers import Real
+
+from torch import Tensor
+
+from ..distributions import SparseDistribution
+from ..losses import conjugate
+from ..numerics.validation import require, require_integer
+from ..prediction_map import rpm
+from ..scores import BasisExpansion
+from .masks import check_tensor
+from .regression import ValueFunction
+
+__all__ = ["retrieval_energy", "retrieve"]
+
+# The largest number of steps.
+_MOST = 10_000
+
+
+def retrieve(
+    function: ValueFunction,
+    query: Tensor,
+    alpha: float = 1.0,
+    temperature: float = 1.0,
+    steps: int = 10,
+) -> tuple[Tensor, SparseDistribution]:
+    r"""Return what a query retrieves from a function X, and the density that reads it.
+
+    Every step replaces the query by a mean of X, $q \leftarrow \mathbb E_p[X(t)]$, where p is the
+    density of the score $f(t) = q^\top X(t)/\tau$ relative to the uniform density on the basis's
+    domain. The `retrieval_energy` of the query does not increase. This is the continuous Hopfield
+    network with X as its memory; alpha above 1 reads X on a part of the domain only.
+
+    Args:
+        function: X, for instance what `RidgeRegression.fit` or a memory returns: B functions with E
+            channels. The basis must have a bounded `domain`.
+        query: Shape (B, Lq, E).
+        alpha: Entropic index in [1, 2].
+        temperature: $\tau$, positive.
+        steps: Number of steps, from 1 to 10,000.
+
+    Returns:
+        The queries after the last step, (B, Lq, E), and the density of that step, of batch shape
+        (B, Lq).
+
+    Raises:
+        ValueError: If an argument is out of its range, or shapes do not match.
+
+    References:
+        Santos et al. (2025), Modern Hopfield Networks with Continuous-Time Memories.
+        arXiv:2502.10122. Santos et al. (2024), Hopfield-Fenchel-Young Networks. arXiv:2411.08590
+
+    Examples:
+        >>> import torch
+        >>> from sparsefam.attention import RidgeRegression
+        >>> from sparsefam.bases import GaussianRBF
+        >>> t, frames = torch.linspace(0, 1, 50), torch.randn(1, 50, 8)
+        >>> function = RidgeRegression(GaussianRBF.grid(50, 0.02), 1e-6).fit(t, frames)
+        >>> noisy = frames[:, 20:21] + 0.5 * torch.randn(1, 1, 8)
+        >>> found, density = retrieve(function, noisy, alpha=1.5, temperature=0.1)
+        >>> found.shape
+        torch.Size([1, 1, 8])
+    """
+    _check(function, query, temperature)
+    require_integer("steps", steps, 1)
+    if steps > _MOST:
+        raise ValueError(f"steps must be at most {_MOST}, got {steps}")
+    for _ in range(steps):
+        density = _density(function, query, alpha, temperature)
+        query = function.expect(density)
+    return query, density
+
+
+def retrieval_energy(
+    function: ValueFunction, query: Tensor, alpha: float = 1.0, temperature: float = 1.0
+) -> Tensor:
+    r"""Return $\frac12 \lVert q\rVert^2 - \tau\,\Omega^*_\alpha(q^\top X/\tau)$ (B, Lq).
+
+    Its gradient is $q - \mathbb E_p[X(t)]$, so that it is stationary where `retrieve` ends. Up to a
+    constant it is the difference of two Fenchel-Young losses.
+
+    Args:
+        function: As for `retrieve`.
+        query: As for `retrieve`.
+        alpha: As for `retrieve`.
+        temperature: As for `retrieve`.
+
+    Raises:
+        ValueError: As `retrieve`.
+
+    References:
+        Santos et al. (2024), Hopfield-Fenchel-Young Networks. arXiv:2411.08590
+    """
+    _check(function, query, temperature)
+    density = _density(function, query, alpha, temperature)
+    return query.square().sum(-1) / 2 - temperature * conjugate(density.score, density)
+
+
+def _density(
+    function: ValueFunction, query: Tensor, alpha: float, temperature: float
+) -> SparseDistribution:
+    weights = query @ function.coefficients.mT.to(query.dtype) / temperature
+    density = rpm(BasisExpansion(weights, function.basis), alpha)
+    return density
+
+
+def _check(function: ValueFunction, query: Tensor, temperature: float) -> None:
+    if not isinstance(function, ValueFunction):
+        raise ValueError(f"function must be a ValueFunction, got {function!r}")
+    check_tensor("query", query)
+    batch, _, channels = function.coefficients.shape
+    fits = query.dim() == 3 and len(query) == batch and query.shape[-1] == channels
+    if not fits or not query.is_floating_point():
+        got = f"{query.dtype} of shape {tuple(query.shape)}"
+        raise ValueError(f"query must be floating, ({batch}, Lq, {channels}), got {got}")
+    require(query.isfinite(), "query", "finite", query)
+    if not isinstance(temperature, Real) or not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")

@@ -1,0 +1,70 @@
+"""Retrieval by iterated attention: its energy, its fixed points, bad input."""
+
+from typing import Any
+
+import pytest
+import torch
+from battery import DOUBLE
+
+from sparsefam.attention import RidgeRegression, ValueFunction, retrieval_energy, retrieve
+from sparsefam.bases import BSpline, GaussianRBF, Polynomial
+
+SPLINE = BSpline([0.0] * 3 + torch.linspace(0, 1, 30).tolist() + [1.0] * 3, 3).double()
+every_alpha = pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+
+
+def memory() -> ValueFunction:
+    return ValueFunction(SPLINE, torch.randn(2, len(SPLINE), 6, dtype=DOUBLE))
+
+
+@every_alpha
+def test_the_energy_decreases_to_a_fixed_point(alpha: float) -> None:
+    function, query = memory(), 3 * torch.randn(2, 1, 6, dtype=DOUBLE)
+    energies = []
+    for _ in range(15):
+        energies.append(retrieval_energy(function, query, alpha, 0.5))
+        query, _ = retrieve(function, query, alpha, 0.5, 1)
+    changes = torch.stack(energies).diff(dim=0)
+    assert (changes < 1e-10).all() and (changes[0] < -1e-3).all()
+    end, density = retrieve(function, query, alpha, 0.5, 80)
+    again, _ = retrieve(function, end, alpha, 0.5, 1)
+    assert (again - end).abs().max() < 1e-4
+    assert torch.allclose(function.expect(density), end, atol=1e-12)
+
+
+@every_alpha
+def test_the_gradient_of_the_energy_is_the_step(alpha: float) -> None:
+    function = memory()
+    query = torch.randn(2, 3, 6, dtype=DOUBLE, requires_grad=True)
+    (slope,) = torch.autograd.grad(retrieval_energy(function, query, alpha, 0.7).sum(), query)
+    after, _ = retrieve(function, query, alpha, 0.7, 1)
+    assert torch.allclose(slope, query - after, atol=1e-10)
+
+
+def test_a_noisy_frame_finds_its_original() -> None:
+    draw = torch.Generator().manual_seed(0)
+    t, frames = torch.linspace(0, 1, 40), torch.randn(1, 40, 64, generator=draw)
+    function = RidgeRegression(GaussianRBF.grid(40, 0.02), 1e-6).fit(t, frames)
+    noisy = frames + 0.5 * torch.randn(1, 40, 64, generator=draw)
+    found, density = retrieve(function, noisy, 1.5, 0.2, 20)
+    nearest = torch.cdist(found, frames).argmin(-1)
+    assert (nearest[0] == torch.arange(40)).double().mean() > 0.8
+    assert (density.prob(t.reshape(-1, 1, 1)) == 0).double().mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 10_001}, "steps must be at most 10000, got 10001"),
+        ({"steps": 0}, "steps must be"),
+        ({"temperature": 0.0}, "temperature must be positive and finite, got 0.0"),
+        ({"alpha": 2.5}, "alpha must be in"),
+        ({"query": torch.ones(2, 3, 5)}, r"query must be floating, \(2, Lq, 6\), got"),
+        ({"function": torch.sin}, "function must be a ValueFunction"),
+        ({"function": ValueFunction(Polynomial(2), torch.ones(2, 3, 6))}, "base must be given"),
+    ],
+)
+def test_bad_input_is_named(changes: dict[str, Any], message: str) -> None:
+    parts = {"function": memory(), "query": torch.ones(2, 3, 6, dtype=DOUBLE)} | changes
+    with pytest.raises(ValueError, match=message):
+        retrieve(**parts)
