@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from ..numerics.validation import attributes, copied, require
 from ..supports import IntervalUnion
+from .base import select_batch
 
 __all__ = ["Base", "BaseMeasure", "UniformOn"]
 
@@ -245,15 +247,10 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
-    # Either probabilities or logits.
-    both = "probs" in base.arg_constraints
-    names = [n for n in base.arg_constraints if not both or n in base.__dict__]
     factors: list[Distribution] = []
     try:
-        for index in range(dim):
-            parameters = {name: getattr(base, name)[index] for name in names}
-            factors.append(type(base)(**parameters, validate_args=False))
-    except (AttributeError, IndexError, TypeError):
+        factors = [select_batch(base, Size(), partial(_member, i)) for i in range(dim)]
+    except (IndexError, NotImplementedError):
         factors = []
     t = _inner_location(base).detach().expand(dim)
     members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
@@ -263,6 +260,10 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
             f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
         )
     return factors
+
+
+def _member(index: int, x: Tensor, event: Size) -> Tensor:
+    return x[index]
 
 
 def _in_float64(factor: Distribution) -> Distribution:

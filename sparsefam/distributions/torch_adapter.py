@@ -17,7 +17,7 @@ from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import attributes, copied, require, without_derivative
 from ..supports import RealLine
-from .base import SparseDistribution
+from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
@@ -215,6 +215,14 @@ class TorchDensity(SparseDistribution):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "TorchDensity":
+        part = type(self)(select_batch(self._expanded(), shape, take))
+        t = self._inside().expand(self.batch_shape + self.event_shape)
+        found, log_p = part.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
+        same = torch.isclose(found, log_p, equal_nan=True)
+        require(same, type(self.base).__name__, "determined by its parameters", self.base)
+        return part
 
     @constraints.dependent_property
     def support(self) -> Constraint:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
+from torch.distributions import Distribution, Transform
 
 __all__ = [
     "NO_SECOND_DERIVATIVE",
@@ -20,6 +21,7 @@ __all__ = [
     "broadcasts_to",
     "cholesky_factor",
     "copied",
+    "detached",
     "difference",
     "differentiable_once",
     "in_eager",
@@ -257,6 +259,24 @@ def copied(p: _Object) -> _Object:
     for name, value in attributes(p).items():
         new.__dict__[name] = value
     return new
+
+
+def detached(x: Any, memo: dict[int, Any] | None = None) -> Any:
+    """Return a copy of a distribution, or of what it holds, with all tensors detached."""
+    copies = {} if memo is None else memo
+    if isinstance(x, Tensor):
+        return x.detach()
+    if type(x) in (list, tuple):
+        return type(x)([detached(value, copies) for value in x])
+    if isinstance(x, dict):
+        return type(x)({name: detached(value, copies) for name, value in x.items()})
+    if not isinstance(x, Distribution | Transform | nn.Module):
+        return x
+    if id(x) not in copies:  # a transform and its inverse hold each other
+        copies[id(x)] = copied(x)
+        for name, value in attributes(x).items():
+            copies[id(x)].__dict__[name] = detached(value, copies)
+    return copies[id(x)]
 
 
 def _names_in_methods(kind: type) -> tuple[str, ...]:
