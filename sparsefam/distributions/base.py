@@ -15,7 +15,7 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import attributes, broadcast_shapes, detached, in_eager, require
+from ..numerics.validation import attributes, broadcast_shapes, in_eager, map_tensors, require
 from ..scores import Score
 
 __all__ = ["BatchIndexError", "SparseDistribution", "StandardizedDistribution", "select_batch"]
@@ -231,7 +231,7 @@ class SparseDistribution(TorchDistribution):
 
         This includes the parameters of a kernel, or of the g of `LocationScale`, that is a module.
         """
-        return cast(Self, detached(self))
+        return cast(Self, map_tensors(self, Tensor.detach))
 
     def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "SparseDistribution":
         """Return the density of another batch, which `take` selects from every parameter."""

@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from ..numerics.validation import attributes, copied, require
+from ..numerics.validation import in_float64, map_tensors, require
 from ..supports import IntervalUnion
 from .base import select_batch
 
@@ -103,7 +103,9 @@ class BaseMeasure:
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype, self._source = dim, dtype, base
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
-        self.factors = [_in_float64(factor) for factor in _factors(base, dim)]
+        self.factors = [
+            map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
+        ]
 
     @property
     def is_flat(self) -> bool:
@@ -247,7 +249,6 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
-    factors: list[Distribution] = []
     try:
         factors = [select_batch(base, Size(), partial(_member, i)) for i in range(dim)]
     except (IndexError, NotImplementedError):
@@ -263,21 +264,12 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
 
 
 def _member(index: int, x: Tensor, event: Size) -> Tensor:
+    """Return the parameter of one member of a batch."""
     return x[index]
 
 
-def _in_float64(factor: Distribution) -> Distribution:
-    """Return the distribution in float64, without validation."""
-    factor = copied(factor)
-    for name, value in attributes(factor).items():
-        if isinstance(value, Distribution):
-            factor.__dict__[name] = _in_float64(value)
-        elif isinstance(value, Tensor):
-            if value.requires_grad:
-                raise ValueError(
-                    f"base must be constant, got a {name} that requires grad: {factor}"
-                )
-            if value.is_floating_point():
-                factor.__dict__[name] = value.double()
-    factor._validate_args = False
-    return factor
+def _constant(x: Tensor) -> Tensor:
+    """Return a parameter of a base in float64."""
+    if x.requires_grad:
+        raise ValueError(f"base must be constant, got a parameter that requires grad: {x}")
+    return in_float64(x)

@@ -38,10 +38,10 @@ from ..numerics.truncated_power import (
 )
 from ..numerics.validation import (
     broadcast_shapes,
-    detached,
     differentiable_once,
     in_eager,
     is_plain_cpu_tensor,
+    map_tensors,
     require,
     require_power,
 )
@@ -155,7 +155,8 @@ class KernelDistribution(SparseDistribution):
 
     def detach(self) -> Self:
         new = super().detach()
-        new.__dict__["_power"] = replace(self._power, eps=detached(self._power.eps))
+        eps = map_tensors(self._power.eps, Tensor.detach)
+        new.__dict__["_power"] = replace(self._power, eps=eps)
         return new
 
     # Nodes

@@ -1,7 +1,7 @@
 """Checks and conversions of arguments, shallow copies, and second derivatives that do not exist."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -21,12 +21,13 @@ __all__ = [
     "broadcasts_to",
     "cholesky_factor",
     "copied",
-    "detached",
     "difference",
     "differentiable_once",
     "in_eager",
+    "in_float64",
     "is_count",
     "is_plain_cpu_tensor",
+    "map_tensors",
     "require",
     "require_integer",
     "require_power",
@@ -261,22 +262,32 @@ def copied(p: _Object) -> _Object:
     return new
 
 
-def detached(x: Any, memo: dict[int, Any] | None = None) -> Any:
-    """Return a copy of a distribution, or of what it holds, with all tensors detached."""
-    copies = {} if memo is None else memo
-    if isinstance(x, Tensor):
-        return x.detach()
-    if type(x) in (list, tuple):
-        return type(x)([detached(value, copies) for value in x])
-    if isinstance(x, dict):
-        return type(x)({name: detached(value, copies) for name, value in x.items()})
-    if not isinstance(x, Distribution | Transform | nn.Module):
-        return x
-    if id(x) not in copies:  # a transform and its inverse hold each other
-        copies[id(x)] = copied(x)
-        for name, value in attributes(x).items():
-            copies[id(x)].__dict__[name] = detached(value, copies)
-    return copies[id(x)]
+def in_float64(x: Tensor) -> Tensor:
+    """Return floating-point numbers as float64."""
+    return x.double() if x.is_floating_point() else x
+
+
+def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any:
+    """Return a copy of a distribution, or of what it holds, with all tensors changed.
+
+    Distributions take the attributes `fixed` besides; other objects than modules are shared.
+    """
+    copies: dict[int, Any] = {}
+
+    def of(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return change(x)
+        if type(x) in (list, tuple):
+            return type(x)([of(value) for value in x])
+        if isinstance(x, dict):
+            return type(x)({name: of(value) for name, value in x.items()})
+        if isinstance(x, Distribution | Transform | nn.Module) and id(x) not in copies:
+            new = copies[id(x)] = copied(x)  # a transform and its inverse hold each other
+            held = {name: of(value) for name, value in attributes(x).items()}
+            new.__dict__.update(held, **(fixed if isinstance(x, Distribution) else {}))
+        return copies.get(id(x), x)
+
+    return of(x)
 
 
 def _names_in_methods(kind: type) -> tuple[str, ...]:
