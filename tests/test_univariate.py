@@ -140,7 +140,7 @@ def test_a_batch_is_indexed_like_a_tensor(index: Any) -> None:
 
 def test_parts_of_a_batch_compile_and_map() -> None:
     def evaluate(loc: Tensor) -> Tensor:
-        p = TruncatedParabola(loc, WIDTH, validate_args=False)
+        p = TruncatedParabola.from_bounds(loc - WIDTH, loc + WIDTH, validate_args=False)
         mixed = sf.Mixture(torch.zeros(3), p, validate_args=False)
         return p[:, 1:].log_prob(LOC) + p.detach()[..., 0, None].variance + mixed[0].mean
 
@@ -338,11 +338,11 @@ def test_a_type_error_names_the_class_that_was_called(family: Any) -> None:
             lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),
             r"shapes must broadcast .*mean \(2,\), variance \(3,\)",
         ),
-        (lambda: TruncatedParabola.from_bounds(1.0, 1.0), "low must be below high.*low = 1.*= 1"),
+        (lambda: TruncatedParabola.from_bounds(1.0, 1.0), "low must be .*'low'.*1.*'high'.*1"),
         (lambda: Triangular.from_bounds(1.0, math.inf), "low must be below high, and both finite"),
         (
             lambda: LocationScale.from_bounds(torch.tensor([0.0, 2.0]), 1.0, torch.square),
-            r"low must be below high.*low = tensor\(\[0., 2.\]\)",
+            r"low must be below high.*low.*tensor\(\[0., 2.\]\)",
         ),
         (lambda: Normal.from_bounds(0.0, 1.0), "from_bounds must be that of a bounded .*Normal"),
         (lambda: TruncatedParabola.from_canonical(0.0, 0.0), "theta2 must be negative .*got .*0"),

@@ -76,10 +76,10 @@ class SymmetricDistribution(StandardizedDistribution):
         """
         low, high = broadcast_arguments(low=low, high=high)
         valid = (low < high) & torch.isfinite(high - low)
-        require(valid, "low", "below high, and both finite", f"low = {low} and high = {high}")
+        require(valid, "low", "below high, and both finite", {"low": low, "high": high})
         p = cls((low + high) / 2, (high - low) / 2, *args, **options)
-        edge: Any = p._edge()
-        if edge == math.inf:
+        edge = p._edge()
+        if isinstance(edge, float) and math.isinf(edge):
             raise ValueError(f"from_bounds must be that of a bounded family, got {cls.__name__}")
         return cls(p.loc, p.scale / edge, *args, **options)
 
