@@ -38,6 +38,8 @@ __all__ = [
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 _Object = TypeVar("_Object")
+# A tuple, since torch 2.8 does not compile isinstance of a union.
+_HOLDERS = (Distribution, Transform, nn.Module)
 
 
 # Conversions
@@ -272,7 +274,7 @@ def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any
 
     Distributions take the attributes `fixed` besides; other objects than modules are shared.
     """
-    copies: dict[int, Any] = {}
+    copies: list[tuple[Any, Any]] = []
 
     def of(x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -281,11 +283,18 @@ def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any
             return type(x)([of(value) for value in x])
         if isinstance(x, dict):
             return type(x)({name: of(value) for name, value in x.items()})
-        if isinstance(x, Distribution | Transform | nn.Module) and id(x) not in copies:
-            new = copies[id(x)] = copied(x)  # a transform and its inverse hold each other
-            held = {name: of(value) for name, value in attributes(x).items()}
-            new.__dict__.update(held, **(fixed if isinstance(x, Distribution) else {}))
-        return copies.get(id(x), x)
+        if not isinstance(x, _HOLDERS):
+            return x
+        for old, new in copies:  # a transform and its inverse hold each other
+            if old is x:
+                return new
+        new = copied(x)
+        copies.append((x, new))
+        for name, value in attributes(x).items():
+            new.__dict__[name] = of(value)
+        for name in fixed if isinstance(x, Distribution) else ():
+            new.__dict__[name] = fixed[name]
+        return new
 
     return of(x)
 
