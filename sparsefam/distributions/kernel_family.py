@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Real
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
+from typing_extensions import Self
 
 from ..bases import Basis
 from ..kernels import (
@@ -40,6 +41,7 @@ from ..numerics.validation import (
     differentiable_once,
     in_eager,
     is_plain_cpu_tensor,
+    map_tensors,
     require,
     require_power,
 )
@@ -143,6 +145,18 @@ class KernelDistribution(SparseDistribution):
         for name in self._per_row:
             new.__dict__[name] = getattr(self, name).index_select(-1, rows)
         new.__dict__["_power"] = self._power.take(rows)
+        if self._points.dim() > 2:
+            event = self._points.shape[-2:]
+            points = change(self._points.expand(self.batch_shape + event), event)
+            new.__dict__.update(
+                _points=points, inducing_points=points, mesh=replace(self.mesh, matrix=None)
+            )
+        return new
+
+    def detach(self) -> Self:
+        new = super().detach()
+        eps = map_tensors(self._power.eps, Tensor.detach)
+        new.__dict__["_power"] = replace(self._power, eps=eps)
         return new
 
     # Nodes
@@ -995,6 +1009,11 @@ class KernelEscort(KernelDistribution):
         with torch.enable_grad():
             self._scores = parent._scores
             self._integrate(power, parent._level)
+
+    def _with_parameters(self, shape: Size, *others: Any, **options: Any) -> SparseDistribution:
+        new = super()._with_parameters(shape, *others, **options)
+        new.__dict__["_parent"] = self._parent._with_parameters(shape, others[0])
+        return new
 
     def to_float64(self) -> "KernelEscort":
         """Return the same density computed in float64."""
