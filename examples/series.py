@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from pyro.contrib.gp.kernels import RBF
@@ -28,8 +29,8 @@ import sparsefam as sf
 from sparsefam.plotting import plot_attention
 
 from .data import Series, interpolate, load_series, observe
-from .look import Look
-from .training import Run, Step, accuracy, parameters, silent, train
+from .look import WIDTH
+from .training import Run, accuracy, parameters, train
 
 LOGISTIC, NONE = "logistic regression", "no attention"
 GRID = 128  # points at which the encoder sees a series, interpolated
@@ -269,7 +270,7 @@ def choose_penalty(seen: Series, generator: torch.Generator) -> dict[float, floa
     return errors
 
 
-def compare(task: Task, step: Step = silent) -> Comparison:
+def compare(task: Task) -> Comparison:
     """Train and test all methods; the seeds change the sampling, initial weights and order."""
     fit_part, test_part = (load_series(task.data, part) for part in ("TRAIN", "TEST"))
     generator = torch.Generator().manual_seed(0)
@@ -289,7 +290,7 @@ def compare(task: Task, step: Step = silent) -> Comparison:
         for name, build in methods.items():
             torch.manual_seed(seed)
             model = build()
-            seconds = train(model, fit, task.epochs, seed, step, rate=task.rate)
+            seconds = train(model, fit, task.epochs, seed, rate=task.rate)
             run = {"seconds": seconds, "parameters": parameters(model)}
             with torch.no_grad():
                 run["accuracy"] = accuracy(model(test), test.labels)
@@ -297,7 +298,7 @@ def compare(task: Task, step: Step = silent) -> Comparison:
                     run |= measure(model.attend(test), test)
                     models.setdefault(name, model)
             runs[name].append(run)
-            step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
+            print(f"  seed {seed + 1}, {name}: {run['accuracy']:.1f} %", flush=True)
     return Comparison(task, runs, models, tests[0], penalty, errors)
 
 
@@ -309,39 +310,31 @@ def logistic_regression(fit: Examples, test: Examples) -> Run:
     return {"accuracy": 100 * model.score(test.grid.numpy(), test.labels), "parameters": size}
 
 
-def measure(attention: sf.SparseDistribution, examples: Examples) -> Run:
-    """Return the percentage of points read and, for densities, the number of intervals."""
-    result = {"read": 100 * share_read(attention, examples)}
-    if not isinstance(attention, sf.SparseCategorical):
-        result["intervals"] = intervals(attention).double().mean().item()
-    return result
-
-
-def share_read(attention: sf.SparseDistribution, examples: Examples) -> float:
-    """Return the mean share of the observed points with any weight or density."""
+def measure(attention: Any, examples: Examples) -> Run:
+    """Return the percentage of points with any weight or density, and a density's intervals."""
     if isinstance(attention, sf.SparseCategorical):
-        read = attention.probs > 0
+        result, read = {}, attention.probs > 0
     else:
-        support: Any = attention.support
-        read = support.check(examples.positions.T.unsqueeze(-1)).movedim(0, -1)  # (B, heads, L)
+        result = {"intervals": intervals(attention).double().mean().item()}
+        read = attention.support.check(examples.positions.T.unsqueeze(-1)).movedim(0, -1)
     shares = (read & examples.mask.unsqueeze(1)).sum(-1) / examples.mask.sum(-1, keepdim=True)
-    return shares.mean().item()
+    return {"read": 100 * shares.mean().item(), **result}
 
 
-def intervals(attention: sf.SparseDistribution) -> Tensor:
+def intervals(attention: Any) -> Tensor:
     """Count the intervals of each support (B, heads)."""
-    support: Any = attention.support
-    return (~support.intervals[..., 0].isnan()).sum(-1)
+    return (~attention.support.intervals[..., 0].isnan()).sum(-1)
 
 
 def draw_attention(
-    look: Look, result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
+    result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
 ) -> Figure:
     """Draw where up to eight heads of the named mechanisms (rows) look in examples (columns)."""
     examples = result.test[torch.tensor(shown)]
-    figure, axes = look.panels(len(names), len(shown), 2.0, sharex=True)
+    size = (WIDTH, 2.0 * len(names))
+    figure, axes = plt.subplots(len(names), len(shown), figsize=size, sharex=True)
     every = max(1, result.task.heads // 8)
-    for k, ax in enumerate(axes):
+    for k, ax in enumerate(axes.flat):
         row, column = divmod(k, len(shown))
         one = examples[torch.tensor([column])]
         with torch.no_grad():
