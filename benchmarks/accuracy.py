@@ -31,17 +31,6 @@ from .reference import (
     line_integrals,
 )
 
-__all__ = [
-    "ball_table",
-    "divergence_table",
-    "kernel_errors",
-    "kernel_reference",
-    "kernel_tables",
-    "line_cases",
-    "line_table",
-    "main",
-]
-
 _COMMAND = "python -m benchmarks.accuracy --write"
 # Of values and derivatives.
 LIMITS = {torch.float32: (2e-6, 2e-5), torch.float64: (1e-11, 1e-9)}

@@ -16,8 +16,6 @@ from sparsefam.bases import Basis, GaussianRBF
 from .cases import CASES, waves
 from .harness import Case, Table, allocated_megabytes, medians, parser, show_and_write
 
-__all__ = ["cost_table", "error_table", "fit_table", "main"]
-
 _COMMAND = "python -m benchmarks.attention --write"
 # The longest sequence of discrete attention; the next takes minutes.
 LONGEST_DISCRETE = 16384

@@ -19,8 +19,6 @@ import sparsefam as sf
 
 from . import rivals
 
-__all__ = ["CASES", "Call", "KernelCase", "kernel_case"]
-
 Call = Callable[[], tuple[Tensor, ...]]
 OURS = "sparsefam"
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from .cases import INSIDE, OUTSIDE
 from .harness import Case, Table, Worker, alternate, parser, ratio
 
-__all__ = ["SETTINGS", "main"]
-
 LENGTHS = {"1k": 1024, "8k": 8192, "64k": 65536}
 
 

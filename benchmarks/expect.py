@@ -35,8 +35,6 @@ from .harness import (
     show_and_write,
 )
 
-__all__ = ["ball_table", "entmax_table", "kernel_table", "line_table", "main"]
-
 _COMMAND = "python -m benchmarks.expect --write"
 SUPPORTS = ("wide", "narrow")
 # Width of the basis functions and half-axes; the first are those of visual question answering.

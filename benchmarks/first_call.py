@@ -18,8 +18,6 @@ from pathlib import Path
 
 from .harness import ROOT, Table, parser, show_and_write
 
-__all__ = ["CALLS", "LIMIT", "main"]
-
 _COMMAND = "python -m benchmarks.first_call --write"
 LIMIT, LIMIT_2D_FIT = 1.0, 2.0
 

@@ -27,23 +27,6 @@ import torch
 from torch import Tensor
 from torch.profiler import profile
 
-__all__ = [
-    "DOCS",
-    "ROOT",
-    "Case",
-    "Table",
-    "Worker",
-    "allocated_megabytes",
-    "alternate",
-    "busy",
-    "medians",
-    "parser",
-    "peak_megabytes",
-    "ratio",
-    "relative_error",
-    "show_and_write",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 # A name in `benchmarks.cases.CASES` and keyword arguments.

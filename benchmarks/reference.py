@@ -23,17 +23,6 @@ from torch import Tensor
 
 import sparsefam as sf
 
-__all__ = [
-    "ANY_ALPHA",
-    "CLOSED",
-    "Family",
-    "KernelTruth",
-    "ball_integrals",
-    "divergences",
-    "kernel_truth",
-    "line_integrals",
-]
-
 Array = NDArray[np.float64]
 Extended = NDArray[np.longdouble]
 _PI = np.longdouble("3.14159265358979323846264338327950288")

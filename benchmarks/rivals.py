@@ -17,14 +17,6 @@ try:
 except ImportError:
     KDEpy = None
 
-__all__ = [
-    "DENSITY_ESTIMATES",
-    "kernel_products",
-    "kernel_trapezoid",
-    "polar_rule",
-    "trapezoid_on_shared_grid",
-    "trapezoid_on_supports",
-]
 
 Array = NDArray[np.float64]
 

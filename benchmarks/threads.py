@@ -13,8 +13,6 @@ from contextlib import ExitStack
 
 from .harness import Case, Table, Worker, alternate, busy, parser, ratio, show_and_write
 
-__all__ = ["main"]
-
 _COMMAND = "python -m benchmarks.threads --write"
 # At most these ratios, quiet and beside one busy process.
 QUIET, BUSY = 0.7, 1.15

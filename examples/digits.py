@@ -7,9 +7,8 @@ References:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
@@ -145,8 +144,7 @@ READERS: dict[str, Callable[[], Reader]] = {
 }
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(NamedTuple):
     """Runs by method, one for each seed; the attention and the test canvases of the first seed."""
 
     runs: dict[str, list[Run]]

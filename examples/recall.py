@@ -8,8 +8,8 @@ docs/tutorials/stream.md.
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ SHORTEST, LONGEST = 0.012, 0.036  # intervals asked for: half a heartbeat to one
 AGES = {"last chunk": (19, 20), "half way": (8, 12), "oldest": (0, 4)}  # chunks of the questions
 
 
-@dataclass(frozen=True)
-class Questions:
+class Questions(NamedTuple):
     """Intervals, each in one chunk, and the true means: (Q,) each."""
 
     chunk: Tensor

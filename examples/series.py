@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
@@ -71,17 +71,15 @@ def encoder() -> nn.Sequential:
     )
 
 
-class NoAttention(nn.Module):
+class NoAttention(nn.Sequential):
     """Classify the encoder's features: the baseline of every attention mechanism."""
 
     def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.encoder = encoder()
-        self.classifier = nn.Linear(FEATURES, classes)
+        super().__init__(encoder(), nn.Linear(FEATURES, classes))
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        return self.classifier(self.encoder(examples.grid))
+        return super().forward(examples.grid)
 
 
 class Attention(nn.Module):
@@ -222,8 +220,7 @@ def builders(classes: int, heads: int) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A data set, the share of its points that models see, and how models are trained on it."""
 
     data: str
@@ -235,25 +232,15 @@ class Task:
     seeds: int
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of a comparison.
-
-    Attributes:
-        task: What was compared.
-        runs: One run for each seed, by method.
-        models: The trained mechanisms of the first seed.
-        test: The test examples of the first seed.
-        penalty: The ridge penalty used.
-        errors: Root mean squared error at left-out training points, by penalty.
-    """
+class Comparison(NamedTuple):
+    """Runs by method, one for each seed; the mechanisms and the test examples of the first seed."""
 
     task: Task
     runs: dict[str, list[Run]]
     models: dict[str, Attention]
     test: Examples
-    penalty: float
-    errors: dict[float, float]
+    penalty: float  # of the regression
+    errors: dict[float, float]  # at left-out training points, by penalty
 
 
 def choose_penalty(seen: Series, generator: torch.Generator) -> dict[float, float]:
@@ -286,7 +273,10 @@ def compare(task: Task) -> Comparison:
             for part in (fit_part, test_part)
         )
         tests.append(test)
-        runs[LOGISTIC].append(logistic_regression(fit, test))
+        linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+        linear.fit(fit.grid.numpy(), fit.labels.numpy())
+        run = {"accuracy": 100 * linear.score(test.grid.numpy(), test.labels)}
+        runs[LOGISTIC].append({**run, "parameters": linear[-1].coef_.size + task.classes})
         for name, build in methods.items():
             torch.manual_seed(seed)
             model = build()
@@ -300,14 +290,6 @@ def compare(task: Task) -> Comparison:
             runs[name].append(run)
             print(f"  seed {seed + 1}, {name}: {run['accuracy']:.1f} %", flush=True)
     return Comparison(task, runs, models, tests[0], penalty, errors)
-
-
-def logistic_regression(fit: Examples, test: Examples) -> Run:
-    """Classify the standardised interpolated series linearly."""
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    model.fit(fit.grid.numpy(), fit.labels.numpy())
-    size = model[-1].coef_.size + model[-1].intercept_.size
-    return {"accuracy": 100 * model.score(test.grid.numpy(), test.labels), "parameters": size}
 
 
 def measure(attention: Any, examples: Examples) -> Run:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -171,24 +171,20 @@ class Discrete(nn.Module):
         return (self.attend(streams).probs * streams.values).sum(-1)
 
 
-class Convolutions(nn.Module):
+class Convolutions(nn.Sequential):
     """Convolve the interpolated stream and the distance from the midpoint."""
 
     def __init__(self, channels: int = 10) -> None:
-        super().__init__()
-        sizes = [3, channels, channels, channels]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
-            layers += [nn.Conv1d(inputs, outputs, 7, padding="same"), nn.ReLU()]
-        end = (nn.AdaptiveAvgPool1d(1), nn.Flatten())
-        self.layers = nn.Sequential(*layers, *end, nn.Linear(channels, 1))
+        for inputs in (3, channels, channels):
+            layers += [nn.Conv1d(inputs, channels, 7, padding="same"), nn.ReLU()]
+        super().__init__(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, 1))
 
     def forward(self, streams: Streams) -> Tensor:
         """Return answers (B,)."""
         size = streams.grid.shape[1]
         place = ((torch.arange(size) + 0.5) / size).expand(len(streams), -1)
-        answer: Tensor = self.layers(relative(place, streams, streams.grid).mT)
-        return answer.squeeze(-1)
+        return super().forward(relative(place, streams, streams.grid).mT).squeeze(-1)
 
 
 METHODS: dict[str, Callable[[], nn.Module]] = {
@@ -201,8 +197,7 @@ METHODS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Runs by method; models and test streams of the first seed; the chosen penalty."""
 
     runs: dict[str, list[Run]]
