@@ -28,8 +28,7 @@ from .cases import (
 from .harness import (
     Case,
     Table,
-    allocated_megabytes,
-    medians,
+    costs,
     parser,
     relative_error,
     show_and_write,
@@ -73,15 +72,15 @@ def _rows(
 ) -> list[list[str]]:
     """Return a row for each method of each group: time, gain over a baseline, errors.
 
-    Times of the baseline count `scale` times.
+    Times of the baseline count `scale` times. The last cell is the memory.
     """
     rows = []
-    for (label, cases), seconds in zip(groups.items(), medians([*groups.values()], 2), strict=True):
-        seconds[baseline] *= scale
+    for (label, cases), cost in zip(groups.items(), costs([*groups.values()], 2), strict=True):
+        seconds = {x: cost[x].seconds * (scale if x == baseline else 1) for x in cases}
         for method, case in cases.items():
             gain = seconds[baseline] / seconds[method]
-            cells = [label, method, f"{1e3 * seconds[method]:.3g}", f"{gain:.3g}"]
-            rows.append([*cells, *errors(case)])
+            cells = [label, method, f"{1e3 * seconds[method]:.3g}", f"{gain:.3g}", *errors(case)]
+            rows.append([*cells, f"{cost[method].megabytes:.0f}"])
     return rows
 
 
@@ -109,7 +108,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         f"trapezoid rule on supports, timed on {few} densities. Errors: against float64."
     )
     rows = _rows(groups, ON_SUPPORTS, _against_float64, densities / few)
-    return Table(title, ["density, supports", *_HEADER, "∂ loc", "∂ scale"], rows)
+    return Table(title, ["density, supports", *_HEADER, "∂ loc", "∂ scale"], [x[:-1] for x in rows])
 
 
 def ball_table(densities: int = 64, functions: int = 100) -> Table:
@@ -124,7 +123,7 @@ def ball_table(densities: int = 64, functions: int = 100) -> Table:
         "threads, forward and backward. Gain: over the polar rule."
     )
     rows = _rows(groups, POLAR, _against_float64)
-    return Table(title, ["setting", *_HEADER, "∂ loc", "∂ scale_tril"], rows)
+    return Table(title, ["setting", *_HEADER, "∂ loc", "∂ scale_tril"], [x[:-1] for x in rows])
 
 
 def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
@@ -133,12 +132,12 @@ def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
 
     def errors(case: Case) -> list[str]:
         alpha, method = case[1]["alpha"], case[1]["method"]
-        call, exact = _call(case), kernel_reference(drawn, alpha, method == INSIDE, every)
+        exact = kernel_reference(drawn, alpha, method == INSIDE, every)
         cells = []
-        for x, true in zip(call(), (exact.value, exact.slope), strict=True):
+        for x, true in zip(_call(case)(), (exact.value, exact.slope), strict=True):
             gap = relative_error(x.flatten(0, -2)[::every], true)
             cells += [f"{gap.max().item():.0e}", f"{gap.median().item():.0e}"]
-        return [*cells, f"{allocated_megabytes(call):.0f}"]
+        return cells
 
     groups = {}
     for alpha in (2.0, 1.5, 1.0):
@@ -161,12 +160,12 @@ def entmax_table(scores: int = 1 << 17, sizes: Sequence[int] = (16, 256, 4096)) 
     for alpha, methods in ENTMAX.items():
         common = [{"alpha": alpha, "size": size, "scores": scores} for size in sizes]
         groups = [{m: ("finite", {**x, "method": m}) for m in methods} for x in common]
-        seconds = medians(groups, 1)
+        seconds = costs(groups, 1)
         exact = [
             _call(("finite", {**x, "method": "entmax_bisect"}), double=True)()[0] for x in common
         ]
         for method in methods:
-            cells = [f"{1e9 * x[method] / scores:.0f}" for x in seconds]
+            cells = [f"{1e9 * x[method].seconds / scores:.0f}" for x in seconds]
             pairs = zip(groups, exact, strict=True)
             error = max((_call(x[method])()[0] - true).abs().max().item() for x, true in pairs)
             rows.append([f"α = {alpha:g}", method, *cells, f"{error:.0e}"])

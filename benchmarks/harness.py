@@ -18,10 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,9 +68,9 @@ class Worker:
         """Return the wall times of as many calls as fill a visit."""
         return self._ask(calls=max(1, min(200, round(_VISIT / self._first))))
 
-    def megabytes(self) -> float:
-        """Return by how much one call raises the resident memory of the process at its peak."""
-        return self._ask(memory=True)
+    def megabytes(self, of: str = "process") -> float:
+        """Return by how much one call raises the memory of torch or of the process at its peak."""
+        return self._ask(memory=of)
 
     def __enter__(self) -> "Worker":
         return self
@@ -108,7 +107,8 @@ def _serve(threads: int) -> None:
             call()
             (answer,) = _timed(call, 1)
         elif "memory" in request:
-            answer = peak_megabytes(call)
+            is_torch = request["memory"] == "torch"
+            answer = (allocated_megabytes if is_torch else peak_megabytes)(call)
         else:
             answer = _timed(call, request["calls"])
         print(json.dumps(answer), file=answers, flush=True)
@@ -142,15 +142,23 @@ def alternate(
     return seconds
 
 
-def medians(rows: Sequence[Mapping[str, Case]], threads: int) -> list[dict[str, float]]:
-    """Return the median seconds of the cases of each row; the cases of a name share a process."""
+class Cost(NamedTuple):
+    """Median seconds of a call, and the megabytes that torch allocates at its peak."""
+
+    seconds: float
+    megabytes: float
+
+
+def costs(rows: Sequence[Mapping[str, Case]], threads: int) -> list[dict[str, Cost]]:
+    """Measure the cases of each row; the cases of a name share a process."""
     out = []
     with contextlib.ExitStack() as stack:
         names = dict.fromkeys(name for row in rows for name in row)
         workers = {name: stack.enter_context(Worker(threads)) for name in names}
         for row in rows:
             seconds = alternate({name: workers[name].load(case) for name, case in row.items()})
-            out.append({name: statistics.median(x) for name, x in seconds.items()})
+            medians = {name: statistics.median(x) for name, x in seconds.items()}
+            out.append({k: Cost(x, workers[k].megabytes("torch")) for k, x in medians.items()})
     return out
 
 
@@ -217,8 +225,7 @@ def relative_error(result: Tensor, expected: Tensor) -> Tensor:
     return torch.where(error.isnan(), math.inf, error)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of text under a header and a title; the first column names the row."""
 
     title: str

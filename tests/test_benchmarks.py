@@ -109,7 +109,7 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
     case = ("line", {"densities": 8, "functions": 4})
     with Worker(threads=2, checkout=harness.ROOT).load(case) as worker:
-        assert len(worker.visit()) >= 1 and worker.megabytes() >= 0
+        assert len(worker.visit()) >= 1 and worker.megabytes() >= 0 < worker.megabytes("torch")
         rounds = harness.alternate({"a": worker}, budget=0, rounds=2)
         assert len(rounds["a"]) == 2 and rounds["a"][0] > 0
     assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
@@ -172,7 +172,6 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "entmax": lambda: expect.entmax_table(256, (16,)),
     "attention": lambda: attention.cost_table((16, 32)),
-    "regression": lambda: attention.error_table((8,), 64),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
 }
@@ -180,10 +179,9 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = harness.Cost(1.0, 1.0)
     for module in (expect, attention):
-        monkeypatch.setattr(
-            module, "medians", lambda rows, _: [dict.fromkeys(row, 1.0) for row in rows]
-        )
+        monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
     monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
     tables = TINY[name]()
