@@ -220,14 +220,14 @@ def kernel(alpha: float = 2.0, method: str = INSIDE, shape: tuple[int, int] = (6
     """Expectations of kernel families whose nodes are found once, as in attention."""
     case = kernel_case(shape, 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
     fixed = case.points, case.bandwidth, case.centers, case.widths
-    if method == TRAPEZOID:
-        expect: Callable[..., Tensor] = lambda x: rivals.kernel_trapezoid(x, *fixed, alpha)  # noqa: E731
-    elif method == PRODUCTS:
-        expect = rivals.kernel_products(*fixed, alpha)
-    else:
-        build, basis = case.builder(alpha, method == INSIDE, share=True), case.basis
-        expect = lambda x: build(x).expect(basis)  # noqa: E731
-    return differentiated(expect, (case.weights,), case.upstream)
+    expect: dict[str, Callable[[Tensor], Tensor]] = {
+        TRAPEZOID: lambda weights: rivals.kernel_trapezoid(weights, *fixed, alpha),
+        PRODUCTS: rivals.kernel_products(*fixed, alpha),
+    }
+    if method not in expect:
+        build = case.builder(alpha, method == INSIDE, share=True)
+        expect[method] = lambda weights: build(weights).expect(case.basis)
+    return differentiated(expect[method], (case.weights,), case.upstream)
 
 
 # Methods of entmax by alpha.

@@ -25,14 +25,7 @@ from .cases import (
     TRAPEZOID,
     kernel_case,
 )
-from .harness import (
-    Case,
-    Table,
-    costs,
-    parser,
-    relative_error,
-    show_and_write,
-)
+from .harness import Case, Cost, Table, costs, parser, relative_error, show_and_write
 
 _COMMAND = "python -m benchmarks.expect --write"
 SUPPORTS = ("wide", "narrow")
@@ -49,15 +42,15 @@ def _call(case: Case, **more: Any) -> Callable[[], tuple[Tensor, ...]]:
     return CASES[name](**settings, **more)
 
 
-def _against_float64(case: Case) -> list[str]:
+def _against_float64(case: Case, _: Cost) -> list[str]:
     """Return the worst and the median error of a density, and those of each whole gradient.
 
     Float64 is the package's, which `benchmarks.accuracy` checks.
     """
+    name, settings = case
     result = _call(case)()
-    exact = [
-        x[: len(result[0])] for x in _call((case[0], {**case[1], "method": OURS}), double=True)()
-    ]
+    ours = _call((name, {**settings, "method": OURS}), double=True)()
+    exact = [x[: len(result[0])] for x in ours]
     rows = relative_error(result[0], exact[0])
     pairs = zip(result[1:], exact[1:], strict=True)
     slopes = [relative_error(x.flatten(), y.flatten()) for x, y in pairs]
@@ -67,20 +60,20 @@ def _against_float64(case: Case) -> list[str]:
 def _rows(
     groups: dict[str, dict[str, Case]],
     baseline: str,
-    errors: Callable[[Case], list[str]],
+    errors: Callable[[Case, Cost], list[str]],
     scale: float = 1.0,
 ) -> list[list[str]]:
     """Return a row for each method of each group: time, gain over a baseline, errors.
 
-    Times of the baseline count `scale` times. The last cell is the memory.
+    Times of the baseline count `scale` times.
     """
     rows = []
     for (label, cases), cost in zip(groups.items(), costs([*groups.values()], 2), strict=True):
         seconds = {x: cost[x].seconds * (scale if x == baseline else 1) for x in cases}
         for method, case in cases.items():
             gain = seconds[baseline] / seconds[method]
-            cells = [label, method, f"{1e3 * seconds[method]:.3g}", f"{gain:.3g}", *errors(case)]
-            rows.append([*cells, f"{cost[method].megabytes:.0f}"])
+            cells = [label, method, f"{1e3 * seconds[method]:.3g}", f"{gain:.3g}"]
+            rows.append([*cells, *errors(case, cost[method])])
     return rows
 
 
@@ -108,7 +101,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         f"trapezoid rule on supports, timed on {few} densities. Errors: against float64."
     )
     rows = _rows(groups, ON_SUPPORTS, _against_float64, densities / few)
-    return Table(title, ["density, supports", *_HEADER, "∂ loc", "∂ scale"], [x[:-1] for x in rows])
+    return Table(title, ["density, supports", *_HEADER, "∂ loc", "∂ scale"], rows)
 
 
 def ball_table(densities: int = 64, functions: int = 100) -> Table:
@@ -123,25 +116,25 @@ def ball_table(densities: int = 64, functions: int = 100) -> Table:
         "threads, forward and backward. Gain: over the polar rule."
     )
     rows = _rows(groups, POLAR, _against_float64)
-    return Table(title, ["setting", *_HEADER, "∂ loc", "∂ scale_tril"], [x[:-1] for x in rows])
+    return Table(title, ["setting", *_HEADER, "∂ loc", "∂ scale_tril"], rows)
 
 
 def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
     """Compare kernel families with the trapezoid rule on 100 nodes."""
     drawn = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32).to(torch.float64)
 
-    def errors(case: Case) -> list[str]:
+    def errors(case: Case, cost: Cost) -> list[str]:
         alpha, method = case[1]["alpha"], case[1]["method"]
         exact = kernel_reference(drawn, alpha, method == INSIDE, every)
         cells = []
         for x, true in zip(_call(case)(), (exact.value, exact.slope), strict=True):
             gap = relative_error(x.flatten(0, -2)[::every], true)
             cells += [f"{gap.max().item():.0e}", f"{gap.median().item():.0e}"]
-        return cells
+        return [*cells, f"{cost.megabytes:.0f}"]
 
     groups = {}
     for alpha in (2.0, 1.5, 1.0):
-        methods = (OUTSIDE, INSIDE, TRAPEZOID, PRODUCTS)[alpha == 1 :]
+        methods = *((OURS,) if alpha == 1 else (OUTSIDE, INSIDE)), TRAPEZOID, PRODUCTS
         common = {"alpha": alpha, "shape": (batch, heads)}
         groups[f"α = {alpha:g}"] = {x: ("kernel", {**common, "method": x}) for x in methods}
     title = (
