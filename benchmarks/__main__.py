@@ -4,46 +4,41 @@ Each part runs in a process of its own, as `python -m benchmarks.NAME` does, so 
 one part does not count for another.
 """
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from .harness import parser
 
-__all__ = ["PARTS", "main"]
-
-# Minutes on a quiet machine with two cores, what it measures, and whether it can write to docs/.
+# Minutes on a quiet machine with two cores, and what it measures.
 PARTS = {
-    "accuracy": (6, "errors against independent references", True),
-    "expect": (2, "time of expectations beside plain rules, and of entmax", True),
-    "attention": (3, "the layer and its regression beside those of torch and scikit-learn", True),
-    "estimation": (3, "density estimates beside kernel density estimates", True),
-    "inference": (3, "Hamiltonian chains against quadrature", False),
+    "accuracy": (6, "errors against independent references"),
+    "expect": (4, "time of expectations beside plain rules, and of entmax"),
+    "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
+    "estimation": (3, "density estimates beside kernel density estimates"),
+    "inference": (3, "Hamiltonian chains against quadrature"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
-    "threads": (7, "time at two threads over time at one"),
+    "threads": (4, "time at two threads over time at one"),
     "compare": (10, "this checkout against another one"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a part fails or exceeds a limit."""
-    options = parser(__doc__, write=True)
-    options.prog = "python -m benchmarks"
     lines = [f"  {name:<12}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
     lines.insert(len(PARTS), "run apart:")
-    options.epilog = "parts:\n" + "\n".join(lines)
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
+    options = parser(f"{__doc__}\nparts:\n" + "\n".join(lines), write=True)
+    options.prog = "python -m benchmarks"
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME")
     chosen = options.parse_args(arguments)
     failed = []
     for name in chosen.only:
-        minutes, text, writes = PARTS[name]
+        minutes, text = PARTS[name]
         print(f"\n{name}: {text} (about {minutes} min)", flush=True)
-        extra = ["--write"] if chosen.write and writes else []
+        extra = ["--write"] if chosen.write and name != "inference" else []
         command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)

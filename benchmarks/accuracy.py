@@ -8,7 +8,7 @@ does so by far, or the median of a setting does. `--write` updates docs/benchmar
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,26 +26,10 @@ from .reference import (
     Family,
     KernelTruth,
     ball_integrals,
-    cholesky,
     divergences,
     kernel_truth,
     line_integrals,
 )
-
-__all__ = [
-    "BallCase",
-    "KernelError",
-    "LineCase",
-    "ball_table",
-    "divergence_table",
-    "kernel_errors",
-    "kernel_reference",
-    "kernel_tables",
-    "line_cases",
-    "line_table",
-    "line_tables",
-    "main",
-]
 
 _COMMAND = "python -m benchmarks.accuracy --write"
 # Of values and derivatives.
@@ -94,16 +78,10 @@ LINE_QUANTITIES = ("value", "∂ loc", "∂ scale", "∂ σ or b")
 LINE_RATIOS = [10 ** (k / 4) for k in range(-16, 17)]
 
 
-@dataclass(frozen=True)
-class LineCase:
-    """A density and basis functions around it, in float32: the same numbers in every dtype.
+class LineCase(NamedTuple):
+    """A density and Gaussians of one width around it, in float32: the same numbers in every dtype.
 
-    Attributes:
-        ratio: scale / width.
-        loc: Centre of the density.
-        scale: Half-width of its support.
-        centers: Centers of the basis functions (N,).
-        width: Their common width.
+    The ratio is scale / width; there are N centers.
     """
 
     ratio: float
@@ -183,6 +161,7 @@ def line_table(
 
 
 def line_tables() -> tuple[list[Table], list[str]]:
+    """Return the tables of exponents with and without a closed form, and what exceeds limits."""
     near, far = line_cases(LINE_RATIOS, 0.37, 0.05), line_cases(LINE_RATIOS, -7.3, 1.0)
     title = (
         "Exponents with a closed form: the largest relative error (2-norm over the basis "
@@ -212,8 +191,7 @@ SHAPES = {
 _NUDGE = 2.0**-30
 
 
-@dataclass(frozen=True)
-class BallCase:
+class BallCase(NamedTuple):
     """A density and Gaussians around it, in float32: the same numbers in every dtype.
 
     Attributes:
@@ -268,35 +246,23 @@ def ball_cases(dim: int, condition: float, ratios: Sequence[float], full: bool) 
 def ball_exact(cases: Sequence[BallCase], alpha: float) -> list[tuple[list[Extended], ...]]:
     """Return, for each case, the quantities (N, ...) and their change per change of the inputs."""
     draw = np.random.default_rng(0)
-    names = ("loc", "scale_tril", "centers", "spread")
-    inputs = [np.stack([getattr(x, name).numpy() for x in cases]) for name in names]
-    inputs = [x.astype(np.longdouble) for x in inputs]
+    parts = zip(*(case[1:] for case in cases), strict=True)
+    inputs = [np.stack([x.double().numpy() for x in part]) for part in parts]
+    gap = np.longdouble(alpha) - 1
 
-    def nudged(x: Extended) -> Extended:
+    def quantities(inputs: Sequence[NDArray[np.float64]]) -> list[Extended]:
+        *exact, by_exponent = ball_integrals(*inputs, exponent=float(1 / gap))
+        return exact if alpha == math.inf else [*exact, -by_exponent / gap**2]
+
+    def nudged(x: NDArray[np.float64]) -> NDArray[np.float64]:
         signs = draw.choice([-1.0, 1.0], size=x.shape)
         if x.ndim == 4:  # covariances stay symmetric
             signs = np.tril(signs) + np.swapaxes(np.tril(signs, -1), -1, -2)
         return x * (1 + _NUDGE * signs)
 
-    exact = _ball_integrals(inputs, alpha)
-    beside = _ball_integrals([nudged(x) for x in inputs], alpha)
+    exact, beside = quantities(inputs), quantities([nudged(x) for x in inputs])
     moved = [(y - x) / _NUDGE for x, y in zip(exact, beside, strict=True)]
     return [([x[i] for x in exact], [x[i] for x in moved]) for i in range(len(cases))]
-
-
-def _ball_integrals(inputs: Sequence[Extended], alpha: float) -> list[Extended]:
-    loc, scale_tril, centers, spread = inputs
-    exponent = 0.0 if alpha == math.inf else float(1 / (np.longdouble(alpha) - 1))
-    full = spread.ndim == 4
-    roots = cholesky(spread) if full else spread
-    exact = ball_integrals(loc, scale_tril, centers, roots, exponent)
-    by_spread = exact.by_covariance
-    if not full:
-        by_spread = 2 * spread * np.trace(by_spread, axis1=-2, axis2=-1)
-    columns = [exact.value, exact.by_loc, exact.by_scale_tril, by_spread]
-    if alpha < math.inf:
-        columns.append(-exact.by_exponent / (np.longdouble(alpha) - 1) ** 2)
-    return columns
 
 
 def ball_errors(
@@ -387,25 +353,14 @@ KERNEL_DENSITIES = [(1.0, True)] + [
 ]
 
 
-@dataclass(frozen=True)
-class KernelError:
-    """The errors of R densities of one family in one setting.
-
-    Attributes:
-        alpha: From 1 to 2.
-        inside: Which normalization.
-        dtype: In which the package computed.
-        where: Bandwidth and standard deviation of the scores, as text.
-        errors: Relative errors of each quantity, (3, R).
-        rounding: How far the quantities move when the inputs are rounded to float32, (3, R).
-    """
+class KernelError(NamedTuple):
+    """The relative errors (3, R) of R densities of one family in one dtype and setting."""
 
     alpha: float
     inside: bool
     dtype: torch.dtype
     where: str
     errors: Tensor
-    rounding: Tensor
 
     @property
     def name(self) -> str:
@@ -439,13 +394,11 @@ def kernel_errors(
     bandwidth: float, deviation: float, densities: Sequence[tuple[float, bool]], rows: int = ROWS
 ) -> list[KernelError]:
     """Return the errors of all densities in both dtypes."""
-    drawn = kernel_case((rows,), bandwidth, deviation, (0.025, 0.1, 0.5))
-    single = drawn.to(torch.float32)
+    single = kernel_case((rows,), bandwidth, deviation, (0.025, 0.1, 0.5)).to(torch.float32)
     double = single.to(torch.float64)
     out = []
     for kind in densities:
         exact = kernel_reference(double, *kind)
-        rounding = _kernel_gap(*kind, exact, kernel_reference(drawn, *kind))
         for case in (single, double):
             weights = case.weights.clone().requires_grad_()
             p = case.builder(*kind)(weights)
@@ -453,7 +406,7 @@ def kernel_errors(
             (slope,) = torch.autograd.grad(value, weights, case.upstream)
             result = KernelTruth(*(x.detach().double() for x in (p.log_normalizer, value, slope)))
             setting = case.weights.dtype, f"{bandwidth:g}, {deviation:g}"
-            out.append(KernelError(*kind, *setting, _kernel_gap(*kind, result, exact), rounding))
+            out.append(KernelError(*kind, *setting, _kernel_gap(*kind, result, exact)))
     return out
 
 
@@ -476,16 +429,14 @@ def _kernel_gap(alpha: float, inside: bool, result: KernelTruth, exact: KernelTr
 def kernel_tables(errors: Sequence[KernelError]) -> list[Table]:
     """Return the errors by density, a table for each dtype."""
     tables = []
-    columns = [x for quantity in KERNEL_QUANTITIES for x in (quantity, "rounding")]
     for dtype, limit in KERNEL_LIMITS.items():
         rows = []
         for name in dict.fromkeys(x.name for x in errors):
             some = [x for x in errors if x.name == name and x.dtype == dtype]
             cells = []
             for i in range(len(KERNEL_QUANTITIES)):
-                worst = max(some, key=lambda x: x.errors[i].max().item())
-                cells.append(f"{worst.errors[i].max().item():.1e} ({worst.where})")
-                cells.append(f"{max(x.rounding[i].max().item() for x in some):.0e}")
+                error, where = max((x.errors[i].max().item(), x.where) for x in some)
+                cells.append(f"{error:.1e} ({where})")
             median = torch.cat([x.errors[-1] for x in some]).median().item()
             met = torch.cat([(x.errors <= limit).all(0) for x in some]).double().mean()
             verdict = "**not met**" if any(x.exceeded() for x in some) else "met"
@@ -495,10 +446,10 @@ def kernel_tables(errors: Sequence[KernelError]) -> list[Table]:
         title = (
             f"Kernel families in {_name(dtype)}: the largest relative error of a density and, in "
             "brackets, the bandwidth and the standard deviation of the score where it occurs. "
-            f"Limit: {limit:g}. Rounding: the change that rounding the inputs to float32 causes at "
-            f"most. α = {UNLIMITED:g} at standard deviation 3 only."
+            f"Limit: {limit:g}. α = {UNLIMITED:g} at standard deviation 3 only."
         )
-        tables.append(Table(title, ["density", *columns, "median ∂", "met by", "limit"], rows))
+        header = ["density", *KERNEL_QUANTITIES, "median ∂", "met by", "limit"]
+        tables.append(Table(title, header, rows))
     return tables
 
 

@@ -1,31 +1,26 @@
 """Workloads by name: each builds its inputs and returns a call, forward and backward.
 
-They use public names only, so that the same case runs on any checkout of the package.
+They use public names of the package only. Those with a `method` compare it with alternatives.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import entmax
 import numpy as np
 import torch
+from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 
 import sparsefam as sf
 
-__all__ = [
-    "CASES",
-    "Call",
-    "KernelCase",
-    "ball_inputs",
-    "differentiated",
-    "kernel_case",
-    "line_inputs",
-]
+from . import rivals
 
 Call = Callable[[], tuple[Tensor, ...]]
-Inputs = tuple[tuple[Tensor, Tensor], Tensor, sf.bases.GaussianRBF]
+OURS = "sparsefam"
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -45,73 +40,77 @@ def differentiated(
     return call
 
 
-def line_inputs(
-    densities: int, functions: int, width: float, half_widths: tuple[float, float]
-) -> Inputs:
-    """Return loc and scale, a gradient from above and a basis on [0, 1].
+FAMILIES: dict[str, Callable[..., Any]] = {
+    "α = 2": sf.TruncatedParabola,
+    "α = 3/2": partial(sf.BetaGaussian, alpha=1.5),
+    "α = 4/3": partial(sf.BetaGaussian, alpha=4 / 3),
+    "α = 1.7": partial(sf.BetaGaussian, alpha=1.7),
+    "triangular": sf.Triangular,
+}
+# Half-widths of the supports; the basis functions have width 0.02.
+SUPPORTS = {"wide": (0.1, 0.5), "mixed": (0.002, 0.5), "narrow": (0.0002, 0.02)}
+ON_SUPPORTS, ON_GRID = "trapezoid on supports", "trapezoid on one grid"
 
-    Half-widths are log-uniform; all supports lie in [0, 1].
+
+def line(
+    family: str = "α = 2",
+    supports: str = "mixed",
+    method: str = OURS,
+    densities: int = 4096,
+    functions: int = 128,
+    double: bool = False,
+    points: int = 1000,
+) -> Call:
+    """Expectations in 1-D. All supports lie in [0, 1]; half-widths are log-uniform.
+
+    The trapezoid rule on supports takes the first of each 128 densities only: its time is in
+    proportion to their number.
     """
-    draw = _generator()
-    low, high = (math.log(x) for x in half_widths)
+    draw, dtype = _generator(), torch.float64 if double else torch.float32
+    low, high = (math.log(x) for x in SUPPORTS[supports])
     scale = torch.exp(low + (high - low) * torch.rand(densities, generator=draw))
     loc = scale + (1 - 2 * scale) * torch.rand(densities, generator=draw)
     upstream = torch.randn(densities, functions, generator=draw)
-    return (loc, scale), upstream, sf.bases.GaussianRBF.grid(functions, width)
+    few = max(1, densities // 128) if method == ON_SUPPORTS else densities
+    inputs = [x[:few].to(dtype) for x in (loc, scale, upstream)]
+    psi = sf.bases.GaussianRBF(torch.linspace(0, 1, functions, dtype=dtype), 0.02)
+    build, grid = FAMILIES[family], torch.linspace(0, 1, points)
+    expect: dict[str, Callable[..., Tensor]] = {
+        OURS: lambda *x: build(*x).expect(psi),
+        ON_SUPPORTS: lambda *x: rivals.trapezoid_on_supports(build, *x, psi, points),
+        ON_GRID: lambda *x: rivals.trapezoid_on_shared_grid(build(*x), grid, psi),
+    }
+    return differentiated(expect[method], inputs[:2], inputs[2])
 
 
-def line(alpha: float = 2.0, densities: int = 4096, functions: int = 128) -> Call:
-    """Expectations in 1-D under truncated parabolas or beta-Gaussians."""
-    inputs, upstream, basis = line_inputs(densities, functions, 0.02, (0.002, 0.5))
-
-    def expect(loc: Tensor, scale: Tensor) -> Tensor:
-        p = sf.TruncatedParabola(loc, scale) if alpha == 2 else sf.BetaGaussian(loc, scale, alpha)
-        return p.expect(basis)
-
-    return differentiated(expect, inputs, upstream)
-
-
-def ball_inputs(
-    densities: int,
-    functions: int,
-    ndim: int,
-    width: float,
-    half_axes: tuple[float, float],
-    random: bool = False,
-) -> Inputs:
-    """Return loc and scale_tril in any orientation, a gradient from above and a basis.
-
-    Its centers form a grid on the unit cube, or are random in it.
-    """
-    draw = _generator()
-    low, high = half_axes
-    axes = low * (high / low) ** torch.rand(densities, ndim, generator=draw)
-    turns = torch.linalg.qr(torch.randn(densities, ndim, ndim, generator=draw))[0]
-    upper = torch.linalg.qr((turns * axes.unsqueeze(-2)).mT)[1]
-    scale_tril = upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    loc = torch.rand(densities, ndim, generator=draw)
-    upstream = torch.randn(densities, functions, generator=draw)
-    if random:
-        centers = torch.rand(functions, ndim, generator=_generator(1))
-    else:
-        centers = sf.bases.GaussianRBF.grid(functions, width, ndim=ndim).centers
-    return (loc, scale_tril), upstream, sf.bases.GaussianRBF(centers, width)
+POLAR = "polar rule"
 
 
 def ball(
     densities: int = 64,
     functions: int = 100,
-    ndim: int = 2,
     width: float = math.sqrt(1e-3),
-    random: bool = False,
+    half_axes: tuple[float, float] = (0.1, 0.5),
+    method: str = OURS,
+    double: bool = False,
 ) -> Call:
-    """Expectations under truncated paraboloids."""
-    inputs, upstream, basis = ball_inputs(densities, functions, ndim, width, (0.1, 0.5), random)
-
-    def expect(loc: Tensor, scale_tril: Tensor) -> Tensor:
-        return sf.TruncatedParaboloid(loc, scale_tril).expect(basis)
-
-    return differentiated(expect, inputs, upstream)
+    """Expectations under truncated paraboloids in 2-D, in any orientation, centers on a grid."""
+    draw, dtype = _generator(), torch.float64 if double else torch.float32
+    low, high = half_axes
+    axes = low * (high / low) ** torch.rand(densities, 2, generator=draw)
+    turns = torch.linalg.qr(torch.randn(densities, 2, 2, generator=draw))[0]
+    upper = torch.linalg.qr((turns * axes.unsqueeze(-2)).mT)[1]
+    tril = upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    loc = torch.rand(densities, 2, generator=draw)
+    upstream = torch.randn(densities, functions, generator=draw)
+    centers = sf.bases.GaussianRBF.grid(functions, width, ndim=2).centers.to(dtype)
+    psi = sf.bases.GaussianRBF(centers, torch.tensor(width).to(dtype))
+    expect: dict[str, Callable[..., Tensor]] = {
+        OURS: lambda loc, tril: sf.TruncatedParaboloid(loc, tril.tril()).expect(psi),
+        POLAR: lambda loc, tril: rivals.polar_rule(loc, tril.tril(), centers, psi.widths),
+    }
+    loc, tril, upstream = (x.to(dtype) for x in (loc, tril, upstream))
+    return differentiated(expect[method], (loc, tril), upstream)
 
 
 CHANNELS, HEADS = 256, 8
@@ -130,12 +129,12 @@ def _training_step(module: nn.Module, forward: Callable[[Tensor], Tensor], lengt
     return call
 
 
-def layer(alpha: float = 2.0, length: int = 1024, score: str = "quadratic") -> Call:
+def layer(alpha: float = 2.0, length: int = 1024) -> Call:
     """`ContinuousAttention` of a sequence to itself."""
     torch.manual_seed(0)
     basis = sf.bases.GaussianRBF.grid(128, 0.03)
     attention = sf.attention.ContinuousAttention(
-        CHANNELS, HEADS, basis, alpha=alpha, score=score, batch_first=True
+        CHANNELS, HEADS, basis, alpha=alpha, batch_first=True
     )
     positions = torch.rand(1, length, generator=_generator()).sort(-1).values
 
@@ -152,34 +151,16 @@ def multihead(length: int = 1024) -> Call:
     return _training_step(attention, lambda x: attention(x, x, x, need_weights=False)[0], length)
 
 
-def mlp(length: int = 1024) -> Call:
-    """A feed-forward block with a hidden layer four times as wide."""
-    torch.manual_seed(0)
-    block = nn.Sequential(
-        nn.Linear(CHANNELS, 4 * CHANNELS), nn.GELU(), nn.Linear(4 * CHANNELS, CHANNELS)
-    )
-    return _training_step(block, block, length)
-
-
 @dataclass(frozen=True)
 class KernelCase:
-    """Scores on [0, 1] with one Gaussian kernel, basis functions, and the gradient from above.
+    """Scores on [0, 1] with one Gaussian kernel, basis functions, and the gradient from above."""
 
-    Attributes:
-        weights: Shape (*batch, I).
-        points: Inducing points (I,).
-        bandwidth: Of the kernel.
-        centers: Of the basis functions, (N,).
-        widths: Of the basis functions, (N,).
-        upstream: d loss / d E_p[psi], (*batch, N).
-    """
-
-    weights: Tensor
-    points: Tensor
-    bandwidth: float
-    centers: Tensor
-    widths: Tensor
-    upstream: Tensor
+    weights: Tensor  # (*batch, I)
+    points: Tensor  # inducing points (I,)
+    bandwidth: float  # of the kernel
+    centers: Tensor  # of the basis functions, (N,)
+    widths: Tensor  # of the basis functions, (N,)
+    upstream: Tensor  # d loss / d E_p[psi], (*batch, N)
 
     def to(self, dtype: torch.dtype) -> "KernelCase":
         """Return the case with all tensors in another dtype."""
@@ -199,24 +180,16 @@ class KernelCase:
             inside: Which normalization; not used at alpha = 1.
             share: Whether all densities share quadrature nodes that are found once, here.
         """
-        bandwidth = self.bandwidth
 
         def gaussian(x: Tensor, y: Tensor) -> Tensor:
-            return torch.exp(-((x - y.mT) / bandwidth).square() / 2)
+            return torch.exp(-((x - y.mT) / self.bandwidth).square() / 2)
 
-        family, options = sf.KernelExp, {}
-        if alpha != 1:
-            family = sf.KernelDeformedExp
-            options = {"alpha": alpha, "normalization": "inside" if inside else "outside"}
-
-        def build(weights: Tensor) -> Any:
-            return family(weights, self.points, gaussian, **options)
-
+        options: dict[str, Any] = {"alpha": alpha}
+        options["normalization"] = "inside" if inside else "outside"
+        family = partial(sf.KernelDeformedExp, **options) if alpha != 1 else sf.KernelExp
+        build = partial(family, inducing_points=self.points, kernel=gaussian)
         if share:
-            first = build(self.weights.flatten(0, -2)[0])
-            # Checkouts differ in the name.
-            name = "mesh" if hasattr(first, "mesh") else "panels"
-            options[name] = getattr(first, name)
+            build = partial(build, mesh=build(self.weights.flatten(0, -2)[0]).mesh)
         return build
 
 
@@ -239,15 +212,79 @@ def kernel_case(
     return KernelCase(weights * scale.unsqueeze(-1), points, bandwidth, centers, each, upstream)
 
 
-def kernel(alpha: float = 2.0, inside: bool = True, batch: int = 64, heads: int = 100) -> Call:
+INSIDE, OUTSIDE = "sparsefam, inside", "sparsefam, outside"
+TRAPEZOID, PRODUCTS = "trapezoid", "trapezoid as products"
+
+
+def kernel(alpha: float = 2.0, method: str = INSIDE, shape: tuple[int, int] = (64, 100)) -> Call:
     """Expectations of kernel families whose nodes are found once, as in attention."""
-    case = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
-    build, basis = case.builder(alpha, inside, share=True), case.basis
+    case = kernel_case(shape, 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
+    fixed = case.points, case.bandwidth, case.centers, case.widths
+    expect: dict[str, Callable[[Tensor], Tensor]] = {
+        TRAPEZOID: lambda weights: rivals.kernel_trapezoid(weights, *fixed, alpha),
+        PRODUCTS: rivals.kernel_products(*fixed, alpha),
+    }
+    if method not in expect:
+        build = case.builder(alpha, method == INSIDE, share=True)
+        expect[method] = lambda weights: build(weights).expect(case.basis)
+    return differentiated(expect[method], (case.weights,), case.upstream)
 
-    def expect(weights: Tensor) -> Tensor:
-        return build(weights).expect(basis)
 
-    return differentiated(expect, (case.weights,), case.upstream)
+# Methods of entmax by alpha.
+ENTMAX = {2.0: [OURS, "sparsemax", "entmax_bisect"], 1.5: [OURS, "entmax15", "entmax_bisect"]}
+ENTMAX[1.3] = [OURS, "entmax_bisect"]
+
+
+def finite(
+    alpha: float, size: int, method: str = OURS, scores: int = 1 << 17, double: bool = False
+) -> Call:
+    """Probabilities of `size` scores each, and their gradient."""
+    x = 3 * torch.randn(scores // size, size, generator=_generator())
+    x = x.double() if double else x
+    methods: dict[str, Callable[[Tensor], Tensor]] = {
+        OURS: lambda x: sf.rpm(sf.scores.Finite(x), alpha=alpha).probs,
+        "sparsemax": entmax.sparsemax,
+        "entmax15": entmax.entmax15,
+        "entmax_bisect": lambda x: entmax.entmax_bisect(x, alpha, n_iter=100 if double else 50),
+    }
+    return differentiated(methods[method], (x,), x)
+
+
+def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return irregular positions and noisy waves."""
+    draw = _generator(seed)
+    t = torch.rand(length, generator=draw)
+    curves = torch.sin(torch.linspace(12, 40, channels) * t.unsqueeze(-1))
+    return t, curves + 0.3 * torch.randn(length, channels, generator=draw)
+
+
+def ridge(length: int, method: str = "fit", whole: bool = False) -> Call:
+    """Fits of 64 channels by 128 functions, by blocks of rows or with all rows at once."""
+    basis, penalty = sf.bases.GaussianRBF.grid(128, 1.5 / 128), 1e-2
+    t, values = waves(length, 64, 0)
+    chunk = {"chunk_size": length} if whole else {}
+    regression = sf.attention.RidgeRegression(basis, penalty, **chunk)
+
+    def fit() -> Tensor:
+        # A copy of the positions, since the Gram matrix of known ones is kept.
+        return regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
+
+    def step() -> Tensor:
+        x = values.unsqueeze(0).detach().requires_grad_()
+        coefficients = regression.fit(t + 0, x).coefficients
+        return torch.autograd.grad(coefficients.square().sum(), x)[0]
+
+    def lstsq() -> Tensor:
+        design = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(len(basis))])
+        right = torch.cat([values, torch.zeros(len(basis), values.shape[-1])])
+        return torch.linalg.lstsq(design, right, driver="gels").solution
+
+    def scikit() -> Tensor:
+        model = Ridge(penalty, fit_intercept=False).fit(basis(t).numpy(), values.numpy())
+        return torch.from_numpy(model.coef_.T)
+
+    methods = {"fit": fit, "step": step, "lstsq": lstsq, "scikit-learn Ridge": scikit}
+    return lambda: (methods[method](),)
 
 
 def density_fit(count: int = 10_000) -> Call:
@@ -263,12 +300,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-CASES: dict[str, Callable[..., Call]] = {
-    "line": line,
-    "ball": ball,
-    "kernel": kernel,
-    "density_fit": density_fit,
-    "layer": layer,
-    "multihead": multihead,
-    "mlp": mlp,
-}
+_ALL = (line, ball, kernel, finite, ridge, density_fit, layer, multihead)
+CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

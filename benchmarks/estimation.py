@@ -22,8 +22,6 @@ from scipy import stats
 from .harness import Table, parser, show_and_write
 from .rivals import DENSITY_ESTIMATES
 
-__all__ = ["DENSITIES", "Errors", "MixtureOfBetas", "estimate_errors", "main", "tables"]
-
 _COMMAND = "python -m benchmarks.estimation --write"
 Array = NDArray[np.float64]
 GRID = np.linspace(-0.5, 1.5, 4001)

@@ -1,8 +1,8 @@
 """Timing, memory and tables for all benchmarks.
 
-`alternate` times calls in this process. `Worker` runs one case in a process of its own, with its
-own number of threads and its own checkout of the package, and `alternate_workers` times several of
-them in turn, so that other work on the machine affects all of them alike.
+Everything that is timed is a case of `benchmarks.cases` that runs in a `Worker`, a process with its
+own number of threads and its own checkout of the package, so that no method shares caches or memory
+with another. Workers take turns, so that other work on the machine affects all of them alike.
 """
 
 import argparse
@@ -18,86 +18,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import profile
 
-__all__ = [
-    "DOCS",
-    "ROOT",
-    "Table",
-    "Worker",
-    "allocated_megabytes",
-    "alternate",
-    "alternate_workers",
-    "busy",
-    "parser",
-    "peak_megabytes",
-    "ratio",
-    "relative_error",
-    "show_and_write",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+# A name in `benchmarks.cases.CASES` and keyword arguments.
+Case = tuple[str, Mapping[str, Any]]
 # A visit to a worker takes about this many seconds. The pause lets spinning threads go to sleep.
 _VISIT, _PAUSE = 0.2, 0.02
 
 
-def alternate(
-    calls: Mapping[str, Callable[[], object]],
-    budget: float = 0.4,
-    rounds: int = 3,
-    clock: Callable[[], float] = time.thread_time,
-) -> dict[str, float]:
-    """Return the median seconds of calls made in turn, after a warm-up call of each.
-
-    Args:
-        calls: The calls by name.
-        budget: Seconds of wall time after which no new round begins.
-        rounds: The smallest number of rounds.
-        clock: `time.thread_time` for the processor time of this thread, which needs one thread;
-            `time.perf_counter` for wall time.
-    """
-    for call in calls.values():
-        call()
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + budget
-    while min(len(x) for x in seconds.values()) < rounds or time.perf_counter() < end:
-        for name, call in calls.items():
-            start = clock()
-            call()
-            seconds[name].append(clock() - start)
-    return {name: statistics.median(x) for name, x in seconds.items()}
-
-
 class Worker:
-    """A case in a fresh process.
+    """A process that runs cases.
 
     Args:
-        case: A name in `benchmarks.cases.CASES`.
-        settings: Keyword arguments of the case.
         threads: Number of threads, by `OMP_NUM_THREADS` and `torch.set_num_threads`.
         checkout: Folder whose `sparsefam` is imported; this repository's if None. The cases are
             always those of this repository.
     """
 
-    def __init__(
-        self,
-        case: str,
-        settings: Mapping[str, Any] | None = None,
-        threads: int = 1,
-        checkout: Path | None = None,
-    ) -> None:
+    def __init__(self, threads: int = 1, checkout: Path | None = None) -> None:
         # The package comes from the checkout, `benchmarks` from here.
         code = (
             f"import sys; sys.path[0] = {str(checkout or ROOT)!r}; import sparsefam; "
-            f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve()"
+            f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve({threads})"
         )
         # Compile loops at the first call, so that the steady state is timed.
         environment = {"SPARSEFAM_COMPILE": "1", **os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -108,34 +58,26 @@ class Worker:
             text=True,
             env=environment,
         )
-        try:
-            self._first = self._ask(case=case, settings=dict(settings or {}), threads=threads)
-        except RuntimeError:
-            self.close()
-            raise
 
-    def seconds(self, calls: int = 1) -> list[float]:
-        """Return the wall time of each of some calls."""
-        return self._ask(calls=calls)
+    def load(self, case: Case) -> "Worker":
+        """Take a case from now on and call it, which compiles loops."""
+        self._first = self._ask(case=case)
+        return self
 
     def visit(self) -> list[float]:
         """Return the wall times of as many calls as fill a visit."""
-        return self.seconds(max(1, min(200, round(_VISIT / self._first))))
+        return self._ask(calls=max(1, min(200, round(_VISIT / self._first))))
 
-    def megabytes(self) -> float:
-        """Return by how much one call raises the resident memory of the process at its peak."""
-        return self._ask(memory=True)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+    def megabytes(self, of: str = "process") -> float:
+        """Return by how much one call raises the memory of torch or of the process at its peak."""
+        return self._ask(memory=of)
 
     def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._process.kill()
+        self._process.communicate()
 
     def _ask(self, **request: Any) -> Any:
         if self._process.stdin is None or self._process.stdout is None:
@@ -149,22 +91,24 @@ class Worker:
         return json.loads(line)
 
 
-def _serve() -> None:
+def _serve(threads: int) -> None:
     """Answer the requests of a `Worker` until the input ends."""
     from .cases import CASES
 
+    torch.set_num_threads(threads)
     answers, sys.stdout = sys.stdout, sys.stderr  # what a call prints is not an answer
     call: Callable[[], object] = lambda: None  # noqa: E731
     for line in sys.stdin:
         request = json.loads(line)
         answer: Any
         if "case" in request:
-            torch.set_num_threads(request["threads"])
-            call = CASES[request["case"]](**request["settings"])
-            call()  # compiles loops
-            answer = min(_timed(call, 1 if request["settings"].get("length", 0) > 2**14 else 2))
+            name, settings = request["case"]
+            call = CASES[name](**settings)
+            call()
+            (answer,) = _timed(call, 1)
         elif "memory" in request:
-            answer = peak_megabytes(call)
+            is_torch = request["memory"] == "torch"
+            answer = (allocated_megabytes if is_torch else peak_megabytes)(call)
         else:
             answer = _timed(call, request["calls"])
         print(json.dumps(answer), file=answers, flush=True)
@@ -179,8 +123,8 @@ def _timed(call: Callable[[], object], calls: int) -> list[float]:
     return seconds
 
 
-def alternate_workers(
-    workers: Mapping[str, Worker], budget: float = 3.0, rounds: int = 3
+def alternate(
+    workers: Mapping[str, Worker], budget: float = 1.0, rounds: int = 3
 ) -> dict[str, list[float]]:
     """Return the median wall time of a call of each worker in each round, visited in turn.
 
@@ -191,13 +135,31 @@ def alternate_workers(
     """
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     end = time.perf_counter() + budget * len(workers)
-    count = 0
-    while count < rounds or time.perf_counter() < end:
+    while min(map(len, seconds.values())) < rounds or time.perf_counter() < end:
         for name, worker in workers.items():
             time.sleep(_PAUSE)
             seconds[name].append(statistics.median(worker.visit()))
-        count += 1
     return seconds
+
+
+class Cost(NamedTuple):
+    """Median seconds of a call, and the megabytes that torch allocates at its peak."""
+
+    seconds: float
+    megabytes: float
+
+
+def costs(rows: Sequence[Mapping[str, Case]], threads: int) -> list[dict[str, Cost]]:
+    """Measure the cases of each row; the cases of a name share a process."""
+    out = []
+    with contextlib.ExitStack() as stack:
+        names = dict.fromkeys(name for row in rows for name in row)
+        workers = {name: stack.enter_context(Worker(threads)) for name in names}
+        for row in rows:
+            seconds = alternate({name: workers[name].load(case) for name, case in row.items()})
+            medians = {name: statistics.median(x) for name, x in seconds.items()}
+            out.append({k: Cost(x, workers[k].megabytes("torch")) for k, x in medians.items()})
+    return out
 
 
 def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
@@ -263,8 +225,7 @@ def relative_error(result: Tensor, expected: Tensor) -> Tensor:
     return torch.where(error.isnan(), math.inf, error)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of text under a header and a title; the first column names the row."""
 
     title: str
@@ -317,11 +278,14 @@ def show_and_write(
     path.write_text(text, encoding="utf-8")
 
 
-def parser(text: str | None, write: bool = False) -> argparse.ArgumentParser:
+def parser(text: str | None, write: bool = False, only: bool = False) -> argparse.ArgumentParser:
     """Return a parser of command lines with the options that several benchmarks share."""
     options = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if write:
         options.add_argument("--write", action="store_true", help="update the pages of docs/")
+    if only:
+        text = "rows whose name contains one of these"
+        options.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help=text)
     return options

@@ -21,19 +21,6 @@ from sparsefam.inference import AutoSupportReparam
 
 from .harness import Table, parser
 
-__all__ = [
-    "POSTERIORS",
-    "Posterior",
-    "Verdict",
-    "allowed",
-    "judged",
-    "main",
-    "uniform",
-    "unmet",
-    "verdict",
-    "worst",
-]
-
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
 

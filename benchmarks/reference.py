@@ -1,59 +1,37 @@
-"""Reference values for the accuracy tables, without code or methods of the package.
+"""Reference values for the accuracy tables, without code of the package.
 
-* In 1-D: tanh-sinh quadrature in extended precision.
-* On ellipsoids: a contour integral along the path of steepest descent, in extended precision.
-* Kernel families: Gauss-Legendre rules between the exact edges of each support, in float64.
-* Divergences in the plane: a product rule in polar coordinates, in float64.
+* In 1-D: tanh-sinh quadrature in numpy's longdouble.
+* On ellipsoids: a contour integral along the path of steepest descent, derivatives by autograd.
+* Kernel families: Gauss-Legendre rules between the exact edges of each support.
+* Divergences in 2-D: a product rule in polar coordinates.
 
 Inputs are numbers that float32 holds and are taken as exact, so that the tables show errors of the
-package's arithmetic and not of rounding its inputs. Extended precision is numpy's longdouble, with
-64 bits on x86-64 and 53 where the processor has no more.
+package's arithmetic and not of rounding its inputs.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import brentq
+from scipy import special
+from scipy.optimize import brentq, root_scalar
 from torch import Tensor
 
 import sparsefam as sf
 
-__all__ = [
-    "ANY_ALPHA",
-    "CLOSED",
-    "Extended",
-    "Family",
-    "Integrals",
-    "KernelTruth",
-    "ball_integrals",
-    "cholesky",
-    "divergences",
-    "extended",
-    "kernel_truth",
-    "line_integrals",
-]
-
 Array = NDArray[np.float64]
 Extended = NDArray[np.longdouble]
-Complex = NDArray[np.clongdouble]
-
-
-def extended(x: mp.mpf) -> np.longdouble:
-    """Convert a number with all the digits that fit."""
-    return np.longdouble(mp.nstr(x, 25))
+_PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 # One dimension
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Densities C (1 - |x|^order)^exponent of x = (t - loc)/scale in [-1, 1].
 
     Attributes:
@@ -71,11 +49,9 @@ class Family:
     from_score: Callable[[Tensor, Tensor], sf.SymmetricDistribution]
 
     @property
-    def constant(self) -> np.longdouble:
+    def constant(self) -> float:
         """The normalising constant C at scale 1."""
-        with mp.workdps(30):
-            k, m = mp.mpf(self.order), mp.mpf(self.exponent)
-            return extended(k * mp.gammaprod([m + 1 + 1 / k], [1 / k, m + 1]) / 2)
+        return self.order / (2 * float(special.beta(1 / self.order, self.exponent + 1)))
 
     @property
     def score_power(self) -> float:
@@ -86,8 +62,7 @@ class Family:
     def sigma(self, scale: float) -> float:
         """Return sigma (or b) at a scale s, from s^(km + 1) = C (km)^m sigma^(km)."""
         km = self.order * self.exponent
-        power = np.longdouble(scale) ** (km + 1) / (self.constant * km**self.exponent)
-        return float(power ** (1 / np.longdouble(km)))
+        return float((scale ** (km + 1) / (self.constant * km**self.exponent)) ** (1 / km))
 
 
 def _beta_gaussian(name: str, alpha: float) -> Family:
@@ -111,8 +86,6 @@ CLOSED = (
     Family("triangular", 1, 1, sf.Triangular, sf.Triangular.from_b),
 )
 ANY_ALPHA = tuple(_beta_gaussian(f"α = {alpha}", alpha) for alpha in (1.05, 1.1, 1.7, 3.0))
-# Beyond this many widths exp(-y^2/2) is 1e-43.
-_CUT = 14.0
 
 
 def line_integrals(
@@ -127,273 +100,134 @@ def line_integrals(
     middle = (mu - centers.astype(np.longdouble)) / w
     low, high = middle - s / w, middle + s / w
     cuts = np.stack([low, np.clip(0, low, high), middle, high])
-    cuts = np.sort(cuts.clip(-_CUT, _CUT), axis=0)
+    cuts = np.sort(cuts.clip(-14, 14), axis=0)  # exp(-y^2/2) is 1e-43 at 14
     left, length = cuts[:-1, :, None], np.diff(cuts, axis=0)[:, :, None]
-    share, rest, weights = _tanh_sinh()
+    # Nodes, their distances from the right end, and weights of the tanh-sinh rule on [0, 1].
+    u = np.arange(-120, 121).astype(np.longdouble) / 32
+    share, rest = (1 / (1 + np.exp(sign * _PI * np.sinh(u))) for sign in (-1, 1))
+    weights = _PI / 32 * np.cosh(u) * share * rest
     y = left + length * share
-    # 1 - x and 1 + x.
-    below = (high[:, None] - left - length + length * rest) * (w / s)
-    above = (left - low[:, None] + length * share) * (w / s)
+    below = (high[:, None] - left - length + length * rest) * (w / s)  # 1 - x
+    above = (left - low[:, None] + length * share) * (w / s)  # 1 + x
     base = below * above if family.order == 2 else np.minimum(below, above)
     density = base.clip(0) ** np.longdouble(family.exponent)
     mass = length * weights * density * np.exp(-(y**2) / 2)
     x = (above - below) / 2
     total = np.stack([mass, -mass * y / w, -mass * x * y / w]).sum((1, -1))
-    front = family.constant / (s * np.sqrt(2 * extended(mp.pi)))
-    return front * total
+    return family.constant / (s * np.sqrt(2 * _PI)) * total
 
 
-def _tanh_sinh(step: float = 1 / 32, count: int = 120) -> tuple[Extended, Extended, Extended]:
-    """Return nodes x, 1 - x and weights of the tanh-sinh rule on [0, 1]."""
-    u = np.arange(-count, count + 1).astype(np.longdouble) * step
-    pi = extended(mp.pi)
-    share, rest = (1 / (1 + np.exp(sign * pi * np.sinh(u))) for sign in (-1, 1))
-    return share, rest, step * pi * np.cosh(u) * share * rest
-
-
-# Ellipsoids: averages over the unit ball along the path of steepest descent
-
-# The rule's step, and its end, where exp(-tau^2) is 1e-20.
-_STEP, _END = 1 / 8, 6.75
-_NEWTON, _HALVINGS, _SWEEPS = 3, 80, 12
-
-
-@dataclass(frozen=True)
-class Integrals:
-    r"""Expectations r of N Gaussians under each of B densities, and their derivatives.
-
-    Attributes:
-        value: r, (B, N).
-        by_loc: In loc, (B, N, D).
-        by_scale_tril: In the lower triangle of scale_tril, (B, N, D, D).
-        by_covariance: In the Gaussians' symmetric covariances, (B, N, D, D).
-        by_exponent: In m, (B, N).
-    """
-
-    value: Extended
-    by_loc: Extended
-    by_scale_tril: Extended
-    by_covariance: Extended
-    by_exponent: Extended
+# Ellipsoids
 
 
 def ball_integrals(
-    loc: Extended, scale_tril: Extended, centers: Extended, factors: Extended, exponent: float
-) -> Integrals:
-    """Integrate N Gaussians under each of B densities C (1 - |x|^2)^m on ellipsoids.
+    loc: Array, scale_tril: Array, centers: Array, spread: Array, exponent: float
+) -> list[Extended]:
+    r"""Integrate N Gaussians under each of B densities C (1 - |x|^2)^m on ellipsoids.
+
+    With $x_k \sim N(b_k, \lambda_k)$ in the frame in which all matrices are diagonal,
+    $$E[(1 - |x|^2)_+^m] = \frac{\Gamma(m+1)}{2\pi i} \int e^{\phi(z)}\,dz, \qquad
+    \phi = z - (m+1)\log z - \tfrac12 \sum_k \log(1 + 2 z \lambda_k)
+    - \sum_k \frac{z b_k^2}{1 + 2 z \lambda_k}$$
+    around the negative axis.
 
     Args:
         loc: (B, D).
         scale_tril: (B, D, D).
         centers: (B, N, D).
-        factors: Lower triangular roots of the covariances, (B, N, D, D), or standard deviations
-            (B, N).
+        spread: Standard deviations (B, N), or covariances (B, N, D, D).
         exponent: m >= 0.
+
+    Returns:
+        The expectations (B, N) and their derivatives in loc, scale_tril, spread and m.
     """
-    dim, shape = loc.shape[-1], centers.shape[:2]
-    inverse = _invert(scale_tril)[:, None]
-    full = factors.ndim == 4
-    turns, scales = _singular_vectors(inverse @ factors if full else inverse)
-    lam = (scales if full else scales * factors[..., None]) ** 2
-    axes = _transposed(turns) @ inverse  # to the frame in which all matrices are diagonal
-    b = (axes @ (centers - loc[:, None])[..., None])[..., 0]
-    value, z, weights = descent(lam.reshape(-1, dim), b.reshape(-1, dim), exponent)
-    z, weights = (x.reshape(-1, *shape) for x in (z, weights))
+    dim, offset = loc.shape[-1], (centers - loc[:, None]).astype(np.longdouble)[..., None]
+    full = spread.ndim == 4
+    if full:
+        inverse = np.linalg.inv(scale_tril)[:, None]
+        turns, scales, _ = np.linalg.svd(inverse @ np.linalg.cholesky(spread))
+        axes = np.swapaxes(turns, -1, -2) @ inverse
+    else:
+        left, sizes, right = np.linalg.svd(scale_tril[:, None])
+        turns, scales = np.swapaxes(right, -1, -2), spread[..., None] / sizes
+        axes = np.swapaxes(left, -1, -2) / sizes[..., None]
+    lam, b = scales.astype(np.longdouble) ** 2, (axes @ offset)[..., 0]
+    z, steps, top = _descent(lam, b, np.longdouble(exponent))
+    total = steps.imag.sum(0)
 
-    def average(f: Complex) -> Extended:
+    def average(f: Any) -> Extended:
         """Average a function of z, (nodes, B, N, ...)."""
-        expanded = weights.reshape(*weights.shape, *(1,) * (f.ndim - 3))
-        return (expanded * f).imag.sum(0)
+        weights = (steps / total).reshape(*steps.shape, *(1,) * (f.ndim - 3))
+        return np.asarray((weights * f).imag.sum(0))
 
+    with mp.workdps(30):
+        half = mp.mpf(exponent) + 1 + mp.mpf(dim) / 2
+        front = mp.gamma(half) / mp.pi ** (1 + mp.mpf(dim) / 2)
+        constant, rise = (np.longdouble(mp.nstr(x, 25)) for x in (front, mp.digamma(half)))
+    volume = np.prod(np.diagonal(scale_tril, axis1=-2, axis2=-1), -1)
+    value = constant / volume[:, None] * total * np.exp(top)
     # Derivatives of a Gaussian of b with covariance 1/pull in its mean and its covariance.
     pull = 2 * z[..., None] / (1 + 2 * z[..., None] * lam)
     push = pull * b
     bend = push[..., :, None] * push[..., None, :] - pull[..., None] * np.eye(dim)
-    with mp.workdps(30):
-        m, half = mp.mpf(exponent), mp.mpf(dim) / 2
-        constant = extended(mp.gammaprod([m + 1 + half], [m + 1]) / mp.pi**half)
-        rise = extended(mp.digamma(m + 1 + half))
-    volume = np.prod(np.diagonal(scale_tril, axis1=-2, axis2=-1), -1)
-    value = value.reshape(shape) * constant / volume[:, None]
-    size, back = value[..., None, None], _transposed(axes)
-    in_ball = average(bend / (4 * z[..., None, None]))
-    by_tril = 2 * size * (_transposed(inverse) @ (turns @ in_ball @ _transposed(turns)))
-    return Integrals(
+    back, size = np.swapaxes(axes, -1, -2), value[..., None, None]
+    in_ball = average(bend / (2 * z[..., None, None])) @ np.swapaxes(turns, -1, -2)
+    by_spread = size * (back @ average(bend / 2) @ axes)
+    if not full:
+        by_spread = 2 * spread * np.trace(by_spread, axis1=-2, axis2=-1)
+    return [
         value,
         size[..., 0] * (back @ average(push)[..., None])[..., 0],
-        np.tril(by_tril),
-        size * (back @ average(bend / 2) @ axes),
+        np.tril(size * (back @ in_ball)),
+        by_spread,
         value * (rise - average(np.log(z))),
-    )
+    ]
 
 
-def descent(lam: Extended, b: Extended, exponent: float) -> tuple[Extended, Complex, Complex]:
-    r"""Integrate over $x_k \sim N(b_k, \lambda_k)$, given (P, D), and an exponent m >= 0.
+def _descent(lam: Extended, b: Extended, exponent: np.longdouble) -> tuple[Any, Any, Any]:
+    r"""Return nodes (n, B, N), steps dz exp(phi - top), and top, the maximum of phi, (B, N).
 
-    $$E[(1 - |x|^2)_+^m] = \frac{\Gamma(m+1)}{2\pi i} \int e^{\phi(z)}\,dz, \qquad
-    \phi = z - (m+1)\log z - \tfrac12 \sum_k \log(1 + 2 z \lambda_k)
-    - \sum_k \frac{z b_k^2}{1 + 2 z \lambda_k}$$
-    around the negative axis. Along the path on which $\phi$ is real and falls by $\tau^2$ the
-    integrand is $e^{-\tau^2}$ times a smooth function, for which the midpoint rule converges to the
-    last bit.
-
-    Returns:
-        The expectations (P,), the nodes z, and weights such that the average of a function f of z
-        is the imaginary part of sum(weights f); nodes and weights are (n, P).
+    Along the path on which $\phi$ is real and falls by $\tau^2$ the integrand is $e^{-\tau^2}$
+    times a smooth function, for which the midpoint rule converges to the last bit.
     """
-    top = np.longdouble(exponent) + 1
-    z = _saddle(lam, b, top)
-    phase = _Phase(lam, b, top, z)
-    taus = ((np.arange(int(_END / _STEP)) + np.longdouble(0.5)) * _STEP).reshape(-1, 1)
+
+    def phase(z: Any, lam: Any, b: Any) -> Any:
+        grown = 1 + 2 * z[..., None] * lam
+        terms = np.log(grown) / 2 + z[..., None] * b**2 / grown
+        return z - (exponent + 1) * np.log(z) - terms.sum(-1)
+
+    def slope(z: Any, lam: Any, b: Any) -> Any:
+        grown = 1 + 2 * z[..., None] * lam
+        return 1 - (exponent + 1) / z - (lam / grown + (b / grown) ** 2).sum(-1)
+
     # Follow the path in double precision, which is thirty times as fast, then correct all nodes.
-    double = _Phase(*(np.float64(x) for x in (lam, b, top, z)))
-    path = [1j * _STEP / 2 * np.sqrt(2 / double.curvature)]
-    for tau in np.float64(taus[:, 0]):
-        if tau > _STEP:
-            path.append(double.advanced(path[-1], tau - _STEP))
-        for _ in range(_NEWTON):
-            path[-1] = double.nearer(path[-1], tau)
-    nodes = phase.nearer(np.stack(path).astype(np.clongdouble), taus)
-    steps = -2 * _STEP * taus * np.exp(-(taus**2)) / phase.slope(nodes)
-    total = steps.imag.sum(0)
-    log_gamma = extended(mp.loggamma(mp.mpf(exponent) + 1))
-    value = np.exp(log_gamma + phase.start + np.log(z * total / extended(mp.pi)))
-    return value, z * (1 + nodes), steps / total
-
-
-def _saddle(lam: Extended, b: Extended, top: np.longdouble) -> Extended:
-    """Return the minimum of phi on the positive axis, by bisection of its logarithm."""
-
-    def below(z: Extended) -> NDArray[np.bool_]:
-        grown = 1 + 2 * z[:, None] * lam
-        return z < top + z * (lam / grown + (b / grown) ** 2).sum(-1)
-
-    low = np.full(len(b), top)
-    high = 2 * low
-    while np.any(beyond := below(high)):
-        high = np.where(beyond, 16 * high, high)
-    low, high = np.log(low), np.log(high)
-    for _ in range(_HALVINGS):
+    double = np.float64(lam), np.float64(b)
+    low, high = np.zeros(lam.shape[:-1]), np.full(lam.shape[:-1], 100.0)
+    for _ in range(60):  # the saddle: the minimum on the positive axis
         middle = (low + high) / 2
-        beyond = below(np.exp(middle))
-        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
-    return np.exp(high)
-
-
-class _Phase:
-    r"""$\phi(z_0 (1 + d)) - \phi(z_0)$, written so that its terms are of second order in d."""
-
-    def __init__(self, lam: Extended, b: Extended, top: np.longdouble, z: Extended) -> None:
-        grown = 1 + 2 * z[:, None] * lam
-        outward = z[:, None] * (b / grown) ** 2
-        self.top = top
-        self.p = 2 * z[:, None] * lam / grown
-        self.g = outward * self.p
-        # The derivative at z_0, which is a saddle up to rounding.
-        self.rest = z - top - (self.p / 2 + outward).sum(-1)
-        self.curvature = top + (self.p**2 / 2 + 2 * self.g).sum(-1)
-        self.start = z - top * np.log(z) - np.log(grown).sum(-1) / 2
-        self.start = self.start - (z[:, None] * b**2 / grown).sum(-1)
-
-    def __call__(self, d: Complex) -> Complex:
-        axes = d[..., None]
-        terms = _less_log(self.p * axes) / 2 + self.g * axes**2 / (1 + self.p * axes)
-        return self.top * _less_log(d) + terms.sum(-1) + self.rest * d
-
-    def slope(self, d: Complex) -> Complex:
-        """Return the derivative."""
-        axes = d[..., None]
-        grown = 1 + self.p * axes
-        terms = (self.p**2 / 2 + self.g * (1 + 1 / grown)) * axes / grown
-        return self.top * d / (1 + d) + terms.sum(-1) + self.rest
-
-    def nearer(self, d: Complex, tau: Extended) -> Complex:
-        """Take a Newton step towards the point where the value is -tau^2."""
-        return d - (self(d) + tau**2) / self.slope(d)
-
-    def advanced(self, d: Complex, tau: float) -> Complex:
-        """Take a Runge-Kutta step from the point of tau to the point of tau + _STEP."""
-        half = _STEP / 2
-        first = -2 * tau / self.slope(d)
-        second = -2 * (tau + half) / self.slope(d + half * first)
-        third = -2 * (tau + half) / self.slope(d + half * second)
-        fourth = -2 * (tau + _STEP) / self.slope(d + _STEP * third)
-        return d + _STEP / 6 * (first + 2 * second + 2 * third + fourth)
-
-
-def _less_log(d: Complex) -> Complex:
-    """Return d - log(1 + d)."""
-    x, y = d.real, d.imag
-    real = x - np.log1p(x * (2 + x) + y * y) / 2
-    return real + 1j * (y - np.arctan2(y, 1 + x))
-
-
-def cholesky(matrices: Extended) -> Extended:
-    """Return lower triangular roots (..., D, D)."""
-    root = np.zeros_like(matrices)
-    for i in range(matrices.shape[-1]):
-        for j in range(i + 1):
-            left = matrices[..., i, j] - (root[..., i, :j] * root[..., j, :j]).sum(-1)
-            root[..., i, j] = np.sqrt(left) if i == j else left / root[..., j, j]
-    return root
-
-
-def _invert(tril: Extended) -> Extended:
-    """Invert lower triangular matrices (B, D, D)."""
-    inverse = np.zeros_like(tril)
-    for i in range(tril.shape[-1]):
-        row = -(tril[:, i : i + 1, :i] @ inverse[:, :i])[:, 0]
-        row[:, i] += 1
-        inverse[:, i] = row / tril[:, i, i, None]
-    return inverse
-
-
-def _transposed(matrices: Extended) -> Extended:
-    return np.swapaxes(matrices, -1, -2)
-
-
-def _singular_vectors(matrices: Extended) -> tuple[Extended, Extended]:
-    """Return left singular vectors and singular values of (..., D, D), by one-sided Jacobi."""
-    columns = np.array(matrices)
-    for i, j in [*combinations(range(columns.shape[-1]), 2)] * _SWEEPS:
-        x, y = columns[..., i].copy(), columns[..., j].copy()
-        gap, overlap = (y * y - x * x).sum(-1), 2 * (x * y).sum(-1)
-        angle = np.arctan2(overlap, np.abs(gap)) / 2 * np.where(gap < 0, -1, 1)
-        cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
-        columns[..., i], columns[..., j] = cos * x - sin * y, sin * x + cos * y
-    scales = np.sqrt((columns**2).sum(-2))
-    return columns / scales[..., None, :], scales
+        rising = slope(np.exp(middle), *double) > 0
+        low, high = np.where(rising, low, middle), np.where(rising, middle, high)
+    saddle = np.exp(high)
+    step, taus = 1 / 8, (np.arange(54) + 0.5) / 8  # exp(-tau^2) is 1e-20 at the end
+    change = slope(saddle * 1.001, *double) - slope(saddle, *double)
+    path = [saddle + 0j, saddle + 1j * step * np.sqrt(0.001 * saddle / (2 * change))]
+    for tau in taus:
+        z = path[-1] if tau < step else 2 * path[-1] - path[-2]
+        for _ in range(6):
+            fall = phase(z, *double) - phase(saddle, *double) + tau**2
+            z = z - fall / slope(z, *double)
+        path.append(z)
+    top, tau = phase(saddle.astype(np.longdouble), lam, b), taus.reshape(-1, 1, 1)
+    nodes = np.stack(path[2:]).astype(np.clongdouble)
+    nodes = nodes - (phase(nodes, lam, b) - top + tau**2) / slope(nodes, lam, b)
+    return nodes, -2 * step * tau * np.exp(-(tau**2)) / slope(nodes, lam, b), top
 
 
 # Kernel families on [0, 1]
 
 
-def _rule(count: int) -> tuple[Array, Array]:
-    """Return the nodes and weights of the Gauss-Legendre rule on [0, 1]."""
-    x, w = np.polynomial.legendre.leggauss(count)
-    return (1 + x) / 2, w / 2
-
-
-def _graded_rule(count: int) -> tuple[Array, Array]:
-    """Return a rule on [0, 1] whose nodes crowd towards both ends, for singularities there."""
-    y, v = _rule(count)
-    return y**3 * (10 - 15 * y + 6 * y**2), v * 30 * (y * (1 - y)) ** 2
-
-
-# Nodes of a subinterval; more where the density vanishes at its edges with a power that is not
-# whole. No subinterval is wider than the kernel, nor than twice the narrowest basis function.
-_ORDER, _GRADED_ORDER, _WIDEST = 20, 48, 0.05
-
-
-@dataclass(frozen=True)
-class KernelTruth:
-    """Normalisers, expectations and gradients of R densities.
-
-    Attributes:
-        normalizer: log_normalizer, (R,).
-        value: E_p[psi], (R, N).
-        slope: Gradient of sum(upstream value) in the weights, (R, I).
-    """
+class KernelTruth(NamedTuple):
+    """Log normalizers (R,), expectations (R, N), and the gradient in the weights (R, I)."""
 
     normalizer: Tensor
     value: Tensor
@@ -420,12 +254,31 @@ def kernel_truth(
         psi: Basis functions of nodes (n,), (n, N).
         upstream: d loss / d E_p[psi], (R, N).
     """
-    rows = [
-        _KernelDensity(w, points.numpy(), bandwidth, alpha).integrals(inside or alpha == 1, psi, u)
-        for w, u in zip(weights.numpy(), upstream.numpy(), strict=True)
-    ]
-    columns = (np.stack(column) for column in zip(*rows, strict=True))
-    return KernelTruth(*(torch.from_numpy(column) for column in columns))
+    rows = []
+    for w, above in zip(weights.numpy(), upstream.numpy(), strict=True):
+        p = _KernelDensity(w, points.numpy(), bandwidth, alpha)
+        rows.append(p.integrals(inside or alpha == 1, psi, above))
+    columns = (torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
+    return KernelTruth(*columns)
+
+
+def _graded_rule(count: int) -> tuple[Array, Array]:
+    """Return a rule on [0, 1] whose nodes crowd towards both ends, for singularities there."""
+    x, w = np.polynomial.legendre.leggauss(count)
+    y = (1 + x) / 2
+    return y**3 * (10 - 15 * y + 6 * y**2), w * 15 * (y * (1 - y)) ** 2
+
+
+def _roots(f: Callable[[Array], Array], t: Array) -> Array:
+    """Return the roots of f between neighbours in t, by bisection."""
+    above = f(t) > 0
+    (k,) = np.nonzero(above[1:] != above[:-1])
+    low, high = t[k], t[k + 1]
+    for _ in range(50):
+        middle = (low + high) / 2
+        beyond = (f(middle) > 0) == above[k + 1]
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return low
 
 
 class _KernelDensity:
@@ -437,92 +290,73 @@ class _KernelDensity:
         self.power = 1 / self.eps if self.eps else 0.0
         # Between neighbours of these the score is monotone.
         scan = np.linspace(0, 1, 32 * math.ceil(1 / bandwidth) + 1)
-        self.pieces = np.concatenate([[0.0], self._roots(scan, 1, 0.0), [1.0]])
-        width = min(bandwidth, _WIDEST)
+        self.pieces = np.concatenate([[0.0], _roots(self.slope, scan), [1.0]])
+        # No subinterval is wider than the kernel, nor than twice the narrowest basis function.
+        width = min(bandwidth, 0.05)
         if not self.eps:  # exponentials of large scores are narrower than the kernel
             width /= max(1.0, math.sqrt(np.abs(self.score(self.pieces)).max()) / 4)
         self.grid = np.linspace(0, 1, math.ceil(1 / width) + 1)
-        whole = abs(self.power - round(self.power)) < 1e-12
-        self.y, self.v = _rule(_ORDER) if whole else _graded_rule(_GRADED_ORDER)
+        x, v = np.polynomial.legendre.leggauss(20)
+        self.y, self.v = (1 + x) / 2, v / 2
+        if abs(self.power - round(self.power)) > 1e-12:  # no polynomial at the edges
+            self.y, self.v = _graded_rule(48)
 
     def kernel(self, t: Array) -> Array:
         """Return the kernel (n, I) between t (n,) and the inducing points."""
         z = np.subtract.outer(t, self.points) / self.bandwidth
         return np.exp(np.square(z, out=z) * -0.5)
 
-    def score(self, t: Array, order: int = 0) -> Array:
-        """Return the score at t (n,), or its first or second derivative."""
-        z = np.subtract.outer(t, self.points) / -self.bandwidth
-        factor = (1.0, z / self.bandwidth, (z**2 - 1) / self.bandwidth**2)[order]
-        return (np.exp(-(z**2) / 2) * factor) @ self.weights
+    def score(self, t: Array) -> Array:
+        """Return the score at t (n,)."""
+        return self.kernel(t) @ self.weights
 
-    def _roots(self, t: Array, order: int, level: float) -> Array:
-        """Return where a derivative equals a level, by Newton's method between brackets in t."""
-        positive = self.score(t, order) > level
-        (k,) = np.nonzero(positive[1:] != positive[:-1])
-        low, high, rising = t[k], t[k + 1], positive[k + 1]
-        x = (low + high) / 2
-        for _ in range(60):
-            gap, slope = self.score(x, order) - level, self.score(x, order + 1)
-            beyond = (gap > 0) == rising
-            low, high = np.where(beyond, low, x), np.where(beyond, x, high)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                step = x - gap / slope
-            moved = np.where((step >= low) & (step <= high), step, (low + high) / 2)
-            if np.abs(moved - x).max(initial=0.0) < 1e-16:
-                break
-            x = moved
-        return x
+    def slope(self, t: Array) -> Array:
+        """Return the derivative of the score, times the square of the bandwidth."""
+        return (self.kernel(t) * np.subtract.outer(-t, -self.points)) @ self.weights
 
-    def rule(self, a: float) -> tuple[Array, Array]:
-        """Return nodes and weights of subintervals that are cut at the edges of f - a."""
-        edges = self._roots(self.pieces, 0, a - self.power) if self.eps else []
+    def masses(self, a: float) -> tuple[Array, Array, Array, Array]:
+        """Return nodes, the kernel there, and weights times p and p^(2 - alpha) of the score f - a.
+
+        Subintervals are cut at the edges of the support.
+        """
+        level = a - self.power
+        edges = _roots(lambda t: self.score(t) - level, self.pieces) if self.eps else []
         cuts = np.sort(np.concatenate([self.grid, edges]))
         size = np.diff(cuts)[:, None]
-        return (cuts[:-1, None] + size * self.y).ravel(), (size * self.v).ravel()
-
-    def powers(self, kernel: Array, a: float) -> tuple[Array, Array]:
-        """Return the unnormalised density and its (2 - alpha)-th power at the nodes."""
+        t, w = (cuts[:-1, None] + size * self.y).ravel(), (size * self.v).ravel()
+        kernel = self.kernel(t)
         x = kernel @ self.weights - a
         if not self.eps:
-            return np.exp(x), np.exp(x)
+            return t, kernel, w * np.exp(x), w * np.exp(x)
         on = self.eps * x > -1
         log = np.log1p(self.eps * np.where(on, x, 0.0))
-        return on * np.exp(log * self.power), on * np.exp(log * (self.power - 1))
+        p, q = (w * on * np.exp(log * k) for k in (self.power, self.power - 1))
+        return t, kernel, p, q
 
     def normalizer(self) -> float:
         """Return A, at which the mass is one, by Newton's method from a root on a grid."""
         f = self.score(np.linspace(0, 1, 64 * math.ceil(1 / self.bandwidth)))
         if not self.eps:
-            t, w = self.rule(0.0)
-            top = f.max()
-            return float(top + np.log(w @ self.powers(self.kernel(t), top)[0]))
+            return float(f.max() + np.log(self.masses(f.max())[2].sum()))
 
         def excess(a: float) -> float:
-            bracket = (1 + self.eps * (f - a)).clip(0)
-            return float((bracket**self.power).mean() - 1)
+            return float(((1 + self.eps * (f - a)).clip(0) ** self.power).mean() - 1)
 
-        a = brentq(excess, f.mean() - 1e-9, f.max())
-        for _ in range(20):
-            t, w = self.rule(a)
-            mass, slope = (w @ x for x in self.powers(self.kernel(t), a))
-            step = np.expm1(self.eps * np.log(mass)) / self.eps * mass ** (1 - self.eps) / slope
-            a += step
-            if abs(step) < 1e-11 * (1 + abs(a)):  # the next one is its square
-                break
-        return float(a)
+        def gap(a: float) -> tuple[float, float]:  # nearly linear in a
+            mass, slope = (x.sum() for x in self.masses(a)[2:])
+            return mass**self.eps - 1, -self.eps * mass ** (self.eps - 1) * slope
+
+        start = brentq(excess, f.mean() - 1e-9, f.max())
+        return float(root_scalar(gap, x0=start, fprime=True, method="newton", xtol=1e-10).root)
 
     def integrals(
         self, inside: bool, psi: Callable[[Array], Array], upstream: Array
     ) -> tuple[float, Array, Array]:
         """Return log_normalizer, E_p[psi], and the gradient in the weights."""
         a = self.normalizer() if inside else 0.0
-        t, w = self.rule(a)
-        kernel = self.kernel(t)
-        p, q = (w * x for x in self.powers(kernel, a))
+        t, kernel, p, q = self.masses(a)
         z, values = p.sum(), psi(t)
-        value = p @ values / z
-        above = values @ upstream
+        value, above = p @ values / z, values @ upstream
         if inside:
             pull = q * (above - q @ above / q.sum())
         else:
@@ -534,7 +368,7 @@ class _KernelDensity:
 # Divergences
 
 
-def divergences(loc: Array, tril: Array, exponents: tuple[float, float]) -> tuple[float, float]:
+def divergences(loc: Array, tril: Array, exponents: Sequence[float]) -> tuple[float, float]:
     """Return the KL and the Tsallis divergence at 3/2 of p from q, given (2, 2) and (2, 2, 2).
 
     Both are C (1 - |x|^2)^m on ellipses, that of p inside that of q. The mean under p is a

@@ -12,27 +12,21 @@ from torch import Tensor
 
 import sparsefam as sf
 
-from .reference import Family
-
 try:
     import KDEpy
 except ImportError:
     KDEpy = None
 
-__all__ = [
-    "DENSITY_ESTIMATES",
-    "kernel_products",
-    "kernel_trapezoid",
-    "polar_rule",
-    "trapezoid_on_shared_grid",
-    "trapezoid_on_supports",
-]
 
 Array = NDArray[np.float64]
 
 
 def trapezoid_on_supports(
-    family: Family, loc: Tensor, scale: Tensor, psi: sf.bases.GaussianRBF, points: int = 1000
+    build: Callable[..., sf.SparseDistribution],
+    loc: Tensor,
+    scale: Tensor,
+    psi: sf.bases.GaussianRBF,
+    points: int = 1000,
 ) -> Tensor:
     """Return E_p[psi] (batch, N) by the trapezoid rule on the support of each density.
 
@@ -41,7 +35,7 @@ def trapezoid_on_supports(
     """
     # log_prob counts the ends of the support as outside, where a density may not vanish.
     x = torch.linspace(-1, 1, points, dtype=loc.dtype) * (1 - torch.finfo(loc.dtype).eps)
-    standard = family.build(torch.zeros_like(loc[0]), torch.ones_like(loc[0]))
+    standard = build(torch.zeros_like(loc[0]), torch.ones_like(loc[0]))
     weights = _trapezoid(standard.prob(x), 2 / (points - 1))
     z = (loc.unsqueeze(-1) + scale.unsqueeze(-1) * x).unsqueeze(-1) - psi.centers
     z = z * (math.sqrt(0.5) / psi.widths)

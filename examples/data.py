@@ -154,18 +154,15 @@ def load_canvases(count: int, seed: int) -> tuple[Canvases, Canvases]:
     classes = torch.from_numpy(digits.target).long()
     order = torch.randperm(len(classes), generator=generator)
     fit, test = order[:_TRAINING_DIGITS], order[_TRAINING_DIGITS:]
-    return (
-        _compose(images[fit], classes[fit], count, generator),
-        _compose(images[test], classes[test], 3 * count // 8, generator),
-    )
 
+    def compose(some: Tensor, count: int) -> Canvases:
+        chosen = some[torch.randint(len(some), (count, 4), generator=generator)]
+        offsets = torch.randint(QUADRANT - DIGIT + 1, (count, 4, 2), generator=generator)
+        corners = _CORNERS + offsets
+        columns, rows = (corners.unsqueeze(-1) + torch.arange(DIGIT)).unbind(-2)  # (count, 4, 8)
+        canvases = torch.zeros(count, CANVAS, CANVAS)
+        which = torch.arange(count)[:, None, None, None]
+        canvases[which, rows.unsqueeze(-1), columns.unsqueeze(-2)] = images[chosen]
+        return Canvases(canvases, classes[chosen], corners)
 
-def _compose(images: Tensor, classes: Tensor, count: int, generator: torch.Generator) -> Canvases:
-    chosen = torch.randint(len(classes), (count, 4), generator=generator)
-    offsets = torch.randint(QUADRANT - DIGIT + 1, (count, 4, 2), generator=generator)
-    corners = _CORNERS + offsets
-    columns, rows = (corners.unsqueeze(-1) + torch.arange(DIGIT)).unbind(-2)  # (count, 4, 8) each
-    canvases = torch.zeros(count, CANVAS, CANVAS)
-    which = torch.arange(count)[:, None, None, None]
-    canvases[which, rows.unsqueeze(-1), columns.unsqueeze(-2)] = images[chosen]
-    return Canvases(canvases, classes[chosen], corners)
+    return compose(fit, count), compose(test, 3 * count // 8)

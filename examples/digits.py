@@ -7,10 +7,10 @@ References:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -21,8 +21,8 @@ import sparsefam as sf
 from sparsefam.plotting import plot_attention_map
 
 from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
-from .look import Look
-from .training import Run, Step, accuracy, parameters, silent, train
+from .look import WIDTH
+from .training import Run, accuracy, parameters, train
 
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
@@ -144,8 +144,7 @@ READERS: dict[str, Callable[[], Reader]] = {
 }
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(NamedTuple):
     """Runs by method, one for each seed; the attention and the test canvases of the first seed."""
 
     runs: dict[str, list[Run]]
@@ -153,7 +152,7 @@ class Answers:
     test: Canvases
 
 
-def answer(canvases: int, epochs: int, seeds: int, step: Step = silent) -> Answers:
+def answer(canvases: int, epochs: int, seeds: int) -> Answers:
     """Train and test all methods; seeds change digits, canvases, initial weights and order."""
     runs: dict[str, list[Run]] = {name: [] for name in READERS}
     models, tests = {}, []
@@ -163,7 +162,7 @@ def answer(canvases: int, epochs: int, seeds: int, step: Step = silent) -> Answe
         for name, build in READERS.items():
             torch.manual_seed(seed)
             model = build()
-            run = {"seconds": train(model, fit, epochs, seed, step, peak=PEAK)}
+            run = {"seconds": train(model, fit, epochs, seed, peak=PEAK)}
             run["parameters"] = parameters(model)
             with torch.no_grad():
                 run["accuracy"] = accuracy(model(test), test.labels)
@@ -171,7 +170,7 @@ def answer(canvases: int, epochs: int, seeds: int, step: Step = silent) -> Answe
                     run |= aim(model.attend(model.features(test)), test)
                     models.setdefault(name, model)
             runs[name].append(run)
-            step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
+            print(f"  seed {seed + 1}, {name}: {run['accuracy']:.1f} %", flush=True)
     return Answers(runs, models, tests[0])
 
 
@@ -206,12 +205,13 @@ def blind_limit(labels: Tensor) -> float:
     return 100 * same.float().mean(-1).amax(-1).mean().item()
 
 
-def draw_aims(look: Look, result: Answers, count: int = 4) -> Figure:
+def draw_aims(result: Answers, count: int = 4) -> Figure:
     """Draw the attention of each mechanism (rows) to the first test canvases (columns)."""
-    figure, axes = look.panels(len(result.models), count, 2.3)
+    rows = len(result.models)
+    figure, axes = plt.subplots(rows, count, figsize=(WIDTH, 2.3 * rows))
     for row, (name, model) in enumerate(result.models.items()):
         for column in range(count):
-            ax, one = axes[row * count + column], result.test[torch.tensor([column])]
+            ax, one = axes[row, column], result.test[torch.tensor([column])]
             with torch.no_grad():
                 attention: Any = model.attend(model.features(one))
                 answers = model(one).argmax(1)[0].tolist()

@@ -137,9 +137,7 @@ def draw(fitted: list[tuple[Case, SparseDensity]], color: str = "C0", other: str
     return figure
 
 
-def run(
-    cases: list[Case], folds: int, step: Callable[..., None]
-) -> tuple[list[tuple[Case, SparseDensity]], list[list[str]]]:
+def run(cases: list[Case], folds: int) -> tuple[list[tuple[Case, SparseDensity]], list[list[str]]]:
     """Fit all cases; return the fits to all data, and a row for each case and method."""
     fitted, rows = [], []
     for case in cases:
@@ -150,8 +148,7 @@ def run(
         for method in METHODS:
             empty, missed, score = check(known, method, folds)
             rows.append([case.name, method, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])
-            step()
-        step(f"{case.name}, {folds} folds")
+        print(f"  {case.name}: {folds} folds done", flush=True)
     return fitted, rows
 
 
@@ -162,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    fitted, rows = run(load(), options.folds, lambda line="": print(line) if line else None)
+    fitted, rows = run(load(), options.folds)
     for row in (HEADER, *rows):
         print("| " + " | ".join(row) + " |")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -33,8 +34,7 @@ from sparsefam.plotting import plot_attention_map, plot_density
 
 from .data import CANVAS, DIGIT
 from .gallery_training import NAMES, PATH
-from .look import WIDTH, Look
-from .page import Picture
+from .look import WIDTH, look
 
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 TITLES = ("discrete softmax", "continuous softmax", "continuous sparsemax")
@@ -56,37 +56,21 @@ def families() -> list[tuple[str, Any]]:
     ]
 
 
-def draw_families(look: Look) -> Figure:
+def draw_families() -> Figure:
     """Draw nine densities with their supports and escorts."""
-    figure, axes = look.panels(3, 3, 1.75)
-    color = look.palette[0]
-    for ax, (title, p) in zip(axes, families(), strict=True):
+    figure, axes = plt.subplots(3, 3, figsize=(WIDTH, 5.25))
+    for ax, (title, p) in zip(axes.flat, families(), strict=True):
         # At alpha = inf every escort is the same uniform density, and the default one has no index.
         finite = bool(p.alpha.isfinite())
-        plot_density(p, ax, escort=finite, color=color, view=(-3.7, 3.7))
+        plot_density(p, ax, escort=finite, color="C0", view=(-3.7, 3.7))
         ax.set_title(title)
     styles = {"density": {}, "escort": {"linestyle": "--"}, "support": {"linewidth": 4}}
-    lines = [Line2D([], [], color=color, label=label, **style) for label, style in styles.items()]
+    lines = [Line2D([], [], color="C0", label=label, **style) for label, style in styles.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=3)
     return figure
 
 
-def families_picture() -> Picture:
-    """Return the picture of the families, which the tour shows too."""
-    return Picture(
-        "families",
-        draw_families,
-        "Nine densities in a grid. Each is shaded over its support, which a bar below the axis "
-        "marks: the whole line for the normal and the Laplace, an interval for the others.",
-        "Densities with growing α. The first five have the score −t²/2 of the Gaussian, the last "
-        "three the score −|t| of the Laplace, and the sixth the score −g′(|t|) for a convex g. As α"
-        " grows, the support (bar below the axis) shrinks from the whole line (arrows) to an "
-        "interval, outside which the density is exactly zero. Dashed: the escort, under which "
-        "gradients are taken.",
-    )
-
-
-def draw_tree(look: Look) -> Figure:
+def draw_tree() -> Figure:
     """Draw two scores and the densities that five values of alpha make of each."""
     view = (-3.6, 3.6)
     alphas = {"1": 1.0, "4/3": 4 / 3, "3/2": 1.5, "2": 2.0, "∞": math.inf}
@@ -94,14 +78,14 @@ def draw_tree(look: Look) -> Figure:
         ["Normal", "triweight", "biweight", "TruncatedParabola", "uniform"],
         ["Laplace", "BetaLaplace", "BetaLaplace", "Triangular", "uniform"],
     ]
-    figure, axes = plt.subplots(2, 6, figsize=(WIDTH, 3.5), layout="constrained")
+    figure, axes = plt.subplots(2, 6, figsize=(WIDTH, 3.5))
     for row, score, names in zip(axes, (QUADRATIC, ABSOLUTE), titles, strict=True):
         t = torch.linspace(*view, 201)
-        row[0].plot(t, score(t), color=look.ink)
+        row[0].plot(t, score(t), color="C7")
         row[0].set(ylim=(-3.2, 0.4), xlim=view, yticks=[0, -2], ylabel="score")
         row[0].set_title(f"f(t) = {'−t²/2' if score is QUADRATIC else '−|t|'}", fontsize=8.5)
         for ax, (alpha, value), name in zip(row[1:], alphas.items(), names, strict=True):
-            plot_density(sf.rpm(score, value), ax, color=look.palette[0], view=view)
+            plot_density(sf.rpm(score, value), ax, color="C0", view=view)
             ax.set_title(f"α = {alpha}\n{name}", fontsize=8.5)
             ax.set_ylim(-0.07, 1.1)
             ax.set_yticks([0, 0.5, 1] if alpha == "1" else [])
@@ -109,7 +93,7 @@ def draw_tree(look: Look) -> Figure:
     return figure
 
 
-def draw_dimensions(look: Look) -> Figure:
+def draw_dimensions() -> Figure:
     """Draw Figure 1 of Martins et al.: one and two dimensions at alpha = 1 and 2."""
     solid = {"projection": "3d"}
     figure, axes = plt.subplot_mosaic(
@@ -117,7 +101,6 @@ def draw_dimensions(look: Look) -> Figure:
         per_subplot_kw={"dense": solid, "sparse": solid},
         width_ratios=[1, 1.1, 1.1],
         figsize=(WIDTH, 4.0),
-        layout="constrained",
     )
     for name, score in {"quadratic": QUADRATIC, "absolute": ABSOLUTE}.items():
         ax = axes[name]
@@ -131,7 +114,7 @@ def draw_dimensions(look: Look) -> Figure:
     for name, alpha, title in (("dense", 1.0, "N(0, I)"), ("sparse", 2.0, "TP(0, I)")):
         ax, height = axes[name], sf.rpm(plane, alpha).prob(torch.stack([x, y], -1))
         style = {"linewidth": 0, "rstride": 1, "cstride": 1, "antialiased": False}
-        style |= {"cmap": LinearSegmentedColormap.from_list("ramp", look.ramp)}
+        style |= {"cmap": plt.get_cmap()}
         ax.plot_surface(x.numpy(), y.numpy(), height.numpy(), vmin=0, vmax=0.56, **style)
         ax.set(zlim=(0, 0.58), title=title, xlabel="t₁", ylabel="t₂", zticks=[0, 0.25, 0.5])
         ax.tick_params(labelsize=7)
@@ -157,12 +140,11 @@ def masses(p: Any, count: int) -> Tensor:
     return torch.cat([zero, below, one], -1).diff(dim=-1)
 
 
-def draw_words(look: Look) -> Figure:
+def draw_words() -> Figure:
     """Draw, like Figure 2 of Martins et al., how English words attend to German ones."""
     saved = trained("words")
-    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 4.15), sharey=True, layout="constrained")
-    ramp = LinearSegmentedColormap.from_list("ramp", look.ramp)
-    colors = ScalarMappable(PowerNorm(0.5, 0, 1), ramp)
+    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 4.15), sharey=True)
+    colors = ScalarMappable(PowerNorm(0.5, 0, 1))
     for ax, name, title in zip(axes, NAMES, TITLES, strict=True):
         if name == "discrete":
             shares = torch.tensor(saved[name])
@@ -173,7 +155,7 @@ def draw_words(look: Look) -> Figure:
             shares = shares.clamp_min(1e-30) if dense else shares  # tails that underflow
         for (i, j), share in np.ndenumerate(shares.numpy()):
             color = colors.to_rgba(share) if share > 0 else "none"
-            style = {"facecolor": color, "edgecolor": look.ink, "linewidth": 0.3}
+            style = {"facecolor": color, "edgecolor": "C7", "linewidth": 0.3}
             ax.add_patch(Rectangle((j, i), 1, 1, **style))
         rows, columns = shares.shape
         ax.set(title=title, xlim=(0, columns), ylim=(rows, 0), aspect="equal")
@@ -187,10 +169,10 @@ def draw_words(look: Look) -> Figure:
     return figure
 
 
-def draw_images(_: Look) -> Figure:
+def draw_images() -> Figure:
     """Draw, like Figures 3 to 7 of Martins et al., attention to one of four digits."""
     saved = trained("images")
-    figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.9), layout="constrained")
+    figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.9))
     for row, asked in enumerate(saved["asked"]):
         image = torch.tensor(saved["images"][row])
         axes[row, 0].imshow(image, cmap="gray", extent=(0, 1, 1, 0))
@@ -214,31 +196,31 @@ def draw_images(_: Look) -> Figure:
     return figure
 
 
-def draw_speakers(look: Look) -> Figure:
+def draw_speakers() -> Figure:
     """Draw, like Figure 1 of Moreno et al., kernel densities with several intervals."""
     saved = trained("speakers")
     weights, kernel = torch.tensor(saved["weights"]), RBF(1, lengthscale=torch.tensor(0.03))
     points, t = torch.linspace(0, 1, weights.shape[-1]), torch.linspace(0, 1, 801)
     p: Any = sf.KernelDeformedExp(weights, points, kernel.requires_grad_(False), alpha=2.0)
     density, ends = p.prob(t[:, None, None]), p.support.intervals
-    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.0), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.0), sharey=True)
     step = 0.055 * float(density.max())
     for j, (ax, speaker) in enumerate(zip(axes, saved["speakers"], strict=True)):
         for i in range(weights.shape[1]):
-            ax.plot(t, density[:, j, i], color=look.palette[i], linewidth=1.1)
+            ax.plot(t, density[:, j, i], color=f"C{i}", linewidth=1.1)
             for low, high in ends[j, i].tolist():
                 if low == low:  # padding is NaN
-                    ax.hlines(-step * (i + 1.5), low, high, look.palette[i], lw=2.4)
-        ax.axhline(0, color=look.ink, linewidth=0.6)
+                    ax.hlines(-step * (i + 1.5), low, high, f"C{i}", lw=2.4)
+        ax.axhline(0, color="C7", linewidth=0.6)
         ax.set(title=f"speaker {speaker}", xlabel="t")
         ax.set_yticks([y for y in ax.get_yticks() if 0 <= y <= density.max()])
     axes[0].set_ylabel("density, and supports below")
     return figure
 
 
-def draw_ellipses(look: Look) -> Figure:
+def draw_ellipses() -> Figure:
     """Draw two elliptical densities at three values of alpha."""
-    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.9), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.9))
     loc = torch.tensor([[0.34, 0.36], [0.68, 0.64]])
     sigma = torch.tensor([[[20.0, 12.0], [12.0, 12.0]], [[6.0, -4.0], [-4.0, 12.0]]])
     score = sf.scores.MultivariateQuadratic.from_sigma(loc, 1.5e-4 * sigma)
@@ -247,7 +229,7 @@ def draw_ellipses(look: Look) -> Figure:
         plot_density(p, ax, view=(0.0, 1.0))
         title = f"α = {alpha:g}\n{type(p).__name__}"
         ax.set(title=title, aspect="equal", xlabel="t₁", ylabel="t₂")
-    lines = [Line2D([], [], color=look.ink, linestyle=style) for style in ("-", "--")]
+    lines = [Line2D([], [], color="C7", linestyle=style) for style in ("-", "--")]
     labels = ("edge of the support", "99.9 % of the mass")
     figure.legend(lines, labels, loc="outside lower center", ncols=2)
     return figure
@@ -267,13 +249,11 @@ def closed_form(scale: Tensor, offset: Tensor, width: Tensor) -> Tensor:
     return 3 / (4 * scale) * (between - square / scale**2)
 
 
-def relative_error(result: Tensor, exact: Tensor) -> float:
-    """Return the largest error, relative to the largest value."""
-    return float((result.double() - exact).abs().max() / exact.abs().max())
+def errors(ratios: Tensor) -> dict[str, list[float]]:
+    """Return float32 errors of three rules for each ratio of half-width to basis width.
 
-
-def errors_1d(ratios: Tensor) -> dict[str, list[float]]:
-    """Return float32 errors of three rules for each ratio of half-width to basis width."""
+    They are the largest errors relative to the largest value.
+    """
     errors_by_rule: dict[str, list[float]] = {"eqs. 49 and 50": [], "64 nodes": [], "p.expect": []}
     x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(400))
     for ratio in ratios:
@@ -289,149 +269,55 @@ def errors_1d(ratios: Tensor) -> dict[str, list[float]]:
         nodes, weights = p.quadrature(32)
         rules = (closed_form(s, c, one.float()), weights @ basis(nodes), p.expect(basis))
         for name, value in zip(errors_by_rule, rules, strict=True):
-            errors_by_rule[name].append(relative_error(value, exact))
+            error = (value.double() - exact).abs().max() / exact.abs().max()
+            errors_by_rule[name].append(error.item())
     return errors_by_rule
 
 
-def polar_rule(scale_tril: Tensor, offset: Tensor, width: float, angles: Tensor) -> Tensor:
-    """Return E_p of Gaussians at `offset` (N, 2) from the centre of a paraboloid, in float64.
-
-    References:
-        Martins et al. (2020), eqs. 56 to 60.
-    """
-    a = torch.stack([angles.cos(), angles.sin()], -1)
-    mean = torch.linalg.solve_triangular(scale_tril, offset.mT, upper=False).mT
-    precision = scale_tril.mT @ scale_tril / width**2
-    s = (a @ precision * a).sum(-1).rsqrt()[:, None]
-    r0 = s**2 * (a @ precision @ mean.mT)
-    whole = (mean @ precision * mean).sum(-1)
-    front = s / math.sqrt(2 * math.pi) * torch.exp(-0.5 * (whole - (r0 / s) ** 2))
-    front = front * torch.linalg.det(precision).sqrt()
-    u, v = -r0 / s, (1 - r0) / s
-    at_u, at_v = (torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) for x in (u, v))
-    between = torch.erf(v / math.sqrt(2)) - torch.erf(u / math.sqrt(2))
-    radial = (2 * s**3 + r0**2 * s + r0 * s) * at_v - (2 * s**3 + r0**2 * s - s) * at_u
-    radial = radial - (r0**3 + (3 * s**2 - 1) * r0) / 2 * between
-    return 4 / torch.linalg.det(scale_tril) * (front * radial).mean(0)
-
-
-def errors_2d(widths: Tensor) -> dict[str, list[float]]:
-    """Return errors of the papers' rule of angles and of `expect` for each basis width."""
-    ticks = (torch.arange(10, dtype=torch.float64) + 0.5) / 10
-    centers = torch.cartesian_prod(ticks, ticks).float().double()
-    loc = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    tril = torch.tensor([[0.4, 0.0], [0.25, 0.04]]).double()
-    circle = {n: torch.arange(n, dtype=torch.float64) * (2 * math.pi / n) for n in (100, 4000)}
-    closed = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
-    names = ("100 angles, both ends counted", "100 angles, float64", "p.expect")
-    errors_by_rule: dict[str, list[float]] = {name: [] for name in names}
-    p = sf.TruncatedParaboloid(loc.float(), tril.float())
-    for width in widths.float().tolist():
-        exact = polar_rule(tril, centers - loc, width, circle[4000])
-        basis = sf.bases.GaussianRBF(centers.float(), torch.full((100,), width))
-        angles = [polar_rule(tril, centers - loc, width, x) for x in (closed, circle[100])]
-        for name, value in zip(names, (*angles, p.expect(basis)), strict=True):
-            errors_by_rule[name].append(relative_error(value, exact))
-    return errors_by_rule
-
-
-@cache
-def errors() -> list[tuple[Tensor, dict[str, list[float]]]]:
-    """Measure the errors of both panels, once for both looks."""
+def draw_errors() -> Figure:
+    """Draw the errors of expectations by the papers' rule, by fixed nodes and by `expect`."""
+    figure, ax = plt.subplots(figsize=(0.7 * WIDTH, 3.4))
     ratios = torch.logspace(-3, 3, 37, dtype=torch.float64)
-    widths = torch.logspace(-2.5, 0.5, 19, dtype=torch.float64)
-    return [(ratios, errors_1d(ratios)), (widths, errors_2d(widths))]
-
-
-def draw_errors(look: Look) -> Figure:
-    """Draw the errors of expectations of Gaussians by the papers' rules and by `expect`."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4), layout="constrained")
-    colors, marks = (look.palette[3], look.palette[1], look.palette[0]), ("v", "s", "o")
-    for ax, (x, errors_by_rule) in zip((left, right), errors(), strict=True):
-        for (name, values), color, mark in zip(errors_by_rule.items(), colors, marks, strict=True):
-            ax.loglog(x, values, marker=mark, markersize=3.5, color=color, label=name)
-        ax.set_ylabel("largest error / largest value")
-        ax.legend(loc="upper center", fontsize=7.5)
-    left.set(ylim=(3e-9, 100), title="1-D, float32, α = 2")
-    left.set(xlabel="half-width of the support / width of ψ")
-    right.set(ylim=(1e-16, 1e4), title="2-D, 100 functions, α = 2")
-    right.set(xlabel="width of ψ (support 0.95 by 0.07)")
+    styles = zip(("C3", "C1", "C0"), ("v", "s", "o"), strict=True)
+    for (name, values), (color, mark) in zip(errors(ratios).items(), styles, strict=True):
+        ax.loglog(ratios, values, marker=mark, markersize=3.5, color=color, label=name)
+    ax.set(ylim=(3e-9, 100), title="1-D, float32, α = 2", ylabel="largest error / largest value")
+    ax.set(xlabel="half-width of the support / width of ψ")
+    ax.legend(loc="upper center", fontsize=7.5)
     return figure
 
 
-PICTURES: tuple[Picture, ...] = (
-    families_picture(),
-    Picture(
-        "tree",
-        draw_tree,
-        "Two rows: a parabola and a tent as scores, and beside each the densities for alpha from 1 "
-        "to infinity. The first is positive everywhere; the others have ever smaller supports.",
-    ),
-    Picture(
-        "martins-figure-1",
-        draw_dimensions,
-        "Left: a normal with a truncated parabola, a Laplace with a triangular density. Right: "
-        "surfaces of a normal and of a truncated paraboloid, which ends on a circle.",
-    ),
-    Picture(
-        "martins-figure-2",
-        draw_words,
-        "Three maps, English words in rows and German words in columns. All cells of the first two "
-        "have some colour, most of the third have none. Dark cells are mostly translations.",
-    ),
-    Picture(
-        "martins-figure-3",
-        draw_images,
-        "Two images of four digits in rows; the image, and over it cells, a dashed ellipse and a "
-        "solid ellipse, each near the framed digit that was asked about.",
-    ),
-    Picture(
-        "moreno-figure-1",
-        draw_speakers,
-        "Three panels of six densities each, with bars below for their supports, of one to three "
-        "intervals, similar within a panel and different between panels.",
-    ),
-    Picture(
-        "ellipses",
-        draw_ellipses,
-        "Three panels, two elliptical densities each. At alpha 1 dashed ellipses hold most of the "
-        "mass; at 1.5 and 2 solid ones bound the supports.",
-    ),
-    Picture(
-        "errors",
-        draw_errors,
-        "Two panels of errors, on logarithmic axes. The package's stay near the rounding error; "
-        "the closed form's are above 1 for narrow supports, nodes fail on wide ones, and angles "
-        "for narrow functions.",
-    ),
-)
-
-
-def write(folder: Path, names: list[str]) -> list[Path]:
-    """Draw the named pictures, or all of them, into a folder, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for picture in PICTURES:
-        for look in (Look(transparent=True), Look(dark=True, transparent=True)):
-            if not names or picture.name in names:
-                written.append(folder / f"{picture.name}-{look.name}.png")
-                picture.save(written[-1], look)
-    return written
+PICTURES = {
+    "families": draw_families,
+    "tree": draw_tree,
+    "martins-figure-1": draw_dimensions,
+    "martins-figure-2": draw_words,
+    "martins-figure-3": draw_images,
+    "moreno-figure-1": draw_speakers,
+    "ellipses": draw_ellipses,
+    "errors": draw_errors,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
-    known = [picture.name for picture in PICTURES]
     parser = argparse.ArgumentParser(description="Draw the documentation's gallery.")
-    parser.add_argument("names", nargs="*", help=f"which (all): {', '.join(known)}")
+    parser.add_argument("names", nargs="*", help=f"which (all): {', '.join(PICTURES)}")
     parser.add_argument("--out", type=Path, default=Path("docs/assets"), help="folder to write")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(known))
+    unknown = sorted(set(options.names) - set(PICTURES))
     if unknown:
-        parser.error(f"names must be among {', '.join(known)}, got {', '.join(unknown)}")
+        parser.error(f"names must be among {', '.join(PICTURES)}, got {', '.join(unknown)}")
     torch.set_num_threads(1)
-    for path in write(options.out, options.names):
-        print(path)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.names or PICTURES:
+        for tone in ("light", "dark"):
+            path = options.out / f"{name}-{tone}.png"
+            with mpl.rc_context(look(tone, background="none")):
+                figure = PICTURES[name]()
+                figure.savefig(path)
+                plt.close(figure)
+            print(path)
 
 
 if __name__ == "__main__":

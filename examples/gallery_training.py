@@ -166,11 +166,11 @@ def images(count: int = 4000, epochs: int = 3) -> dict[str, Any]:
         train(model, fit, epochs, 0, peak=PEAK)
         with torch.no_grad():
             saved["right"].append(accuracy(model(test), test.labels) / 100)
-            attention = model.attend(model.features(shown))
+            attention = model.attend(model.features(shown))[asked]
         if name == "discrete":
-            saved[name] = rounded(attention.probs[asked].unflatten(-1, (CELLS, CELLS)))
+            saved[name] = rounded(attention.probs.unflatten(-1, (CELLS, CELLS)))
         else:
-            loc, tril = attention.loc[asked], attention.scale_tril[asked]
+            loc, tril = attention.loc, attention.scale_tril
             saved[name] = {"loc": rounded(loc), "scale_tril": rounded(tril)}
     return saved
 

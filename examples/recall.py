@@ -8,8 +8,8 @@ docs/tutorials/stream.md.
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,15 +17,14 @@ from torch import Tensor
 import sparsefam as sf
 
 from .stream import load_pressure
-from .training import Reporter, Run, tabulate
+from .training import Run, show, tabulate
 
 CHUNKS, NOISE, TAU, SLOTS = 20, 0.5, 0.9, 512
 SHORTEST, LONGEST = 0.012, 0.036  # intervals asked for: half a heartbeat to one and a half
 AGES = {"last chunk": (19, 20), "half way": (8, 12), "oldest": (0, 4)}  # chunks of the questions
 
 
-@dataclass(frozen=True)
-class Questions:
+class Questions(NamedTuple):
     """Intervals, each in one chunk, and the true means: (Q,) each."""
 
     chunk: Tensor
@@ -143,16 +142,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--functions", type=int, default=192, help="of ForgettingMemory (192)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    reporter, runs = Reporter(), {}
-    reporter.stage(f"{options.length} readings in {CHUNKS} chunks, {options.seeds} seeds")
-    with reporter.steps(options.seeds) as step:
-        for seed in range(options.seeds):
-            for name, run in recall(options.length, options.functions, seed).items():
-                runs.setdefault(name, []).append(run)
-            step()
-            step(f"seed {seed + 1}")
+    print(f"{options.length} readings in {CHUNKS} chunks, {options.seeds} seeds")
+    runs: dict[str, list[Run]] = {}
+    for seed in range(options.seeds):
+        for name, run in recall(options.length, options.functions, seed).items():
+            runs.setdefault(name, []).append(run)
+        print(f"  seed {seed + 1} done", flush=True)
     columns = {"numbers": ("numbers", ".0f"), **{age: (age, "±.3f") for age in AGES}}
-    reporter.table(*tabulate(runs, columns))
+    show(*tabulate(runs, columns))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 import sparsefam as sf
 
 from .data import Batch
-from .training import Reporter, Run, Step, accuracy, parameters, silent, tabulate, train
+from .training import Run, accuracy, parameters, show, tabulate, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (
@@ -189,7 +189,7 @@ for kind in ("discrete", "continuous", "combined"):
 
 
 def compare(
-    texts: Sequence[str], labels: Sequence[int], seeds: int, epochs: int, step: Step = silent
+    texts: Sequence[str], labels: Sequence[int], seeds: int, epochs: int
 ) -> dict[str, list[Run]]:
     """Train and test all methods in each seed, which draws the test sentences."""
     runs: dict[str, list[Run]] = {name: [] for name in (TFIDF, *READERS)}
@@ -207,12 +207,12 @@ def compare(
         for name, build in READERS.items():
             torch.manual_seed(seed)
             model = build(words)
-            run = {"seconds": train(model, encode(*fit), epochs, seed, step, rate=RATE)}
+            run = {"seconds": train(model, encode(*fit), epochs, seed, rate=RATE)}
             run["parameters"] = parameters(model)
             with torch.no_grad():
                 run["accuracy"] = accuracy(model(data), data.labels)
             runs[name].append(run)
-            step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
+            print(f"  seed {seed + 1}, {name}: {run['accuracy']:.1f} %", flush=True)
     return runs
 
 
@@ -224,13 +224,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="keeps the data (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    reporter = Reporter()
     texts, labels = load(fetch(options.out / "data"))
-    reporter.stage(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
-    with reporter.steps(len(READERS) * options.seeds * options.epochs) as step:
-        runs = compare(texts, labels, options.seeds, options.epochs, step)
+    print(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
+    runs = compare(texts, labels, options.seeds, options.epochs)
     columns = {"accuracy, %": ("accuracy", "±.1f"), "parameters": ("parameters", ",.0f")}
-    reporter.table(*tabulate(runs, columns | {"seconds": ("seconds", ".1f")}))
+    show(*tabulate(runs, columns | {"seconds": ("seconds", ".1f")}))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from pyro.contrib.gp.kernels import RBF
@@ -28,8 +29,8 @@ import sparsefam as sf
 from sparsefam.plotting import plot_attention
 
 from .data import Series, interpolate, load_series, observe
-from .look import Look
-from .training import Run, Step, accuracy, parameters, silent, train
+from .look import WIDTH
+from .training import Run, accuracy, parameters, train
 
 LOGISTIC, NONE = "logistic regression", "no attention"
 GRID = 128  # points at which the encoder sees a series, interpolated
@@ -70,17 +71,15 @@ def encoder() -> nn.Sequential:
     )
 
 
-class NoAttention(nn.Module):
+class NoAttention(nn.Sequential):
     """Classify the encoder's features: the baseline of every attention mechanism."""
 
     def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.encoder = encoder()
-        self.classifier = nn.Linear(FEATURES, classes)
+        super().__init__(encoder(), nn.Linear(FEATURES, classes))
 
     def forward(self, examples: Examples) -> Tensor:
         """Return logits (B, classes)."""
-        return self.classifier(self.encoder(examples.grid))
+        return super().forward(examples.grid)
 
 
 class Attention(nn.Module):
@@ -221,8 +220,7 @@ def builders(classes: int, heads: int) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A data set, the share of its points that models see, and how models are trained on it."""
 
     data: str
@@ -234,25 +232,15 @@ class Task:
     seeds: int
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of a comparison.
-
-    Attributes:
-        task: What was compared.
-        runs: One run for each seed, by method.
-        models: The trained mechanisms of the first seed.
-        test: The test examples of the first seed.
-        penalty: The ridge penalty used.
-        errors: Root mean squared error at left-out training points, by penalty.
-    """
+class Comparison(NamedTuple):
+    """Runs by method, one for each seed; the mechanisms and the test examples of the first seed."""
 
     task: Task
     runs: dict[str, list[Run]]
     models: dict[str, Attention]
     test: Examples
-    penalty: float
-    errors: dict[float, float]
+    penalty: float  # of the regression
+    errors: dict[float, float]  # at left-out training points, by penalty
 
 
 def choose_penalty(seen: Series, generator: torch.Generator) -> dict[float, float]:
@@ -269,7 +257,7 @@ def choose_penalty(seen: Series, generator: torch.Generator) -> dict[float, floa
     return errors
 
 
-def compare(task: Task, step: Step = silent) -> Comparison:
+def compare(task: Task) -> Comparison:
     """Train and test all methods; the seeds change the sampling, initial weights and order."""
     fit_part, test_part = (load_series(task.data, part) for part in ("TRAIN", "TEST"))
     generator = torch.Generator().manual_seed(0)
@@ -285,11 +273,14 @@ def compare(task: Task, step: Step = silent) -> Comparison:
             for part in (fit_part, test_part)
         )
         tests.append(test)
-        runs[LOGISTIC].append(logistic_regression(fit, test))
+        linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+        linear.fit(fit.grid.numpy(), fit.labels.numpy())
+        run = {"accuracy": 100 * linear.score(test.grid.numpy(), test.labels)}
+        runs[LOGISTIC].append({**run, "parameters": linear[-1].coef_.size + task.classes})
         for name, build in methods.items():
             torch.manual_seed(seed)
             model = build()
-            seconds = train(model, fit, task.epochs, seed, step, rate=task.rate)
+            seconds = train(model, fit, task.epochs, seed, rate=task.rate)
             run = {"seconds": seconds, "parameters": parameters(model)}
             with torch.no_grad():
                 run["accuracy"] = accuracy(model(test), test.labels)
@@ -297,51 +288,35 @@ def compare(task: Task, step: Step = silent) -> Comparison:
                     run |= measure(model.attend(test), test)
                     models.setdefault(name, model)
             runs[name].append(run)
-            step(f"seed {seed + 1}, {name}: {run['accuracy']:.1f} %")
+            print(f"  seed {seed + 1}, {name}: {run['accuracy']:.1f} %", flush=True)
     return Comparison(task, runs, models, tests[0], penalty, errors)
 
 
-def logistic_regression(fit: Examples, test: Examples) -> Run:
-    """Classify the standardised interpolated series linearly."""
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    model.fit(fit.grid.numpy(), fit.labels.numpy())
-    size = model[-1].coef_.size + model[-1].intercept_.size
-    return {"accuracy": 100 * model.score(test.grid.numpy(), test.labels), "parameters": size}
-
-
-def measure(attention: sf.SparseDistribution, examples: Examples) -> Run:
-    """Return the percentage of points read and, for densities, the number of intervals."""
-    result = {"read": 100 * share_read(attention, examples)}
-    if not isinstance(attention, sf.SparseCategorical):
-        result["intervals"] = intervals(attention).double().mean().item()
-    return result
-
-
-def share_read(attention: sf.SparseDistribution, examples: Examples) -> float:
-    """Return the mean share of the observed points with any weight or density."""
+def measure(attention: Any, examples: Examples) -> Run:
+    """Return the percentage of points with any weight or density, and a density's intervals."""
     if isinstance(attention, sf.SparseCategorical):
-        read = attention.probs > 0
+        result, read = {}, attention.probs > 0
     else:
-        support: Any = attention.support
-        read = support.check(examples.positions.T.unsqueeze(-1)).movedim(0, -1)  # (B, heads, L)
+        result = {"intervals": intervals(attention).double().mean().item()}
+        read = attention.support.check(examples.positions.T.unsqueeze(-1)).movedim(0, -1)
     shares = (read & examples.mask.unsqueeze(1)).sum(-1) / examples.mask.sum(-1, keepdim=True)
-    return shares.mean().item()
+    return {"read": 100 * shares.mean().item(), **result}
 
 
-def intervals(attention: sf.SparseDistribution) -> Tensor:
+def intervals(attention: Any) -> Tensor:
     """Count the intervals of each support (B, heads)."""
-    support: Any = attention.support
-    return (~support.intervals[..., 0].isnan()).sum(-1)
+    return (~attention.support.intervals[..., 0].isnan()).sum(-1)
 
 
 def draw_attention(
-    look: Look, result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
+    result: Comparison, names: Sequence[str], shown: Sequence[int], label: str
 ) -> Figure:
     """Draw where up to eight heads of the named mechanisms (rows) look in examples (columns)."""
     examples = result.test[torch.tensor(shown)]
-    figure, axes = look.panels(len(names), len(shown), 2.0, sharex=True)
+    size = (WIDTH, 2.0 * len(names))
+    figure, axes = plt.subplots(len(names), len(shown), figsize=size, sharex=True)
     every = max(1, result.task.heads // 8)
-    for k, ax in enumerate(axes):
+    for k, ax in enumerate(axes.flat):
         row, column = divmod(k, len(shown))
         one = examples[torch.tensor([column])]
         with torch.no_grad():

@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -27,8 +29,8 @@ from torch.nn.functional import mse_loss
 import sparsefam as sf
 
 from .data import Batch, Series, aeon_file, interpolate
-from .look import Look
-from .training import Reporter, Run, Step, parameters, silent, tabulate, train
+from .look import LOOKS, WIDTH
+from .training import Run, parameters, show, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
@@ -169,24 +171,20 @@ class Discrete(nn.Module):
         return (self.attend(streams).probs * streams.values).sum(-1)
 
 
-class Convolutions(nn.Module):
+class Convolutions(nn.Sequential):
     """Convolve the interpolated stream and the distance from the midpoint."""
 
     def __init__(self, channels: int = 10) -> None:
-        super().__init__()
-        sizes = [3, channels, channels, channels]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
-            layers += [nn.Conv1d(inputs, outputs, 7, padding="same"), nn.ReLU()]
-        end = (nn.AdaptiveAvgPool1d(1), nn.Flatten())
-        self.layers = nn.Sequential(*layers, *end, nn.Linear(channels, 1))
+        for inputs in (3, channels, channels):
+            layers += [nn.Conv1d(inputs, channels, 7, padding="same"), nn.ReLU()]
+        super().__init__(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, 1))
 
     def forward(self, streams: Streams) -> Tensor:
         """Return answers (B,)."""
         size = streams.grid.shape[1]
         place = ((torch.arange(size) + 0.5) / size).expand(len(streams), -1)
-        answer: Tensor = self.layers(relative(place, streams, streams.grid).mT)
-        return answer.squeeze(-1)
+        return super().forward(relative(place, streams, streams.grid).mT).squeeze(-1)
 
 
 METHODS: dict[str, Callable[[], nn.Module]] = {
@@ -199,8 +197,7 @@ METHODS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Runs by method; models and test streams of the first seed; the chosen penalty."""
 
     runs: dict[str, list[Run]]
@@ -210,20 +207,12 @@ class Comparison:
 
 
 def compare(
-    seeds: int,
-    epochs: int,
-    peaks: Sequence[float] = (1e-2, 3e-2),
-    count: int = 4000,
-    step: Step = silent,
+    seeds: int, epochs: int, peaks: Sequence[float] = (1e-2, 3e-2), count: int = 4000
 ) -> Comparison:
-    """Train every method at the learning rate that validates best; test it on all samplings.
+    """Train every method at the highest learning rate that validates best; test all samplings.
 
-    Args:
-        seeds: Repetitions, which change readings, questions and initial weights.
-        epochs: Passes over the training streams.
-        peaks: Highest learning rates to try.
-        count: Training streams; an eighth as many to validate, a quarter to test.
-        step: Called after each epoch.
+    Seeds change readings, questions and initial weights. `count` is the number of training streams;
+    an eighth as many are drawn to validate, a quarter to test.
     """
     parts, penalty = load_pressure(), 0.0
     runs: dict[str, list[Run]] = {name: [] for name in METHODS}
@@ -245,14 +234,14 @@ def compare(
                 torch.manual_seed(seed)
                 model = build()
                 options = {"loss": mse_loss, "peak": peak, "batch": 128}
-                seconds = train(model, fit, epochs, seed, step, **options)
+                seconds = train(model, fit, epochs, seed, **options)
                 tried.append((error(model, validation), seconds, model))
             _, seconds, model = min(tried, key=lambda one: one[0])
             run = {"seconds": seconds, "parameters": parameters(model)}
             run |= {sampling: error(model, streams) for sampling, streams in test.items()}
             runs[name].append(run)
             models.setdefault(name, model)
-            step(f"seed {seed + 1}, {name}: error {run[SAMPLINGS[0]]:.3f}")
+            print(f"  seed {seed + 1}, {name}: error {run[SAMPLINGS[0]]:.3f}", flush=True)
     return Comparison(runs, models, tests[0], penalty)
 
 
@@ -273,22 +262,22 @@ def error(model: nn.Module, streams: Streams) -> float:
         return mse_loss(model(streams), streams.labels).sqrt().item()
 
 
-def draw(look: Look, result: Comparison, shown: int = 3) -> Figure:
+def draw(result: Comparison, shown: int = 3) -> Figure:
     """Draw the streams whose saturated block is nearest to the interval, and where heads look."""
     streams = result.test[torch.arange(min(50, len(result.test)))]
     middle, width = streams.question.unbind(-1)
     distance = (streams.block - middle.unsqueeze(-1)).abs().amin(-1) / width
-    figure, axes = look.panels(2, shown, 2.0, sharex=True)
+    figure, axes = plt.subplots(2, shown, figsize=(WIDTH, 4.0), sharex=True)
     grid = torch.linspace(0, 1, 800)
-    colors = {"softmax": look.palette[1], "sparsemax": look.palette[0], "α = ∞": look.palette[5]}
+    colors = {"softmax": "C1", "sparsemax": "C0", "α = ∞": "C5"}
     for column, k in enumerate(distance.argsort()[:shown]):
-        one, above, below = streams[k[None]], axes[column], axes[shown + column]
+        one, (above, below) = streams[k[None]], axes[:, column]
         value = sf.attention.ValueFunction(BASIS, one.coefficients)(grid[None])[0, :, 0]
         samples = (torch.arange(SAMPLES) + 0.5) / SAMPLES
-        above.plot(samples, one.whole[0], color=look.ink, lw=0.8, label="recording")
-        style = {"color": look.palette[3], "markersize": 2.5, "label": "readings"}
+        above.plot(samples, one.whole[0], color="C7", lw=0.8, label="recording")
+        style = {"color": "C3", "markersize": 2.5, "label": "readings"}
         above.plot(one.positions[0], one.values[0], "o", **style)
-        above.plot(grid, value, color=look.palette[2], label="value function")
+        above.plot(grid, value, color="C2", label="value function")
         for name, color in colors.items():
             with torch.no_grad():
                 density = result.models[name].attend(one).prob(grid[:, None, None])
@@ -297,13 +286,13 @@ def draw(look: Look, result: Comparison, shown: int = 3) -> Figure:
             below.plot(grid, curve, color=color, label=name)
             below.fill_between(grid, height, color=color, alpha=0.2, lw=0)
         for ax in (above, below):
-            ax.axvspan(*one.block[0].tolist(), color=look.ink, alpha=0.12, lw=0)
+            ax.axvspan(*one.block[0].tolist(), color="C7", alpha=0.12, lw=0)
             for side in (-0.5, 0.5):
-                ax.axvline((middle[k] + side * width[k]).item(), color=look.ink, ls=":", lw=1)
+                ax.axvline((middle[k] + side * width[k]).item(), color="C7", ls=":", lw=1)
         below.set(xlabel="position", ylim=(0, None))
-    axes[0].set_ylabel("blood pressure")
-    axes[shown].set_ylabel("density")
-    lines = [*axes[0].get_lines()[:3], *axes[shown].get_lines()[:3]]
+    axes[0, 0].set_ylabel("blood pressure")
+    axes[1, 0].set_ylabel("density")
+    lines = [*axes[0, 0].get_lines()[:3], *axes[1, 0].get_lines()[:3]]
     figure.legend(handles=lines, loc="outside lower center", ncols=3)
     return figure
 
@@ -317,15 +306,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    reporter = Reporter()
-    reporter.stage(f"{len(METHODS)} methods, 2 learning rates, {options.seeds} seeds")
-    with reporter.steps(2 * len(METHODS) * options.seeds * options.epochs) as step:
-        result = compare(options.seeds, options.epochs, count=options.streams, step=step)
-    reporter.table(*tabulate(result.runs, COLUMNS))
-    reporter.note(f"standard deviation of the answers: {result.test.labels.std().item():.2f}")
+    print(f"{len(METHODS)} methods, 2 learning rates, {options.seeds} seeds")
+    result = compare(options.seeds, options.epochs, count=options.streams)
+    show(*tabulate(result.runs, COLUMNS))
+    print(f"standard deviation of the answers: {result.test.labels.std().item():.2f}")
     options.out.mkdir(parents=True, exist_ok=True)
-    with Look().applied():
-        draw(Look(), result).savefig(options.out / "stream.png")
+    with mpl.rc_context(LOOKS["light"]):
+        draw(result).savefig(options.out / "stream.png")
 
 
 if __name__ == "__main__":

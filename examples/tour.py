@@ -18,9 +18,11 @@ import torch
 import sparsefam as sf
 
 from . import digits, estimation, series, stream
-from .gallery import families, families_picture
-from .page import Page, Picture, Section, Table
-from .training import Reporter, contest, tabulate
+from .gallery import draw_families, families
+from .page import Page
+from .training import contest, tabulate
+
+Results = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Settings:
 QUICK = Settings(1, 1, 3, 1, 3, 1, 1, 1, 64, 1, 1, 256, 2)
 
 
-def families_section(_: Settings, reporter: Reporter) -> Section:
+def show_families(_: Settings, page: Page) -> Results:
     """Draw the one-dimensional families and tabulate their moments."""
     rows, results = [], {}
     for name, p in families():
@@ -57,70 +59,70 @@ def families_section(_: Settings, reporter: Reporter) -> Section:
         }
         support = "the line" if math.isinf(low) else f"[{low:.3f}, {high:.3f}]"
         rows.append([name, support, *(f"{round(x, 3) + 0.0:.3f}" for x in results[name].values())])
-    header = ["family", "support", "variance", "entropy", "Tsallis entropy"]
-    reporter.table(header, rows)
-    parts = [
+    page.text(
         "A score <i>f</i> and a number α determine a density: the one that maximises the expected "
         "score minus the Tsallis negentropy of index α. At α = 1 (softmax) it is positive "
-        "everywhere; above 1 it can be exactly zero.",
-        families_picture(),
-        Table("The score's parameter σ or b is 1 throughout.", header, rows),
-    ]
-    return Section("families", "One-dimensional families", parts, results)
+        "everywhere; above 1 it can be exactly zero."
+    )
+    page.picture(
+        "families",
+        draw_families,
+        "Nine densities in a grid. Each is shaded over its support, which a bar below the axis "
+        "marks: the whole line for the normal and the Laplace, an interval for the others.",
+        "Densities with growing α. The first five have the score −t²/2 of the Gaussian, the last "
+        "three the score −|t| of the Laplace, and the sixth the score −g′(|t|) for a convex g. As α"
+        " grows, the support (bar below the axis) shrinks from the whole line (arrows) to an "
+        "interval, outside which the density is exactly zero. Dashed: the escort, under which "
+        "gradients are taken.",
+    )
+    header = ["family", "support", "variance", "entropy", "Tsallis entropy"]
+    page.table("The score's parameter σ or b is 1 throughout.", header, rows)
+    return results
 
 
-def estimation_section(settings: Settings, reporter: Reporter) -> Section:
+def show_estimates(settings: Settings, page: Page) -> Results:
     """Estimate densities with gaps and bounds."""
-    cases = estimation.load()
-    with reporter.steps(len(cases) * len(estimation.METHODS)) as step:
-        fitted, rows = estimation.run(cases, settings.folds, step)
-    reporter.table(estimation.HEADER, rows)
-    parts = [
+    fitted, rows = estimation.run(estimation.load(), settings.folds)
+    page.text(
         "Petal lengths have a gap between species, and the concavity of a cell nucleus cannot be "
         "negative. <code>SparseDensity</code> ends where the data end, or at a bound given by a "
-        "base density. A sum of Gaussians puts mass into every gap and beyond every bound.",
-        Picture(
-            "estimation",
-            lambda look: estimation.draw(fitted, look.palette[0], look.palette[3]),
-            "Three panels: petal lengths, two components with a gap; concavity, which begins at "
-            "zero with a jump; contours of length and width of petals, two islands. The dashed "
-            "lines of gaussian_kde cross the gap, go below zero, and surround both islands.",
-            "Shaded: <code>SparseDensity</code> over its support, which the bar or the outline "
-            "marks; data as ticks and dots. Dashed: <code>gaussian_kde</code>.",
-        ),
-        Table(
-            f"Means over {settings.folds} held-out folds. In the gap: mass between 1.95 and 2.95 "
-            "cm, or below zero. Missed: held-out measurements at which the density is zero. Score: "
-            "integrated squared error up to a constant; less is better.",
-            estimation.HEADER,
-            rows,
-        ),
-    ]
-    results = {f"{name}: {method}": cells for name, method, *cells in rows}
-    return Section("estimation", "Density estimates with true zeros", parts, results)
+        "base density. A sum of Gaussians puts mass into every gap and beyond every bound."
+    )
+    page.picture(
+        "estimation",
+        lambda: estimation.draw(fitted),
+        "Three panels: petal lengths, two components with a gap; concavity, which begins at "
+        "zero with a jump; contours of length and width of petals, two islands. The dashed "
+        "lines of gaussian_kde cross the gap, go below zero, and surround both islands.",
+        "Shaded: <code>SparseDensity</code> over its support, which the bar or the outline "
+        "marks; data as ticks and dots. Dashed: <code>gaussian_kde</code>.",
+    )
+    page.table(
+        f"Means over {settings.folds} held-out folds. In the gap: mass between 1.95 and 2.95 "
+        "cm, or below zero. Missed: held-out measurements at which the density is zero. Score: "
+        "integrated squared error up to a constant; less is better.",
+        estimation.HEADER,
+        rows,
+    )
+    return {f"{name}: {method}": cells for name, method, *cells in rows}
 
 
-def series_section(
+def show_series(
     key: str,
-    title: str,
-    intro: str,
     label: str,
     shown: tuple[int, ...],
     names: tuple[str, ...],
     task: series.Task,
-    reporter: Reporter,
-) -> Section:
+    page: Page,
+) -> Results:
     """Compare attention mechanisms on a set of series."""
-    with reporter.steps(task.seeds * len(series.builders(2, 2)) * task.epochs) as step:
-        result = series.compare(task, step)
+    result = series.compare(task)
     columns = {"accuracy, %": ("accuracy", "±.1f"), "parameters": ("parameters", ",.0f")}
     columns |= {"seconds": ("seconds", ".1f"), "read, %": ("read", ".0f")}
-    header, rows = tabulate(result.runs, columns | {"intervals": ("intervals", ".1f")})
-    reporter.table(header, rows)
+    columns["intervals"] = ("intervals", ".1f")
     with torch.no_grad():
         counts = series.intervals(result.models["kernel sparsemax"].attend(result.test)).double()
-    parts = [
-        intro,
+    page.text(
         f"The ridge penalty, {result.penalty:g}, is the one that best predicts a left-out fifth of "
         "the training points "
         f"(root mean squared error {result.errors[result.penalty]:.2f}).",
@@ -129,34 +131,32 @@ def series_section(
         "after the fact. One number for each head is a bottleneck, so the comparison with the "
         "networks without attention says less than that between mechanisms. In Moreno et al. "
         "(2022, table 2) unimodal densities do worst, mixtures better, kernel densities best.",
-        Table(
-            f"Test accuracy after {task.epochs} epochs, {task.heads} heads: mean and sample "
-            f"standard deviation over {task.seeds} seeds, which change the points kept, the "
-            "initial weights and the order of training. Seconds: processor time of a training run. "
-            "Read: share of the observed points to which a head gives any weight or density. "
-            "Intervals: mean number of intervals in the support of a head's density.",
-            header,
-            rows,
-        ),
-        Picture(
-            f"{key}-attention",
-            lambda look: series.draw_attention(look, result, names, shown, label),
-            "Mechanisms in rows, recordings in columns. Above, the series; below, where the heads "
-            "attend, with the support of each in a bar.",
-            "Where the heads look, one colour each (first seed; at most eight heads). Above: the "
-            "observed points and the value function. Below: densities, shaded over their supports, "
-            "or weights as stems; the bars under the axis are the supports. In all test recordings "
-            f"the heads of kernel sparsemax have {counts.mean():.1f} intervals on average, "
-            f"{counts.max():.0f} at most.",
-        ),
-    ]
-    results = {"penalty": result.penalty, "left_out_rmse": result.errors, "methods": result.runs}
-    return Section(key, title, parts, results)
+    )
+    page.table(
+        f"Test accuracy after {task.epochs} epochs, {task.heads} heads: mean and sample "
+        f"standard deviation over {task.seeds} seeds, which change the points kept, the "
+        "initial weights and the order of training. Seconds: processor time of a training run. "
+        "Read: share of the observed points to which a head gives any weight or density. "
+        "Intervals: mean number of intervals in the support of a head's density.",
+        *tabulate(result.runs, columns),
+    )
+    page.picture(
+        f"{key}-attention",
+        lambda: series.draw_attention(result, names, shown, label),
+        "Mechanisms in rows, recordings in columns. Above, the series; below, where the heads "
+        "attend, with the support of each in a bar.",
+        "Where the heads look, one colour each (first seed; at most eight heads). Above: the "
+        "observed points and the value function. Below: densities, shaded over their supports, "
+        "or weights as stems; the bars under the axis are the supports. In all test recordings "
+        f"the heads of kernel sparsemax have {counts.mean():.1f} intervals on average, "
+        f"{counts.max():.0f} at most.",
+    )
+    return {"penalty": result.penalty, "left_out_rmse": result.errors, "methods": result.runs}
 
 
-def vowels(settings: Settings, reporter: Reporter) -> Section:
+def show_vowels(settings: Settings, page: Page) -> Results:
     """Compare mechanisms on spoken vowels."""
-    intro = (
+    page.text(
         "Who is speaking? <b>JapaneseVowels</b> has 640 recordings of nine speakers (270 to train, "
         "370 to test), each 12 channels of 7 to 29 frames. Laid end to end, the channels make one "
         "series of 84 to 348 points, of which models see a random 30 %. Ridge regression on 64 "
@@ -171,13 +171,12 @@ def vowels(settings: Settings, reporter: Reporter) -> Section:
     names = ("discrete sparsemax", "truncated parabola", "Gaussian mixture", "kernel sparsemax")
     sizes = (settings.vowel_heads, settings.vowel_epochs)
     task = series.Task("JapaneseVowels", 9, 0.3, *sizes, 1e-3, settings.seeds)
-    options = ("speaker", (0, 150, 300), names, task, reporter)
-    return series_section("vowels", "Attention on spoken vowels", intro, *options)
+    return show_series("vowels", "speaker", (0, 150, 300), names, task, page)
 
 
-def leaves(settings: Settings, reporter: Reporter) -> Section:
+def show_leaves(settings: Settings, page: Page) -> Results:
     """Compare mechanisms on outlines of leaves."""
-    intro = (
+    page.text(
         "Which species is the leaf from? <b>OSULeaf</b> has 442 outlines of leaves of six species "
         "(200 to train, 242 to test), each a series of 427 points, of which 10 % are kept. The "
         "networks are those of the vowels, with more heads. To keep the tour short, training ends "
@@ -186,62 +185,55 @@ def leaves(settings: Settings, reporter: Reporter) -> Section:
     names = ("truncated parabola", "Gaussian mixture", "kernel sparsemax")
     sizes = (settings.leaf_heads, settings.leaf_epochs)
     task = series.Task("OSULeaf", 6, 0.1, *sizes, 3e-4, settings.leaf_seeds)
-    options = ("species", (10, 28, 0), names, task, reporter)
-    return series_section("leaves", "Attention on outlines of leaves", intro, *options)
+    return show_series("leaves", "species", (10, 28, 0), names, task, page)
 
 
-def stream_section(settings: Settings, reporter: Reporter) -> Section:
+def show_stream(settings: Settings, page: Page) -> Results:
     """Answer questions to a stream of blood pressure."""
     seeds, epochs = settings.stream_seeds, settings.stream_epochs
-    with reporter.steps(seeds * len(stream.METHODS) * epochs) as step:
-        result = stream.compare(seeds, epochs, (3e-2,), settings.streams, step)
-    header, rows = tabulate(result.runs, stream.COLUMNS)
-    reporter.table(header, rows)
+    result = stream.compare(seeds, epochs, (3e-2,), settings.streams)
     ours = ("softmax", "sparsemax", "α = ∞")
     best = contest(result.runs, stream.SAMPLINGS[0], ours, ".3f", sign=-1)
-    parts = [
+    page.text(
         "What was the mean from <i>a</i> to <i>b</i>? The stream is arterial blood pressure, 2.8 "
         "heartbeats of a real recording, of which 96 noisy readings at random times are left; in a "
         "block outside the interval all readings are saturated. A small network turns the question "
         "(midpoint and width) into attention. Continuous attention reads a value function fitted "
         "to the readings, discrete attention weighs the readings. In the test, readings may also "
-        "be placed differently than in training.",
-        Table(
-            "Root mean squared error of the answers, whose standard deviation is "
-            f"{result.test.labels.std().item():.2f}, after {epochs} epochs: mean and sample "
-            f"standard deviation over {seeds} seeds. Seconds: processor time of a training run.",
-            header,
-            rows,
-        ),
-        Picture(
-            "stream",
-            lambda look: stream.draw(look, result),
-            "Three streams with a block of saturated readings; below them densities over the "
-            "interval asked for, the dense one with tails into the block.",
-            "Test streams whose saturated block (grey) is close to the interval asked for (dotted "
-            "lines). Above: readings, value function and recording. Below: where the head looks. "
-            "Softmax has tails into the block, sparsemax ends sooner, and at α = ∞ the density is "
-            "uniform on an interval.",
-        ),
+        "be placed differently than in training."
+    )
+    page.table(
+        "Root mean squared error of the answers, whose standard deviation is "
+        f"{result.test.labels.std().item():.2f}, after {epochs} epochs: mean and sample "
+        f"standard deviation over {seeds} seeds. Seconds: processor time of a training run.",
+        *tabulate(result.runs, stream.COLUMNS),
+    )
+    page.picture(
+        "stream",
+        lambda: stream.draw(result),
+        "Three streams with a block of saturated readings; below them densities over the "
+        "interval asked for, the dense one with tails into the block.",
+        "Test streams whose saturated block (grey) is close to the interval asked for (dotted "
+        "lines). Above: readings, value function and recording. Below: where the head looks. "
+        "Softmax has tails into the block, sparsemax ends sooner, and at α = ∞ the density is "
+        "uniform on an interval.",
+    )
+    page.text(
         f"Best continuous attention against best other method: {best}. The answer is an expectation"
         " under a density over an interval, which is what continuous attention computes: the task "
-        "is made for it.",
-    ]
-    results = {"penalty": result.penalty, "methods": result.runs}
-    return Section("stream", "Questions to a stream", parts, results)
+        "is made for it."
+    )
+    return {"penalty": result.penalty, "methods": result.runs}
 
 
-def digits_section(settings: Settings, reporter: Reporter) -> Section:
+def show_digits(settings: Settings, page: Page) -> Results:
     """Answer questions about images of digits."""
     seeds, epochs = settings.digit_seeds, settings.digit_epochs
-    with reporter.steps(seeds * len(digits.READERS) * epochs) as step:
-        result = digits.answer(settings.canvases, epochs, seeds, step)
+    result = digits.answer(settings.canvases, epochs, seeds)
     columns = {f"{key}, %": (key, ".1f") for key in ("accuracy", "quadrant", "digit", "read")}
     columns |= {"accuracy, %": ("accuracy", "±.1f"), "seconds": ("seconds", ".1f")}
-    header, rows = tabulate(result.runs, columns)
-    reporter.table(header, rows)
     limit = digits.blind_limit(result.test.labels)
-    parts = [
+    page.text(
         "<i>Which digit is top left?</i> A canvas of 28 × 28 pixels has one of scikit-learn's "
         "handwritten digits in each quadrant, at a random place. A network sees the canvas and one "
         f"of four questions, each of which names a quadrant. {settings.canvases} canvases of 1200 "
@@ -256,42 +248,41 @@ def digits_section(settings: Settings, reporter: Reporter) -> Section:
         "four digits, but not the question, could be right at most "
         f"{limit:.0f}\u00a0% of the time. "
         "Differences of less than two points between mechanisms mean nothing.",
-        Table(
-            f"Test accuracy after {epochs} epochs: mean and sample standard deviation over {seeds} "
-            "seeds. Quadrant: attention mass in the quadrant asked about (25 % for uniform "
-            "attention). Digit: mass in the 8 × 8 pixels of the digit (8 %). Read: share of "
-            "the cells with any weight or density. Seconds: processor time of a training run. "
-            "Settings were chosen with test accuracies in view.",
-            header,
-            rows,
-        ),
-        Picture(
-            "digits",
-            lambda look: digits.draw_aims(look, result),
-            "Three mechanisms in rows, canvases of four digits in columns. Coloured weights or "
-            "densities, one colour for each question, and a dotted frame around each digit.",
-            "Where each question looks (first seed). Dotted: the digit asked about. Cells: discrete"
-            " weights. Dashed: the ellipse that holds 99.9 % of a normal density. Solid: the "
-            "support of a truncated paraboloid, outside which nothing is read. Above: the answers, "
-            "with the correct one in brackets after a wrong one.",
-        ),
-    ]
-    return Section("digits", "Attention over an image", parts, {"methods": result.runs})
+    )
+    page.table(
+        f"Test accuracy after {epochs} epochs: mean and sample standard deviation over {seeds} "
+        "seeds. Quadrant: attention mass in the quadrant asked about (25 % for uniform "
+        "attention). Digit: mass in the 8 × 8 pixels of the digit (8 %). Read: share of "
+        "the cells with any weight or density. Seconds: processor time of a training run. "
+        "Settings were chosen with test accuracies in view.",
+        *tabulate(result.runs, columns),
+    )
+    page.picture(
+        "digits",
+        lambda: digits.draw_aims(result),
+        "Three mechanisms in rows, canvases of four digits in columns. Coloured weights or "
+        "densities, one colour for each question, and a dotted frame around each digit.",
+        "Where each question looks (first seed). Dotted: the digit asked about. Cells: discrete"
+        " weights. Dashed: the ellipse that holds 99.9 % of a normal density. Solid: the "
+        "support of a truncated paraboloid, outside which nothing is read. Above: the answers, "
+        "with the correct one in brackets after a wrong one.",
+    )
+    return {"methods": result.runs}
 
 
-# Title, time on one core, and the function that makes the section.
-STAGES: dict[str, tuple[str, Callable[[Settings, Reporter], Section]]] = {
-    "One-dimensional families": ("a second", families_section),
-    "Density estimates with true zeros": ("half a minute", estimation_section),
-    "Attention on spoken vowels": ("a minute", vowels),
-    "Attention on outlines of leaves": ("a minute", leaves),
-    "Questions to a stream": ("a minute", stream_section),
-    "Attention over an image": ("a minute", digits_section),
-}
+# Key, title, time on one core, and the function that fills the section and returns its numbers.
+STAGES: list[tuple[str, str, str, Callable[[Settings, Page], Results]]] = [
+    ("families", "One-dimensional families", "a second", show_families),
+    ("estimation", "Density estimates with true zeros", "half a minute", show_estimates),
+    ("vowels", "Attention on spoken vowels", "a minute", show_vowels),
+    ("leaves", "Attention on outlines of leaves", "a minute", show_leaves),
+    ("stream", "Questions to a stream", "a minute", show_stream),
+    ("digits", "Attention over an image", "a minute", show_digits),
+]
 
 
-def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
-    """Run all stages, write the page and `results.json` after each, and return the page."""
+def run(settings: Settings, folder: Path) -> None:
+    """Run all stages, and write the page and `results.json` after each."""
     # The operations are small, so more threads would not help; with one, results repeat exactly.
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -303,16 +294,14 @@ def run(settings: Settings, folder: Path, reporter: Reporter) -> Path:
     )
     page = Page(folder, "sparsefam: a tour", lead)
     versions = {"sparsefam": sf.__version__, "torch": torch.__version__}
-    results: dict[str, Any] = {"settings": asdict(settings), "versions": versions}
-    for number, (title, (cost, stage)) in enumerate(STAGES.items(), 1):
-        reporter.stage(f"{number}/{len(STAGES)} {title} (about {cost})")
-        section = stage(settings, reporter)
-        reporter.note(f"drawing, and writing {page.path}")
-        page.add(section)
-        results[section.key] = section.results
+    results: Results = {"settings": asdict(settings), "versions": versions}
+    for number, (key, title, cost, stage) in enumerate(STAGES, 1):
+        print(f"{number}/{len(STAGES)} {title} (about {cost})", flush=True)
+        page.section(key, title)
+        results[key] = stage(settings, page)
+        page.end()
         (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
-    reporter.note(f"{page.path.resolve().as_uri()} ({time.perf_counter() - start:.0f} s in all)")
-    return page.path
+    print(f"{page.path.resolve().as_uri()} ({time.perf_counter() - start:.0f} s in all)")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -328,7 +317,7 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"--seeds must be at least 1, got {options.seeds}")
         names = ("seeds", "leaf_seeds", "digit_seeds", "stream_seeds")
         settings = replace(settings, **dict.fromkeys(names, options.seeds))
-    run(settings, options.out, Reporter())
+    run(settings, options.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""The battery: shapes, broadcasting and expansion."""
+"""The battery: shapes, broadcasting, expansion and parts of a batch."""
 
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from battery import DOUBLE, Case, bases, bounded, interior
+from battery import DOUBLE, Case, bases, bounded, ends, interior
 from cases import every_batch, every_case, every_dtype
 from torch import Size, Tensor
 
@@ -171,6 +173,79 @@ def test_expand_keeps_gradients(case: Case) -> None:
     expected = torch.autograd.grad(plain, list(leaves.values()), allow_unused=True)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+# Parts of a batch
+
+SOME: list[Any] = [(1, ..., slice(0, 2)), torch.tensor([[True, False, True], [False, True, True]])]
+
+
+@every_batch
+def test_a_part_of_a_batch_is_that_part_of_every_quantity(case: Case) -> None:
+    p, psi = case(), bases(case.family.dim, DOUBLE)["GaussianRBF"]
+    t, share = interior(p), torch.full((2, 3), 0.25, dtype=DOUBLE)
+    # Of a kernel family the mode is searched for, and rounding decides on its last digits.
+    names = members(case).keys() - ({"mode"} if case.family.signed else {})
+    functions = [members(case)[name][0] for name in names]
+    functions += [lambda q: q.expect(psi), lambda q: q.escort(1.0).log_normalizer]
+    if case.family.signed:  # covariances of the others follow from their parameters
+        functions += [lambda q: q.generalized_covariance(psi, psi)]
+    if not case.event_shape:
+        functions += [lambda q: torch.stack(ends(q), -1)]
+        functions += [lambda q: q.icdf(share.new_full(q.batch_shape, 0.25))]
+    wholes = [function(p) for function in functions]
+    whole = p.log_prob(t), p.support.check(t)
+    rows = torch.arange(6).reshape(2, 3)
+    for index in SOME:
+        q, own = p[index], rows[index]
+        assert type(q) is type(p)
+        assert (q.batch_shape, q.event_shape) == (own.shape, p.event_shape)
+        for function, expected in zip(functions, wholes, strict=True):
+            found = function(q)
+            torch.testing.assert_close(found, expected.flatten(0, 1)[own], rtol=1e-11, atol=1e-11)
+        x = t.flatten(1, 2)[:, own]
+        for found, expected in zip((q.log_prob(x), q.support.check(x)), whole, strict=True):
+            torch.testing.assert_close(found, expected.flatten(1, 2)[:, own])
+        assert q.support.check(q.sample((5,))).all()
+    again = pickle.loads(pickle.dumps(p[1]))
+    assert torch.equal(again.log_prob(t[:, 1]), p[1].log_prob(t[:, 1]))
+    torch.testing.assert_close(torch.stack([q.mean for q in p]), p.mean)
+
+
+@every_batch
+def test_gradients_pass_a_part_and_end_at_detach(case: Case) -> None:
+    leaves = case.leaves()
+    p, inputs = case.family.make(**leaves), list(leaves.values())
+    t = interior(p).detach()
+    options = {"retain_graph": True, "allow_unused": True}
+    part, whole = p[:, 1].log_prob(t[:, :, 1]).sum(), p.log_prob(t)[:, :, 1].sum()
+    pairs = (torch.autograd.grad(value, inputs, **options) for value in (part, whole))
+    for found, expected in zip(*pairs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    q, name = p.detach(), next(iter(type(p).arg_constraints))
+    assert type(q) is type(p)
+    assert getattr(q, name).data_ptr() == getattr(p, name).data_ptr()
+    assert p.log_prob(t).requires_grad
+    for f, g in ((p.log_prob(t), q.log_prob(t)), (p.variance, q.variance), (p.mean, q.mean)):
+        assert torch.equal(f, g)
+        assert not g.requires_grad
+    assert not q[0].escort(1.0).entropy().requires_grad
+    assert not q.sample().requires_grad
+    x = t.clone().requires_grad_()
+    assert torch.autograd.grad(q.log_prob(x).sum(), x)[0].isfinite().all()
+
+
+@every_case
+def test_an_index_out_of_the_batch_is_named(case: Case) -> None:
+    p = case()
+    bad = [2, -3, (0, 3), (0, 0, 0), "left", 0.5, torch.tensor([2]), torch.ones(3) > 0]
+    for index in bad if p.batch_shape else [0, slice(None), torch.tensor(0)]:
+        with pytest.raises(ValueError, match="index must fit the batch shape .*, got") as error:
+            p[index]
+        assert isinstance(error.value, IndexError)
+    if not p.batch_shape:
+        with pytest.raises(TypeError, match="must have a batch to be iterated over"):
+            iter(p)
 
 
 @every_case

@@ -1,10 +1,9 @@
 """The references agree with adaptive quadrature, the harness measures, and every table is made."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from benchmarks import (
     harness,
     threads,
 )
-from benchmarks.cases import ball_inputs
-from benchmarks.harness import Table, Worker, alternate
+from benchmarks.cases import CASES, OURS
+from benchmarks.harness import Table, Worker
 from benchmarks.reference import (
     ANY_ALPHA,
     CLOSED,
@@ -32,7 +31,6 @@ from benchmarks.reference import (
     divergences,
     line_integrals,
 )
-from benchmarks.rivals import polar_rule, trapezoid_on_supports
 
 DOUBLE = torch.float64
 
@@ -66,10 +64,8 @@ def test_references_agree_with_adaptive_quadrature(family: Family) -> None:
     assert slope.item() == pytest.approx(family.score_power * 0.7 / sigma.item(), rel=1e-12)
     if family.order == 2:  # an ellipsoid of one dimension
         numbers = ([[0.3]], [[[0.4]]], [[[0.5]]], [[0.2]])
-        arrays = (np.array(x, np.longdouble) for x in numbers)
-        on_ball = ball_integrals(*arrays, family.exponent)
-        columns = on_ball.value, on_ball.by_loc, on_ball.by_scale_tril
-        assert [float(x.squeeze()) for x in columns] == pytest.approx(list(result), rel=1e-13)
+        on_ball = ball_integrals(*(np.array(x) for x in numbers), exponent=family.exponent)
+        assert [float(x.squeeze()) for x in on_ball[:3]] == pytest.approx(list(result), rel=1e-13)
 
 
 def test_the_reference_of_divergences_agrees_with_closed_forms() -> None:
@@ -80,15 +76,21 @@ def test_the_reference_of_divergences_agrees_with_closed_forms() -> None:
     assert (kl, tsallis) == pytest.approx((math.log(4), 2.0))
 
 
-def test_rivals_agree_with_expect() -> None:
-    loc, scale = torch.tensor([0.3, 0.6]).double(), torch.tensor([0.2, 0.3]).double()
-    psi = expect.sf.bases.GaussianRBF(torch.linspace(0, 1, 5).double(), torch.tensor(0.1).double())
-    rule = trapezoid_on_supports(CLOSED[2], loc, scale, psi)
-    torch.testing.assert_close(rule, CLOSED[2].build(loc, scale).expect(psi), rtol=1e-4, atol=1e-6)
-    (center, tril), _, basis = ball_inputs(3, 9, 2, 0.3, (0.2, 0.4))
-    rule = polar_rule(center, tril, basis.centers, basis.widths)
-    exact = expect.sf.TruncatedParaboloid(center, tril).expect(basis)
-    torch.testing.assert_close(rule, exact, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("case", "settings", "methods"),
+    [
+        ("line", {"supports": "wide", "functions": 5, "densities": 3}, (expect.ON_SUPPORTS,)),
+        ("ball", {"width": 0.3, "functions": 9, "densities": 3}, (expect.POLAR,)),
+        ("finite", {"alpha": 1.5, "size": 8, "scores": 64}, ("entmax15", "entmax_bisect")),
+    ],
+)
+def test_rivals_agree_with_the_package(
+    case: str, settings: dict[str, Any], methods: tuple[str, ...]
+) -> None:
+    ours = CASES[case](**settings, method=OURS)()[0]
+    for method in methods:
+        rival = CASES[case](**settings, method=method)()[0]
+        assert harness.relative_error(rival, ours[: len(rival)].double()).max() < 1e-3
 
 
 def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,37 +101,23 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     (error, _) = accuracy.kernel_errors(0.2, 1.0, [(2.0, True)], 2)
     assert error.exceeded() == accuracy.divergence_table()[1] == []
     assert accuracy.ball_table([2], [1.5], [0.1])[1] == []
-    far = replace(error, errors=error.errors + torch.tensor([[0.0], [1e-3], [math.inf]]))
+    far = error._replace(errors=error.errors + torch.tensor([[0.0], [1e-3], [math.inf]]))
     assert far.exceeded() == far.exceeded(100, 2) == ["value", "∂ weights"]
-    assert replace(far, alpha=1.75).exceeded() == []
-
-
-def test_times_are_medians_of_alternating_calls() -> None:
-    order: list[str] = []
-    naps = {"short": 0.001, "long": 0.004}
-
-    def call(name: str) -> None:
-        order.append(name)
-        time.sleep(naps[name])
-
-    calls = {name: (lambda name=name: call(name)) for name in naps}
-    seconds = alternate(calls, budget=0, rounds=3, clock=time.perf_counter)
-    assert order == ["short", "long"] * 4
-    assert 0.001 <= seconds["short"] and 0.004 <= seconds["long"]
-    assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
+    assert far._replace(alpha=1.75).exceeded() == []
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
-    settings = {"densities": 8, "functions": 4}
-    with Worker("line", settings, threads=2, checkout=harness.ROOT) as worker:
-        assert len(worker.seconds(3)) == 3 and worker.megabytes() >= 0
-        rounds = harness.alternate_workers({"a": worker}, budget=0, rounds=2)
+    case = ("line", {"densities": 8, "functions": 4})
+    with Worker(threads=2, checkout=harness.ROOT).load(case) as worker:
+        assert len(worker.visit()) >= 1 and worker.megabytes() >= 0 < worker.megabytes("torch")
+        rounds = harness.alternate({"a": worker}, budget=0, rounds=2)
         assert len(rounds["a"]) == 2 and rounds["a"][0] > 0
+    assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
     other = tmp_path / "sparsefam"
     other.mkdir()
     (other / "__init__.py").write_text("raise SystemExit(3)")
-    with pytest.raises(RuntimeError, match="ended"):
-        Worker("line", checkout=tmp_path)
+    with Worker(checkout=tmp_path) as worker, pytest.raises(RuntimeError, match="ended"):
+        worker.load(case)
     with harness.busy():
         pass
 
@@ -181,12 +169,9 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     ),
     "expectations": lambda: expect.line_table(64, 4, 50),
     "plane": lambda: expect.ball_table(2, 4),
-    "growth": lambda: expect.growth_table(2),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "entmax": lambda: expect.entmax_table(256, (16,)),
     "attention": lambda: attention.cost_table((16, 32)),
-    "recall": lambda: attention.recall_table((32,)),
-    "regression": lambda: attention.error_table((8,), 64),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
 }
@@ -194,8 +179,10 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expect, "_seconds", lambda calls: alternate(calls, 0.0, 1))
-    monkeypatch.setattr(expect, "SUPPORTS", {"wide": (0.1, 0.5)})
+    one = harness.Cost(1.0, 1.0)
+    for module in (expect, attention):
+        monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
+    monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
     monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
     tables = TINY[name]()
     for table in [tables] if isinstance(tables, Table) else tables:
@@ -207,11 +194,11 @@ def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.6, 1.1, 1.5))
     assert threads.main(["--only", "layer"]) == 0
     monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.8, 1.1, 1.5))
-    assert threads.main(["--only", "MLP"]) == 0 and threads.main(["--only", "layer"]) == 1
+    assert threads.main(["--only", "nn."]) == 0 and threads.main(["--only", "layer"]) == 1
     monkeypatch.setattr(compare, "measure", lambda *_: ([0.1, 0.2], [1.0, 2.0], 1.1))
     assert compare.main(["--only", "1-D", "--against", "."]) == 0
     assert compare.main(["--only", "alpha 1.5, L", "--against", "."]) == 1
-    monkeypatch.setattr(first_call, "clone", lambda checkout, folder: checkout)
+    monkeypatch.setattr(first_call, "clone", lambda folder: harness.ROOT)
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (0.5, 0.4))
     assert first_call.main(["--only", "README", "layer"]) == 0
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (1.5, 1.4))

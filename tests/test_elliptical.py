@@ -261,6 +261,12 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
         (lambda: member(3).marginal([]), "indices must be distinct and from -3 to 2, got"),
         (lambda: member(3).marginal([0, -3]), "indices must be distinct"),
         (lambda: member(3).marginal(3), "indices must be distinct"),
+        (lambda: member(3).conditional(3, ZERO[:1]), "indices must be distinct"),
+        (lambda: member(3).conditional([0, 1, 2], torch.zeros(3)), "indices must leave a coord"),
+        (lambda: member(3).conditional([0, 1], ZERO[:1]), r"value must be a tensor \(\*batch, 2\)"),
+        (lambda: member(3).conditional(0, 0.5), r"value must be a tensor \(\*batch, 1\), got 0.5"),
+        (lambda: member(3).conditional(0, ZERO[:1] + 99), "value must be inside the support, .*99"),
+        (lambda: member(3).conditional(0, ZERO[:1] / 0), "value must be inside the support, .*nan"),
     ],
 )
 def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
@@ -319,6 +325,56 @@ def test_marginals_have_the_moments_of_their_coordinates(alpha: Tensor | float) 
     error = p.quadrature_error(lambda t: (t[..., 2] - p.loc[0, 2]) ** 4, 256)
     assert ((found - fourth).abs() < 4 * error).all()
     assert (error < 0.02 * found).all()
+
+
+# Conditionals
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, torch.tensor(1.7, dtype=DOUBLE), math.inf])
+def test_a_conditional_is_the_density_on_a_slice(alpha: Tensor | float) -> None:
+    p = member(3, alpha)
+    values = p.sample((4,))
+    for known, other in (([0, 1], 2), ([2, -3], 1), ([1, 2], 0)):
+        q = p.conditional(known, values[:, known])
+        assert (q.batch_shape, q.event_shape) == ((4,), (1,))
+        for i, value in enumerate(values):
+
+            def prob(x: float, value: Tensor = value, other: int = other) -> float:
+                t = value.clone()
+                t[other] = x
+                return p.prob(t).item()
+
+            middle, half = q.loc[i].item(), q.scale_tril[i].item()
+            half *= 12 if p.alpha == 1 else 1
+            mass = quad(prob, middle - half, middle + half, epsabs=0, epsrel=1e-9, limit=400)[0]
+            expected = prob(value[other].item()) / mass
+            assert q[i].prob(value[[other]]).item() == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_conditionals_in_turn_are_the_conditional_on_all(alpha: float) -> None:
+    p = member(5, alpha)
+    t = p.sample((3,))
+    inner = p.conditional([3, 0], t[:, [3, 0]]).conditional(-1, t[:, [4]])
+    q = p.conditional([0, 3, 4], t[:, [0, 3, 4]])
+    torch.testing.assert_close(q.loc, inner.loc)
+    torch.testing.assert_close(q.scale_tril, inner.scale_tril)
+    torch.testing.assert_close(q.alpha, inner.alpha)
+    ratio = p.log_prob(t) - p.marginal([0, 3, 4]).log_prob(t[:, [0, 3, 4]])
+    torch.testing.assert_close(q.log_prob(t[:, 1:3]), ratio)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.7])
+def test_gradients_of_conditionals(alpha: float) -> None:
+    p = member(3, alpha)
+    inputs = [x.requires_grad_() for x in (p.loc, p.scale_tril, p.loc[:1] + 0.1)]
+
+    def entropy(loc: Tensor, scale_tril: Tensor, value: Tensor) -> Tensor:
+        q = type(p)(loc, scale_tril=scale_tril.tril(), **({} if alpha == 1 else {"alpha": alpha}))
+        given = q.conditional(0, value)
+        return given.entropy() + given.mean.sum()
+
+    assert torch.autograd.gradcheck(entropy, inputs)
 
 
 # Covariances

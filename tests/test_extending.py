@@ -30,6 +30,8 @@ BATCH: list[Callable[..., None]] = [
     contract.test_a_batch_is_its_elements,
     contract.test_expand_copies_nothing_and_changes_nothing,
     contract.test_expand_keeps_gradients,
+    contract.test_a_part_of_a_batch_is_that_part_of_every_quantity,
+    contract.test_gradients_pass_a_part_and_end_at_detach,
     errors.test_bad_parameters_are_named_with_their_value,
     expectations.test_escorts_are_powers_on_the_same_support,
     expectations.test_escorts_that_do_not_exist_are_refused,

@@ -44,6 +44,34 @@ def basis(dtype: torch.dtype, width: float = 0.125) -> GaussianRBF:
     return GaussianRBF(torch.tensor(CENTERS), width).to(dtype)
 
 
+# Parts of a batch
+
+
+def test_parts_of_a_batch_with_points_of_their_own() -> None:
+    points = torch.linspace(0.1, 0.9, 5)[:, None] + 0.02 * torch.rand(2, 1, 5, 1)
+    weights, psi = 3 * torch.randn(2, 3, 5), basis(SINGLE, 0.02)
+    p = KernelDeformedExp(weights, points, frozen(gp.RBF, 0.1), alpha=1.5)
+    q = p[1, :2]
+    torch.testing.assert_close(q.inducing_points, points.expand(2, 3, 5, 1)[1, :2])
+    t = torch.rand(7, 1)
+    torch.testing.assert_close(q.log_prob(t), p.log_prob(t.unsqueeze(-1))[:, 1, :2])
+    torch.testing.assert_close(q.expect(psi), p.expect(psi)[1, :2])
+    other = KernelDeformedExp(q.weights, q.inducing_points, p.kernel, alpha=1.5, mesh=q.mesh)
+    torch.testing.assert_close(other.mean, q.mean)
+
+
+def test_detach_reaches_the_kernel_and_escorts_keep_their_parent() -> None:
+    kernel, weights = gp.RBF(1, lengthscale=torch.tensor(0.1)), torch.randn(2, 5).requires_grad_()
+    alpha = torch.tensor([1.3, 1.6], requires_grad=True)
+    p = KernelDeformedExp(weights, torch.linspace(0.1, 0.9, 5), kernel, alpha=alpha)
+    q, t = p.detach(), torch.tensor([0.3, 0.6])
+    assert next(kernel.parameters()).requires_grad
+    for found in (q.log_prob(t), q.cdf(t), q.escort().variance, q.entropy(), q.log_normalizer):
+        assert not found.requires_grad
+    part = p.escort()[1].to_float64()
+    torch.testing.assert_close(part.mean.float(), p.escort().mean[1])
+
+
 # Arguments
 
 POINTS, WEIGHTS = torch.tensor([0.25, 0.5, 0.75]), torch.tensor([4.0, -4.0, 3.0])

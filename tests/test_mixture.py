@@ -52,6 +52,40 @@ def test_density_is_scipys(known: Known, dtype: torch.dtype) -> None:
     assert ((found.double() - expected).abs() <= allowed).all()
 
 
+def test_parts_of_a_batch_take_components_of_torch_with_them() -> None:
+    rate = torch.tensor([[1.5], [2.5]], dtype=DOUBLE, requires_grad=True)
+    loc = torch.tensor([-1.0, 0.5, 2.0], dtype=DOUBLE, requires_grad=True)
+    parts = [td.Gumbel(loc, 0.5), td.Gamma(rate, rate.detach()), td.Uniform(loc, loc + 1)]
+    p = Mixture(logits(2, 3, 3, 1), [*parts, Triangular(loc, rate)])
+    t = torch.linspace(-1, 3, 9, dtype=DOUBLE).reshape(-1, 1, 1).expand(-1, 2, 3)
+    for index in (
+        1,
+        (slice(None), 2),
+        (..., slice(1, None)),
+        torch.tensor([[True, False, True]] * 2),
+    ):
+        q, at = p[index], (slice(None), *(index if isinstance(index, tuple) else (index,)))
+        torch.testing.assert_close(q.log_prob(t[at]), p.log_prob(t)[at])
+        torch.testing.assert_close(q.variance, p.variance[index])
+        torch.testing.assert_close(q.sample((3,)).shape, (3, *q.batch_shape))
+        assert isinstance(q.components, list)
+        assert all(part.batch_shape == q.batch_shape for part in q.components)
+    assert p[0].mean.requires_grad
+    assert not p.detach().log_prob(t).requires_grad
+    moved = td.TransformedDistribution(td.Normal(loc, 1.0), [td.ExpTransform()])
+    with pytest.raises(NotImplementedError, match="TransformedDistribution is not determined by"):
+        Mixture(logits(3, 2), [moved, Normal(loc, 1.0)])[0]
+
+
+def test_parts_of_a_batch_of_vectors() -> None:
+    rate = torch.tensor([[1.0, 2.0], [3.0, 4.0], [2.0, 5.0]], dtype=DOUBLE)
+    parts = [td.Independent(td.Gamma(rate, rate), 1), td.Dirichlet(rate)]
+    p = Mixture(logits(3, 2), parts[:1] + [TruncatedParaboloid(rate, torch.eye(2, dtype=DOUBLE))])
+    t = rate / 2
+    torch.testing.assert_close(p[1:].log_prob(t[1:]), p.log_prob(t)[1:])
+    torch.testing.assert_close(p[2].mean, p.mean[2])
+
+
 def test_sequences_and_batches_are_one() -> None:
     logits = torch.randn(2, 3, dtype=DOUBLE)
     loc, scale = torch.randn(2, 3, dtype=DOUBLE), torch.rand(3, dtype=DOUBLE) + 0.5

@@ -255,6 +255,20 @@ def test_a_series_is_drawn_above_attention(ax: Axes) -> None:
     assert ax.get_xlim() == (0, 1)
 
 
+def test_an_example_of_a_batch(ax: Axes) -> None:
+    p = sf.TruncatedParabola(torch.rand(3, 2, 4), 0.25)
+    plot_attention(p, example=(1, slice(None), -1), ax=ax, view=(0.0, 1.0))
+    curves = [data(line) for line in lines(ax, "density")]
+    for head, (t, height) in enumerate(curves):
+        np.testing.assert_allclose(height, probs(p[1, head, 3], t)[0], atol=1e-3)
+    assert len(curves) == 2
+    for attention in (p, WEIGHTS):
+        with pytest.raises(ValueError, match="example must be an index of the batch, got 5"):
+            plot_attention(attention, POSITIONS, example=5, ax=ax)
+    with pytest.raises(ValueError, match="positions must have shape"):
+        plot_attention(WEIGHTS, ax=ax)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -483,6 +497,13 @@ def test_rows_of_the_image_run_down_the_second_coordinate(ax: Axes) -> None:
     assert ax.get_ylim() == (1, -1) and len(found) > 5000
     # up in the picture is towards smaller second coordinates
     assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
+
+
+def test_an_example_over_an_image(ax: Axes) -> None:
+    p = sf.TruncatedParaboloid(LOC.reshape(3, 1, 2), SCALE.reshape(3, 1, 2, 2))
+    plot_attention_map(p, image(), example=2, ax=ax)
+    (outline,) = ellipses(ax, "support")
+    np.testing.assert_allclose(outline.center, LOC[2], atol=1e-6)
 
 
 def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:

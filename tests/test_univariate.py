@@ -90,6 +90,79 @@ def test_gradients_of_parametrisations(make: Callable[..., Tensor]) -> None:
     assert torch.autograd.gradgradcheck(make, leaves)
 
 
+FROM_BOUNDS: dict[str, Callable[[Any, Any], SparseDistribution]] = {
+    "parabola": TruncatedParabola.from_bounds,
+    "learned": lambda low, high: BetaGaussian.from_bounds(low, high, torch.tensor(1.3)),
+    "uniform": lambda low, high: BetaLaplace.from_bounds(low, high, alpha=math.inf),
+    "triangular": Triangular.from_bounds,
+    "location-scale": lambda low, high: LocationScale.from_bounds(low, high, torch.square),
+}
+
+
+@pytest.mark.parametrize("make", FROM_BOUNDS.values(), ids=FROM_BOUNDS)
+def test_the_support_is_between_the_bounds(make: Callable[[Any, Any], Any]) -> None:
+    low, high = LOC.clone().requires_grad_(), (LOC + WIDTH).requires_grad_()
+    p = make(low, high)
+    expected = torch.stack([low.expand(2, 3), high], -1).unsqueeze(-2)
+    torch.testing.assert_close(p.support.intervals, expected, rtol=1e-14, atol=1e-14)
+    slopes = torch.autograd.grad(
+        p.support.intervals[..., 0, 1].sum() + 2 * p.mean.sum(), [low, high]
+    )
+    torch.testing.assert_close(slopes, (torch.full_like(low, 3.0), torch.full_like(high, 2.0)))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        -1,
+        (0, -1),
+        (..., 2),
+        (slice(None), 1),
+        (slice(1, None), ..., slice(None, None, 2)),
+        (None, 0, ..., None),
+        [1, 0, 1],
+        (slice(None), torch.tensor([[2, 0]])),
+        ([1, 0], None, [2, 2]),
+        torch.tensor([False, True]),
+        (),
+    ],
+    ids=str,
+)
+def test_a_batch_is_indexed_like_a_tensor(index: Any) -> None:
+    p = BetaGaussian(LOC, WIDTH, 1.5)
+    q, vectors = p[index], sf.MultivariateNormal(torch.ones(2, 3, 4), torch.eye(4))[index]
+    rows = torch.arange(6).reshape(2, 3)[index]
+    assert q.batch_shape == vectors.batch_shape == rows.shape
+    assert torch.equal(q.scale, WIDTH.expand(2, 3).flatten()[rows])
+    assert torch.equal(q.loc, LOC.expand(2, 3).flatten()[rows])
+    assert (vectors.event_shape, vectors.loc.shape) == ((4,), (*rows.shape, 4))
+
+
+def test_parts_of_a_batch_compile_and_map() -> None:
+    def evaluate(loc: Tensor) -> Tensor:
+        p = TruncatedParabola.from_bounds(loc - WIDTH, loc + WIDTH, validate_args=False)
+        mixed = sf.Mixture(torch.zeros(3), p, validate_args=False)
+        return p[:, 1:].log_prob(LOC) + p.detach()[..., 0, None].variance + mixed[0].mean
+
+    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(LOC), evaluate(LOC))
+    many = torch.stack([LOC, LOC + 1])
+    torch.testing.assert_close(torch.vmap(evaluate)(many), torch.stack([evaluate(x) for x in many]))
+
+
+def test_detach_reaches_the_parameters_of_g() -> None:
+    class Square(torch.nn.PReLU):  # linear on the positive numbers
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).square()
+
+    p = LocationScale(LOC, WIDTH, Square(dtype=DOUBLE))
+    assert p.entropy().requires_grad
+    q = p.detach()
+    assert torch.equal(p.entropy(), q.entropy())
+    assert not q.entropy().requires_grad
+    assert not q.log_prob(q.mean).requires_grad
+
+
 def test_the_uniform_has_no_score_scale() -> None:
     scale = torch.tensor([0.2, 3.0])
     assert BetaGaussian(0.0, scale, math.inf).sigma.tolist() == [0.0, math.inf]
@@ -210,10 +283,23 @@ def test_half_precision_is_refused_by_name(dtype: torch.dtype) -> None:
             make()
 
 
-@pytest.mark.parametrize("family", [BetaGaussian, BetaLaplace])
-def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
-    with pytest.raises(TypeError, match=rf"{family.__name__}\..*'alpha'"):
-        family(0.0, 1.0)
+CONSTRUCTED = [
+    sf.KernelDeformedExp,
+    sf.KernelExp,
+    sf.Mixture,
+    sf.MultivariateBetaGaussian,
+    sf.MultivariateNormal,
+    sf.SparseCategorical,
+    sf.TruncatedParaboloid,
+    *(BetaGaussian, BetaLaplace, Laplace, LocationScale, Normal, Triangular, TruncatedParabola),
+]
+
+
+@pytest.mark.parametrize("family", CONSTRUCTED)
+def test_a_type_error_names_the_class_that_was_called(family: Any) -> None:
+    for options in ({}, {"unknown": 1}):
+        with pytest.raises(TypeError, match=rf"^{family.__name__}\.__init__\(\)"):
+            family(**options)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +338,13 @@ def test_the_error_of_a_missing_alpha_names_the_family(family: Any) -> None:
             lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),
             r"shapes must broadcast .*mean \(2,\), variance \(3,\)",
         ),
+        (lambda: TruncatedParabola.from_bounds(1.0, 1.0), "low must be .*'low'.*1.*'high'.*1"),
+        (lambda: Triangular.from_bounds(1.0, math.inf), "low must be below high, and both finite"),
+        (
+            lambda: LocationScale.from_bounds(torch.tensor([0.0, 2.0]), 1.0, torch.square),
+            r"low must be below high.*low.*tensor\(\[0., 2.\]\)",
+        ),
+        (lambda: Normal.from_bounds(0.0, 1.0), "from_bounds must be that of a bounded .*Normal"),
         (lambda: TruncatedParabola.from_canonical(0.0, 0.0), "theta2 must be negative .*got .*0"),
         (lambda: TruncatedParabola.from_canonical(math.inf, -1.0), r"inf"),
     ],

@@ -14,7 +14,7 @@ from torch import Size, Tensor, nn
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..distributions import Mixture, SparseDistribution
+from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
@@ -396,7 +396,7 @@ class ContinuousAttention(nn.Module):
             )
         context = self.out_proj(heads.to(values.dtype).flatten(2))
         if is_single:
-            context, density = context.squeeze(0), _first(density)
+            context, density = context.squeeze(0), density[0]
         elif not self.batch_first:
             context = context.transpose(0, 1)
         return context, density if need_weights else None
@@ -539,16 +539,6 @@ def _domain_of(basis: Basis, domain: Domain | None, ndim: int) -> Domain:
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
-
-
-def _first(density: Any) -> SparseDistribution:
-    """Return the densities of the first example."""
-    if isinstance(density, Mixture):
-        return Mixture(density.logits[0], _first(density.components))
-    first: SparseDistribution = density._with_parameters(
-        density.batch_shape[1:], lambda x, event: x[0]
-    )
-    return first
 
 
 def _check_options(

@@ -1,13 +1,13 @@
 """Base classes of densities: the common interface, and densities given in standard form."""
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, cast
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, Independent, constraints
 from torch.types import _size
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self
@@ -15,10 +15,14 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import attributes, broadcast_shapes, in_eager, require
+from ..numerics.validation import attributes, broadcast_shapes, in_eager, map_tensors, require
 from ..scores import Score
 
-__all__ = ["SparseDistribution", "StandardizedDistribution"]
+__all__ = ["BatchIndexError", "SparseDistribution", "StandardizedDistribution", "select_batch"]
+
+
+class BatchIndexError(IndexError, ValueError):
+    """An index that does not fit the batch of a density."""
 
 
 class SparseDistribution(TorchDistribution):
@@ -191,6 +195,48 @@ class SparseDistribution(TorchDistribution):
         shape = Size(batch_shape)
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
 
+    def __getitem__(self, index: Any) -> Self:
+        """Return the densities at an index of the batch, which is read as that of a tensor.
+
+        It may be integers, slices, an ellipsis, None, boolean masks and tensors of integers.
+        Gradients reach the parameters of this density.
+
+        Raises:
+            BatchIndexError: `index` does not fit the batch. It is an IndexError and a ValueError.
+            NotImplementedError: A mixture with components of torch that are not determined by the
+                parameters of their constructor, such as `TransformedDistribution`.
+        """
+        given = index if isinstance(index, tuple) else (index,)
+        key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
+
+        def take(x: Tensor, event: Size) -> Tensor:
+            return x[key + (slice(None),) * len(event)]
+
+        try:
+            shape = take(self.alpha, Size()).shape
+        except (IndexError, TypeError):
+            raise BatchIndexError(
+                f"index must fit the batch shape {tuple(self.batch_shape)}, got {index!r}"
+            ) from None
+        return cast(Self, self._select(shape, take))
+
+    def __iter__(self) -> Iterator[Self]:
+        """Iterate over the first axis of the batch."""
+        if not self.batch_shape:
+            raise TypeError(f"a density must have a batch to be iterated over, got {self!r}")
+        return (self[i] for i in range(self.batch_shape[0]))
+
+    def detach(self) -> Self:
+        """Return the density with its tensors detached from the graph; they share memory.
+
+        This includes the parameters of a kernel, or of the g of `LocationScale`, that is a module.
+        """
+        return cast(Self, map_tensors(self, Tensor.detach))
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "SparseDistribution":
+        """Return the density of another batch, which `take` selects from every parameter."""
+        return self._with_parameters(shape, take)
+
     def _with_parameters(
         self,
         shape: Size,
@@ -209,7 +255,7 @@ class SparseDistribution(TorchDistribution):
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
             value = getattr(self, name)
             setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
-        torch.distributions.Distribution.__init__(new, shape, self.event_shape, validate_args=False)
+        Distribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
@@ -234,6 +280,30 @@ class SparseDistribution(TorchDistribution):
     def _validation(self) -> bool | None:
         """The `validate_args` that the user passed, for densities derived from this one."""
         return self.__dict__.get("_validate_args")
+
+
+def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
+    """Return a density, or a distribution of torch, of the batch that `take` selects.
+
+    A distribution of torch is constructed anew from its parameters, as they are in `p`.
+    """
+    if isinstance(p, SparseDistribution):
+        return p._select(shape, take)
+    if isinstance(p, Independent):
+        own = p.base_dist.batch_shape[len(p.batch_shape) :]
+        base = select_batch(p.base_dist, shape + own, lambda x, event: take(x, own + event))
+        return Independent(base, p.reinterpreted_batch_ndims, validate_args=False)
+    parameters = {}
+    for name, constraint in p.arg_constraints.items():
+        # Either probabilities or logits.
+        if name in p.__dict__ or "probs" not in p.arg_constraints:
+            x = getattr(p, name)
+            parameters[name] = take(x, x.shape[x.dim() - constraint.event_dim :])
+    try:
+        return type(p)(**parameters, validate_args=False)
+    except TypeError:
+        name = type(p).__name__
+        raise NotImplementedError(f"{name} is not determined by its arg_constraints") from None
 
 
 # Values of functions at nodes in one block of the batch. The backward pass of a block keeps about a

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from ..numerics.validation import attributes, copied, require
+from ..numerics.validation import in_float64, map_tensors, require
 from ..supports import IntervalUnion
+from .base import select_batch
 
 __all__ = ["Base", "BaseMeasure", "UniformOn"]
 
@@ -101,7 +103,9 @@ class BaseMeasure:
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype, self._source = dim, dtype, base
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
-        self.factors = [_in_float64(factor) for factor in _factors(base, dim)]
+        self.factors = [
+            map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
+        ]
 
     @property
     def is_flat(self) -> bool:
@@ -245,15 +249,9 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
-    # Either probabilities or logits.
-    both = "probs" in base.arg_constraints
-    names = [n for n in base.arg_constraints if not both or n in base.__dict__]
-    factors: list[Distribution] = []
     try:
-        for index in range(dim):
-            parameters = {name: getattr(base, name)[index] for name in names}
-            factors.append(type(base)(**parameters, validate_args=False))
-    except (AttributeError, IndexError, TypeError):
+        factors = [select_batch(base, Size(), partial(_member, i)) for i in range(dim)]
+    except (IndexError, NotImplementedError):
         factors = []
     t = _inner_location(base).detach().expand(dim)
     members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
@@ -265,18 +263,13 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     return factors
 
 
-def _in_float64(factor: Distribution) -> Distribution:
-    """Return the distribution in float64, without validation."""
-    factor = copied(factor)
-    for name, value in attributes(factor).items():
-        if isinstance(value, Distribution):
-            factor.__dict__[name] = _in_float64(value)
-        elif isinstance(value, Tensor):
-            if value.requires_grad:
-                raise ValueError(
-                    f"base must be constant, got a {name} that requires grad: {factor}"
-                )
-            if value.is_floating_point():
-                factor.__dict__[name] = value.double()
-    factor._validate_args = False
-    return factor
+def _member(index: int, x: Tensor, event: Size) -> Tensor:
+    """Return the parameter of one member of a batch."""
+    return x[index]
+
+
+def _constant(x: Tensor) -> Tensor:
+    """Return a parameter of a base in float64."""
+    if x.requires_grad:
+        raise ValueError(f"base must be constant, got a parameter that requires grad: {x}")
+    return in_float64(x)

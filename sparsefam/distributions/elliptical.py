@@ -14,9 +14,11 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radial_rule
 from ..numerics.validation import (
+    broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
+    require,
     require_integer,
     require_scale_tril,
 )
@@ -165,8 +167,10 @@ class EllipticalDistribution(StandardizedDistribution):
         """Draw u (*shape, D), differentiable in the parameters of q."""
         raise NotImplementedError
 
-    def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "EllipticalDistribution":
-        """Return the distribution of fewer coordinates, of this centre and scale."""
+    def _of_coordinates(
+        self, loc: Tensor, scale_tril: Tensor, lost: int
+    ) -> "EllipticalDistribution":
+        """Return the density of fewer coordinates, after integrals over `lost` of the others."""
         raise NotImplementedError
 
     # Derived from the hooks
@@ -267,14 +271,67 @@ class EllipticalDistribution(StandardizedDistribution):
         References:
             Fang, Kotz and Ng (1990), Symmetric Multivariate and Related Distributions, sec. 3.1.
         """
+        kept = self._coordinates(indices)
+        loc, scale_tril = self._rows(kept)
+        return self._of_coordinates(loc, scale_tril, self.event_shape[0] - len(kept))
+
+    def conditional(self, indices: int | Sequence[int], value: Tensor) -> "EllipticalDistribution":
+        r"""Return the distribution of the other coordinates given some, in closed form.
+
+        $$p(t_J \mid t_I) \propto (1 - w^\top w)_+^m, \qquad
+        w = \frac{L_J^{-1}(t_J - \mu_J - L_{JI} v)}{\sqrt{1 - v^\top v}}, \quad
+        v = L_I^{-1}(t_I - \mu_I)$$
+
+        with the Cholesky factor $[L_I, 0; L_{JI}, L_J]$ of $L L^\top$ in the order I, J. The
+        exponent, and so alpha, stays. A normal distribution has no root: its conditionals are
+        normal.
+
+        Args:
+            indices: The coordinates that are known; negative ones count from the end.
+            value: Their values (*batch, k) in the order of `indices`; batches broadcast.
+
+        Returns:
+            A density of events of shape (D - k,), in the order of this one's coordinates.
+
+        Raises:
+            ValueError: Indices as for `marginal`, or all of them; `value` of another shape, not
+                finite, or outside the support.
+
+        References:
+            Cambanis, Huang and Simons (1981), On the theory of elliptically contoured
+            distributions, Cor. 5. J. Multivariate Anal. 11.
+        """
+        known = self._coordinates(indices)
+        others = [i for i in range(self.event_shape[0]) if i not in known]
+        k = len(known)
+        if not others:
+            raise ValueError(f"indices must leave a coordinate to be unknown, got {indices}")
+        if not isinstance(value, Tensor) or value.shape[-1:] != (k,):
+            raise ValueError(f"value must be a tensor (*batch, {k}), got {value!r}")
+        loc, factor = self._rows(known + others)
+        value, centre = broadcast_arguments(value=value, loc=loc[..., :k])
+        offset = (value - centre).unsqueeze(-1)
+        v = torch.linalg.solve_triangular(factor[..., :k, :k], offset, upper=False)
+        left = 1 - v.square().sum(-2, keepdim=True) / self._edge()
+        if self._validate_args:
+            require(left > 0, "value", "inside the support", value)
+        centre = loc[..., k:] + (factor[..., k:, :k] @ v).squeeze(-1)
+        return self._of_coordinates(centre, left.sqrt() * factor[..., k:, k:], 0)
+
+    def _coordinates(self, indices: int | Sequence[int]) -> list[int]:
+        """Return coordinates as distinct numbers from 0, or raise ValueError."""
         dim = self.event_shape[0]
         given = [indices] if isinstance(indices, int) else list(indices)
         kept = [i % dim for i in given if -dim <= i < dim]
         if not given or len(set(kept)) < len(given):
             raise ValueError(f"indices must be distinct and from {-dim} to {dim - 1}, got {given}")
-        index = torch.tensor(kept, device=self.loc.device)
+        return kept
+
+    def _rows(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """Return the centre and the Cholesky factor of some coordinates, in their order."""
+        index = torch.tensor(indices, device=self.loc.device)
         rows = self.scale_tril.index_select(-2, index)
-        return self._marginal(self.loc.index_select(-1, index), _lower_factor(rows))
+        return self.loc.index_select(-1, index), _lower_factor(rows)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Return nodes (Q, *batch, D) and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
@@ -450,13 +507,14 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
             m = torch.full((), self._fixed_exponent, dtype=m.dtype, device=m.device)
         return radial_rule(count, self.event_shape[0], m)
 
-    def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "MultivariateBetaGaussian":
-        lost = (self.event_shape[0] - loc.shape[-1]) / 2
+    def _of_coordinates(
+        self, loc: Tensor, scale_tril: Tensor, lost: int
+    ) -> "MultivariateBetaGaussian":
         alpha: Tensor | float = self.alpha
         if self._fixed_exponent is not None:
-            alpha = alpha_of(self._fixed_exponent + lost)
+            alpha = alpha_of(self._fixed_exponent + lost / 2)
         elif lost:
-            alpha = 1 + 1 / (self._exponent + lost)
+            alpha = 1 + 1 / (self._exponent + lost / 2)
         return MultivariateBetaGaussian(loc, scale_tril, alpha, validate_args=self._validation)
 
     def _standard_sample(self, shape: Size) -> Tensor:
@@ -624,7 +682,7 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         radii, weights = radial_rule(count, self.event_shape[0], limit)
         return radii * math.sqrt(2 * _LARGE_EXPONENT), weights
 
-    def _marginal(self, loc: Tensor, scale_tril: Tensor) -> "MultivariateNormal":
+    def _of_coordinates(self, loc: Tensor, scale_tril: Tensor, lost: int) -> "MultivariateNormal":
         return MultivariateNormal(loc, scale_tril=scale_tril, validate_args=self._validation)
 
     def _standard_sample(self, shape: Size) -> Tensor:

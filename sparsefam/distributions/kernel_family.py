@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from numbers import Real
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Uniform, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
+from typing_extensions import Self
 
 from ..bases import Basis
 from ..feature_maps import BasisFeatures, KernelFeatures
@@ -35,6 +36,7 @@ from ..numerics.validation import (
     differentiable_once,
     in_eager,
     is_plain_cpu_tensor,
+    map_tensors,
     require,
     require_power,
 )
@@ -158,6 +160,18 @@ class KernelDistribution(SparseDistribution):
         for name in self._per_row:
             new.__dict__[name] = getattr(self, name).index_select(-1, rows)
         new.__dict__["_power"] = self._power.take(rows)
+        if self._points.dim() > 2:
+            event = self._points.shape[-2:]
+            points = change(self._points.expand(self.batch_shape + event), event)
+            new.__dict__.update(
+                _points=points, inducing_points=points, mesh=replace(self.mesh, matrix=None)
+            )
+        return new
+
+    def detach(self) -> Self:
+        new = super().detach()
+        eps = map_tensors(self._power.eps, Tensor.detach)
+        new.__dict__["_power"] = replace(self._power, eps=eps)
         return new
 
     # Nodes
@@ -1102,6 +1116,11 @@ class KernelEscort(KernelDistribution):
         with torch.enable_grad():
             self._scores = parent._scores
             self._integrate(power, parent._level)
+
+    def _with_parameters(self, shape: Size, *others: Any, **options: Any) -> SparseDistribution:
+        new = super()._with_parameters(shape, *others, **options)
+        new.__dict__["_parent"] = self._parent._with_parameters(shape, others[0])
+        return new
 
     def to_float64(self) -> "KernelEscort":
         """Return the same density computed in float64."""

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Size, Tensor
@@ -71,7 +71,7 @@ class Mixture(SparseDistribution):
         validate_args: As in torch.distributions.
 
     Attributes:
-        components: As passed.
+        components: As passed; of a part of the batch, densities of this package.
         logits: Log weights (*batch, K), up to a constant.
 
     Raises:
@@ -120,6 +120,16 @@ class Mixture(SparseDistribution):
     def probs(self) -> Tensor:
         """Weights of the components (*batch, K)."""
         return torch.softmax(self.logits, -1)
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
+        new = cast(Mixture, super()._select(shape, take))
+        own = self.logits.shape[-1:] if self._batched else Size()
+        new._parts = [
+            self._expanded(p)._select(shape + own, lambda x, event: take(x, own + event))
+            for p in self._parts
+        ]
+        new.components = new._parts[0] if self._batched else new._parts
+        return new
 
     # Values of the components have an axis of K after the batch.
 

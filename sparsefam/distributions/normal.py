@@ -1,7 +1,7 @@
 """The normal and the Laplace distribution, which are the families at alpha = 1."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Size, Tensor
@@ -48,11 +48,6 @@ class DenseLaw(StandardizedDistribution):
 class _DenseUnivariate(DenseLaw, SymmetricDistribution):
     """A density on the real line."""
 
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
-
     def _edge(self) -> float:
         return math.inf
 
@@ -65,8 +60,9 @@ class _DenseUnivariate(DenseLaw, SymmetricDistribution):
         Raises:
             ValueError: `beta` not positive, which gives no finite mass.
         """
+        family: Any = type(self)
         scale = self.scale * self._escort_factor(beta)
-        return type(self)(self.loc, scale, validate_args=self._validation)
+        return cast(Self, family(self.loc, scale, validate_args=self._validation))
 
 
 class Normal(_DenseUnivariate, torch.distributions.Normal):
@@ -88,6 +84,11 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
     """
 
     _order = 2
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
 
     @classmethod
     def from_sigma(
@@ -145,6 +146,11 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     """
 
     _order = 1
+
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
 
     @classmethod
     def from_b(

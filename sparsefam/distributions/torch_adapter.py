@@ -15,9 +15,9 @@ from torch.types import _size
 from ..bases import Basis, Fourier
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import attributes, copied, require, without_derivative
+from ..numerics.validation import attributes, in_float64, map_tensors, require, without_derivative
 from ..supports import RealLine
-from .base import SparseDistribution
+from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
@@ -182,18 +182,6 @@ def cuts_of(p: Any) -> Tensor:
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
 
 
-def _unchecked(p: Distribution, double: bool = False) -> Distribution:
-    """Return a copy without validation, optionally with its parameters in float64."""
-    p = copied(p)
-    p._validate_args = False
-    for name, value in attributes(p).items():
-        if isinstance(value, Distribution):
-            setattr(p, name, _unchecked(value, double))
-        elif double and isinstance(value, Tensor) and value.is_floating_point():
-            setattr(p, name, value.double())
-    return p
-
-
 class TorchDensity(SparseDistribution):
     """A continuous distribution of torch with the interface of this package.
 
@@ -206,15 +194,23 @@ class TorchDensity(SparseDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(self, base: Distribution) -> None:
-        self._sampler: Any = _unchecked(base)
+        self._sampler: Any = map_tensors(base, lambda x: x, _validate_args=False)
         # Torch's univariate formulas are inaccurate in float32. Classes of users are not converted.
         double = not base.event_shape and torch_name(base) is not None
-        self.base: Any = _unchecked(base, double)
+        self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
         self.alpha = torch.ones(base.batch_shape, **_options(self.base))
         Distribution.__init__(self, base.batch_shape, base.event_shape, validate_args=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "TorchDensity":
+        part = type(self)(select_batch(self._expanded(), shape, take))
+        t = self._inside().expand(self.batch_shape + self.event_shape)
+        found, log_p = part.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
+        same = torch.isclose(found, log_p, equal_nan=True)
+        require(same, type(self.base).__name__, "determined by its parameters", self.base)
+        return part
 
     @constraints.dependent_property
     def support(self) -> Constraint:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
+from typing_extensions import Self
 
 from ..bases import Basis
 from ..numerics.quadrature import smooth_unit_rule
@@ -55,6 +57,31 @@ class SymmetricDistribution(StandardizedDistribution):
     ) -> None:
         self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
         torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
+
+    @classmethod
+    def from_bounds(
+        cls, low: Tensor | float, high: Tensor | float, *args: Any, **options: Any
+    ) -> Self:
+        """Construct from the ends of the support.
+
+        Args:
+            low: Lower end (*batch).
+            high: Upper end (*batch).
+            args: What the class takes after `loc` and `scale`, such as `alpha`.
+            options: The same by name, and `validate_args`.
+
+        Raises:
+            ValueError: `low` not below `high`, one of them not finite, a class whose support does
+                not end, or as for the class.
+        """
+        low, high = broadcast_arguments(low=low, high=high)
+        valid = (low < high) & torch.isfinite(high - low)
+        require(valid, "low", "below high, and both finite", {"low": low, "high": high})
+        p = cls((low + high) / 2, (high - low) / 2, *args, **options)
+        edge = p._edge()
+        if isinstance(edge, float) and math.isinf(edge):
+            raise ValueError(f"from_bounds must be that of a bounded family, got {cls.__name__}")
+        return cls(p.loc, p.scale / edge, *args, **options)
 
     # Hooks of subclasses, in terms of x
 

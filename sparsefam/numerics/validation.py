@@ -1,7 +1,7 @@
 """Checks and conversions of arguments, shallow copies, and second derivatives that do not exist."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
+from torch.distributions import Distribution, Transform
 
 __all__ = [
     "NO_SECOND_DERIVATIVE",
@@ -23,8 +24,10 @@ __all__ = [
     "difference",
     "differentiable_once",
     "in_eager",
+    "in_float64",
     "is_count",
     "is_plain_cpu_tensor",
+    "map_tensors",
     "require",
     "require_integer",
     "require_power",
@@ -35,6 +38,8 @@ __all__ = [
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 _Object = TypeVar("_Object")
+# A tuple, since torch 2.8 does not compile isinstance of a union.
+_HOLDERS = (Distribution, Transform, nn.Module)
 
 
 # Conversions
@@ -257,6 +262,41 @@ def copied(p: _Object) -> _Object:
     for name, value in attributes(p).items():
         new.__dict__[name] = value
     return new
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """Return floating-point numbers as float64."""
+    return x.double() if x.is_floating_point() else x
+
+
+def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any:
+    """Return a copy of a distribution, or of what it holds, with all tensors changed.
+
+    Distributions take the attributes `fixed` besides; other objects than modules are shared.
+    """
+    copies: list[tuple[Any, Any]] = []
+
+    def of(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return change(x)
+        if type(x) in (list, tuple):
+            return type(x)([of(value) for value in x])
+        if isinstance(x, dict):
+            return type(x)({name: of(value) for name, value in x.items()})
+        if not isinstance(x, _HOLDERS):
+            return x
+        for old, new in copies:  # a transform and its inverse hold each other
+            if old is x:
+                return new
+        new = copied(x)
+        copies.append((x, new))
+        for name, value in attributes(x).items():
+            new.__dict__[name] = of(value)
+        for name in fixed if isinstance(x, Distribution) else ():
+            new.__dict__[name] = fixed[name]
+        return new
+
+    return of(x)
 
 
 def _names_in_methods(kind: type) -> tuple[str, ...]:

@@ -34,9 +34,10 @@ _OPAQUE = 0.8
 
 def plot_attention(
     attention: SparseDistribution | Tensor,
-    positions: Tensor,
+    positions: Tensor | None = None,
     values: Tensor | None = None,
     *,
+    example: int | tuple[Any, ...] | None = None,
     tokens: Sequence[str] | None = None,
     value_function: Callable[[Tensor], Tensor] | None = None,
     ax: "Axes | None" = None,
@@ -50,8 +51,10 @@ def plot_attention(
 
     Args:
         attention: A density of one dimension with batch shape (heads,) or (), or weights (..., L).
-        positions: Positions of the observations (L,).
+        positions: Positions of the observations (L,). A density alone needs none.
         values: The series at the positions (L,).
+        example: Index of the part of `attention` to draw; default all. Of densities of a layer,
+            (B, heads, Lq), 0 is the first example and (0, slice(None), -1) its last query.
         tokens: L words, written at the positions.
         value_function: Callable from locations (Q,) to values (Q,), drawn as a line.
         ax: Axes to draw on; default the current axes.
@@ -62,16 +65,20 @@ def plot_attention(
         The axes of the attention.
 
     Raises:
-        ValueError: Shapes that do not fit, or more heads than `limit`.
+        ValueError: Shapes that do not fit, an `example` out of the batch, or more heads than
+            `limit`.
         ImportError: matplotlib is missing.
     """
-    _check_type(attention)
-    _check_lengths(positions, values=values, tokens=tokens)
+    attention = _part(attention, example)
+    weights: Any = attention.probs if isinstance(attention, SparseCategorical) else attention
+    drawn = any(x is not None for x in (positions, values, tokens, value_function))
+    positions = torch.empty(0) if positions is None else positions
+    if drawn or isinstance(weights, Tensor):
+        _check_lengths(positions, values=values, tokens=tokens)
     if isinstance(attention, SparseDistribution) and attention.event_shape:
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     ax = current_axes(ax)
-    weights: Any = attention.probs if isinstance(attention, SparseCategorical) else attention
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
@@ -91,9 +98,14 @@ def plot_attention(
     return ax
 
 
-def _check_type(attention: object) -> None:
+def _part(attention: Any, example: Any) -> Any:
+    """Return the part of attention at an index of its batch."""
     if not isinstance(attention, SparseDistribution | Tensor):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
+    try:
+        return attention if example is None else attention[example]
+    except IndexError as error:
+        raise ValueError(f"example must be an index of the batch, got {example}: {error}") from None
 
 
 def _check_lengths(positions: Tensor, **others: Tensor | Sequence[str] | None) -> None:
@@ -135,6 +147,7 @@ def plot_attention_map(
     attention: SparseDistribution | Tensor,
     image: Tensor,
     *,
+    example: int | tuple[Any, ...] | None = None,
     ax: "Axes | None" = None,
     label: str | Sequence[str] | None = None,
     color: Any = None,
@@ -152,6 +165,7 @@ def plot_attention_map(
             (..., rows, columns) of cells that divide the image evenly.
         image: Grey levels (H, W), or grey levels or colours, channels first (1, 3 or 4, H, W);
             colours are in [0, 1] or of dtype uint8.
+        example: As in `plot_attention`.
         ax: Axes to draw on; default the current axes.
         label: As in `plot_density`.
         color: As in `plot_density`.
@@ -166,6 +180,7 @@ def plot_attention_map(
             a domain that is not an interval.
         ImportError: matplotlib is missing.
     """
+    attention = _part(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
     labels = labels_of(label, check_count("attention", _heads(attention), limit))
@@ -181,7 +196,6 @@ def plot_attention_map(
 
 def _heads(attention: SparseDistribution | Tensor) -> int:
     """Return the number of heads of two-dimensional attention."""
-    _check_type(attention)
     if isinstance(attention, SparseDistribution):
         event = tuple(attention.event_shape)
         if event != (2,):
