@@ -7,7 +7,7 @@ from torch import Size, Tensor, nn
 
 from .bases import Basis, GaussianRBF, Product, Stack
 from .kernels import Kernel, gram_matrix, kernel_matrix, require_kernel
-from .numerics.validation import broadcast_shapes
+from .numerics.validation import broadcast_shapes, map_tensors
 
 __all__ = ["BasisFeatures", "FeatureMap", "KernelFeatures", "require_weights"]
 
@@ -59,6 +59,10 @@ class FeatureMap(ABC):
     @abstractmethod
     def along(self, axis: int, t: Tensor) -> Tensor:
         """Evaluate each function on a line through its point: coordinates (q,) to (n, q)."""
+
+    @abstractmethod
+    def detach(self) -> "FeatureMap":
+        """Return the functions with their tensors detached from the graph."""
 
     def breaks(self, axis: int) -> Tensor:
         """Coordinates (n,) along an axis at which functions are not smooth, as far as known."""
@@ -119,6 +123,10 @@ class KernelFeatures(FeatureMap):
     def at(self, t: Tensor) -> Tensor:
         return kernel_matrix(self.kernel, self.points, t)
 
+    def detach(self) -> "KernelFeatures":
+        kernel = map_tensors(self.kernel, Tensor.detach)
+        return KernelFeatures(self.inducing_points.detach(), kernel)
+
     def norm(self, weights: Tensor) -> Tensor:
         weights = weights.detach().double().unsqueeze(-1)
         squares = weights.mT @ gram_matrix(self.kernel, self.points.detach().double()) @ weights
@@ -164,6 +172,9 @@ class BasisFeatures(FeatureMap):
         t = t.double()
         values = self.basis.in_float64(t if self.basis.event_shape else t.squeeze(-1))
         return values.T
+
+    def detach(self) -> "BasisFeatures":
+        return BasisFeatures(map_tensors(self.basis, Tensor.detach))
 
     def norm(self, weights: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(weights.detach().double(), dim=-1)

@@ -679,10 +679,11 @@ def test_a_shared_mesh_does_not_evaluate_the_kernel_again() -> None:
         calls.append(len(x))
         return gaussian(x, z)
 
-    p = make(kernel=counted)
-    make(kernel=counted, mesh=p.mesh)
+    p = make(KernelDeformedExp, kernel=counted)
+    parts = {"kernel": counted, "mesh": p.mesh}
+    make(KernelDeformedExp, **parts)
     before = len(calls)
-    make(weights=2 * WEIGHTS, inducing_points=POINTS.clone(), kernel=counted, mesh=p.mesh)
+    make(KernelDeformedExp, weights=2 * WEIGHTS, inducing_points=POINTS.clone(), **parts)
     assert len(calls) == before
 
 

@@ -75,7 +75,7 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     yield "RidgeRegression", *_regression()
     yield "ForgettingMemory", *_memory(ForgettingMemory)
     yield "ContractingMemory", *_memory(ContractingMemory)
-    for score in ("quadratic", "moments", "kernel", "mixture"):
+    for score in ("quadratic", "moments", "kernel", "mixture", "content"):
         yield f"attention-{score}", *_attention(score)
     yield "attention-plane", *_attention("quadratic", 2)
     yield "attention-combined", *_attention("quadratic", combine=True)
