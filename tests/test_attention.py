@@ -20,11 +20,9 @@ from sparsefam.attention.masks import AttentionMask
 from sparsefam.bases import Fourier, GaussianRBF
 
 DOUBLE = torch.float64
-ALPHAS = [1.0, 1.5, 2.0]
 
 every_score = pytest.mark.parametrize("score", SCORES)
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
-every_dimension = pytest.mark.parametrize("ndim", [1, 2])
 
 
 def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
