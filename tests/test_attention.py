@@ -22,7 +22,6 @@ from sparsefam.bases import Fourier, GaussianRBF
 DOUBLE = torch.float64
 
 every_score = pytest.mark.parametrize("score", SCORES)
-every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
 def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -224,22 +223,6 @@ def test_maps_over_examples(score: str) -> None:
         return context.squeeze(0)
 
     assert torch.allclose(torch.func.vmap(single)(*inputs), layer(*inputs)[0], rtol=1e-10)
-
-
-@every_kind
-def test_state_dict_round_trip(score: str, combine: bool) -> None:
-    alpha = torch.tensor(1.4, dtype=DOUBLE)
-    layer, twin = make_layer(score, combine, alpha), make_layer(score, combine, alpha + 0.5)
-    inputs = data()
-    assert not torch.allclose(twin(*inputs)[0], layer(*inputs)[0])
-    file = io.BytesIO()
-    torch.save(layer.state_dict(), file)
-    file.seek(0)
-    twin.load_state_dict(torch.load(file, weights_only=True))
-    for same in (twin, copy.deepcopy(layer)):
-        assert torch.equal(same(*inputs)[0], layer(*inputs)[0])
-    parts = {name.split(".")[0] for name in layer.state_dict()} - {"discrete_proj"}
-    assert parts == {"alpha", "score_proj", "v_proj", "out_proj", "regression"}
 
 
 @every_score

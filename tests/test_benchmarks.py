@@ -1,7 +1,6 @@
 """The references agree with adaptive quadrature, the harness measures, and every table is made."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,21 +103,6 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replace(far, alpha=1.75).exceeded() == []
 
 
-def test_times_are_medians_of_alternating_calls() -> None:
-    order: list[str] = []
-    naps = {"short": 0.001, "long": 0.004}
-
-    def call(name: str) -> None:
-        order.append(name)
-        time.sleep(naps[name])
-
-    calls = {name: (lambda name=name: call(name)) for name in naps}
-    seconds = alternate(calls, budget=0, rounds=3, clock=time.perf_counter)
-    assert order == ["short", "long"] * 4
-    assert 0.001 <= seconds["short"] and 0.004 <= seconds["long"]
-    assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
-
-
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
     settings = {"densities": 8, "functions": 4}
     with Worker("line", settings, threads=2, checkout=harness.ROOT) as worker:
@@ -151,28 +135,6 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "| 1 | 2 |" in text and "old" not in text and text.endswith("<!-- a: end -->\nafter\n")
     with pytest.raises(ValueError, match="one section"):
         harness.show_and_write("b", "c", [], True, "page.md")
-
-
-SECTIONS = {
-    "benchmarks.md": {
-        "accuracy": ("accuracy", "dimensions", "kernel accuracy"),
-        "expect": ("expectations", "plane", "kernels", "entmax"),
-        "estimation": ("density estimation",),
-        "threads": ("threads",),
-        "first_call": ("first calls",),
-    },
-    "long-sequences.md": {"attention": ("attention",)},
-    "value-functions.md": {"attention": ("regression",)},
-}
-
-
-def test_every_section_is_in_its_page() -> None:
-    for page, modules in SECTIONS.items():
-        text = (harness.DOCS / page).read_text()
-        for module, names in modules.items():
-            for name in names:
-                mark = f"<!-- {name}: made by python -m benchmarks.{module} --write -->"
-                assert text.count(mark) == text.count(f"<!-- {name}: end -->") == 1
 
 
 TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {

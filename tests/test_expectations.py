@@ -4,13 +4,12 @@ import copy
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise
 from math import comb, prod
 
-import numpy as np
 import pytest
 import torch
+from battery import frame
 from cases import (
     DOUBLE,
     Case,
@@ -18,9 +17,8 @@ from cases import (
     every_univariate_case,
     every_univariate_scalar,
 )
-from references import Line
+from references import Line, polynomial_rule, smooth_rule
 from scipy.integrate import quad
-from scipy.special import roots_hermite, roots_jacobi
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -234,36 +232,14 @@ def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Densit
     return density(alpha, LOC[:, :ndim], FACTORS[:, :ndim, :ndim], dtype)
 
 
-@cache
-def standard_rule(ndim: int, alpha: float) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, D) and weights of the standard density, coordinate after coordinate.
-
-    The next coordinate, given those before and relative to what they leave of the ball, has the
-    density (1 - x^2)^{m + (number of coordinates after it)/2}.
-    """
-    count = {1: 60, 2: 40, 3: 28}[ndim]
-    nodes, weights, left = torch.zeros(1, 0, dtype=DOUBLE), torch.ones(1, dtype=DOUBLE), 1.0
-    for after in reversed(range(ndim)):
-        if alpha == 1:
-            x, w = roots_hermite(count)
-            x, stretch = x * math.sqrt(2), np.ones(count)
-        else:
-            power = 1 / (alpha - 1) + after / 2
-            x, w = roots_jacobi(count, power, power)
-            stretch = np.sqrt((1 - x) * (1 + x))
-        x, w, stretch = (torch.tensor(v) for v in (x, w / w.sum(), stretch))
-        latest = (left * x.unsqueeze(-1)).flatten()
-        nodes = torch.cat([nodes.repeat(count, 1), latest.unsqueeze(-1)], -1)
-        weights = (w.unsqueeze(-1) * weights).flatten()
-        left = (left * stretch.unsqueeze(-1)).flatten()
-    return nodes, weights
-
-
 def by_quadrature(ndim: int, alpha: float, psi: Callable[[Tensor], Tensor]) -> Tensor:
     p = in_dimension(ndim, alpha)
-    nodes, weights = standard_rule(ndim, alpha)
-    located = p.loc + torch.einsum("bij,qj->qbi", p.scale_tril, nodes)
-    return torch.einsum("q,qbn->bn", weights, psi(located))
+    centre, factor = frame(p, 15.0)
+    rule = polynomial_rule if isinstance(psi, Polynomial) else smooth_rule
+    u, weights = (torch.as_tensor(x) for x in rule(ndim))
+    located = centre + torch.einsum("bij,qj->qbi", factor, u)
+    shares = weights.unsqueeze(-1) * p.prob(located)
+    return torch.einsum("qb,qbn->bn", shares / shares.sum(0), psi(located))
 
 
 def fourier(ndim: int) -> Fourier:
@@ -283,7 +259,7 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 @pytest.mark.parametrize("name", BASES_MULTIVARIATE)
 @pytest.mark.parametrize("ndim", [1, 3])
 @every_alpha
-def test_against_nested_quadrature(alpha: float, ndim: int, name: str) -> None:
+def test_against_quadrature(alpha: float, ndim: int, name: str) -> None:
     psi = BASES_MULTIVARIATE[name](ndim)
     exact = by_quadrature(ndim, alpha, copy.deepcopy(psi).double())
     for dtype, bound in BOUND.items():

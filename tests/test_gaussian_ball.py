@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from scipy.special import roots_jacobi
+from references import smooth_rule
 from scipy.stats import multivariate_normal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -43,39 +43,25 @@ def example(dim: int, full: bool, rows: int = 2, count: int = 3) -> tuple[Tensor
     )
 
 
-def nested(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: float) -> Tensor:
-    """The same by Gauss-Jacobi along rays of an exact spherical rule."""
+def quadrature(loc: Tensor, tril: Tensor, centers: Tensor, spread: Tensor, m: float) -> Tensor:
+    """The same by the battery's rule on the ball."""
     dim = loc.shape[-1]
-    x, w = roots_jacobi(60, m, dim / 2 - 1)
-    radii, shares = np.sqrt((x + 1) / 2), w / w.sum()
-    turns, levels = np.arange(100) * 2 * math.pi / 100, np.polynomial.legendre.leggauss(50)
-    if dim == 1:
-        directions, sizes = np.array([[1.0], [-1.0]]), np.full(2, 0.5)
-    elif dim == 2:
-        directions = np.stack([np.cos(turns), np.sin(turns)], -1)
-        sizes = np.full(100, 0.01)
-    else:
-        height, turn = np.meshgrid(levels[0], turns, indexing="ij")
-        flat = np.sqrt(1 - height**2)
-        directions = np.stack([flat * np.cos(turn), flat * np.sin(turn), height], -1).reshape(-1, 3)
-        sizes = np.repeat(levels[1] / 2, 100) / 100
-    nodes = (radii[:, None, None] * directions).reshape(-1, dim)
-    weights = np.outer(shares, sizes).ravel()
+    u, weights = smooth_rule(dim)
+    weights = weights * np.maximum(0, 1 - (u**2).sum(-1)) ** m
     covariances = spread if spread.dim() > 1 else spread.square()[:, None, None] * torch.eye(dim)
     found = np.empty((len(loc), len(centers)))
-    for i, (mu, factor) in enumerate(zip(loc.numpy(), scale_tril.numpy(), strict=True)):
+    for i, (mu, factor) in enumerate(zip(loc.numpy(), tril.numpy(), strict=True)):
         for j, (c, covariance) in enumerate(zip(centers.numpy(), covariances.numpy(), strict=True)):
-            t = mu + nodes @ factor.T
-            found[i, j] = weights @ multivariate_normal(c, covariance).pdf(t)
-    return torch.from_numpy(found)
+            found[i, j] = weights @ multivariate_normal(c, covariance).pdf(mu + u @ factor.T)
+    return torch.from_numpy(found / weights.sum())
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("m", [0.0, 0.3, 2.3])
-def test_values_against_nested_quadrature(dim: int, full: bool, m: float) -> None:
+def test_values_against_quadrature(dim: int, full: bool, m: float) -> None:
     inputs = example(dim, full)[:4]
-    exact = nested(*inputs, m)
+    exact = quadrature(*inputs, m)
     for dtype, limit in ((F32, 6e-7), (F64, 1e-12)):
         rounded = [x.to(dtype) for x in inputs]
         for exponent in (m, torch.full((2,), m, dtype=dtype)):
