@@ -85,14 +85,6 @@ def test_marginals_have_the_characteristic_function(case: Case) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
 
 
-@every_multivariate_case
-def test_marginals_of_no_coordinate_are_refused(case: Case) -> None:
-    dim = case.event_shape[0]
-    for bad in ([], [dim], [0, 0], [-dim - 1]):
-        with pytest.raises(ValueError, match="indices must .* got"):
-            case().marginal(bad)
-
-
 # Many dimensions
 
 

@@ -201,18 +201,7 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TruncatedParaboloid(ZERO, torch.ones(2, 3)), r"scale_tril must be square.*2, 3"),
-        (lambda: TruncatedParaboloid(torch.tensor(0.0), EYE), r"loc must have shape \(\*batch, D"),
-        (lambda: TruncatedParaboloid(ZERO, SINGULAR), r"scale_tril must be lower triangular"),
-        (lambda: TruncatedParaboloid(ZERO, -EYE), r"scale_tril must be .*positive diagonal"),
         (lambda: TruncatedParaboloid(ZERO, 0 * EYE), "scale_tril must be nonsingular.*" + REMEDY),
-        (lambda: TruncatedParaboloid(ZERO, EYE / 0), r"scale_tril must be finite, got.*inf"),
-        (lambda: TruncatedParaboloid(ZERO * math.nan, EYE), r"loc[\s\S]*nan"),
-        (
-            lambda: MultivariateNormal(torch.zeros(3, 2), scale_tril=EYE.expand(4, 2, 2)),
-            r"shapes must broadcast .*loc \(3, 2\), scale_tril \(4, 2, 2\)",
-        ),
-        (lambda: MultivariateBetaGaussian(ZERO, EYE, 1.0), r"alpha[\s\S]*1"),
         (lambda: MultivariateBetaGaussian(ZERO, EYE, "2"), "alpha must be a number or a tensor"),
         (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),
         (lambda: MultivariateBetaGaussian.from_moments(ZERO, EYE, 0.5), "alpha must be greater"),
@@ -231,7 +220,6 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
         (lambda: member(2, math.inf).score, "sigma_tril must be"),
         (lambda: member(2).quadrature(0), "order must be from 1 to 1200, got 0"),
         (lambda: member(2).quadrature(1201), "order must be from 1 to 1200, got 1201"),
-        (lambda: member(2).log_prob(torch.zeros(3)), r"value must broadcast .*end in event shape"),
         (lambda: member(3).marginal([]), "indices must be distinct and from -3 to 2, got"),
         (lambda: member(3).marginal([0, -3]), "indices must be distinct"),
         (lambda: member(3).marginal(3), "indices must be distinct"),

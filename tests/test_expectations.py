@@ -35,8 +35,6 @@ from sparsefam import (
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
 from sparsefam.dispatch import _RULES, find_expect, register_expect
 
-pytestmark = pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
-
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 KNOTS = [-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0]
 # Each basis with the points between which its functions are smooth.
@@ -101,6 +99,7 @@ def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[f
     return found
 
 
+@pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
 @pytest.mark.parametrize("ratio", [1e-4, 0.03, 1.0, 3.0, 100.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:

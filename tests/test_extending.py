@@ -24,7 +24,6 @@ PAGE = ROOT / "docs" / "learn" / "extending.md"
 
 BATCH: list[Callable[..., None]] = [
     contract.test_members_have_the_batch_shape_and_dtype,
-    contract.test_covariances_have_a_row_for_each_statistic,
     contract.test_every_parameter_is_an_attribute_that_keeps_its_constraint,
     contract.test_values_broadcast_against_the_batch,
     contract.test_a_batch_is_its_elements,

@@ -58,8 +58,6 @@ def test_constants_of_the_papers() -> None:
         ),
         (lambda: sf.rpm("score", 2), "score must be one of"),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 2, base="normal"), "base must be None"),
-        (lambda: scores.LocationScale(0.0, 1.0, 3), "g must be a callable"),
-        (lambda: scores.Finite(torch.tensor([math.nan, 0.0])), "scores must be numbers below"),
         (lambda: scores.Finite(torch.full((2, 3), -math.inf)), "at least one category"),
         (lambda: scores.Finite(torch.tensor(1.0)), "scores must have shape"),
     ],
