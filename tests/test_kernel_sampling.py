@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-import pyro
 import pyro.contrib.gp.kernels as gp
-import pyro.distributions as dist
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
@@ -20,13 +18,11 @@ from cases_kernel import (
     kernel_density,
 )
 from kernel_references import KernelReference, gaussian
-from pyro import poutine
-from pyro.infer import HMC, MCMC, NUTS
-from pyro.infer.autoguide import AutoNormal
 from references import Array
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
+from torch.distributions import biject_to
 
 from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.distributions import kernel_family
@@ -290,52 +286,6 @@ def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch
         p.sample((100,))
 
 
-# Pyro, where Hamiltonian Monte Carlo needs one interval
-
-SITES = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
-GAP = torch.tensor([4.0, -4.0, 3.0], dtype=DOUBLE)
-
-
-def near(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-50 * torch.cdist(x, z).square())
-
-
-@pytest.mark.parametrize("kind", [HMC, NUTS])
-def test_a_site_of_two_intervals_is_refused_with_a_remedy(kind: type) -> None:
-    p = KernelDeformedExp(GAP, SITES, near)
-    assert p.support.count == 2
-    mcmc = MCMC(kind(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
-    with pytest.raises(
-        ValueError,
-        match=r"one interval.*got 2 intervals.*Uniform\(0, 1\).*pyro\.deterministic.*p\.icdf\(u\)",
-    ):
-        mcmc.run()
-    with pytest.raises(ValueError, match=r"one interval.*p\.icdf\(u\)"):
-        AutoNormal(lambda: pyro.sample("t", p))()
-
-
 def test_a_region_of_the_plane_is_refused_with_a_remedy() -> None:
-    p = KernelDeformedExp(GAP, SITES.unsqueeze(-1).repeat(1, 2), near)
-    mcmc = MCMC(NUTS(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
     with pytest.raises(ValueError, match=r"known shape.*box.*pyro\.factor"):
-        mcmc.run()
-
-
-def test_the_model_of_the_remedy_has_the_posterior() -> None:
-    # Its moments by the joint density of the model at all levels, without a chain. The observation
-    # is in the gap.
-    p, seen = KernelDeformedExp(GAP, SITES, near), torch.tensor(0.55, dtype=DOUBLE)
-
-    def model() -> None:
-        u = pyro.sample("u", dist.Uniform(torch.zeros((), dtype=DOUBLE), 1.0))
-        pyro.sample("y", dist.Normal(pyro.deterministic("t", p.icdf(u)), 0.25), obs=seen)
-
-    levels = (torch.arange(2000, dtype=DOUBLE) + 0.5) / 2000
-    trace = poutine.trace(poutine.condition(model, {"u": levels})).get_trace()
-    trace.compute_log_prob()
-    t, weights = trace.nodes["t"]["value"], torch.softmax(trace.nodes["y"]["log_prob"], 0)
-    nodes, shares = p.quadrature(256)
-    shares = shares * torch.exp(-0.5 * ((nodes - seen) / 0.25).square())
-    for power in (1, 2):
-        due = (shares * nodes**power).sum() / shares.sum()
-        torch.testing.assert_close((weights * t**power).sum(), due, rtol=5e-4, atol=0)
+        biject_to(of_vectors(LEFT, PLANE, 2.0).support)

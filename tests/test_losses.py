@@ -45,15 +45,6 @@ SCORES: dict[str, sf.scores.Score] = {
     ),
     "finite": sf.scores.Finite(torch.stack([double(0.3, 1.5, -1.0), double(0.0, 0.25, 0.5)])),
 }
-PAIRS = [(n, a) for n in SCORES for a in ALPHAS if n != "kernel" or a <= 2]
-every_pair = pytest.mark.parametrize(("name", "alpha"), PAIRS)
-
-
-@every_pair
-def test_the_loss_of_the_prediction_map_is_zero(name: str, alpha: float) -> None:
-    score = SCORES[name]
-    found = fenchel_young(score, sf.rpm(score, alpha), alpha, reduction="none")
-    torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
