@@ -1,4 +1,4 @@
-"""Gaussians under piecewise polynomials against mpmath and dense quadrature; derivatives."""
+"""Gaussians under piecewise polynomials: against dense quadrature, and their derivatives."""
 
 import math
 from functools import cache

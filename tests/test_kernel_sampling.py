@@ -1,4 +1,4 @@
-"""Draws from kernel families: numbers, gradients over one and several intervals, vectors, Pyro."""
+"""Draws from kernel families: gradients over one and several intervals, and vectors."""
 
 import math
 from typing import Any

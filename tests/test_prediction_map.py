@@ -1,4 +1,4 @@
-"""The prediction map: types, constants of the papers, and comparison with scipy and entmax."""
+"""The prediction map: types, constants of the papers, arguments, densities of torch."""
 
 import math
 

@@ -31,22 +31,12 @@ LOWER, UPPER = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
 BOUNDS = torch.broadcast_tensors(LOWER, torch.maximum(UPPER, LOWER + 1))
 
 
-def test_intervals_have_their_ends_and_a_bijection() -> None:
+def test_intervals_have_their_ends() -> None:
     interval = Interval(*BOUNDS)
     assert interval.check(BOUNDS[0]).all() and interval.check(BOUNDS[1]).all()
     assert not interval.check(BOUNDS[0] - 1e-3).any() and not interval.check(BOUNDS[1] + 1e-3).any()
     assert not interval.check(torch.full((2, 3), math.nan)).any()
     torch.testing.assert_close(interval.intervals, torch.stack(BOUNDS, -1).unsqueeze(-2))
-    u = torch.linspace(-6, 6, 7, dtype=DOUBLE)[:, None, None].expand(7, 2, 3)
-    u = u.clone().requires_grad_()
-    bounds = [x.double() for x in BOUNDS]
-    for registry in (biject_to, transform_to):
-        transform = registry(Interval(*bounds))
-        t = transform(u)
-        assert Interval(*bounds).check(t).all()
-        torch.testing.assert_close(transform.inv(t), u, rtol=1e-9, atol=1e-9)
-        (slope,) = torch.autograd.grad(t.sum(), u)
-        torch.testing.assert_close(transform.log_abs_det_jacobian(u, t), slope.log())
     for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
         with pytest.raises(ValueError, match="lower must be at most upper"):
             Interval(*ends)
