@@ -491,19 +491,6 @@ def assert_mean(samples: Tensor, expected: Tensor) -> None:
     assert ((samples.mean(0) - expected).abs() <= 4.5 * error + 1e-12).all()
 
 
-def test_draws_from_one_interval_have_right_derivatives() -> None:
-    args = leaves()
-    p = unlike(*args)
-    assert p.has_rsample
-    expected = torch.cat(torch.autograd.grad(p.mean.square() + p.variance, args))
-    found = []
-    for _ in range(40):
-        t = unlike(*args).rsample((1000,))
-        assert p.support.check(t).all()
-        found.append(torch.cat(torch.autograd.grad(t.square().mean(), args)))
-    assert_mean(torch.stack(found), expected)
-
-
 def test_over_gaps_draws_have_no_derivative() -> None:
     p = KNOWN["disjoint"].make(DOUBLE)
     vectors = Mixture(torch.zeros(2), MultivariateNormal(torch.zeros(2, 2), torch.eye(2)))
