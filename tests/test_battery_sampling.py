@@ -67,7 +67,8 @@ def fit(case: Case, dtype: torch.dtype, count: int) -> float:
 @float32_slowly
 @every_case
 def test_draws_follow_the_density(case: Case, dtype: torch.dtype) -> None:
-    assert fit(case, dtype, SPACED[dtype]) > 1e-3
+    # Kernel densities search each quantile.
+    assert fit(case, dtype, SPACED[dtype] // (4 if case.family.signed else 1)) > 1e-3
 
 
 @every_dtype

@@ -1,5 +1,7 @@
 """One contour for all pairs, in float32, against a contour for each pair in float64."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -142,6 +144,14 @@ def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
     for x, y in zip(results(torch.float32), results(F64), strict=True):
         assert relative(x[rows].double(), y[rows]) < 2e-5
         assert not x[2].any()
+
+
+def test_waves() -> None:
+    draw = np.random.default_rng(0)
+    for size, cycles in draw.uniform((-126, -4), (30, 4), (500, 2)).astype(np.float32):
+        angle = 2 * math.pi * float(cycles)
+        truth = 2.0 ** float(size) * np.array([math.cos(angle), math.sin(angle)])
+        np.testing.assert_allclose(loops.wave(size, cycles), truth, rtol=0, atol=7e-7 * 2.0**size)
 
 
 def test_only_centers_near_the_edge_of_a_parabola_take_a_contour() -> None:
