@@ -132,11 +132,10 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
     ("score", "combine", "ndim"),
     [*((*kind, 1) for kind in KINDS), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", [1.5])
 def test_padding_changes_neither_context_nor_gradients(
-    score: str, combine: bool, ndim: int, alpha: float
+    score: str, combine: bool, ndim: int
 ) -> None:
-    require_that_padding_is_ignored(make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim))
+    require_that_padding_is_ignored(make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim))
 
 
 # Gradients, transforms, state
