@@ -14,8 +14,6 @@ from torch import Tensor
 
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 
-WIDTHS, ALPHAS = (0.2, 0.05, 0.01), (1.0, 1.25, 1.5, 2.0)
-
 
 def frozen(cls: Callable[..., torch.nn.Module], width: float, dim: int = 1) -> torch.nn.Module:
     """One of Pyro's kernels, its parameters constants in float64."""

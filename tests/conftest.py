@@ -28,6 +28,9 @@ def validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use compiled loops from the first call on, so that no test depends on the ones before it."""
-    monkeypatch.setattr(compiled, "_setting", "1")
+def compiled_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use compiled loops from the first call on, so that no test depends on the ones before it.
+
+    With the parameter "0" they are never used: the torch operations that a user's first calls take.
+    """
+    monkeypatch.setattr(compiled, "_setting", getattr(request, "param", "1"))

@@ -107,7 +107,8 @@ class Expansion:
     def _lowest(t: Array, g: Callable[[Array], Array]) -> Array:
         """Local minima of g, between neighbours of the locations, by thirds."""
         f = g(t)
-        i = 1 + np.flatnonzero((f[1:-1] <= f[:-2]) & (f[1:-1] <= f[2:]))
+        # Not all of where a tail underflows.
+        i = 1 + np.flatnonzero((f[1:-1] < f[:-2]) & (f[1:-1] <= f[2:]))
         a, b = t[i - 1], t[i + 1]
         for _ in range(45):
             x, y = a + (b - a) / 3, b - (b - a) / 3

@@ -12,7 +12,7 @@ import torch
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
 from kernel_references import KernelReference, gaussian
-from mixtures import KNOWN, triangle
+from mixtures import KNOWN, integration_rule, triangle
 from numpy.typing import NDArray
 from scipy import stats
 from torch import distributions as td
@@ -58,15 +58,9 @@ class Law:
 
 
 def integral(function: Callable[[Array, Array], Array], p: Law, q: Law) -> float:
-    """Integral of a function of two log densities: the rule of Takahasi and Mori between marks."""
-    y = np.linspace(-3.1, 3.1, 161)
-    weights = (y[1] - y[0]) * np.pi * np.cosh(y) / (2 + 2 * np.cosh(np.pi * np.sinh(y)))
-    share = 1 / (1 + np.exp(np.pi * np.sinh(np.abs(y))))
-    cuts = np.array(sorted({*p.marks, *q.marks}))[:, None]
-    a, b = cuts[:-1], cuts[1:]
-    t = np.where(y < 0, a + (b - a) * share, b - (b - a) * share)
-    values = function(p.log_pdf(t.ravel()), q.log_pdf(t.ravel())).reshape(t.shape)
-    return float(((b - a) * weights * values).sum())
+    """Integral of a function of two log densities, by pieces between marks."""
+    t, weights = integration_rule(sorted({*p.marks, *q.marks}))
+    return float((weights * function(p.log_pdf(t), q.log_pdf(t))).sum())
 
 
 def divergence(p: Law, q: Law) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from references import tanh_sinh
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -47,16 +48,10 @@ class Known:
         return (g(nodes) * (weights * self.pdf(nodes))).sum(-1)
 
 
-def integration_rule(marks: Sequence[float], panels: int = 24) -> tuple[Array, Array]:
+def integration_rule(marks: Sequence[float]) -> tuple[Array, Array]:
     """Nodes and weights of integrals from the first mark to the last of what is smooth between."""
-    x, w = np.polynomial.legendre.leggauss(32)
-    # Fine towards the marks, where a logarithm may be singular.
-    share = np.linspace(0, 1, panels + 1)
-    share = share**3 * (10 + share * (6 * share - 15))
-    cuts = [a + (b - a) * share for a, b in pairwise(marks)]
-    low, high = (np.concatenate([c[part] for c in cuts]) for part in (slice(-1), slice(1, None)))
-    half = (high - low)[:, None] / 2
-    return (low[:, None] + half * (1 + x)).ravel(), (half * w).ravel()
+    nodes, weights = zip(*(tanh_sinh(0.01, a, b) for a, b in pairwise(marks)), strict=True)
+    return np.concatenate(nodes), np.concatenate(weights)
 
 
 def locations(known: Known, count: int = 25) -> Tensor:

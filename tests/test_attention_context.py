@@ -16,6 +16,8 @@ from sparsefam.attention.context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 from sparsefam.numerics import compiled
 
+pytestmark = pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
+
 F64 = torch.float64
 HEADS, CHANNELS = 2, 3
 

@@ -1,6 +1,5 @@
 """Bases against scipy and numpy, their gradients, and the arguments that they refuse."""
 
-import copy
 import itertools
 import math
 import re
@@ -219,23 +218,6 @@ def test_shapes_and_functions_at_their_own_locations(name: str) -> None:
     assert values.shape == (4, len(basis), len(basis)) and values.dtype == torch.float32
     assert torch.allclose(basis(t[0, 0]), values[0, 0])
     assert torch.allclose(basis.own(t), values.diagonal(dim1=-2, dim2=-1))
-
-
-@pytest.mark.parametrize(
-    ("basis", "names"),
-    [
-        (GaussianRBF([0.0, 0.4], [0.1, 0.2]), {"centers", "widths"}),
-        (Fourier(nn.Parameter(torch.ones(3))), {"frequencies"}),
-        (Indicator([0.0, 0.3, 1.0]) + Fourier([1.0]), {"members.0.knots", "members.1.frequencies"}),
-    ],
-)
-def test_state_dict_round_trip(basis: Basis, names: set[str]) -> None:
-    t, twin = torch.linspace(0, 1, 5), copy.deepcopy(basis)
-    for tensor in twin.state_dict().values():
-        tensor.fill_(7.0)
-    assert not torch.equal(twin(t), basis(t))
-    twin.load_state_dict(basis.state_dict())
-    assert torch.equal(twin(t), basis(t)) and set(basis.state_dict()) == names
 
 
 def test_parameters_stay_parameters() -> None:

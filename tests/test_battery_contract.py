@@ -11,7 +11,6 @@ from cases import every_batch, every_case, every_dtype
 from torch import Size, Tensor
 
 from sparsefam import SparseDistribution
-from sparsefam.bases import Polynomial
 
 Member = Callable[[SparseDistribution], Tensor]
 
@@ -38,10 +37,6 @@ def members(case: Case) -> dict[str, tuple[Member, Size]]:
     return {name: (member, tail) for group, tail in groups for name, member in group.items()}
 
 
-def powers(case: Case) -> Polynomial:
-    return Polynomial(2, ndim=case.family.dim)
-
-
 @every_dtype
 @every_case
 def test_members_have_the_batch_shape_and_dtype(case: Case, dtype: torch.dtype) -> None:
@@ -61,15 +56,6 @@ def test_members_have_the_batch_shape_and_dtype(case: Case, dtype: torch.dtype) 
     assert nodes.shape == (len(nodes), *p.batch_shape, *p.event_shape)
     assert weights.shape == (len(nodes), *p.batch_shape)
     assert nodes.dtype == weights.dtype == dtype
-
-
-@every_dtype
-@every_case
-def test_covariances_have_a_row_for_each_statistic(case: Case, dtype: torch.dtype) -> None:
-    p, psi = case(dtype), bases(case.family.dim, dtype)["GaussianRBF"]
-    covariance = p.generalized_covariance(powers(case), psi, beta=1.0)
-    assert covariance.shape == (*p.batch_shape, len(powers(case)), len(psi))
-    assert covariance.dtype == dtype
 
 
 @every_case

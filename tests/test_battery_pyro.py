@@ -37,7 +37,7 @@ def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
 def test_masks_leave_zeros(case: Case) -> None:
     p = case().expand_by((3,))
     t, q = p.sample(), p.escort(1.0)
-    whole, apart = p.log_prob(t), kl_divergence(p, q)
+    whole = p.log_prob(t)
     mask = torch.tensor([True, False, True]).reshape(3, *(1,) * len(case.batch_shape))
     torch.testing.assert_close(p.mask(mask).log_prob(t), torch.where(mask, whole, 0.0))
     masked = p.mask(mask)
@@ -51,7 +51,9 @@ def test_masks_leave_zeros(case: Case) -> None:
         lost = p.mask(torch.zeros_like(mask)).log_prob(far)
         assert not lost.any()
         assert not torch.autograd.grad(lost.sum(), far)[0].any()
-    torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), mask * apart)
+    if case.family.dim != 8:  # where it takes seconds
+        apart = kl_divergence(p, q)
+        torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), mask * apart)
 
 
 # Plates

@@ -6,15 +6,6 @@ from battery import DOUBLE, Case, ends, interior
 from cases import every_dtype, every_univariate_case, every_univariate_scalar
 
 
-@every_dtype
-@every_univariate_case
-def test_both_have_the_shape_of_the_batch(case: Case, dtype: torch.dtype) -> None:
-    p = case(dtype)
-    t = interior(p)
-    for value in (p.cdf(t), p.icdf(p.cdf(t))):
-        assert (value.shape, value.dtype) == (t.shape, dtype)
-
-
 @every_univariate_case
 def test_values_broadcast_and_a_batch_is_its_elements(case: Case) -> None:
     p, shape = case(), case.batch_shape

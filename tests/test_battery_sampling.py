@@ -7,7 +7,6 @@ import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case
 from cases import every_case, every_connected_line, every_dtype, every_thorough_case
-from cases_multivariate import fixed, scalar
 from pyro.distributions.testing.gof import auto_goodness_of_fit, unif01_goodness_of_fit
 from references import Array
 from torch import Tensor
@@ -68,13 +67,8 @@ def fit(case: Case, dtype: torch.dtype, count: int) -> float:
 @float32_slowly
 @every_case
 def test_draws_follow_the_density(case: Case, dtype: torch.dtype) -> None:
-    assert fit(case, dtype, SPACED[dtype]) > 1e-3
-
-
-@pytest.mark.parametrize("alpha", [1.05, 4 / 3, 2.0, 3.0])
-@pytest.mark.parametrize("dim", [1, 2, 3, 8])
-def test_many_draws_of_vectors_follow_the_density(dim: int, alpha: float) -> None:
-    assert fit(Case(fixed(dim, alpha), scalar(dim), ""), DOUBLE, 100_000) > 1e-3
+    # Kernel densities search each quantile.
+    assert fit(case, dtype, SPACED[dtype] // (4 if case.family.signed else 1)) > 1e-3
 
 
 @every_dtype

@@ -10,7 +10,6 @@ from battery import DOUBLE, Case, bases, interior
 from cases import SCALARS, every_multivariate_case
 from functions import function
 from references import Array
-from scipy.special import betainc, betaincinv
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -70,30 +69,6 @@ def test_one_coordinate_is_a_number(p: SparseDistribution, q: SparseDistribution
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13, msg=name)
 
 
-# Draws
-
-
-LEARNED = [case for case in SCALARS if case.event_shape and "alpha" in case.parameters]
-
-
-@pytest.mark.parametrize("case", LEARNED, ids=str)
-def test_draws_keep_their_level_as_alpha_changes(case: Case) -> None:
-    leaves = {k: v.detach() for k, v in case.leaves().items()}
-    alpha, dim = leaves["alpha"].item(), len(leaves["loc"])
-    leaves["alpha"] = leaves["alpha"].expand(100).clone().requires_grad_()
-    p = case.of(**leaves)
-    u = torch.linalg.solve_triangular(
-        p.scale_tril, (p.rsample() - p.loc).unsqueeze(-1), upper=False
-    )
-    squared = u.square().sum((-2, -1))
-    (found,) = torch.autograd.grad(squared.sum(), leaves["alpha"])
-    # |u|^2 ~ Beta(D/2, 1/(alpha - 1) + 1), in the direction of u.
-    levels = betainc(dim / 2, 1 / (alpha - 1) + 1, squared.detach().numpy())
-    moved = [betaincinv(dim / 2, 1 / (alpha + h - 1) + 1, levels) for h in (-1e-4, 1e-4)]
-    expected = torch.as_tensor((moved[1] - moved[0]) / 2e-4)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
-
-
 # Marginals
 
 
@@ -108,14 +83,6 @@ def test_marginals_have_the_characteristic_function(case: Case) -> None:
         padded[:, kept] = waves
         found, expected = q.expect(Fourier(waves)), p.expect(Fourier(padded))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
-@every_multivariate_case
-def test_marginals_of_no_coordinate_are_refused(case: Case) -> None:
-    dim = case.event_shape[0]
-    for bad in ([], [dim], [0, 0], [-dim - 1]):
-        with pytest.raises(ValueError, match="indices must .* got"):
-            case().marginal(bad)
 
 
 # Many dimensions

@@ -141,28 +141,6 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         harness.show_and_write("b", "c", [], True, "page.md")
 
 
-SECTIONS = {
-    "benchmarks.md": {
-        "accuracy": ("accuracy", "dimensions", "kernel accuracy"),
-        "expect": ("expectations", "plane", "kernels", "entmax"),
-        "estimation": ("density estimation",),
-        "threads": ("threads",),
-        "first_call": ("first calls",),
-    },
-    "long-sequences.md": {"attention": ("attention",)},
-    "value-functions.md": {"attention": ("regression",)},
-}
-
-
-def test_every_section_is_in_its_page() -> None:
-    for page, modules in SECTIONS.items():
-        text = (harness.DOCS / page).read_text()
-        for module, names in modules.items():
-            for name in names:
-                mark = f"<!-- {name}: made by python -m benchmarks.{module} --write -->"
-                assert text.count(mark) == text.count(f"<!-- {name}: end -->") == 1
-
-
 TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "kernel accuracy": lambda: accuracy.kernel_tables(
         accuracy.kernel_errors(0.2, 1, [(2, True)], 2)

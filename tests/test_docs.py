@@ -1,7 +1,4 @@
-"""README.md and docs/: examples run as they are printed, and nothing public is undocumented.
-
-`python -m tests.test_docs` counts the examples.
-"""
+"""README.md and docs/: examples run as they are printed, and nothing public is undocumented."""
 
 import importlib
 import inspect
@@ -115,18 +112,3 @@ def test_members_are_documented(cls: type) -> None:
         and not any(vars(base)[name].__doc__ for base in cls.__mro__ if name in vars(base))
     ]
     assert bare == []
-
-
-def test_examples_are_set_as_code() -> None:
-    """Under "Examples:" mkdocstrings sets a session as code, under "Example:" as a quotation."""
-    found = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "sparsefam").rglob("*.py"))
-        if re.search(r"^ +Example:$", path.read_text(), re.M)
-    ]
-    assert found == []
-
-
-if __name__ == "__main__":
-    counts = [sum(1 for _ in blocks(page.read_text())) for page in pages()]
-    print(f"{sum(counts)} examples on {len(counts)} pages")

@@ -19,20 +19,17 @@ from cases_kernel import (
     reference,
 )
 from kernel_references import KernelReference
-from kernel_references import gaussian as profile
 from references import Array
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution, rpm, scores
+from sparsefam import KernelDeformedExp, KernelExp, rpm, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
 TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
 CENTERS = np.linspace(0, 1, 9)
-FAMILIES = [(1.0, True), (1.5, True), (1.5, False), (2.0, True), (2.0, False)]
 
 every_dtype = pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
-every_family = pytest.mark.parametrize(("alpha", "inside"), FAMILIES)
 
 
 def bumps(t: Array, width: float = 0.125) -> Array:
@@ -327,17 +324,6 @@ def test_counts_of_intervals_in_a_large_batch() -> None:
         assert support.count.shape == (count,)
 
 
-@every_dtype
-def test_the_support_is_where_the_density_is_positive(dtype: torch.dtype) -> None:
-    p, r = density(0.05, 2.0, True, dtype), reference(0.05, 2.0, True)
-    margin = 2e-6 if dtype == SINGLE else 1e-9
-    for i, edge in enumerate(r.edges):
-        sides = torch.tensor([edge - margin, edge + margin], dtype=dtype)
-        positive = torch.tensor([bool(i % 2), not i % 2])
-        assert torch.equal(p.support.check(sides), positive)
-        assert torch.equal(p.prob(sides) > 0, positive)
-
-
 WIDE, LINE = 0.25, torch.linspace(0, 1, 200)
 # alpha, normalization, bandwidth, standard deviation of the scores, number of densities.
 SCENES = [
@@ -455,44 +441,6 @@ def test_escorts_and_covariances(alpha: float, inside: bool, beta: float | None)
     assert distance(found, due) < 1e-8
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_gradients_are_escort_expectations_and_covariances(alpha: float) -> None:
-    # Prop. 3 of the kernel paper.
-    r, p = reference(0.05, alpha), density(0.05, alpha)
-    phi, peak = sections(r)
-    slopes = jacobian(p.expect(basis(DOUBLE)), p.weights)
-    covariance = peak * p.generalized_covariance(phi, basis(DOUBLE)).mT
-    assert distance(covariance, slopes.numpy()) < 1e-9
-    (slope,) = torch.autograd.grad(p.log_normalizer, p.weights, retain_graph=True)
-    assert distance(slope, (peak * p.escort().expect(phi)).detach().numpy()) < 1e-9
-    # The gradient of the dual of -Omega, E_p[f] + H(p), is the mean.
-    dual = (p.weights * peak * p.expect(phi)).sum() + p.tsallis_entropy()
-    (slope,) = torch.autograd.grad(dual, p.weights)
-    assert distance(slope, (peak * p.expect(phi)).detach().numpy()) < 1e-9
-
-
-@every_family
-def test_entropies_moments_and_the_score(alpha: float, inside: bool) -> None:
-    r, p = reference(0.05, alpha, inside), density(0.05, alpha, inside)
-    t, shares = r.weighted()
-    log = np.log(np.maximum(r.density(t), 1e-300))
-    mean = (shares * t).sum()
-    assert abs(p.mean.item() - mean) < 1e-10
-    assert abs(p.variance.item() - (shares * (t - mean) ** 2).sum()) < 1e-10
-    assert abs(p.entropy().item() + (shares * log).sum()) < 1e-8
-    powers = r.weighted(alpha)[1].sum()
-    tsallis = -(shares * log).sum() if alpha == 1 else (1 - powers) / (alpha * (alpha - 1))
-    assert abs(p.tsallis_entropy().item() - tsallis) < 1e-9
-    grid = torch.linspace(0, 1, 20001, dtype=DOUBLE)
-    assert p.prob(p.mode) >= p.prob(grid).max() * (1 - 1e-12)
-    x = torch.linspace(0.01, 0.99, 77, dtype=DOUBLE)
-    torch.testing.assert_close(rpm(p.score, alpha).prob(x), p.prob(x), rtol=1e-11, atol=1e-11)
-    offset = p.score(x) - p.log_normalizer
-    u = (1 + (alpha - 1) * offset).clamp_min(0)
-    found = offset.exp() if alpha == 1 else u ** (1 / (alpha - 1))
-    torch.testing.assert_close(found, p.prob(x), rtol=1e-9, atol=1e-9)
-
-
 def test_the_map_of_a_kernel_expansion() -> None:
     weights, points = (torch.tensor(x) for x in expansion(0.05))
     p = density(0.05, 1.5)
@@ -523,91 +471,7 @@ def test_members_computed_without_gradients_do_not_lose_them() -> None:
         assert slope.any()
 
 
-# Distribution functions and quantiles
-
-
-@every_dtype
-@pytest.mark.parametrize(
-    ("width", "alpha", "inside"),
-    [(0.2, 1.0, True), (0.05, 1.5, False), (0.05, 1.8, True), (0.05, 2.0, True)],
-)
-def test_cdf_and_icdf(width: float, alpha: float, inside: bool, dtype: torch.dtype) -> None:
-    p, r = density(width, alpha, inside, dtype), reference(width, alpha, inside)
-    t = torch.linspace(-0.1, 1.1, 241, dtype=dtype)
-    due = torch.as_tensor(r.cdf(t.double().numpy()))
-    bound = 2e-6 if dtype == SINGLE else 1e-9
-    torch.testing.assert_close(p.cdf(t).double(), due, rtol=0, atol=bound)
-    assert (p.cdf(t).diff() >= -bound).all()
-    u = torch.linspace(0.001, 0.999, 301, dtype=dtype)
-    t = p.icdf(u)
-    assert (t.diff() >= 0).all()
-    assert p.support.check(t).all()
-    bound = 4e-6 if dtype == SINGLE else 1e-9
-    torch.testing.assert_close(p.cdf(t), u, rtol=0, atol=bound)
-    ends, support = p.icdf(torch.tensor([0.0, 1.0], dtype=dtype)), p.support.intervals.flatten()
-    torch.testing.assert_close(ends, support[[0, -1]], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_derivatives_of_cdf_and_icdf(alpha: float) -> None:
-    p, r = density(0.05, alpha), reference(0.05, alpha)
-    # A value of the distribution function is the expectation of a step.
-    at = r.edges[0] + (r.edges[1] - r.edges[0]) * np.array([0.2, 0.6])
-    t = torch.tensor(at, requires_grad=True)
-    for i, x in enumerate(at):
-        slope, own = torch.autograd.grad(p.cdf(t)[i], (p.weights, t), retain_graph=True)
-        due = r.jacobian(lambda s, x=x: (s < x)[:, None] * 1.0, np.array([x]))[0]
-        assert np.abs(slope.numpy() - due).max() < 1e-9
-        assert abs(own[i].item() - r.density(np.array([x]))[0]) < 1e-8
-        quantile = p.icdf(torch.tensor(r.cdf(np.array([x]))))
-        (moved,) = torch.autograd.grad(quantile, p.weights, retain_graph=True)
-        assert np.abs(moved.numpy() + due / r.density(np.array([x]))).max() < 1e-7
-
-
 # Batches, transforms and compiled graphs
-
-ROWS = torch.tensor([[4.0, -4.0, 3.0], [1.0, 2.0, -1.0]], dtype=DOUBLE)
-SMOOTH = GaussianRBF([0.25, 0.5, 0.875], [0.05, 0.01, 0.2]) + Fourier([3.0]) + Polynomial(2)
-SMOOTH = SMOOTH.double()
-# Cells of the reference, for a basis that is narrower than the kernel.
-MARKS = np.linspace(0, 1, 101)
-MESH = kernel_density(ROWS, POINTS.double(), gaussian, alpha=1.0).mesh
-
-
-def of_rows(weights: Tensor, alpha: float, inside: bool) -> SparseDistribution:
-    return kernel_density(weights, POINTS.double(), gaussian, None, alpha, inside, mesh=MESH)
-
-
-def smooth(t: Array) -> Array:
-    values: Array = SMOOTH(torch.as_tensor(t)).numpy()
-    return values
-
-
-@every_family
-def test_batches_and_vmap(alpha: float, inside: bool) -> None:
-    references = [
-        KernelReference(row, POINTS.numpy(), profile(0.1), 0.1, alpha=alpha, inside=inside)
-        for row in ROWS.numpy()
-    ]
-    due = torch.tensor(np.stack([r.expect(smooth, MARKS) for r in references]))
-    torch.testing.assert_close(
-        of_rows(ROWS, alpha, inside).expect(SMOOTH), due, rtol=1e-9, atol=1e-9
-    )
-
-    def means(weights: Tensor) -> Tensor:
-        return of_rows(weights, alpha, inside).expect(SMOOTH)
-
-    found = torch.func.vmap(torch.func.jacrev(means))(ROWS)
-    due = torch.tensor(np.stack([r.jacobian(smooth, MARKS) for r in references]))
-    torch.testing.assert_close(found, due, rtol=1e-9, atol=1e-9)
-
-    def entropies(weights: Tensor) -> Tensor:
-        p = of_rows(weights, alpha, inside)
-        return torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0].double())])
-
-    p = of_rows(ROWS, alpha, inside)
-    rows = torch.stack([p.entropy(), p.tsallis_entropy(), p.log_prob(POINTS[0].double())], -1)
-    torch.testing.assert_close(torch.func.vmap(entropies)(ROWS), rows, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])

@@ -1,12 +1,10 @@
-"""Draws from kernel families: numbers, gradients over one and several intervals, vectors, Pyro."""
+"""Draws from kernel families: gradients over one and several intervals, and vectors."""
 
 import math
 from typing import Any
 
 import numpy as np
-import pyro
 import pyro.contrib.gp.kernels as gp
-import pyro.distributions as dist
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
@@ -15,23 +13,18 @@ from cases_kernel import (
     POINTS,
     TWO,
     WIDTH,
-    density,
     frozen,
     jacobian,
     kernel_density,
-    reference,
 )
 from kernel_references import KernelReference, gaussian
-from pyro import poutine
-from pyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
-from pyro.optim import Adam
 from references import Array
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
+from torch.distributions import biject_to
 
-from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
+from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.distributions import kernel_family
 
 # Numbers
@@ -49,34 +42,6 @@ def exact(weights: list[float], alpha: float, inside: bool = True) -> KernelRefe
     )
 
 
-@pytest.mark.parametrize(
-    ("alpha", "inside", "dtype"),
-    [(1.0, True, SINGLE), (1.5, False, SINGLE), (1.8, True, DOUBLE), (2.0, True, SINGLE)],
-)
-def test_draws_follow_the_density(alpha: float, inside: bool, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    p = density(0.05, alpha, inside, dtype, size=3.0, seed=5)
-    r = reference(0.05, alpha, inside, 3.0, 5)
-    draws = p.sample((10_000,))
-    assert draws.dtype == dtype
-    assert p.support.check(draws).all()
-    assert (p.log_prob(draws) > -torch.inf).double().mean() > 0.999
-    t = draws.double().numpy()
-    assert stats.kstest(r.cdf(np.sort(t)), "uniform").pvalue > 1e-3
-    slack = 1e-6 if dtype == SINGLE else 1e-9
-    beyond = np.searchsorted(r.edges, t) % 2 == 0
-    assert not (beyond & (np.abs(t[:, None] - r.edges).min(-1) >= slack)).any()
-
-
-def test_a_batch_draws_from_each_of_its_densities() -> None:
-    torch.manual_seed(0)
-    draws = make(torch.tensor([ONE, TWO], dtype=DOUBLE), 2.0).sample((5_000,))
-    assert draws.shape == (5_000, 2)
-    for i, weights in enumerate((ONE, TWO)):
-        levels = exact(weights, 2.0).cdf(np.sort(draws[:, i].numpy()))
-        assert stats.kstest(levels, "uniform").pvalue > 1e-3
-
-
 # Gradients of draws
 
 
@@ -86,34 +51,6 @@ def moments(t: Array) -> Array:
 
 def torch_moments(t: Tensor) -> Tensor:
     return torch.stack([t.square(), torch.sin(5 * t)], -1)
-
-
-def level_rule() -> tuple[Tensor, Tensor]:
-    """Levels u and weights, dense at 0 and 1, where quantiles are roots: s^6/(s^6 + (1 - s)^6)."""
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-    s = (nodes + 1) / 2
-    low, high = s**6, (1 - s) ** 6
-    slopes = 6 * (s * (1 - s)) ** 5 / (low + high) ** 2
-    return torch.tensor(low / (low + high)), torch.tensor(weights / 2 * slopes)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 1.8, 2.0])
-def test_rsample_on_one_interval_has_the_exact_gradient(alpha: float) -> None:
-    weights = torch.tensor(ONE, dtype=DOUBLE, requires_grad=True)
-    p, r = make(weights, alpha), exact(ONE, alpha)
-    assert p.has_rsample
-    # Levels at the nodes of a rule: the mean is an integral, not an estimate.
-    levels, shares = level_rule()
-    mean = (shares[:, None] * torch_moments(p.icdf(levels))).sum(0)
-    found, due = jacobian(mean, weights).numpy(), r.jacobian(moments)
-    assert np.abs(found - due).max() < 1e-10 * np.abs(due).max()
-    # And rsample is that at random levels.
-    torch.manual_seed(1)
-    draws = p.rsample((2_000,))
-    (slope,) = torch.autograd.grad(draws.square().sum(), weights, retain_graph=True)
-    again = p.icdf(p.cdf(draws.detach()).detach())
-    (same,) = torch.autograd.grad(again.square().sum(), weights)
-    torch.testing.assert_close(slope, same, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
@@ -349,88 +286,6 @@ def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch
         p.sample((100,))
 
 
-# Pyro, where Hamiltonian Monte Carlo needs one interval
-
-SITES = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
-GAP, WHOLE = torch.tensor([4.0, -4.0, 3.0]).double(), torch.tensor([4.0, 1.0, -3.0]).double()
-
-
-def near(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-50 * torch.cdist(x, z).square())
-
-
-@pytest.mark.parametrize("kind", [HMC, NUTS])
-def test_a_site_of_two_intervals_is_refused_with_a_remedy(kind: type) -> None:
-    p = KernelDeformedExp(GAP, SITES, near)
-    assert p.support.count == 2
-    mcmc = MCMC(kind(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
-    with pytest.raises(
-        ValueError,
-        match=r"one interval.*got 2 intervals.*Uniform\(0, 1\).*pyro\.deterministic.*p\.icdf\(u\)",
-    ):
-        mcmc.run()
-    with pytest.raises(ValueError, match=r"one interval.*p\.icdf\(u\)"):
-        AutoNormal(lambda: pyro.sample("t", p))()
-
-
 def test_a_region_of_the_plane_is_refused_with_a_remedy() -> None:
-    p = KernelDeformedExp(GAP, SITES.unsqueeze(-1).repeat(1, 2), near)
-    mcmc = MCMC(NUTS(lambda: pyro.sample("t", p)), 2, warmup_steps=2, disable_progbar=True)
     with pytest.raises(ValueError, match=r"known shape.*box.*pyro\.factor"):
-        mcmc.run()
-
-
-def test_the_model_of_the_remedy_has_the_posterior() -> None:
-    # Its moments by the joint density of the model at all levels, without a chain. The observation
-    # is in the gap.
-    p, seen = KernelDeformedExp(GAP, SITES, near), torch.tensor(0.55, dtype=DOUBLE)
-
-    def model() -> None:
-        u = pyro.sample("u", dist.Uniform(torch.zeros((), dtype=DOUBLE), 1.0))
-        pyro.sample("y", dist.Normal(pyro.deterministic("t", p.icdf(u)), 0.25), obs=seen)
-
-    levels = (torch.arange(2000, dtype=DOUBLE) + 0.5) / 2000
-    trace = poutine.trace(poutine.condition(model, {"u": levels})).get_trace()
-    trace.compute_log_prob()
-    t, weights = trace.nodes["t"]["value"], torch.softmax(trace.nodes["y"]["log_prob"], 0)
-    nodes, shares = p.quadrature(256)
-    shares = shares * torch.exp(-0.5 * ((nodes - seen) / 0.25).square())
-    for power in (1, 2):
-        due = (shares * nodes**power).sum() / shares.sum()
-        torch.testing.assert_close((weights * t**power).sum(), due, rtol=5e-4, atol=0)
-
-
-def test_a_site_of_one_interval_needs_nothing() -> None:
-    p = KernelDeformedExp(WHOLE, SITES, near)
-    assert p.support.count == 1
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    kernel = NUTS(lambda: pyro.sample("t", p), max_tree_depth=3)
-    mcmc = MCMC(kernel, num_samples=150, warmup_steps=50, disable_progbar=True)
-    mcmc.run()
-    t, worth = mcmc.get_samples()["t"], mcmc.diagnostics()["t"]["n_eff"].min().item()
-    assert worth > 25
-    assert p.support.check(t).all()
-    nodes, shares = p.quadrature()
-    mean = (shares * nodes).sum()
-    deviation = ((shares * nodes.square()).sum() - mean.square()).sqrt()
-    assert abs(t.mean() - mean) < 4 * deviation / math.sqrt(worth)
-
-
-def test_weights_are_found_by_variational_inference() -> None:
-    # A point estimate of the weights under observations from two intervals raises both modes.
-    torch.manual_seed(0)
-    p = KernelDeformedExp(GAP, SITES, near)
-    data = p.sample((200,))
-
-    def model() -> None:
-        weights = pyro.param("weights", torch.zeros(3, dtype=DOUBLE))
-        with pyro.plate("data", len(data)):
-            pyro.sample("t", KernelExp(weights, SITES, near, mesh=p.mesh), obs=data)
-
-    pyro.clear_param_store()
-    svi = SVI(model, lambda: None, Adam({"lr": 0.3}), Trace_ELBO())
-    losses = [svi.step() for _ in range(60)]
-    assert losses[-1] < losses[0] - 20
-    left, middle, right = pyro.param("weights").tolist()
-    assert min(left, right) > middle + 1
+        biject_to(of_vectors(LEFT, PLANE, 2.0).support)

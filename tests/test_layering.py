@@ -105,12 +105,6 @@ def part(module: str) -> str:
     return [*module.split("."), "__init__"][1]
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def fresh_python(code: str) -> str:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -143,16 +137,6 @@ def test_numerics_know_only_tensors(module: str) -> None:
     for name in imports(module):
         known = is_under(name, NUMERICS_USES) or name.split(".")[0] in sys.stdlib_module_names
         assert known, f"{module} imports {name}"
-
-
-def test_expand_is_written_once() -> None:
-    found = [
-        f"{module}:{function.lineno}"
-        for module, path in MODULES.items()
-        for function in functions(path)
-        if function.name == "expand"
-    ]
-    assert len(found) == 1, found
 
 
 def test_import_leaves_the_process_alone() -> None:

@@ -1,5 +1,6 @@
 """Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
 
+import io
 import math
 from collections.abc import Callable
 from functools import partial
@@ -148,6 +149,19 @@ def test_gradients_reach_back_to_the_horizon(kind: type) -> None:
     slopes = torch.autograd.grad(function.coefficients.sum(), (first, second), allow_unused=True)
     assert slopes[0] is None
     assert slopes[1].abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
+def test_a_state_is_saved_and_goes_on(kind: type) -> None:
+    positions, values = sequence()
+    memory, file = kind(regression()), io.BytesIO()
+    _, state = memory(positions, values)
+    torch.save(tuple(state) if isinstance(state, Statistics) else state, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    saved = Statistics(*saved) if isinstance(saved, tuple) else saved
+    found, due = (memory(positions, -values, x)[0].coefficients for x in (saved, state))
+    assert torch.equal(found, due)
 
 
 @pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])

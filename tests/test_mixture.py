@@ -39,19 +39,6 @@ every_known = pytest.mark.parametrize("known", [KNOWN[name] for name in NAMES], 
 every_dtype = pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
 
 
-@every_known
-@every_dtype
-def test_density_is_scipys(known: Known, dtype: torch.dtype) -> None:
-    t = locations(known).to(dtype)
-    expected = torch.tensor([known.pdf(x) for x in t.tolist()], dtype=DOUBLE)
-    found = known.make(dtype).prob(t)
-    assert found.dtype == dtype
-    # Rounding of a logarithm; where there is no density, none at all.
-    logs = torch.where(expected > 0, expected.log(), 0.0).abs()
-    allowed = 4 * torch.finfo(dtype).eps * (1 + logs) * expected
-    assert ((found.double() - expected).abs() <= allowed).all()
-
-
 def test_parts_of_a_batch_take_components_of_torch_with_them() -> None:
     rate = torch.tensor([[1.5], [2.5]], dtype=DOUBLE, requires_grad=True)
     loc = torch.tensor([-1.0, 0.5, 2.0], dtype=DOUBLE, requires_grad=True)
@@ -210,16 +197,6 @@ def test_excluded_components_may_be_infinite() -> None:
     found = Mixture(logits, normals).generalized_covariance(psi, psi)
     expected = Mixture(logits[[0, 2]], normals[::2]).generalized_covariance(psi, psi)
     torch.testing.assert_close(found, expected)
-
-
-@every_known
-def test_modes_are_the_highest_points(known: Known) -> None:
-    for dtype in (SINGLE, DOUBLE):
-        mode = known.make(dtype).mode.double().item()
-        t = torch.linspace(max(known.marks[0], -9), min(known.marks[-1], 9), 50_001, dtype=DOUBLE)
-        p = known.make(DOUBLE)
-        height = p.prob(torch.tensor(mode, dtype=DOUBLE))
-        assert height >= p.prob(t).max() * (1 - 1e-6)
 
 
 def test_support_is_the_union() -> None:
@@ -498,10 +475,6 @@ MEMBERS = {
     "expect-callable": lambda p: p.expect(torch.cos),
     "covariance": lambda p: p.generalized_covariance(PSI, POWERS),
 }
-COMPILED = [
-    (unlike, "log_prob"),
-    *((parabolas, name) for name in ("cdf", "entropy")),
-]
 every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=list(MEMBERS))
 
 
@@ -552,19 +525,6 @@ def assert_mean(samples: Tensor, expected: Tensor) -> None:
     assert ((samples.mean(0) - expected).abs() <= 4.5 * error + 1e-12).all()
 
 
-def test_draws_from_one_interval_have_right_derivatives() -> None:
-    args = leaves()
-    p = unlike(*args)
-    assert p.has_rsample
-    expected = torch.cat(torch.autograd.grad(p.mean.square() + p.variance, args))
-    found = []
-    for _ in range(40):
-        t = unlike(*args).rsample((1000,))
-        assert p.support.check(t).all()
-        found.append(torch.cat(torch.autograd.grad(t.square().mean(), args)))
-    assert_mean(torch.stack(found), expected)
-
-
 def test_over_gaps_draws_have_no_derivative() -> None:
     p = KNOWN["disjoint"].make(DOUBLE)
     vectors = Mixture(torch.zeros(2), MultivariateNormal(torch.zeros(2, 2), torch.eye(2)))
@@ -602,21 +562,6 @@ def test_draws_of_components_have_right_derivatives_over_gaps() -> None:
     t = p._attach_sample(p.sample((20_000,)))
     (biased,) = torch.autograd.grad(t.square().mean(), weights)
     assert (biased - by_hand[0]).norm() > 0.2 * by_hand[0].norm()
-
-
-# Tracing takes seconds.
-@pytest.mark.parametrize(("make", "name"), COMPILED)
-def test_compiled_they_are_the_same(make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # torch cannot trace its own validation of distributions, and so switches it off itself.
-    monkeypatch.setattr(td.Distribution, "_validate_args", False)
-    args = tuple(x.detach() for x in leaves(2))
-
-    def ask(*args: Tensor) -> Tensor:
-        return MEMBERS[name](make(*args))
-
-    torch._dynamo.reset()
-    compiled = torch.compile(ask, fullgraph=True, backend="aot_eager")(*args)
-    torch.testing.assert_close(compiled, ask(*args))
 
 
 def test_compiled_draws_have_the_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,16 +58,3 @@ def test_a_rule_made_in_inference_mode_enters_a_graph_later() -> None:
     scale = torch.tensor(2.0, dtype=DOUBLE.dtype, requires_grad=True)
     (slope,) = torch.autograd.grad((w * (scale * x).square()).sum(), scale)
     assert slope.item() == pytest.approx(4 * 2 / 3)
-
-
-def test_rules_are_traced_as_one_call() -> None:
-    def integral(a: Tensor) -> Tensor:
-        x, w = smooth_unit_rule(20, a)
-        return (w * torch.exp(a * x)).sum()
-
-    torch._dynamo.reset()
-    compiled = torch.compile(integral, fullgraph=True, backend="aot_eager")
-    for dtype in LIKE:
-        a = torch.tensor(0.7, dtype=dtype)
-        torch.testing.assert_close(compiled(a), integral(a))
-        assert compiled(a).item() == pytest.approx(math.expm1(0.7) / 0.7)

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam import Normal, TruncatedParaboloid
+from sparsefam import Normal
 from sparsefam.attention import RidgeRegression, Statistics, ValueFunction
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
@@ -141,17 +141,6 @@ def test_value_function_takes_vectors() -> None:
     # One location for all and one for each differ in their number of dimensions.
     assert torch.allclose(function(grid[0, 0, 0])[1], function(grid[0, 0, 0].expand(3, 3))[1])
     assert torch.allclose(function(grid[:, 0, 0])[1], found[1, 0, 0])
-
-
-def test_expectation_of_a_function_of_space() -> None:
-    t, values, _ = data(ndim=3)
-    function = RidgeRegression(Polynomial(2, ndim=3)).fit(t, values)
-    p = TruncatedParaboloid(torch.rand(3, 4, 3, dtype=DOUBLE), 0.3 * torch.eye(3).double())
-    mean, second = p.mean, p.covariance_matrix + p.mean.unsqueeze(-1) * p.mean.unsqueeze(-2)
-    rows, columns = torch.triu_indices(3, 3)
-    features = torch.cat([torch.ones_like(mean[..., :1]), mean, second[..., rows, columns]], -1)
-    expected = torch.einsum("b...n,bne->b...e", features, function.coefficients)
-    assert torch.allclose(function.expect(p), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("extra", [(), (4, 5)])

@@ -154,20 +154,6 @@ def test_waves() -> None:
         np.testing.assert_allclose(loops.wave(size, cycles), truth, rtol=0, atol=7e-7 * 2.0**size)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_principal_axes(size: int) -> None:
-    draw = np.random.default_rng(size)
-    for spread in (1.0, 1e-3, 1e-6):
-        factor = (draw.normal(size=(size, size)) * spread ** np.arange(size)).astype(np.float32)
-        square, axes = np.empty(3), np.empty((3, 3))
-        longest = loops.principal_axes(factor, 0.5, square, axes)
-        ball = np.zeros((3, 3))
-        ball[:size, :size] = 4 * (factor.astype(float) @ factor.T.astype(float))
-        assert longest == pytest.approx(math.sqrt(np.linalg.eigvalsh(ball)[-1]), rel=1e-14)
-        np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-14)
-        np.testing.assert_allclose(axes * square @ axes.T, ball, atol=1e-14 * longest**2)
-
-
 def test_only_centers_near_the_edge_of_a_parabola_take_a_contour() -> None:
     """Half-axes of 30 and 20 widths, centers along the longer; no edge near, and far outside."""
     offsets = np.zeros((3, 61), np.float32)
@@ -254,15 +240,6 @@ def test_inputs_without_a_shared_contour() -> None:
     with forward_ad.dual_level():
         ask(forward_ad.make_dual(loc, torch.ones_like(loc)))
     assert asked == [False, False, False]
-
-
-def test_the_nodes_integrate_a_power() -> None:
-    """The integral of exp(z)/z^(m+1) is 1/m!: half-axes of zero and no offset."""
-    for exponent in (0.5, 1.0, 2.0, 8.0, 20.0):
-        for numbers, x, y, real, imag in shared_contour._contours(exponent, 1):
-            count = int(numbers[1])
-            total = ((real + 1j * imag)[:count] / np.sqrt((x + 1j * y)[:count])).real.sum()
-            assert total == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-6)
 
 
 def test_blocks_of_centers_have_no_seam() -> None:
