@@ -83,7 +83,7 @@ class ValueFunction:
         event = self.basis.event_shape
         if t.ndim == len(event):
             t = t.unsqueeze(0)
-        batch = len(self.coefficients)
+        batch = self.coefficients.shape[0]
         fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
         if not fits or t.shape[0] not in (1, batch):
             ends = "".join(f", {size}" for size in event)
@@ -106,7 +106,7 @@ class ValueFunction:
         """
         if not callable(getattr(density, "expect", None)):
             raise ValueError(f"density must have expectations, got {density!r}")
-        features, batch = density.expect(self.basis), len(self.coefficients)
+        features, batch = density.expect(self.basis), self.coefficients.shape[0]
         if features.ndim < 2 or features.shape[0] not in (1, batch):
             raise ValueError(
                 f"density must have batch_shape ({batch}, ...) or (1, ...), "
@@ -473,14 +473,14 @@ class RidgeRegression(nn.Module):
             f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             # Examples with the same positions are further rows of one product.
-            products = batch // max(len(f), 1) * groups * queries
-            by_grid = weights.reshape(len(f), products, weights.shape[-1])
+            products = batch // max(f.shape[0], 1) * groups * queries
+            by_grid = weights.reshape(f.shape[0], products, weights.shape[-1])
             gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
 
-        each = len(t) * size**2 + size * batch * heads * channels
+        each = t.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
         chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
         gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))

@@ -41,6 +41,13 @@ class SparseDistribution(TorchDistribution):
     _per_batch: ClassVar[tuple[str, ...]] = ()
     alpha: Tensor
 
+    def __init__(
+        self, batch_shape: Size, event_shape: Size = Size(), validate_args: bool | None = None
+    ) -> None:
+        # Torch's checks of parameters branch on values: compiled and exported graphs omit them.
+        validate_args = False if torch.compiler.is_compiling() else validate_args
+        torch.distributions.Distribution.__init__(self, batch_shape, event_shape, validate_args)
+
     @property
     def score(self) -> Score:
         """The score f with `rpm(f, alpha)` equal to this density."""
@@ -209,7 +216,7 @@ class SparseDistribution(TorchDistribution):
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
             value = getattr(self, name)
             setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
-        torch.distributions.Distribution.__init__(new, shape, self.event_shape, validate_args=False)
+        SparseDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
