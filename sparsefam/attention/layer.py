@@ -59,6 +59,9 @@ _SCORE_OF_OPTION = {
 # Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+# Projected values, channels of scores, discrete scores, alpha, positions, mask.
+_Parts = tuple[Tensor, Tensor, Tensor | None, Tensor | float, Tensor, AttentionMask]
+
 
 class ContinuousAttention(nn.Module):
     r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
@@ -312,6 +315,49 @@ class ContinuousAttention(nn.Module):
         self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        with full_precision(query):
+            heads, density = self._attend(*parts)
+        context = self.out_proj(heads.to(parts[0].dtype).flatten(2))
+        return context if self.batch_first else context.transpose(0, 1), density
+
+    def observation_weights(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Compute how much each observation counts in the context of each query and head.
+
+        The context of a head is the sum of its channels of `v_proj(value)` with these weights, and
+        `out_proj` joins the heads. `RidgeRegression.observation_weights` has the formula. Discrete
+        weights are included with `combine=True`. Arguments are those of `forward`, which raises the
+        same errors, with a dimension B.
+
+        Returns:
+            The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They may be negative
+            and need not sum to one.
+        """
+        self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        with full_precision(query):
+            return self._weigh(*parts)
+
+    def _project(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> _Parts:
+        """Project sequences that are batch first, with zeros in the padding."""
         batch, queries = query.shape[:2]
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
         reads_keys = self.combine or self.score == "moments"
@@ -326,19 +372,19 @@ class ContinuousAttention(nn.Module):
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
-        alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
+        alpha = self._checked_alpha(batch, queries)
+        values, channels = self.v_proj(value), to_single(self.score_proj(query, key))
+        scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
+        return values, channels, scores, alpha, positions, mask
+
+    def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
+        """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
+        alpha: Tensor | float = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
         shape = (batch, self.num_heads, queries)
         if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, shape):
             rule = f"alpha must broadcast to (batch, num_heads, Lq) = {shape}"
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
-        values, channels = self.v_proj(value), to_single(self.score_proj(query, key))
-        scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
-        with full_precision(query):
-            heads, density = self._attend(
-                to_single(values), channels, scores, alpha, positions, mask
-            )
-        context = self.out_proj(heads.to(values.dtype).flatten(2))
-        return context if self.batch_first else context.transpose(0, 1), density
+        return alpha
 
     def _attend(
         self,
@@ -351,6 +397,7 @@ class ContinuousAttention(nn.Module):
     ) -> tuple[Tensor, SparseDistribution]:
         """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
         self.rebuild_cache()
+        values = to_single(values)
         basis, by_head = self.regression.basis, self._split_heads(values)
         # The regression checks positions and values, and comes first.
         if mask.visible is None:
@@ -358,22 +405,53 @@ class ContinuousAttention(nn.Module):
             coefficients = self._split_heads(function.coefficients)
         else:
             coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
-        weights = None
-        if isinstance(self.score_proj, MomentScore):
-            weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
-            density = self.score_proj.match(weights, positions, alpha)
-        else:
-            density = self.score_proj.densities(channels, alpha, self.temperature)
+        density, weights = self._densities(channels, scores, alpha, positions, mask)
         if mask.visible is None:
             context = contexts(density, basis, coefficients)
         else:
             features = density.expect(basis).to(values.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
-        if self.discrete_proj is not None and scores is not None:
-            weights = self.discrete_proj.weights(scores, alpha, self.temperature, mask)
         if self.combine and weights is not None:
             context = context + torch.einsum("bhql,blhe->bqhe", weights, by_head)
         return context, density
+
+    def _weigh(
+        self,
+        values: Tensor,
+        channels: Tensor,
+        scores: Tensor | None,
+        alpha: Tensor | float,
+        positions: Tensor,
+        mask: AttentionMask,
+    ) -> Tensor:
+        """Return weights of observations (B, heads, Lq, L)."""
+        self.rebuild_cache()
+        values = to_single(values)
+        density, discrete = self._densities(channels, scores, alpha, positions, mask)
+        regression, by_head = self.regression, self._split_heads(values)
+        if mask.visible is None:
+            weights = regression.observation_weights(density, positions, values, mask.observed)
+        else:
+            features = density.expect(regression.basis)
+            weights = regression._weights_per_query(features, positions, by_head, mask.visible)
+        return weights + discrete if self.combine and discrete is not None else weights
+
+    def _densities(
+        self,
+        channels: Tensor,
+        scores: Tensor | None,
+        alpha: Tensor | float,
+        positions: Tensor,
+        mask: AttentionMask,
+    ) -> tuple[SparseDistribution, Tensor | None]:
+        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if any."""
+        if isinstance(self.score_proj, MomentScore):
+            weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
+            return self.score_proj.match(weights, positions, alpha), weights
+        density = self.score_proj.densities(channels, alpha, self.temperature)
+        if self.discrete_proj is None or scores is None:
+            return density, None
+        return density, self.discrete_proj.weights(scores, alpha, self.temperature, mask)
 
     def _split_heads(self, channels: Tensor) -> Tensor:
         """Reshape channels (..., embed_dim) to (..., heads, head_dim)."""

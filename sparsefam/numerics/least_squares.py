@@ -6,7 +6,14 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
 
-__all__ = ["add_event_dims", "blocks", "normal_sums", "solve_shared", "tensors_of"]
+__all__ = [
+    "add_event_dims",
+    "blocks",
+    "eliminate_shared",
+    "normal_sums",
+    "solve_shared",
+    "tensors_of",
+]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 
@@ -169,6 +176,16 @@ def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
     r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
     solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
     return _as_examples(solution, right)
+
+
+def eliminate_shared(matrix: Tensor, right: Tensor) -> Tensor:
+    r"""Solve $A X = Y$ for positive definite A (S, N, N) by Gauss-Jordan elimination."""
+    size = matrix.shape[-1]
+    rows = torch.cat([matrix, _as_columns(right, matrix.shape[0])], -1)
+    for k, unit in enumerate(torch.eye(size, dtype=rows.dtype, device=rows.device)):
+        column = rows[..., k : k + 1]
+        rows = rows - (column - unit.unsqueeze(-1)) * rows[:, k : k + 1] / column[:, k : k + 1]
+    return _as_examples(rows[..., size:], right)
 
 
 def _as_columns(x: Tensor, count: int) -> Tensor:
