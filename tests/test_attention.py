@@ -329,6 +329,7 @@ class Contexts(nn.Module):
 # Packed weights that are no contiguous piece of memory are copied, on any device.
 @pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
 @pytest.mark.slow
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
     ("score", "alpha", "penalty", "masks"),
     [
@@ -340,24 +341,75 @@ class Contexts(nn.Module):
     ids=[*SCORES, "learned", "padding", "mask"],
 )
 def test_exported_layers_say_the_same(
-    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
+    score: str, alpha: Any, penalty: Any, masks: int, strict: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Non-strict export traces torch's own validation of distributions, which branches on values.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
+    # torch.compile, which other tests call, switches validation off for the rest of the process.
+    monkeypatch.setattr(Distribution, "_validate_args", True)
     layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
-
-    def inputs(hidden: int) -> tuple[Tensor, ...]:
-        padding = (torch.arange(9) >= hidden).expand(2, 9)
-        mask = torch.zeros(3, 9).masked_fill(torch.arange(9) < 9 - hidden, -math.inf)
-        return (*data(dtype=SINGLE), padding, mask)[: 4 + masks]
-
-    program = torch.export.export(Contexts(layer), inputs(7))
+    program = torch.export.export(
+        Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=strict
+    )
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    other = inputs(6)
-    expected = layer(*other)[0]
-    found = torch.export.load(file).module()(*other)
+    loaded = torch.export.load(file).module()
+    # More positions than a chunk has, and other numbers of queries and examples.
+    for shape in ((4, 30, 5), (2, 300, 3)) if masks == 2 else ((4, 30, 5), (512, 300, 3)):
+        other = export_inputs(masks, *shape)
+        expected = layer(*other)[0]
+        assert (loaded(*other) - expected).norm() < 1e-5 * expected.norm()
+
+
+def export_inputs(
+    masks: int, batch: int = 3, length: int = 9, queries: int = 4
+) -> tuple[Tensor, ...]:
+    """Inputs with the first so many of padding and mask."""
+    query = torch.randn(batch, queries, 4)
+    key, value = torch.randn(2, batch, length, 4)
+    padding = (torch.arange(length) >= length - 2).expand(batch, length)
+    mask = torch.zeros(queries, length).masked_fill(torch.arange(length) < 3, -math.inf)
+    return (query, key, value, torch.rand(batch, length), padding, mask)[: 4 + masks]
+
+
+def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], ...]]:
+    batch, length, queries = (torch.export.Dim(name, min=2) for name in ("B", "L", "Q"))
+    sequence = {0: batch, 1: length}
+    each = ({0: batch, 1: queries}, *[sequence] * 4, {0: queries, 1: length})
+    return {"inputs": each[: 4 + masks]}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the exporter and its packages
+@pytest.mark.parametrize(
+    ("score", "alpha", "combine", "masks"),
+    [
+        ("quadratic", 1.0, False, 0),
+        ("quadratic", 1.5, True, 1),
+        ("quadratic", 2.0, False, 2),
+        ("mixture", 2.0, False, 0),
+        ("moments", 1.5, True, 0),
+    ],
+)
+def test_onnx_runtime_computes_the_same(
+    score: str, alpha: float, combine: bool, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript", reason="the exporter of torch needs it")
+    runtime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+    layer = single_layer(score, alpha, combine=combine)
+    shapes, arguments = dynamic_shapes(masks), export_inputs(masks)
+    program: Any = torch.onnx.export(
+        Contexts(layer), arguments, dynamic_shapes=shapes, dynamo=True, verbose=False
+    )
+    file = io.BytesIO()
+    program.save(file)
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    other = export_inputs(masks, 5, 30, 6)
+    names = [x.name for x in session.get_inputs()]
+    # Scores of moments and mixtures do not read some of the inputs.
+    feed = {name: x.numpy() for name, x in zip(names, other, strict=True)}
+    expected = layer(*other)[0].detach()
+    found = torch.from_numpy(session.run(None, feed)[0])
     assert (found - expected).norm() < 1e-5 * expected.norm()
 
 

@@ -28,7 +28,7 @@ from .masks import (
     check_tensor,
 )
 from .precision import full_precision, is_autocasting, to_single
-from .regression import RidgeRegression
+from .regression import RidgeRegression, ValueFunction
 from .scores import (
     DiscreteScore,
     Domain,
@@ -94,9 +94,9 @@ class ContinuousAttention(nn.Module):
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
-    expectations are in float32. `torch.export.export` exports the context of a layer if validation
-    of `torch.distributions` is switched off. Long sequences are read in chunks of
-    `layer.regression.chunk_size` positions, which may be changed between calls.
+    expectations are in float32. Long sequences are read in chunks of
+    `layer.regression.chunk_size` positions, which may be changed between calls; a layer exported by
+    `torch.export.export` reads them at once.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -284,11 +284,13 @@ class ContinuousAttention(nn.Module):
     def forward(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        positions: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        positions: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
+        *,
+        function: ValueFunction | None = None,
     ) -> tuple[Tensor, SparseDistribution]:
         """Attend to the value function of each example.
 
@@ -303,21 +305,33 @@ class ContinuousAttention(nn.Module):
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
                 in O(L N (N + E)) each. Other numbers are added to discrete scores.
+            function: A value function to read in place of a sequence, such as a memory returns. Its
+                values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
+                arguments but the query are then None. Not for scores that read keys.
 
         Returns:
             The context, shaped like the query, and in place of weights the density, of batch shape
             (B, num_heads, Lq).
 
         Raises:
-            ValueError: If shapes do not match, if a mask leaves a query nothing to read, or as
-                `RidgeRegression.fit` does.
+            ValueError: If shapes do not match, if a mask leaves a query nothing to read, if both a
+                function and a sequence are given, or as `RidgeRegression.fit` does.
         """
+        if function is not None:
+            sequence = (key, value, positions, key_padding_mask, attn_mask)
+            if any(x is not None for x in sequence):
+                rule = "function must be given without key, value, positions and masks"
+                raise ValueError(f"{rule}, got both a function and a sequence")
+            return self._read(query, function)
+        if key is None or value is None or positions is None:
+            rule = "each of key, value and positions must be a tensor"
+            raise ValueError(f"unless a function is given, {rule}, got NoneType")
         self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
         with full_precision(query):
-            heads, density = self._attend(*parts)
+            heads, density = self._attend(parts)
         context = self.out_proj(heads.to(parts[0].dtype).flatten(2))
         return context if self.batch_first else context.transpose(0, 1), density
 
@@ -346,7 +360,36 @@ class ContinuousAttention(nn.Module):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
         with full_precision(query):
-            return self._weigh(*parts)
+            return self._weigh(parts)
+
+    def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
+        """Return the contexts of a function of projected values, and the densities."""
+        if self.combine or isinstance(self.score_proj, MomentScore):
+            rule = "function must be None for score='moments' and for combine=True, which read keys"
+            raise ValueError(f"{rule}, got {function!r}")
+        check_tensor("query", query)
+        self._check_sequence("query", query)
+        query = query if self.batch_first else query.transpose(0, 1)
+        batch, queries, _ = query.shape
+        check_shape("query", query, (batch, queries, self.embed_dim))
+        if not isinstance(function, ValueFunction) or function.basis.event_shape != self._event:
+            raise ValueError(
+                f"function must be a ValueFunction for ndim={self.ndim}, got {function!r}"
+            )
+        basis, coefficients = function.basis, function.coefficients
+        shape = (batch, len(basis), self.embed_dim)
+        check_shape("function.coefficients", coefficients, shape)
+        if self.regression.validate_args:
+            check_finite("query", query)
+            check_finite("function.coefficients", coefficients)
+        alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
+        with full_precision(query):
+            if isinstance(self.score_proj, KernelScore):
+                self.score_proj.rebuild_cache(basis)
+            density = self.score_proj.densities(channels, alpha, self.temperature)
+            heads = contexts(density, basis, self._split_heads(to_single(coefficients)))
+        context = self.out_proj(heads.to(query.dtype).flatten(2))
+        return context if self.batch_first else context.transpose(0, 1), density
 
     def _project(
         self,
@@ -386,18 +429,10 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         return alpha
 
-    def _attend(
-        self,
-        values: Tensor,
-        channels: Tensor,
-        scores: Tensor | None,
-        alpha: Tensor | float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[Tensor, SparseDistribution]:
+    def _attend(self, parts: _Parts) -> tuple[Tensor, SparseDistribution]:
         """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
+        values, positions, mask = to_single(parts[0]), *parts[-2:]
         self.rebuild_cache()
-        values = to_single(values)
         basis, by_head = self.regression.basis, self._split_heads(values)
         # The regression checks positions and values, and comes first.
         if mask.visible is None:
@@ -405,7 +440,7 @@ class ContinuousAttention(nn.Module):
             coefficients = self._split_heads(function.coefficients)
         else:
             coefficients = self.regression._fit_per_query(positions, by_head, mask.visible)
-        density, weights = self._densities(channels, scores, alpha, positions, mask)
+        density, weights = self._densities(parts)
         if mask.visible is None:
             context = contexts(density, basis, coefficients)
         else:
@@ -415,19 +450,11 @@ class ContinuousAttention(nn.Module):
             context = context + torch.einsum("bhql,blhe->bqhe", weights, by_head)
         return context, density
 
-    def _weigh(
-        self,
-        values: Tensor,
-        channels: Tensor,
-        scores: Tensor | None,
-        alpha: Tensor | float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> Tensor:
+    def _weigh(self, parts: _Parts) -> Tensor:
         """Return weights of observations (B, heads, Lq, L)."""
+        values, positions, mask = to_single(parts[0]), *parts[-2:]
         self.rebuild_cache()
-        values = to_single(values)
-        density, discrete = self._densities(channels, scores, alpha, positions, mask)
+        density, discrete = self._densities(parts)
         regression, by_head = self.regression, self._split_heads(values)
         if mask.visible is None:
             weights = regression.observation_weights(density, positions, values, mask.observed)
@@ -436,15 +463,9 @@ class ContinuousAttention(nn.Module):
             weights = regression._weights_per_query(features, positions, by_head, mask.visible)
         return weights + discrete if self.combine and discrete is not None else weights
 
-    def _densities(
-        self,
-        channels: Tensor,
-        scores: Tensor | None,
-        alpha: Tensor | float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[SparseDistribution, Tensor | None]:
+    def _densities(self, parts: _Parts) -> tuple[SparseDistribution, Tensor | None]:
         """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if any."""
+        _, channels, scores, alpha, positions, mask = parts
         if isinstance(self.score_proj, MomentScore):
             weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
             return self.score_proj.match(weights, positions, alpha), weights

@@ -14,13 +14,7 @@ from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
-from ..numerics.least_squares import (
-    add_event_dims,
-    blocks,
-    eliminate_shared,
-    normal_sums,
-    solve_shared,
-)
+from ..numerics.least_squares import add_event_dims, blocks, eliminate, normal_sums, solve_shared
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
@@ -483,7 +477,7 @@ class RidgeRegression(nn.Module):
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
         gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
-            coefficients = eliminate_shared(gram, right)  # ONNX has no Cholesky factors
+            coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
         else:
             factor, failed = torch.linalg.cholesky_ex(gram)
             if self.validate_args:

@@ -6,14 +6,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
 
-__all__ = [
-    "add_event_dims",
-    "blocks",
-    "eliminate_shared",
-    "normal_sums",
-    "solve_shared",
-    "tensors_of",
-]
+__all__ = ["add_event_dims", "blocks", "eliminate", "normal_sums", "solve_shared", "tensors_of"]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 
@@ -178,7 +171,7 @@ def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
     return _as_examples(solution, right)
 
 
-def eliminate_shared(matrix: Tensor, right: Tensor) -> Tensor:
+def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
     r"""Solve $A X = Y$ for positive definite A (S, N, N) by Gauss-Jordan elimination."""
     size = matrix.shape[-1]
     rows = torch.cat([matrix, _as_columns(right, matrix.shape[0])], -1)
