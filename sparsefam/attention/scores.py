@@ -234,8 +234,9 @@ class KernelScore(_ScoreProjection):
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         base = _uniform(*_ends(self.box, self.inducing_points))
         expansion = (weights, self._points(), self.kernel, base)
-        mesh = self._mesh if self._passing_mesh is None else self._passing_mesh
-        self._passing_mesh = None
+        mesh = self._mesh
+        if self._passing_mesh is not None:  # exported graphs may change no attribute
+            mesh, self._passing_mesh = self._passing_mesh, None
         if not isinstance(alpha, Tensor) and alpha == 1:
             return KernelExp(*expansion, mesh=mesh)
         return KernelDeformedExp(*expansion, alpha, self.normalization, mesh=mesh)
