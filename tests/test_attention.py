@@ -15,9 +15,15 @@ from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
 from sparsefam import Normal, SparseDistribution
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression, ValueFunction
+from sparsefam.attention import (
+    ContinuousAttention,
+    ForgettingMemory,
+    LearnedAlpha,
+    RidgeRegression,
+    ValueFunction,
+)
 from sparsefam.attention.masks import AttentionMask
-from sparsefam.bases import Fourier, GaussianRBF
+from sparsefam.bases import Fourier, GaussianRBF, Indicator
 
 DOUBLE = torch.float64
 ALPHAS = [1.0, 1.5, 2.0]
@@ -140,6 +146,86 @@ def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, ndim: int, alpha: float
 ) -> None:
     require_that_padding_is_ignored(make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim))
+
+
+# Weights of observations
+
+PADDED = (torch.arange(9) >= 7).expand(2, 9)
+LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
+
+
+@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.parametrize(
+    "masks",
+    [(), (PADDED,), (None, LATER), (PADDED, LATER.expand(4, 3, 9))],
+    ids=["all", "padding", "mask", "both"],
+)
+@every_kind
+def test_contexts_are_weighted_sums_of_observations(
+    score: str, combine: bool, masks: tuple[Tensor | None, ...], penalty: Any
+) -> None:
+    layer, inputs = make_layer(score, combine, 1.5, penalty=penalty), data()
+    single = make_layer(score, combine, 1.5, penalty=penalty, dtype=torch.float32)
+    single.load_state_dict(layer.state_dict())
+    # Cross-validation of noise chooses tiny penalties: contexts in float32 then lose digits.
+    for twin, tolerance in ((layer, 1e-11), (single, 5e-6))[: 1 if penalty == "gcv" else 2]:
+        parts = [x.to(twin.v_proj.weight) for x in inputs]
+        expected, _ = twin(*parts, *masks)
+        weights = twin.observation_weights(*parts, *masks)
+        values = twin.v_proj(parts[2]).unflatten(-1, (2, 2))
+        found = twin.out_proj(torch.einsum("bhql,blhe->bqhe", weights, values).flatten(2))
+        assert weights.dtype == expected.dtype
+        assert (found - expected).norm() < tolerance * expected.norm()
+        if masks and masks[0] is not None:
+            assert not weights[..., 7:].any()
+        if len(masks) > 1:
+            assert not weights[..., 0, 4:].any()
+
+
+@pytest.mark.parametrize(("score", "combine", "ndim"), [("moments", True, 2), ("kernel", False, 1)])
+def test_weights_are_derivatives_of_contexts(score: str, combine: bool, ndim: int) -> None:
+    layer, (query, key, value, t) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
+    for projection in (layer.v_proj, layer.out_proj):
+        nn.init.eye_(projection.weight)
+    layer.batch_first = False
+    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    slopes = torch.autograd.functional.jacobian(lambda v: layer(query, key, v, t)[0], value)
+    weights = layer.observation_weights(query, key, value, t)
+    for channel in range(4):
+        found = slopes[:, :, channel, :, :, channel].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
+        assert torch.allclose(found, weights[:, channel // 2], rtol=1e-9, atol=1e-12)
+
+
+# Value functions in place of sequences
+
+
+@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.parametrize("score", ["quadratic", "mixture", "kernel"])
+def test_a_memory_in_chunks_is_the_sequence(score: str, penalty: Any) -> None:
+    layer, (query, key, value, t) = make_layer(score, penalty=penalty), data(40)
+    memory, state = ForgettingMemory(layer.regression), None
+    for positions, values in zip(t.split(15, 1), layer.v_proj(value).split(15, 1), strict=True):
+        function, state = memory(positions, values, state)
+    context, density = layer(query, function=function)
+    expected, same = layer(query, key, value, t)
+    assert (context - expected).norm() < 1e-10 * expected.norm()
+    assert torch.equal(density.mean, same.mean)
+    layer.batch_first = False
+    turned, _ = layer(query.transpose(0, 1), function=function)
+    assert torch.equal(turned.transpose(0, 1), context)
+
+
+def test_functions_may_have_another_basis() -> None:
+    """The quadrature of a kernel score then follows the knots of that basis."""
+    layer, (query, _, value, t) = make_layer("kernel"), data(40)
+    function = RidgeRegression(Indicator([0.0, 0.21, 0.64, 1.0]), 0.1).fit(t, layer.v_proj(value))
+    context, density = layer(query, function=function)
+    heads = torch.einsum(
+        "bhqn,bnhe->bqhe",
+        density.expect(function.basis),
+        function.coefficients.unflatten(-1, (2, 2)),
+    )
+    assert torch.allclose(context, layer.out_proj(heads.flatten(2)), rtol=1e-9)
 
 
 # Gradients, transforms, state
@@ -414,6 +500,7 @@ def test_onnx_runtime_computes_the_same(
 
 # Errors
 
+FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
 PADDING = torch.zeros(2, 9, dtype=torch.bool)
@@ -493,6 +580,19 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
             for shape in ((5,), (2, 1, 1, 1))
         ),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
+        (lambda: build()(Q), "unless a function is given, each of key, value and positions"),
+        (
+            lambda: build()(Q, K, V, T, function=FUNCTION),
+            "function must be given without key, value, .*, got both a function and a sequence",
+        ),
+        (lambda: build(score="moments")(Q, function=FUNCTION), "function must be None for .*keys"),
+        (lambda: build(combine=True)(Q, function=FUNCTION), "function must be None for .*keys"),
+        (lambda: build()(Q, function=T), "function must be a ValueFunction for ndim=1"),
+        (lambda: build()(Q[:1], function=FUNCTION), r"function.coefficients .*got \(2, 4, 4\)"),
+        (
+            lambda: build(validate_args=True)(Q, function=ValueFunction(BASIS, K[:, :4] / 0)),
+            "function.coefficients must be finite .*got nan",
+        ),
     ],
 )
 def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:

@@ -1,5 +1,6 @@
 """Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
 
+import io
 import math
 from collections.abc import Callable
 from functools import partial
@@ -128,6 +129,18 @@ def test_the_past_is_squeezed() -> None:
     due = torch.where(x < 0.25, torch.sin(12 * x), late)
     found = function(x.unsqueeze(0)).flatten()
     torch.testing.assert_close(found, due, rtol=0, atol=0.01)
+
+
+def test_states_are_loaded_as_tensors_alone() -> None:
+    positions, values = sequence()
+    memory = ForgettingMemory(regression())
+    _, state = memory(positions, values)
+    file = io.BytesIO()
+    torch.save(state._asdict(), file)
+    file.seek(0)
+    loaded = Statistics(**torch.load(file, weights_only=True))
+    found, expected = (memory(positions, 2 * values, x)[0].coefficients for x in (loaded, state))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
