@@ -392,7 +392,7 @@ class RidgeRegression(nn.Module):
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
         features = _expect(density, self.basis, batch)
-        right = features.expand(batch, *features.shape[1:]).flatten(1, -2).mT.double()
+        right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
         statistics = self._statistics(positions, values, mask)
         weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
         if mask is not None:
