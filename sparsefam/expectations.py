@@ -84,7 +84,8 @@ def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
 @register_expect(Normal, GaussianRBF)
 def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
     # The product of two Gaussians integrates to a Gaussian of their difference.
-    scale = torch.hypot(p.scale.unsqueeze(-1), _widths(psi))
+    widths = _widths(psi)
+    scale = widths * (1 + (p.scale.unsqueeze(-1) / widths).square()).sqrt()  # ONNX has no hypot
     z = (p.loc.unsqueeze(-1) - psi.centers) / scale
     return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
 

@@ -15,13 +15,20 @@ from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
 from sparsefam import Normal, SparseDistribution
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression, ValueFunction
+from sparsefam.attention import (
+    ContinuousAttention,
+    ForgettingMemory,
+    LearnedAlpha,
+    RidgeRegression,
+    ValueFunction,
+)
 from sparsefam.attention.masks import AttentionMask
-from sparsefam.bases import Fourier, GaussianRBF
+from sparsefam.bases import Fourier, GaussianRBF, Indicator
 
 DOUBLE = torch.float64
 
 every_score = pytest.mark.parametrize("score", SCORES)
+every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
 def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -229,6 +236,87 @@ def test_weights_may_be_left_out() -> None:
     assert density is None and torch.equal(context, layer(*inputs)[0])
 
 
+# Weights of observations
+
+PADDED = (torch.arange(9) >= 7).expand(2, 9)
+LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
+
+
+@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.parametrize(
+    "masks",
+    [(), (PADDED,), (None, LATER), (PADDED, LATER.expand(4, 3, 9))],
+    ids=["all", "padding", "mask", "both"],
+)
+@every_kind
+def test_contexts_are_weighted_sums_of_observations(
+    score: str, combine: bool, masks: tuple[Tensor | None, ...], penalty: Any
+) -> None:
+    layer, inputs = make_layer(score, combine, 1.5, penalty=penalty), data()
+    single = make_layer(score, combine, 1.5, penalty=penalty, dtype=torch.float32)
+    single.load_state_dict(layer.state_dict())
+    # Cross-validation of noise chooses tiny penalties, with condition numbers up to 1e9.
+    pairs = [(layer, 1e-9)] if penalty == "gcv" else [(layer, 1e-11), (single, 5e-6)]
+    for twin, tolerance in pairs:
+        parts = [x.to(twin.v_proj.weight) for x in inputs]
+        expected, _ = twin(*parts, *masks)
+        weights = twin.observation_weights(*parts, *masks)
+        values = twin.v_proj(parts[2]).unflatten(-1, (2, 2))
+        found = twin.out_proj(torch.einsum("bhql,blhe->bqhe", weights, values).flatten(2))
+        assert weights.dtype == expected.dtype
+        assert (found - expected).norm() < tolerance * expected.norm()
+        if masks and masks[0] is not None:
+            assert not weights[..., 7:].any()
+        if len(masks) > 1:
+            assert not weights[..., 0, 4:].any()
+
+
+@pytest.mark.parametrize(("score", "combine", "ndim"), [("moments", True, 2), ("kernel", False, 1)])
+def test_weights_are_derivatives_of_contexts(score: str, combine: bool, ndim: int) -> None:
+    layer, (query, key, value, t) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
+    for projection in (layer.v_proj, layer.out_proj):
+        nn.init.eye_(projection.weight)
+    layer.batch_first = False
+    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    slopes = torch.autograd.functional.jacobian(lambda v: layer(query, key, v, t)[0], value)
+    weights = layer.observation_weights(query, key, value, t)
+    for channel in range(4):
+        found = slopes[:, :, channel, :, :, channel].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
+        assert torch.allclose(found, weights[:, channel // 2], rtol=1e-9, atol=1e-12)
+
+
+# Value functions in place of sequences
+
+
+@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.parametrize("score", ["quadratic", "mixture", "kernel"])
+def test_a_memory_in_chunks_is_the_sequence(score: str, penalty: Any) -> None:
+    layer, (query, key, value, t) = make_layer(score, penalty=penalty), data(40)
+    memory, state = ForgettingMemory(layer.regression), None
+    for positions, values in zip(t.split(15, 1), layer.v_proj(value).split(15, 1), strict=True):
+        function, state = memory(positions, values, state)
+    context, density = layer(query, function=function)
+    expected, same = layer(query, key, value, t)
+    assert (context - expected).norm() < 1e-10 * expected.norm()
+    assert torch.equal(density.mean, same.mean)
+    layer.batch_first = False
+    turned, _ = layer(query.transpose(0, 1), function=function)
+    assert torch.equal(turned.transpose(0, 1), context)
+
+
+def test_functions_may_have_another_basis() -> None:
+    """The quadrature of a kernel score then follows the knots of that basis."""
+    layer, (query, _, value, t) = make_layer("kernel"), data(40)
+    function = RidgeRegression(Indicator([0.0, 0.21, 0.64, 1.0]), 0.1).fit(t, layer.v_proj(value))
+    context, density = layer(query, function=function)
+    heads = torch.einsum(
+        "bhqn,bnhe->bqhe",
+        density.expect(function.basis),
+        function.coefficients.unflatten(-1, (2, 2)),
+    )
+    assert torch.allclose(context, layer.out_proj(heads.flatten(2)), rtol=1e-9)
+
+
 # Gradients, transforms, state
 
 
@@ -402,6 +490,7 @@ class Contexts(nn.Module):
 # Packed weights that are no contiguous piece of memory are copied, on any device.
 @pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
 @pytest.mark.slow
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
     ("score", "alpha", "penalty", "masks"),
     [
@@ -413,29 +502,80 @@ class Contexts(nn.Module):
     ids=[*SCORES, "learned", "padding", "mask"],
 )
 def test_exported_layers_say_the_same(
-    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
+    score: str, alpha: Any, penalty: Any, masks: int, strict: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Non-strict export traces torch's own validation of distributions, which branches on values.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
+    # torch.compile, which other tests call, switches validation off for the rest of the process.
+    monkeypatch.setattr(Distribution, "_validate_args", True)
     layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
-
-    def inputs(hidden: int) -> tuple[Tensor, ...]:
-        padding = (torch.arange(9) >= hidden).expand(2, 9)
-        mask = torch.zeros(3, 9).masked_fill(torch.arange(9) < 9 - hidden, -math.inf)
-        return (*data(dtype=SINGLE), padding, mask)[: 4 + masks]
-
-    program = torch.export.export(Contexts(layer), inputs(7))
+    program = torch.export.export(
+        Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=strict
+    )
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    other = inputs(6)
-    expected = layer(*other)[0]
-    found = torch.export.load(file).module()(*other)
+    loaded = torch.export.load(file).module()
+    # More positions than a chunk has, and other numbers of queries and examples.
+    for shape in ((4, 30, 5), (2, 300, 3)) if masks == 2 else ((4, 30, 5), (512, 300, 3)):
+        other = export_inputs(masks, *shape)
+        expected = layer(*other)[0]
+        assert (loaded(*other) - expected).norm() < 1e-5 * expected.norm()
+
+
+def export_inputs(
+    masks: int, batch: int = 3, length: int = 9, queries: int = 4
+) -> tuple[Tensor, ...]:
+    """Inputs with the first so many of padding and mask."""
+    query = torch.randn(batch, queries, 4)
+    key, value = torch.randn(2, batch, length, 4)
+    padding = (torch.arange(length) >= length - 2).expand(batch, length)
+    mask = torch.zeros(queries, length).masked_fill(torch.arange(length) < 3, -math.inf)
+    return (query, key, value, torch.rand(batch, length), padding, mask)[: 4 + masks]
+
+
+def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], ...]]:
+    batch, length, queries = (torch.export.Dim(name, min=2) for name in ("B", "L", "Q"))
+    sequence = {0: batch, 1: length}
+    each = ({0: batch, 1: queries}, *[sequence] * 4, {0: queries, 1: length})
+    return {"inputs": each[: 4 + masks]}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the exporter and its packages
+@pytest.mark.parametrize(
+    ("score", "alpha", "combine", "masks"),
+    [
+        ("quadratic", 1.0, False, 0),
+        ("quadratic", 1.5, False, 1),
+        ("quadratic", 2.0, True, 2),
+        ("mixture", 1.5, False, 0),
+        ("moments", 2.0, False, 0),
+    ],
+)
+def test_onnx_runtime_computes_the_same(
+    score: str, alpha: float, combine: bool, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript", reason="the exporter of torch needs it")
+    runtime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+    layer = single_layer(score, alpha, combine=combine)
+    shapes, arguments = dynamic_shapes(masks), export_inputs(masks)
+    program: Any = torch.onnx.export(
+        Contexts(layer), arguments, dynamic_shapes=shapes, dynamo=True, verbose=False
+    )
+    file = io.BytesIO()
+    program.save(file)
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    other = export_inputs(masks, 5, 30, 6)
+    names = [x.name for x in session.get_inputs()]
+    feed = {name: x.numpy() for name, x in zip(names, other, strict=True)}
+    expected = layer(*other)[0].detach()
+    found = torch.from_numpy(session.run(None, feed)[0])
     assert (found - expected).norm() < 1e-5 * expected.norm()
 
 
 # Errors
 
+FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
 PADDING = torch.zeros(2, 9, dtype=torch.bool)
@@ -558,6 +698,22 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
         ),
         (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
         (lambda: build()(Q, K, V, is_causal=True), "attn_mask must be given if is_causal=True"),
+        (
+            lambda: build()(Q),
+            "key and value must be tensors, unless a function is given, got NoneType",
+        ),
+        (
+            lambda: build()(Q, K, V, T, function=FUNCTION),
+            "function must be given without key, value, .*, got both a function and a sequence",
+        ),
+        (lambda: build(score="moments")(Q, function=FUNCTION), "function must be None for .*keys"),
+        (lambda: build(combine=True)(Q, function=FUNCTION), "function must be None for .*keys"),
+        (lambda: build()(Q, function=T), "function must be a ValueFunction for ndim=1"),
+        (lambda: build()(Q[:1], function=FUNCTION), r"function.coefficients .*got \(2, 4, 4\)"),
+        (
+            lambda: build(validate_args=True)(Q, function=ValueFunction(BASIS, K[:, :4] / 0)),
+            "function.coefficients must be finite .*got nan",
+        ),
     ],
 )
 def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:

@@ -131,6 +131,18 @@ def test_the_past_is_squeezed() -> None:
     torch.testing.assert_close(found, due, rtol=0, atol=0.01)
 
 
+def test_states_are_loaded_as_tensors_alone() -> None:
+    positions, values = sequence()
+    memory = ForgettingMemory(regression())
+    _, state = memory(positions, values)
+    file = io.BytesIO()
+    torch.save(state._asdict(), file)
+    file.seek(0)
+    loaded = Statistics(**torch.load(file, weights_only=True))
+    found, expected = (memory(positions, 2 * values, x)[0].coefficients for x in (loaded, state))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
 def test_gradients_reach_back_to_the_horizon(kind: type) -> None:
     positions, values = sequence(length=20)

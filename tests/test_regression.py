@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam import Normal
+from sparsefam import Normal, TruncatedParabola
 from sparsefam.attention import RidgeRegression, Statistics, ValueFunction
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
@@ -577,3 +577,19 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
 def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_weights_of_observations_are_fits_of_indicators() -> None:
+    """Each observation counts as much as a fit of its indicator says, whatever the batch shape."""
+    t, values = torch.rand(9, dtype=torch.float64), torch.randn(2, 9, 3, dtype=torch.float64)
+    mask = torch.tensor([[True] * 9, [True] * 6 + [False] * 3])
+    fit = RidgeRegression(GaussianRBF.grid(6, 0.1).double(), 0.1)
+    for shape in ((1,), (2,), (2, 4, 3)):
+        density = TruncatedParabola(torch.rand(shape, dtype=torch.float64), 0.3)
+        for seen in (None, mask):
+            weights = fit.observation_weights(density, t, values, seen)
+            expected = fit.fit(t, torch.eye(9).double().expand(2, 9, 9), seen).expect(density)
+            assert weights.shape == (2, *shape[1:], 9)
+            assert torch.allclose(weights, expected, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match=r"density must have batch_shape \(2, ...\)"):
+        fit.observation_weights(TruncatedParabola(torch.zeros(5), 0.3), t, values)

@@ -52,9 +52,10 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
 
 def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
     """Return contexts from the expectations of single functions, in blocks of queries."""
-    pairs = density.batch_shape.numel() * len(basis)
+    # `numel` would fix the sizes of an exported graph.
+    pairs = density.batch_shape.numel() * len(basis) if in_eager() else 0
     inner = density.components if isinstance(density, Mixture) else density
-    if not in_eager() or pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
+    if pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
         return _contract(density.expect(basis), by_head)
     expect, state, parameters = _Expect(basis), tensors_of(basis), _parameters(density)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from math import inf, isfinite
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
@@ -30,7 +30,7 @@ from .masks import (
     readable,
 )
 from .precision import full_precision, is_autocasting, to_single
-from .regression import RidgeRegression
+from .regression import RidgeRegression, ValueFunction
 from .scores import (
     ContentScore,
     DiscreteScore,
@@ -66,6 +66,26 @@ _SCORE_OF_OPTION = {
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # A domain and the range of a basis that share less than this part of the longer one disagree.
 _LEAST_SHARED = 0.1
+
+
+class _Projected(NamedTuple):
+    """Sequences after the projections of a layer, batch first.
+
+    Attributes:
+        values: Values by head (B, L, heads, E), followed by the keys if the score is by content.
+        channels: What the score has made of the queries.
+        scores: Discrete scores (B, heads, Lq, L), if their context is added.
+        alpha: Entropic index.
+        positions: Where values were observed.
+        mask: What queries may read.
+    """
+
+    values: Tensor
+    channels: Tensor
+    scores: Tensor | None
+    alpha: Tensor | float
+    positions: Tensor
+    mask: AttentionMask
 
 
 class ContinuousAttention(nn.Module):
@@ -104,9 +124,9 @@ class ContinuousAttention(nn.Module):
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
-    expectations are in float32. `torch.export.export` exports the context of a layer if validation
-    of `torch.distributions` is switched off. Long sequences are read in chunks of
-    `layer.regression.chunk_size` positions, which may be changed between calls.
+    expectations are in float32. Long sequences are read in chunks of
+    `layer.regression.chunk_size` positions, which may be changed between calls; a layer exported by
+    `torch.export.export` reads them at once.
 
     The layer takes the place of `self_attn` in `torch.nn.TransformerEncoderLayer` and of both
     attentions in `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then
@@ -313,12 +333,13 @@ class ContinuousAttention(nn.Module):
     def forward(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         positions: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         *,
+        function: ValueFunction | None = None,
         need_weights: bool = True,
         average_attn_weights: bool = False,
         is_causal: bool = False,
@@ -342,6 +363,9 @@ class ContinuousAttention(nn.Module):
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
                 in O(L N (N + E)) each. Other numbers are added to discrete scores.
+            function: A value function to read in place of a sequence, such as a memory returns. Its
+                values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
+                arguments but the query are then None. Not for scores that read keys.
             need_weights: Whether to return the density. None takes its place otherwise.
             average_attn_weights: Must be False if the density is returned: each head has its own.
             is_causal: Says that `attn_mask`, which must be given, is causal. It changes nothing.
@@ -351,9 +375,9 @@ class ContinuousAttention(nn.Module):
             (B, num_heads, Lq), or (num_heads, Lq) without B.
 
         Raises:
-            ValueError: If shapes do not match, if a mask leaves a query nothing to read, if
-                positions are left out with `ndim` above 1 or a group, or as `RidgeRegression.fit`
-                does.
+            ValueError: If shapes do not match, if a mask leaves a query nothing to read, if both a
+                function and a sequence are given, if positions are left out with `ndim` above 1 or
+                a group, or as `RidgeRegression.fit` does.
         """
         _check_options(attn_mask, need_weights, average_attn_weights, is_causal)
         is_single = isinstance(query, Tensor) and query.dim() == 2
@@ -361,6 +385,88 @@ class ContinuousAttention(nn.Module):
             axis = 0 if self.batch_first else 1
             query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
             key_padding_mask = _add_batch(key_padding_mask, 1)
+        if function is None:
+            parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+            with full_precision(query):
+                heads, density = self._attend(parts)
+        else:
+            sequence = (key, value, positions, key_padding_mask, attn_mask)
+            if any(x is not None for x in sequence):
+                rule = "function must be given without key, value, positions and masks"
+                raise ValueError(f"{rule}, got both a function and a sequence")
+            heads, density = self._read(query, function)
+        context = self.out_proj(heads.to(query.dtype).flatten(2))
+        if is_single:
+            context, density = context.squeeze(0), density[0]
+        elif not self.batch_first:
+            context = context.transpose(0, 1)
+        return context, density if need_weights else None
+
+    def observation_weights(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Compute how much each observation counts in the context of each query and head.
+
+        The context of a head is the sum of its channels of `v_proj(value)` with these weights, and
+        `out_proj` joins the heads. `RidgeRegression.observation_weights` has the formula. Discrete
+        weights are included with `combine=True`. Arguments are those of `forward`, which raises the
+        same errors, with a dimension B.
+
+        Returns:
+            The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They may be negative
+            and need not sum to one.
+        """
+        parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        with full_precision(query):
+            return self._weigh(parts)
+
+    def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
+        """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
+        if self.combine or isinstance(self.score_proj, MomentScore | ContentScore):
+            rule = "function must be None for scores that read keys and for combine=True"
+            raise ValueError(f"{rule}, got {function!r}")
+        check_tensor("query", query)
+        self._check_sequence("query", query)
+        query = query if self.batch_first else query.transpose(0, 1)
+        batch, queries, _ = query.shape
+        check_shape("query", query, (batch, queries, self.embed_dim))
+        if not isinstance(function, ValueFunction) or function.basis.event_shape != self._event:
+            raise ValueError(
+                f"function must be a ValueFunction for ndim={self.ndim}, got {function!r}"
+            )
+        basis, coefficients = function.basis, function.coefficients
+        shape = (batch, len(basis), self.embed_dim)
+        check_shape("function.coefficients", coefficients, shape)
+        if self.regression.validate_args:
+            check_finite("query", query)
+            check_finite("function.coefficients", coefficients)
+        alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
+        with full_precision(query):
+            if isinstance(self.score_proj, KernelScore):
+                self.score_proj.rebuild_cache(basis)
+            density = self.score_proj.densities(channels, alpha, self.temperature)
+            by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
+            return contexts(density, basis, by_head), density
+
+    def _project(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        positions: Tensor | None,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> _Projected:
+        """Check sequences and project them, with zeros in the padding."""
+        if key is None or value is None:
+            rule = "key and value must be tensors, unless a function is given"
+            raise ValueError(f"{rule}, got {type(key).__name__} and {type(value).__name__}")
         self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
@@ -380,70 +486,92 @@ class ContinuousAttention(nn.Module):
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
-        alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
+        values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
+        if isinstance(self.score_proj, ContentScore):
+            values = torch.cat([values, self.score_proj.keys(key)], -1)
+        return _Projected(
+            to_single(values),
+            to_single(self.score_proj(query, key)),
+            None if self.discrete_proj is None else to_single(self.discrete_proj(query, key)),
+            self._checked_alpha(batch, queries),
+            positions,
+            mask,
+        )
+
+    def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
+        """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
+        alpha: Tensor | float = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
         shape = (batch, self.num_heads, queries)
         if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, shape):
             rule = f"alpha must broadcast to (batch, num_heads, Lq) = {shape}"
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
-        values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
-        channels = to_single(self.score_proj(query, key))
-        if isinstance(self.score_proj, ContentScore):
-            values = torch.cat([values, self.score_proj.keys(key)], -1)
-        scores = None if self.discrete_proj is None else to_single(self.discrete_proj(query, key))
-        with full_precision(query):
-            heads, density = self._attend(
-                to_single(values), channels, scores, alpha, positions, mask
-            )
-        context = self.out_proj(heads.to(values.dtype).flatten(2))
-        if is_single:
-            context, density = context.squeeze(0), density[0]
-        elif not self.batch_first:
-            context = context.transpose(0, 1)
-        return context, density if need_weights else None
+        return alpha
 
-    def _attend(
-        self,
-        values: Tensor,
-        channels: Tensor,
-        scores: Tensor | None,
-        alpha: Tensor | float,
-        positions: Tensor,
-        mask: AttentionMask,
-    ) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq).
-
-        `values` (B, L, heads, E) are those by head, followed by keys if the score is content.
-        """
+    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
+        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
         self.rebuild_cache()
-        basis, size = self.regression.basis, self.embed_dim // self.num_heads
+        size, mask = self.embed_dim // self.num_heads, parts.mask
         # The regression checks positions and values, and comes first.
+        coefficients = self._fit(parts)
+        density, weights = self._densities(parts, coefficients[..., size:])
+        coefficients = coefficients[..., :size]
         if mask.visible is None:
-            function = self.regression.fit(positions, values.flatten(2), mask.observed)
-            coefficients = function.coefficients.unflatten(-1, values.shape[2:])
+            context = contexts(density, self.regression.basis, coefficients)
         else:
-            coefficients = self.regression._fit_per_query(positions, values, mask.visible)
-        coefficients, keys = coefficients[..., :size], coefficients[..., size:]
-        weights = None
+            features = density.expect(self.regression.basis).to(coefficients.dtype)
+            context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
+        if self.combine and weights is not None:
+            values = parts.values[..., :size]
+            context = context + torch.einsum("bhql,blhe->bqhe", weights, values)
+        return context, density
+
+    def _weigh(self, parts: _Projected) -> Tensor:
+        """Return weights of observations (B, heads, Lq, L)."""
+        self.rebuild_cache()
+        values, positions, mask = parts.values, parts.positions, parts.mask
+        keys = self._fit(parts) if isinstance(self.score_proj, ContentScore) else values
+        density, discrete = self._densities(parts, keys[..., self.embed_dim // self.num_heads :])
+        regression = self.regression
+        if mask.visible is None:
+            weights = regression.observation_weights(
+                density, positions, values.flatten(2), mask.observed
+            )
+        else:
+            features = density.expect(regression.basis)
+            weights = regression._weights_per_query(features, positions, values, mask.visible)
+        return weights + discrete if self.combine and discrete is not None else weights
+
+    def _fit(self, parts: _Projected) -> Tensor:
+        """Return coefficients of the values (B, N, heads, E), or (B, Lq, N, heads, E) if masked."""
+        values, positions, mask = parts.values, parts.positions, parts.mask
+        if mask.visible is not None:
+            return self.regression._fit_per_query(positions, values, mask.visible)
+        function = self.regression.fit(positions, values.flatten(2), mask.observed)
+        coefficients: Tensor = function.coefficients.unflatten(-1, values.shape[2:])
+        return coefficients
+
+    def _densities(
+        self, parts: _Projected, keys: Tensor
+    ) -> tuple[SparseDistribution, Tensor | None]:
+        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if any.
+
+        A score by content reads coefficients of the keys.
+        """
+        channels, alpha, mask, discrete = parts.channels, parts.alpha, parts.mask, None
         if isinstance(self.score_proj, MomentScore):
-            weights = self.score_proj.weights(channels, alpha, self.temperature, mask)
-            density = self.score_proj.match(weights, positions, alpha)
-        elif isinstance(self.score_proj, ContentScore):
-            means = mask.mean(values[..., size:])
+            discrete = self.score_proj.weights(channels, alpha, self.temperature, mask)
+            return self.score_proj.match(discrete, parts.positions, alpha), discrete
+        if isinstance(self.score_proj, ContentScore):
+            means = mask.mean(parts.values[..., self.embed_dim // self.num_heads :])
+            basis = self.regression.basis
             density = self.score_proj.densities(
                 channels, keys, means, basis, alpha, self.temperature
             )
         else:
             density = self.score_proj.densities(channels, alpha, self.temperature)
-        if mask.visible is None:
-            context = contexts(density, basis, coefficients)
-        else:
-            features = density.expect(basis).to(values.dtype)
-            context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
-        if self.discrete_proj is not None and scores is not None:
-            weights = self.discrete_proj.weights(scores, alpha, self.temperature, mask)
-        if self.combine and weights is not None:
-            context = context + torch.einsum("bhql,blhe->bqhe", weights, values[..., :size])
-        return context, density
+        if self.discrete_proj is not None and parts.scores is not None:
+            discrete = self.discrete_proj.weights(parts.scores, alpha, self.temperature, mask)
+        return density, discrete
 
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
         """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""

@@ -111,7 +111,7 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
     Compiled graphs, which cannot raise, assert instead.
     """
     if torch.compiler.is_compiling():
-        torch._assert_async(torch._is_all_true(valid), rule)
+        torch._assert_async(valid.all(), rule)
     elif not torch._is_all_true(valid):
         first = (~valid).nonzero()[0].tolist()
         raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")

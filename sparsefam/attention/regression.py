@@ -14,7 +14,7 @@ from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
-from ..numerics.least_squares import add_event_dims, blocks, normal_sums, solve_shared
+from ..numerics.least_squares import add_event_dims, blocks, eliminate, normal_sums, solve_shared
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
@@ -83,7 +83,7 @@ class ValueFunction:
         event = self.basis.event_shape
         if t.ndim == len(event):
             t = t.unsqueeze(0)
-        batch = len(self.coefficients)
+        batch = self.coefficients.shape[0]
         fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
         if not fits or t.shape[0] not in (1, batch):
             ends = "".join(f", {size}" for size in event)
@@ -104,21 +104,26 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
-        if not callable(getattr(density, "expect", None)):
-            raise ValueError(f"density must have expectations, got {density!r}")
-        features, batch = density.expect(self.basis), len(self.coefficients)
-        if features.ndim < 2 or features.shape[0] not in (1, batch):
-            raise ValueError(
-                f"density must have batch_shape ({batch}, ...) or (1, ...), "
-                f"got {tuple(features.shape[:-1])}"
-            )
-        return self._contract(features)
+        return self._contract(_expect(density, self.basis, self.coefficients.shape[0]))
 
     def _contract(self, features: Tensor) -> Tensor:
         """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
         dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
         with full_precision(features):
             return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
+
+
+def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
+    """Return expectations (batch or 1, ..., N) of a basis."""
+    if not callable(getattr(density, "expect", None)):
+        raise ValueError(f"density must have expectations, got {density!r}")
+    features = density.expect(basis)
+    if features.ndim < 2 or features.shape[0] not in (1, batch):
+        raise ValueError(
+            f"density must have batch_shape ({batch}, ...) or (1, ...), "
+            f"got {tuple(features.shape[:-1])}"
+        )
+    return features
 
 
 class Statistics(NamedTuple):
@@ -350,6 +355,51 @@ class RidgeRegression(nn.Module):
             raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
+    def observation_weights(
+        self,
+        density: SparseDistribution,
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        r"""Compute how much each observation counts in a context.
+
+        For a given penalty $\lambda$ contexts are linear in the observations $h_\ell$:
+
+        $$\mathbb E_p[V(t)] = \sum_\ell w_\ell h_\ell, \qquad
+            w = F (F^\top F + \lambda I)^{-1} \, \mathbb E_p[\psi(t)]$$
+
+        Weights may be negative, also where the density is zero, since functions overlap. A
+        cross-validated penalty depends on the values: the weights are those of its value here, so
+        that the sum is exact, but they are not the derivatives of the context.
+
+        Args:
+            density: Any distribution with `expect`, of batch shape (B, ...) or (1, ...).
+            positions: As for `fit`.
+            values: As for `fit`. Only a cross-validated penalty depends on them.
+            mask: As for `fit`.
+
+        Returns:
+            The weights, shape (B, ..., L), exactly 0 where masked.
+
+        Raises:
+            ValueError: As `fit` and `ValueFunction.expect`.
+        """
+        self._check_observations(positions, values, mask)
+        batch, length = values.shape[:2]
+        if positions.ndim == 1 + len(self.basis.event_shape):
+            positions = positions.unsqueeze(0)
+        if mask is not None:
+            positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
+        features = _expect(density, self.basis, batch)
+        right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
+        statistics = self._statistics(positions, values, mask)
+        weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
+        if mask is not None:
+            weights = torch.where(mask.unsqueeze(1), weights, 0)
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        return weights.to(dtype).reshape(batch, *features.shape[1:-1], length)
+
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless shapes and dtypes fit. Only a shard may be empty."""
         check_tensor("positions", positions)
@@ -415,20 +465,27 @@ class RidgeRegression(nn.Module):
             stacklevel=4,
         )
 
-    def _solve(self, statistics: Statistics, dtype: torch.dtype) -> ValueFunction:
+    def _solve(
+        self, statistics: Statistics, dtype: torch.dtype, right: Tensor | None = None
+    ) -> ValueFunction:
+        """Solve the normal equations, with another right side (B, N, E) than `cross` if given."""
         if self.validate_args:
             self._check_sums(statistics)
-        gram, cross = statistics.gram, statistics.cross
+        gram, right = statistics.gram, statistics.cross if right is None else right
         penalty: Tensor | float
         penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
         gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        if self.validate_args:
-            _check_factor(gram, factor, failed, penalty)
+        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+            coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
+        else:
+            factor, failed = torch.linalg.cholesky_ex(gram)
+            if self.validate_args:
+                _check_factor(gram, factor, failed, penalty)
+            coefficients = solve_shared(factor, right)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
-        return ValueFunction(self.basis, solve_shared(factor, cross).to(dtype), penalty)
+        return ValueFunction(self.basis, coefficients.to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
         parts = dict(zip(Statistics._fields, statistics, strict=True))
@@ -447,7 +504,30 @@ class RidgeRegression(nn.Module):
             require_all(count >= size, rule, count.long())
 
     def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        """Fit a value function for each query to the positions that it may read.
+        """Return coefficients (B, Lq, N, heads, E) of the functions of all queries."""
+        batch, length, heads, channels = values.shape
+        groups, queries = visible.shape[1:3]
+        statistics = self._statistics_per_query(positions, values, visible)
+        coefficients = self._solve(statistics, values.dtype).coefficients
+        shape = (batch, groups, queries, len(self.basis), heads // groups, channels)
+        return coefficients.reshape(shape).movedim(1, 3).flatten(3, 4)
+
+    def _weights_per_query(
+        self, features: Tensor, positions: Tensor, values: Tensor, visible: Tensor
+    ) -> Tensor:
+        """Return weights (B, heads, Lq, L) from expectations of functions (B, heads, Lq, N)."""
+        groups, heads = visible.shape[1], features.shape[1]
+        statistics = self._statistics_per_query(positions, values, visible)
+        right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
+        solved = self._solve(statistics, torch.float64, right.flatten(0, 2)).coefficients
+        f = self.basis(positions.double().reshape(-1, *values.shape[1:2], *self.basis.event_shape))
+        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f.double())
+        return torch.where(visible, weights.flatten(1, 2), 0).to(values.dtype)
+
+    def _statistics_per_query(
+        self, positions: Tensor, values: Tensor, visible: Tensor
+    ) -> Statistics:
+        """Sum for each query over the positions that it may read.
 
         That holds N (N + E) float64 numbers for each example and query, and for each head where
         heads differ in what they may read, besides the products of functions of one chunk.
@@ -458,7 +538,7 @@ class RidgeRegression(nn.Module):
             visible: Shape (B, heads or 1, Lq, L), True where a query may read the position.
 
         Returns:
-            The coefficients, shape (B, Lq, N, heads, E).
+            The sums of B * G * Lq examples with heads // G * E channels, where G is heads or 1.
         """
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
@@ -473,22 +553,19 @@ class RidgeRegression(nn.Module):
             f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             # Examples with the same positions are further rows of one product.
-            products = batch // max(len(f), 1) * groups * queries
-            by_grid = weights.reshape(len(f), products, weights.shape[-1])
+            products = batch // max(f.shape[0], 1) * groups * queries
+            by_grid = weights.reshape(f.shape[0], products, weights.shape[-1])
             gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
 
-        each = len(t) * size**2 + size * batch * heads * channels
+        each = t.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
         chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
         gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
-        statistics = Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
-        coefficients = self._solve(statistics, values.dtype).coefficients
-        shape = (batch, groups, queries, size, heads // groups, channels)
-        return coefficients.reshape(shape).movedim(1, 3).flatten(3, 4)
+        return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
 
 
 def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
@@ -531,7 +608,7 @@ def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Ten
     for name, count, x in zip(("positions", "values"), invalid, (positions, values), strict=True):
         rule = f"{name} must be finite where they take part"
         if torch.compiler.is_compiling():
-            torch._assert_async(torch._is_all_true(count == 0), rule)
+            torch._assert_async(count == 0, rule)
         elif not torch._is_all_true(count == 0):
             x = x.expand(*values.shape[:2], *x.shape[2:])
             valid = x.isfinite()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Independent, constraints
 from torch.types import _size
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self
@@ -44,6 +44,13 @@ class SparseDistribution(TorchDistribution):
     # Attributes that are not copied to a density of another batch shape.
     _per_batch: ClassVar[tuple[str, ...]] = ()
     alpha: Tensor
+
+    def __init__(
+        self, batch_shape: Size, event_shape: Size = Size(), validate_args: bool | None = None
+    ) -> None:
+        # Torch's checks of parameters branch on values: compiled and exported graphs omit them.
+        validate_args = False if torch.compiler.is_compiling() else validate_args
+        torch.distributions.Distribution.__init__(self, batch_shape, event_shape, validate_args)
 
     @property
     def score(self) -> Score:
@@ -255,7 +262,7 @@ class SparseDistribution(TorchDistribution):
         for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
             value = getattr(self, name)
             setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
-        Distribution.__init__(new, shape, self.event_shape, validate_args=False)
+        SparseDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 

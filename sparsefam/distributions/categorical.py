@@ -62,7 +62,7 @@ class SparseCategorical(SparseDistribution):
         self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
             weights.shape[:-1]
         )
-        Distribution.__init__(self, weights.shape[:-1], validate_args=validate_args)
+        super().__init__(weights.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Constraint:

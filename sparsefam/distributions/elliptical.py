@@ -92,9 +92,7 @@ class EllipticalDistribution(StandardizedDistribution):
         # int(), as torch.jit traces shapes as tensors.
         event = Size((int(self.loc.shape[-1]),))
         try:
-            torch.distributions.Distribution.__init__(
-                self, self.alpha.shape, event, validate_args=validate_args
-            )
+            StandardizedDistribution.__init__(self, self.alpha.shape, event, validate_args)
         except ValueError:
             # Its message names the rule that is broken.
             require_scale_tril("scale_tril", self.scale_tril)

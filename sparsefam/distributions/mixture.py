@@ -114,7 +114,7 @@ class Mixture(SparseDistribution):
         batch, count = _common_batch(weights, members, self._batched)
         self.logits: Tensor = weights.expand(*batch, count)
         self.alpha = torch.ones_like(self.logits[..., 0])
-        Distribution.__init__(self, batch, members[0].event_shape, validate_args=validate_args)
+        super().__init__(batch, members[0].event_shape, validate_args)
 
     @property
     def probs(self) -> Tensor:

@@ -199,7 +199,7 @@ class TorchDensity(SparseDistribution):
         double = not base.event_shape and torch_name(base) is not None
         self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
         self.alpha = torch.ones(base.batch_shape, **_options(self.base))
-        Distribution.__init__(self, base.batch_shape, base.event_shape, validate_args=False)
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"

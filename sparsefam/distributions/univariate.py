@@ -56,7 +56,7 @@ class SymmetricDistribution(StandardizedDistribution):
         validate_args: bool | None = None,
     ) -> None:
         self.loc, self.scale, self.alpha = broadcast_arguments(loc=loc, scale=scale, alpha=alpha)
-        torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
+        StandardizedDistribution.__init__(self, self.loc.shape, validate_args=validate_args)
 
     @classmethod
     def from_bounds(

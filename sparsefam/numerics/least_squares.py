@@ -6,7 +6,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
 
-__all__ = ["add_event_dims", "blocks", "normal_sums", "solve_shared", "tensors_of"]
+__all__ = ["add_event_dims", "blocks", "eliminate", "normal_sums", "solve_shared", "tensors_of"]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 
@@ -31,7 +31,7 @@ def normal_sums(
     """
     state = tensors_of(design)
     names, parameters = tuple(state), tuple(state.values())
-    if values.shape[1] <= rows:
+    if len(blocks(values.shape[1], rows)) == 1:
         return _sums(design, names, positions, values, mask, *parameters)
     inputs = (rows, design, names, positions, values, mask)
     sums: Sums = _NormalSums.apply(*inputs, *parameters)
@@ -73,7 +73,7 @@ def _sums(
 ) -> Sums:
     f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
     h = _prepare(values, mask)
-    cross = _as_examples(f.mT @ _as_columns(h, len(f)), h)
+    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
     flat = h.flatten(1)
     return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
 
@@ -134,13 +134,13 @@ class _NormalSums(torch.autograd.Function):
             if needs_positions or learned or of_squares is not None:
                 h = _prepare(h, taken)
             if needs_values:
-                slope = _as_examples(f @ _as_columns(of_cross, len(f)), h)
+                slope = _as_examples(f @ _as_columns(of_cross, f.shape[0]), h)
                 if of_squares is not None:
                     slope = slope + 2 * of_squares[:, None, None] * h
                 by_values = _write(by_values, block, slope, values)
             if not (needs_positions or learned):
                 continue
-            slope = _as_columns(h, len(f)) @ _as_columns(of_cross, len(f)).mT
+            slope = _as_columns(h, f.shape[0]) @ _as_columns(of_cross, f.shape[0]).mT
             slope = slope + f @ (of_gram + of_gram.mT)
             by_t, *by_learned = pull_back(slope)
             if needs_positions:
@@ -167,19 +167,29 @@ def _rows(block: slice, *tensors: Tensor | None) -> Any:
 
 def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
     r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
-    solution = torch.cholesky_solve(_as_columns(right, len(factor)), factor)
+    solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
     return _as_examples(solution, right)
+
+
+def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
+    r"""Solve $A X = Y$ for positive definite A (S, N, N) by Gauss-Jordan elimination."""
+    size = matrix.shape[-1]
+    rows = torch.cat([matrix, _as_columns(right, matrix.shape[0])], -1)
+    for k, unit in enumerate(torch.eye(size, dtype=rows.dtype, device=rows.device)):
+        column = rows[..., k : k + 1]
+        rows = rows - (column - unit.unsqueeze(-1)) * rows[:, k : k + 1] / column[:, k : k + 1]
+    return _as_examples(rows[..., size:], right)
 
 
 def _as_columns(x: Tensor, count: int) -> Tensor:
     """Reshape (B, l, E) to (S, l, B/S * E): examples that share a matrix are further columns."""
-    x = x.reshape(count, len(x) // max(count, 1), *x.shape[1:])
+    x = x.reshape(count, x.shape[0] // max(count, 1), *x.shape[1:])
     return x.transpose(1, 2).flatten(2)
 
 
 def _as_examples(x: Tensor, like: Tensor) -> Tensor:
     """Undo `_as_columns` for examples like (B, ..., E)."""
-    each = len(like) // max(len(x), 1)
+    each = like.shape[0] // max(x.shape[0], 1)
     examples: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
     return examples
 
@@ -191,6 +201,7 @@ def add_event_dims(mask: Tensor, event: Size) -> Tensor:
 
 def blocks(length: int, rows: int) -> list[slice]:
     """Return slices of at most `rows` rows that cover `length`, at least one slice."""
-    if length <= rows:  # a graph of dynamic length need not know how many there are
+    # A graph of dynamic length need not know how many there are, and an exported one cannot.
+    if torch.compiler.is_exporting() or length <= rows:
         return [slice(None)]
     return [slice(start, start + rows) for start in range(0, length, rows)]

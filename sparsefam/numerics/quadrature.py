@@ -53,8 +53,12 @@ def _(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Ten
 
 
 def _rule(order: int, smooth: bool, like: Tensor) -> tuple[Tensor, Tensor]:
-    find = _rule_operator if torch.compiler.is_compiling() else _cached
-    nodes, weights = find(order, smooth, like.dtype, like.device).unbind()
+    arguments = (order, smooth, like.dtype, like.device)
+    if torch.compiler.is_dynamo_compiling():
+        nodes, weights = _rule_operator(*arguments).unbind()
+    else:  # an export without dynamo keeps the numbers, as fake tensors that must not be cached
+        find = _cached.__wrapped__ if torch.compiler.is_compiling() else _cached
+        nodes, weights = find(*arguments).unbind()
     return nodes, weights
 
 

@@ -118,7 +118,7 @@ def _broadcast(tensors: Mapping[str, Tensor], event_dims: list[int]) -> tuple[Te
         raise ValueError(f"shapes must broadcast against each other, got {named}") from None
     shapes = [batch + x.shape[x.dim() - dim :] for x, dim in pairs]
     return tuple(
-        x if x.shape == shape else x.expand(shape)
+        x if x.dim() == len(shape) and x.shape == shape else x.expand(shape)
         for (x, _), shape in zip(pairs, shapes, strict=True)
     )
 
