@@ -19,6 +19,7 @@ PARTS = {
     "expect": (2, "time of expectations beside plain rules, and of entmax", True),
     "attention": (3, "the layer and its regression beside those of torch and scikit-learn", True),
     "estimation": (3, "density estimates beside kernel density estimates", True),
+    "coverage": (10, "nominal and measured coverage of supports", True),
     "inference": (3, "Hamiltonian chains against quadrature", False),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.

@@ -43,13 +43,14 @@ def widened(
     r"""Widen the support of a density until it contains a new observation with a probability.
 
     The density p is fitted to all observations, the estimator `inner` to those that are not among
-    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`, in
-    several dimensions by its score. A new observation is exchangeable with them, so that it is
+    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
+    several dimensions, or under a base that is not uniform, by the score of `inner`. A new observation is exchangeable with them, so that it is
     further away than the one of rank $\lfloor (m + 1)(1 - coverage) \rfloor$ with a probability of
     at most 1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
 
-    It stays a density as a mixture of p, cut to the support in one dimension, and a density that is
-    positive everywhere on the support. The latter has the share of the `held` that `inner` misses.
+    It stays a density as a mixture of p, cut to the support if that consists of intervals, and of a
+    density that is positive everywhere on the support, with the share of the `held` that `inner`
+    misses.
 
     References:
         Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108, sec. 3.2.
@@ -59,15 +60,14 @@ def widened(
     missed = torch.isneginf(inner.density_.log_prob(as_events(held))).sum()
     share = (missed + 1) / (len(held) + 2)
     logits = torch.stack([1 - share, share]).log().to(held)
-    if held.shape[1] > 1:
+    whole = p.mesh.base.factors[0]
+    if held.shape[1] > 1 or not isinstance(whole, Uniform):
         return Mixture(logits, [p, _level_set(inner, held, rank, limits)])
     intervals = _around(inner, held, rank, coverage).clamp(*limits[0].tolist())
     flat = _uniform(p, UniformOn(intervals, Uniform(intervals[0, 0], intervals[-1, 1])))
-    whole = p.mesh.base.factors[0]
-    if isinstance(whole, Uniform):  # others are not cut
-        inside = intervals.clamp(whole.low, whole.high)
-        p = restricted(p, inside[inside[:, 0] < inside[:, 1]])
-    return Mixture(logits, [p, flat])
+    inside = intervals.clamp(whole.low, whole.high)
+    cut = restricted(p, inside[inside[:, 0] < inside[:, 1]])
+    return Mixture(logits, [cut, flat])
 
 
 def _around(inner: Any, held: Tensor, rank: int, coverage: float) -> Tensor:
@@ -100,7 +100,7 @@ def _level_set(inner: Any, held: Tensor, rank: int, limits: Tensor) -> KernelDef
         low = torch.maximum(low - reach * side, limits[:, 0])
         high = torch.minimum(high + reach * side, limits[:, 1])
         return _uniform(p, [Uniform(a, b) for a, b in zip(low, high, strict=True)])
-    eps, values = float(p.alpha) - 1, p.score(held)
+    eps, values = float(p.alpha) - 1, p.score(as_events(held))
     level = torch.where(farthest > 0, -torch.inf, values).sort().values[rank - 1]
     level = torch.minimum(level, p.log_normalizer - 1 / eps)
     unit = p._scores.amax() - level

@@ -94,7 +94,8 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
-        log: Floats = self.density_.log_prob(as_events(self._observations(X))).numpy()
+        x = as_events(self._observations(X))
+        log: Floats = self.density_.log_prob(x).numpy()
         return log
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
@@ -175,12 +176,15 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
 
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
-    pairs = np.array((None, None) if bounds is None else bounds, dtype=object)
-    pairs = np.tile(pairs, (x.shape[1], 1)) if pairs.ndim == 1 else pairs
-    unknown: Any = np.frompyfunc(lambda end: end is None, 1, 1)(pairs).astype(bool)
+    pairs: Any = (None, None) if bounds is None else bounds
     try:
-        ends = torch.from_numpy(np.where(unknown, [-np.inf, np.inf], pairs).astype(float))
-        valid = ends.shape == (x.shape[1], 2) and bool((ends[:, 0] < ends[:, 1]).all())
+        if all(np.ndim(end) == 0 for end in pairs):
+            pairs = [pairs] * x.shape[1]
+        low, high = zip(*pairs, strict=True)
+        low = [-np.inf if end is None else float(end) for end in low]
+        high = [np.inf if end is None else float(end) for end in high]
+        ends = x.new_tensor([low, high]).T
+        valid = len(ends) == x.shape[1] and bool((ends[:, 0] < ends[:, 1]).all())
     except (TypeError, ValueError):
         valid = False
     if not valid:
