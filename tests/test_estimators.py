@@ -263,7 +263,7 @@ def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
     ("x", "weight", "message"),
     [
         (np.ones((5, 1)), None, "X must have no constant column"),
-        (np.zeros((5, 4)), None, "X must have at most 3 features"),
+        (np.zeros((5, 4)), None, "at most 3 features, got 4; BetaGaussianDensity and ScoreM"),
         (np.array([[0.0], [np.nan]]), None, "Input X contains NaN"),
         (np.array([[0.0], [np.inf]]), None, "Input X contains infinity"),
         (np.array([[0.0]]), None, "minimum of 2 is required"),

@@ -276,7 +276,9 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
 
 def _is_frozen_scipy(x: Any) -> bool:
     """Return whether x is one frozen univariate continuous distribution of scipy."""
-    return all(hasattr(x, name) for name in ("logpdf", "ppf")) and torch.tensor(x.support()).dim() == 1
+    if not all(hasattr(x, name) for name in ("logpdf", "ppf")):
+        return False
+    return not any(torch.as_tensor(end).dim() for end in x.support())
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:
