@@ -169,7 +169,7 @@ RANGE = torch.tensor([[0.0, 60.0]], dtype=torch.float64)
         ({"bounds": 3}, "bounds must be .* got 3"),
         ({"bounds": ("a", None)}, "bounds must be .* got .'a', None."),
         ({"bounds": [(0, None)] * 2}, "a pair for each of 1 columns"),
-        ({"bounds": (0.5, None)}, r"X must be inside bounds=\(0.5, None\), got values from"),
+        ({"bounds": (0.5, None)}, r"X must be inside bounds=\(0.5, None\), got values outside"),
         ({"bounds": (-9, 9), "base": Normal(0.0, 1.0)}, "bounds must be None if base is given"),
     ],
 )

@@ -14,7 +14,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ..distributions import SparseDistribution
 from ..numerics.distributed import sum_over_ranks
 from ..numerics.validation import require_integer
 from ..plotting.densities import plane_view
@@ -54,14 +53,7 @@ _LEAST_RANGE = 2.0**-40
 
 
 class SupportMask(NamedTuple):
-    """Where a density of two columns is positive, on a grid.
-
-    Attributes:
-        x: Values of the first column (G,).
-        y: Values of the second column (G,).
-        mask: Whether the density is positive at (x[j], y[i]), (G, G).
-        outline: Locations of the mask with a neighbour outside (K, 2).
-    """
+    """Whether a density is positive at (x[j], y[i]), (G, G), and where the mask ends (K, 2)."""
 
     x: Floats
     y: Floats
@@ -79,7 +71,8 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Where the density is positive: intervals (J, 2), or a mask if there are two columns."""
         check_is_fitted(self)
         if not self.density_.event_shape:
-            return _intervals(self.density_)
+            intervals: Floats = self.density_.support.intervals.numpy()
+            return intervals[~np.isnan(intervals[:, 0])]
         if self.density_.event_shape[0] > 2:
             raise AttributeError("support_ exists for one and two columns")
         x, y = (np.linspace(*side, _GRID) for side in plane_view(self.density_, None))
@@ -99,23 +92,12 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return log
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
-        """Return -1 for each observation at which the density is zero, else 1 (n,).
-
-        The convention is that of scikit-learn's outlier detectors.
-        """
+        """Return -1 where the density is zero, else 1 (n,), as outlier detectors do."""
         signs: NDArray[np.int_] = np.where(np.isneginf(self.score_samples(X)), -1, 1)
         return signs
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draw samples (n_samples, D) without changing torch's random state.
-
-        Args:
-            n_samples: Number of samples.
-            random_state: A seed, or numpy's random state.
-
-        Raises:
-            ValueError: `n_samples` is not an integer of at least 0.
-        """
+        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
         check_is_fitted(self)
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
@@ -126,21 +108,9 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return samples
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Plot the density of one or two columns, and return the axes.
-
-        Args:
-            ax: Axes to draw on; default the current axes.
-            options: Those of [`plot_density`][sparsefam.plotting.plot_density], such as `data=X`.
-        """
+        """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
         check_is_fitted(self)
         return self.density_.plot(ax, **options)
-
-
-def _intervals(p: SparseDistribution) -> Floats:
-    """Return the support (J, 2) of a univariate density."""
-    support: Any = p.support
-    intervals: Floats = support.intervals.numpy()
-    return intervals[~np.isnan(intervals[:, 0])]
 
 
 def as_events(x: Tensor) -> Tensor:
@@ -177,25 +147,22 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     pairs: Any = (None, None) if bounds is None else bounds
+    rule = f"(low, high) with low below high, or a pair for each of {x.shape[1]} columns"
     try:
-        if all(np.ndim(end) == 0 for end in pairs):
-            pairs = [pairs] * x.shape[1]
-        low, high = zip(*pairs, strict=True)
-        low = [-np.inf if end is None else float(end) for end in low]
-        high = [np.inf if end is None else float(end) for end in high]
-        ends = x.new_tensor([low, high]).T
-        valid = len(ends) == x.shape[1] and bool((ends[:, 0] < ends[:, 1]).all())
+        pairs = [pairs] * x.shape[1] if all(np.ndim(end) == 0 for end in pairs) else pairs
+        unknown = ([-np.inf, np.inf] for _ in x.T)
+        rows = [
+            [other if end is None else float(end) for end, other in zip(*two, strict=True)]
+            for two in zip(pairs, unknown, strict=True)
+        ]
     except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        rule = f"(low, high) with low below high, or a pair for each of {x.shape[1]} columns"
+        raise ValueError(f"bounds must be {rule}, got {bounds!r}") from None
+    low, high = x.new_tensor(rows).T
+    if not (low < high).all():
         raise ValueError(f"bounds must be {rule}, got {bounds!r}")
-    if not ((ends[:, 0] <= x) & (x <= ends[:, 1])).all():
-        raise ValueError(
-            f"X must be inside bounds={bounds!r}, got values from {x.amin(0).tolist()} to "
-            f"{x.amax(0).tolist()}"
-        )
-    return ends
+    if not ((low <= x) & (x <= high)).all():
+        raise ValueError(f"X must be inside bounds={bounds!r}, got values outside")
+    return torch.stack([low, high], -1)
 
 
 def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:

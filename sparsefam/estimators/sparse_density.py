@@ -265,7 +265,8 @@ class SparseDensity(DensityEstimator):
         self._keep(choice)
         if self.coverage is not None:
             order = torch.from_numpy(check_random_state(self.random_state).permutation(len(x)))
-            inner = clone(self).set_params(coverage=None, alpha=self.alpha_)
+            # Nothing may depend on those held out, so alpha is not that of all data.
+            inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
             inner.fit(x[order[held:]].numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
