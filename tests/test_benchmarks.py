@@ -16,6 +16,7 @@ from benchmarks import (
     accuracy,
     attention,
     compare,
+    coverage,
     estimation,
     expect,
     first_call,
@@ -158,6 +159,7 @@ SECTIONS = {
         "accuracy": ("accuracy", "dimensions", "kernel accuracy"),
         "expect": ("expectations", "plane", "kernels", "entmax"),
         "estimation": ("density estimation",),
+        "coverage": ("coverage",),
         "threads": ("threads",),
         "first_call": ("first calls",),
     },
@@ -189,6 +191,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "regression": lambda: attention.error_table((8,), 64),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
+    "coverage": lambda: coverage.tables((120,), 1, 1, jobs=1),
 }
 
 
@@ -196,7 +199,9 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expect, "_seconds", lambda calls: alternate(calls, 0.0, 1))
     monkeypatch.setattr(expect, "SUPPORTS", {"wide": (0.1, 0.5)})
-    monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    for module in (estimation, coverage):
+        monkeypatch.setattr(module, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    monkeypatch.setattr(coverage, "COLUMNS", {"petals": coverage.COLUMNS["petal length"]})
     tables = TINY[name]()
     for table in [tables] if isinstance(tables, Table) else tables:
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)

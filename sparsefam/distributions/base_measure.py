@@ -106,11 +106,11 @@ class FrozenScipy(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density."""
-        return torch.as_tensor(self.frozen.logpdf(value.numpy()))
+        return torch.as_tensor(self.frozen.logpdf(value.cpu().numpy())).to(value)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantiles."""
-        return torch.as_tensor(self.frozen.ppf(value.numpy()))
+        return torch.as_tensor(self.frozen.ppf(value.cpu().numpy()), dtype=torch.float64)
 
 
 class BaseMeasure:
