@@ -46,8 +46,8 @@ def widened(
     the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
     several dimensions, or under a base that is not uniform, by the score of `inner`. A new
     observation is exchangeable with them, so that it is further away than the one of rank
-    $\lfloor (m + 1)(1 - coverage) \rfloor$ with a probability of at most 1 - coverage. All that is
-    nearer is the new support, within known `limits` (D, 2).
+    $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
+    1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
 
     It stays a density as a mixture of p, cut to the support if that consists of intervals, and of a
     density that is positive everywhere on the support, with the share of the `held` that `inner`
