@@ -16,6 +16,7 @@ PARTS = {
     "expect": (4, "time of expectations beside plain rules, and of entmax"),
     "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
     "estimation": (3, "density estimates beside kernel density estimates"),
+    "coverage": (10, "nominal and measured coverage of supports"),
     "inference": (3, "Hamiltonian chains against quadrature"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.

@@ -298,3 +298,17 @@ def test_a_law_without_mean_and_quantiles_is_no_base() -> None:
 def test_bases_are_constant(family: Any) -> None:
     with pytest.raises(ValueError, match="^base must be constant"):
         BaseMeasure(family(torch.zeros((), requires_grad=True), 1.0), 1, DOUBLE)
+
+
+@pytest.mark.parametrize("name", ["Cauchy", "Gamma", "Normal", "Uniform"])
+def test_frozen_distributions_of_scipy_are_those_of_torch(name: str) -> None:
+    base, law = LAWS[name]
+    t = torch.linspace(-0.5, 1.5, 21, dtype=DOUBLE)
+    found, due = (density(smooth, b, 1.5) for b in (law, base))
+    torch.testing.assert_close(found.log_prob(t), due.log_prob(t), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("base", [stats.poisson(3), stats.norm([0, 1])])
+def test_other_distributions_of_scipy_are_refused(base: Any) -> None:
+    with pytest.raises(ValueError, match="base must be a univariate distribution with an empty"):
+        density(smooth, base, 1.5)

@@ -15,6 +15,7 @@ from benchmarks import (
     accuracy,
     attention,
     compare,
+    coverage,
     estimation,
     expect,
     first_call,
@@ -152,6 +153,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
+    "coverage": lambda: coverage.tables((120,), 1, 1, jobs=1),
 }
 
 
@@ -161,7 +163,9 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (expect, attention):
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
-    monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    for module in (estimation, coverage):
+        monkeypatch.setattr(module, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    monkeypatch.setattr(coverage, "COLUMNS", {"petals": coverage.COLUMNS["petal length"]})
     tables = TINY[name]()
     for table in [tables] if isinstance(tables, Table) else tables:
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)

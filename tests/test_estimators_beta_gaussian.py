@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.special import roots_jacobi
-from scipy.stats import beta
+from scipy.stats import beta, kstest, uniform
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -127,7 +128,8 @@ def test_the_likely_support_holds_all_observations(alpha: float) -> None:
 def test_heavy_tails_are_normal_and_two_heaps_uniform() -> None:
     x = np.random.default_rng(0).laplace(size=(500, 2))
     for method in ("likelihood", "moments"):
-        model = BetaGaussianDensity(method=method).fit(x)  # type: ignore[arg-type]
+        with pytest.warns(UserWarning, match="alpha_ is 1: .* use SparseDensity"):
+            model = BetaGaussianDensity(method=method).fit(x)  # type: ignore[arg-type]
         assert model.alpha_ == 1
         np.testing.assert_allclose(model.density_.mean, x.mean(0), atol=1e-12)
         np.testing.assert_allclose(
@@ -167,6 +169,43 @@ def test_numbers_of_draws_are_whole(number: Any, rule: str) -> None:
     fit = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 20))
     with pytest.raises(ValueError, match=f"n_samples must be {rule}"):
         fit.sample(number)
+
+
+def test_draws_are_from_the_density() -> None:
+    """In the plane squared radii of the standard density are Beta(D/2, m + 1)."""
+    model = BetaGaussianDensity(alpha=1.5).fit(draws(2, 1.5, 50))
+    p, x = model.density_, model.sample(2000, random_state=0)
+    assert x.shape == (2000, 2)
+    np.testing.assert_array_equal(x, model.sample(2000, random_state=0))
+    u = torch.linalg.solve_triangular(p.scale_tril, (torch.from_numpy(x) - p.loc).T, upper=False)
+    assert kstest(u.square().sum(0).numpy(), beta(1, 3).cdf).pvalue > 1e-3
+    assert kstest(torch.atan2(u[1], u[0]).numpy(), uniform(-np.pi, 2 * np.pi).cdf).pvalue > 1e-3
+    line = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 50))
+    assert line.sample(0).shape == (0, 1)
+    law = beta(3, 3, line.support_[0, 0], np.ptp(line.support_))
+    assert kstest(line.sample(2000, random_state=1)[:, 0], law.cdf).pvalue > 1e-3
+
+
+def test_the_support_of_two_columns_is_a_mask() -> None:
+    model = BetaGaussianDensity(alpha=2.0).fit(draws(2, 2.0, 100))
+    x, y, mask, outline = model.support_
+    cell = (x[1] - x[0]) * (y[1] - y[0])
+    area = math.pi * float(model.density_.scale_tril.det())
+    assert mask.sum() * cell == pytest.approx(area, rel=0.01)
+    assert 0.9 < np.ptp(outline[:, 0]) / (2 * float(model.density_.scale_tril[0, 0])) <= 1
+    assert (model.predict(outline) == 1).all()
+    assert not hasattr(BetaGaussianDensity(alpha=2.0), "support_")
+    assert not hasattr(BetaGaussianDensity(alpha=2.0).fit(draws(3, 2.0, 100)), "support_")
+
+
+def test_predictions_and_plots() -> None:
+    x = draws(1, 1.5, 50)
+    model = BetaGaussianDensity(alpha=1.5).fit(x)
+    low, high = model.support_[0]
+    np.testing.assert_array_equal(model.predict([[low - 1], [low + 1e-6], [high + 1]]), [-1, 1, -1])
+    ax = model.plot(data=x)
+    assert len(ax.lines) >= 3  # the density, its support and the data
+    plt.close("all")
 
 
 def test_scikit_learns_checks() -> None:

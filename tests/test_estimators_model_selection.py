@@ -8,7 +8,9 @@ import pytest
 import torch
 from scipy.integrate import trapezoid
 from scipy.optimize import brentq
+from scipy.stats import gaussian_kde
 from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.distributions import Uniform
@@ -226,3 +228,30 @@ def test_scores_are_of_estimators() -> None:
     estimator = None
     with pytest.raises(ValueError, match=f"estimator must have score_samples, got {estimator!r}"):
         quadratic_score(estimator, np.zeros((2, 1)))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_kernel_density_estimates_have_scores(weighted: bool) -> None:
+    """By sums over a grid, of scikit-learn's and scipy's."""
+    rng = np.random.default_rng(0)
+    x, unseen = rng.normal(size=(40, 2)), rng.normal(size=(30, 2))
+    weight = 1.0 + np.arange(40) % 3 if weighted else None
+    axis = np.linspace(-6, 6, 241)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    kde = KernelDensity(bandwidth=0.4).fit(x, sample_weight=weight)
+    smooth = gaussian_kde(x.T, weights=weight)
+    pairs = ((kde, lambda t: np.exp(kde.score_samples(t))), (smooth, lambda t: smooth(t.T)))
+    for estimate, density in pairs:
+        due = 2 * density(unseen).mean() - (density(grid) ** 2).sum() * (axis[1] - axis[0]) ** 2
+        assert quadratic_score(estimate, unseen) == pytest.approx(due, rel=1e-6)
+    with pytest.raises(ValueError, match="estimator must have a Gaussian kernel"):
+        quadratic_score(KernelDensity(kernel="tophat").fit(x), unseen)
+
+
+def test_coverage_can_be_searched() -> None:
+    grid = {"coverage": [None, 0.8], "penalty": [1e-3, 10.0]}
+    model = SparseDensity(inducing_points=20, bandwidth=0.15, random_state=0)
+    search = GridSearchCV(model, grid, scoring=quadratic_score, cv=2).fit(two_bumps(80))
+    assert search.best_params_["penalty"] == 1e-3
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert np.isfinite(search.score(two_bumps(10, 1)))

@@ -87,12 +87,40 @@ class UniformOn(Distribution):
         return torch.where(inside, -self.lengths.sum().log(), -math.inf)
 
 
+class FrozenScipy(Distribution):
+    """A frozen univariate continuous distribution of scipy."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, frozen: Any) -> None:
+        self.frozen = frozen
+        super().__init__(validate_args=False)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """The interval between the ends."""
+        return constraints.interval(*map(float, self.frozen.support()))
+
+    @property
+    def scale(self) -> Tensor:
+        """Distance of the quartiles, which all distributions have."""
+        return self.icdf(torch.tensor([0.25, 0.75])).diff().squeeze()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        return torch.as_tensor(self.frozen.logpdf(value.cpu().numpy())).to(value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles."""
+        return torch.as_tensor(self.frozen.ppf(value.cpu().numpy()), dtype=torch.float64)
+
+
 class BaseMeasure:
     """A product of univariate densities, which are constants.
 
     Args:
         base: None (uniform on the unit box), a univariate distribution, an `Independent` of one, or
-            a sequence of univariate ones.
+            a sequence of univariate ones; also frozen ones of scipy.
         dim: The number of factors.
         dtype: The dtype of the kernel family, which decides how much of the tails is cut.
 
@@ -120,8 +148,12 @@ class BaseMeasure:
         """Raise unless points (..., D) are finite and in the closed support or a gap in it."""
         require(torch.isfinite(points), name, "finite", points)
         whole = [f.whole if isinstance(f, UniformOn) else f for f in self.factors]
-        inside = torch.isfinite(BaseMeasure(whole, self.dim, self.dtype).log_density(points))
-        require(inside, name, "inside the support of the base", points)
+        closed = BaseMeasure(whole, self.dim, self.dtype)
+        for d, t in enumerate(points.unbind(-1)):
+            # A density may vanish at the ends.
+            at_end = torch.isin(t, t.new_tensor(closed.bounds(d)))
+            inside = at_end | torch.isfinite(closed.log_factor(d, t))
+            require(inside, name, "inside the support of the base", points)
 
     def log_factor(self, axis: int, t: Tensor) -> Tensor:
         """Return the log density of a factor (...), -inf off its closed support."""
@@ -234,7 +266,8 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
         return [base] * dim
     if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1:
         return _split(base.base_dist, dim)
-    factors = list(base) if isinstance(base, Sequence) else [base]
+    given: list[Any] = list(base) if isinstance(base, Sequence) else [base]
+    factors = [FrozenScipy(x) if _is_frozen_scipy(x) else x for x in given]
     fits = len(factors) == dim and all(isinstance(factor, Distribution) for factor in factors)
     if not fits or any(factor.batch_shape or factor.event_shape for factor in factors):
         raise ValueError(
@@ -243,6 +276,13 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
             + f", got {base}"
         )
     return factors
+
+
+def _is_frozen_scipy(x: Any) -> bool:
+    """Return whether x is one frozen univariate continuous distribution of scipy."""
+    if not all(hasattr(x, name) for name in ("logpdf", "ppf")):
+        return False
+    return not any(torch.as_tensor(end).dim() for end in x.support())
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from ..distributions import (
@@ -23,10 +23,8 @@ from ..numerics.validation import require_integer
 from .data import (
     Columns,
     DensityEstimator,
-    Floats,
     check_alpha,
     check_positive,
-    draw,
     sample_weights,
 )
 
@@ -115,7 +113,7 @@ class BetaGaussianDensity(DensityEstimator):
         density_: The density: `BetaGaussian` or `Normal` of one column, `MultivariateBetaGaussian`
             or `MultivariateNormal` of more.
         alpha_: The alpha that was given or chosen.
-        support_: For one column, the ends of the support (1, 2).
+        support_: For one column, the ends of the support (1, 2); for two, a mask on a grid.
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
 
@@ -171,11 +169,13 @@ class BetaGaussianDensity(DensityEstimator):
         else:
             self.alpha_, matrix = self._by_likelihood(moments, alpha, *limits)
         self.density_ = _density(moments, matrix, self.alpha_)
-        if not self.density_.event_shape:
-            support: Any = self.density_.support
-            self.support_: Floats = support.intervals.numpy()
-        else:
-            self.__dict__.pop("support_", None)
+        if alpha is None and self.alpha_ == 1:
+            warnings.warn(
+                "alpha_ is 1: no beta-Gaussian with bounded support fits better than the normal "
+                "density, which is positive everywhere; give alpha for zeros, or use SparseDensity",
+                UserWarning,
+                stacklevel=2,
+            )
         return self
 
     def _by_likelihood(
@@ -206,11 +206,6 @@ class BetaGaussianDensity(DensityEstimator):
         `quadratic_score` stays finite.
         """
         return float(self.score_samples(X).mean())
-
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
-        check_is_fitted(self)
-        return draw(self.density_, n_samples, random_state)
 
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:

@@ -7,15 +7,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import binary_erosion
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ..distributions import SparseDistribution
 from ..numerics.distributed import sum_over_ranks
 from ..numerics.validation import require_integer
+from ..plotting.densities import plane_view
 
 if TYPE_CHECKING:  # some builds of torch lack process groups
     from torch.distributed import ProcessGroup
@@ -27,12 +28,14 @@ __all__ = [
     "Floats",
     "all_gather",
     "as_events",
+    "SupportMask",
     "bandwidth_of",
+    "bounds_of",
     "check_alpha",
     "check_positive",
-    "draw",
     "inducing_points",
     "inducing_points_of",
+    "is_real",
     "sample_weights",
     "sum_over",
 ]
@@ -41,16 +44,41 @@ Floats = NDArray[np.float64]
 
 # The default support of a base exceeds the range of the data by this share on either side.
 MARGIN = 0.25
+# Values of each column in a mask of a support.
+_GRID = 201
 # The default number of inducing points, by dimension.
 _COUNTS = {1: 100, 2: 150, 3: 200}
 # The least range of a column relative to its values: neighbouring nodes must be different numbers.
 _LEAST_RANGE = 2.0**-40
 
 
+class SupportMask(NamedTuple):
+    """Whether a density is positive at (x[j], y[i]), (G, G), and where the mask ends (K, 2)."""
+
+    x: Floats
+    y: Floats
+    mask: NDArray[np.bool_]
+    outline: Floats
+
+
 class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
 
     density_: Any
+
+    @property
+    def support_(self) -> "Floats | SupportMask":
+        """Where the density is positive: intervals (J, 2), or a mask if there are two columns."""
+        check_is_fitted(self)
+        if not self.density_.event_shape:
+            intervals: Floats = self.density_.support.intervals.numpy()
+            return intervals[~np.isnan(intervals[:, 0])]
+        if self.density_.event_shape[0] > 2:
+            raise AttributeError("support_ exists for one and two columns")
+        x, y = (np.linspace(*side, _GRID) for side in plane_view(self.density_, None))
+        grid = np.stack(np.meshgrid(x, y), -1)
+        mask = self.predict(grid.reshape(-1, 2)).reshape(grid.shape[:2]) > 0
+        return SupportMask(x, y, mask, grid[mask & ~binary_erosion(mask)])
 
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
@@ -59,8 +87,30 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
-        log: Floats = self.density_.log_prob(as_events(self._observations(X))).numpy()
+        x = as_events(self._observations(X))
+        log: Floats = self.density_.log_prob(x).numpy()
         return log
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int_]:
+        """Return -1 where the density is zero, else 1 (n,), as outlier detectors do."""
+        signs: NDArray[np.int_] = np.where(np.isneginf(self.score_samples(X)), -1, 1)
+        return signs
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
+        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
+        check_is_fitted(self)
+        require_integer("n_samples", n_samples, 0)
+        seed = check_random_state(random_state).randint(2**31 - 1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            draws = self.density_.sample((n_samples,))
+        samples: Floats = draws.reshape(n_samples, *(self.density_.event_shape or (1,))).numpy()
+        return samples
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
+        check_is_fitted(self)
+        return self.density_.plot(ax, **options)
 
 
 def as_events(x: Tensor) -> Tensor:
@@ -68,27 +118,16 @@ def as_events(x: Tensor) -> Tensor:
     return x.squeeze(-1) if x.shape[-1] == 1 else x
 
 
-def draw(density: SparseDistribution, n_samples: int, random_state: Any) -> Floats:
-    """Draw samples (n_samples, D) without changing torch's random state."""
-    require_integer("n_samples", n_samples, 0)
-    seed = check_random_state(random_state).randint(2**31 - 1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        draws = density.sample((n_samples,))
-    samples: Floats = draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
-    return samples
-
-
 def check_alpha(alpha: Any, most: float = 2.0) -> float:
     """Return alpha as a float; raise ValueError unless it is a number from 1 to `most`."""
-    if not _is_real(alpha) or not 1 <= float(alpha) <= most:
+    if not is_real(alpha) or not 1 <= float(alpha) <= most:
         raise ValueError(f"alpha must be a number from 1 to {most:g}, got {alpha!r}")
     return float(alpha)
 
 
 def check_positive(name: str, value: Any) -> float:
     """Return a number as a float; raise ValueError unless it is positive and finite."""
-    if not _is_real(value) or not 0 < float(value) < float("inf"):
+    if not is_real(value) or not 0 < float(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
 
@@ -103,6 +142,27 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
     if values.numel() not in (1, dim) or not (torch.isfinite(values) & (values > 0)).all():
         raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")
     return values.reshape(-1).expand(dim)
+
+
+def bounds_of(bounds: Any, x: Tensor) -> Tensor:
+    """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
+    pairs: Any = (None, None) if bounds is None else bounds
+    rule = f"(low, high) with low below high, or a pair for each of {x.shape[1]} columns"
+    try:
+        pairs = [pairs] * x.shape[1] if all(np.ndim(end) == 0 for end in pairs) else pairs
+        unknown = ([-np.inf, np.inf] for _ in x.T)
+        rows = [
+            [other if end is None else float(end) for end, other in zip(*two, strict=True)]
+            for two in zip(pairs, unknown, strict=True)
+        ]
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds must be {rule}, got {bounds!r}") from None
+    low, high = x.new_tensor(rows).T
+    if not (low < high).all():
+        raise ValueError(f"bounds must be {rule}, got {bounds!r}")
+    if not ((low <= x) & (x <= high)).all():
+        raise ValueError(f"X must be inside bounds={bounds!r}, got values outside")
+    return torch.stack([low, high], -1)
 
 
 def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
@@ -204,7 +264,8 @@ def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
     return torch.cat(parts)
 
 
-def _is_real(value: object) -> bool:
+def is_real(value: object) -> bool:
+    """Return whether a value is a real number, and no boolean."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

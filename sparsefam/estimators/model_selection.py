@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.stats import gaussian_kde
+from sklearn.neighbors import KernelDensity
 from torch import Tensor
 from tqdm import tqdm
 
@@ -159,26 +162,41 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
     Unlike a log-likelihood, it is finite where an observation is off a support.
 
     Args:
-        estimator: A fitted estimator of this package that has a `density_`, or any other with a
-            `density_` (a distribution of this package) and `score_samples`. scikit-learn's
-            `KernelDensity` has no `density_`.
+        estimator: A fitted estimator of this package, or any other with a `density_` (a
+            distribution of this package) and `score_samples`; scikit-learn's `KernelDensity` with a
+            Gaussian kernel; scipy's `gaussian_kde`.
         X: Observations (n, D) that the estimator was not fitted to.
         y: Not used, so that this is a `scoring` of `GridSearchCV` and `cross_val_score`.
 
     Raises:
-        ValueError: `estimator` lacks `score_samples` or `density_`.
+        ValueError: `estimator` lacks `score_samples` or `density_`, or is a `KernelDensity` with
+            another kernel or metric.
 
     References:
         Gneiting and Raftery (2007), Strictly Proper Scoring Rules, Prediction, and Estimation.
         JASA 102. Rudemo (1982), Empirical Choice of Histograms and Kernel Density Estimators.
     """
+    if isinstance(estimator, gaussian_kde):
+        heights = estimator(np.asarray(X, dtype=float).T)
+        return 2 * float(heights.mean()) - float(estimator.integrate_kde(estimator))
     if not hasattr(estimator, "score_samples"):
         raise ValueError(f"estimator must have score_samples, got {estimator!r}")
-    log = estimator.score_samples(X)
+    height = float(np.exp(estimator.score_samples(X)).mean())
+    if isinstance(estimator, KernelDensity):
+        return 2 * height - _squared_integral(estimator)
     if not hasattr(estimator, "density_"):
         raise ValueError(f"estimator must have a density_, got {estimator!r}")
     p = estimator.density_
-    return 2 * float(torch.from_numpy(log).exp().mean()) - float(p.expect(p.prob))
+    return 2 * height - float(p.expect(p.prob))
+
+
+def _squared_integral(kde: KernelDensity) -> float:
+    """Integrate the square of a kernel density estimate: pairs of Gaussians are a wider one."""
+    if (kde.kernel, kde.metric) != ("gaussian", "euclidean"):
+        raise ValueError(f"estimator must have a Gaussian kernel of Euclidean distances, got {kde}")
+    x, weight = np.asarray(kde.tree_.data), kde.tree_.sample_weight
+    wider = KernelDensity(bandwidth=2**0.5 * kde.bandwidth_).fit(x, sample_weight=weight)
+    return float(np.average(np.exp(wider.score_samples(x)), weights=weight))
 
 
 @contextmanager

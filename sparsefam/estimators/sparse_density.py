@@ -11,20 +11,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
-from torch.distributions import Distribution, Uniform
+from torch.distributions import Uniform
 
-from ..distributions import KernelDeformedExp, KernelExp
-from ..distributions.base_measure import Base, BaseMeasure, UniformOn
+from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
+from ..distributions.base_measure import Base, BaseMeasure
 from ..feature_maps import KernelFeatures
 from ..kernels import Kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
 from ..numerics.validation import require_integer
+from .conformal import held_out_count, restricted, widened
 from .data import (
     MARGIN,
     Columns,
@@ -32,9 +34,9 @@ from .data import (
     Floats,
     as_events,
     bandwidth_of,
+    bounds_of,
     check_alpha,
     check_positive,
-    draw,
     inducing_points,
     inducing_points_of,
     sample_weights,
@@ -126,23 +128,36 @@ class SparseDensity(DensityEstimator):
         penalty: $\rho > 0$; chosen from the data by default.
         bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen by
             default. Not with `kernel`.
-        base: Base density, or one for each column; use uniform densities where bounds are known.
-            Default: uniform on the range of the data and a quarter of it more on either side. In
-            one dimension, at alpha above 1, that default is then cut: an interval of the support
-            ends where the mass beyond its outermost observations reaches $1/(2n)$, half of the mean
-            mass that n observations of any density miss there, plus half of its largest tie.
+        base: Base density, or one for each column: univariate distributions of torch, or frozen
+            ones of scipy. Default: uniform on the range of the data and a quarter of it more on
+            either side. In one dimension, at alpha above 1, that default is then cut: an interval
+            of the support ends where the mass beyond its outermost observations reaches $1/(2n)$,
+            half of the mean mass that n observations of any density miss there, plus half of its
+            largest tie.
+        bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
+            bound, as in (0, None). The default base ends there, and is not cut there. Not with
+            `base`.
+        coverage: The probability with which a new observation falls into the support: it is then
+            widened, and in one dimension components that are not needed for it are left out. Split
+            conformal prediction guarantees it for every distribution, on average over data. Half of
+            the observations, or $coverage / (1 - coverage)$ of them if that is more, calibrate the
+            support of a fit to the others; the density is fitted to all. None has no guarantee.
+            Not with alpha=1, unequal weights, `partial_fit` or `group`.
         tol: The fit ends when a step promises a smaller decrease of the loss.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
         verbose: Whether to print each penalty that is tried. If True or None, a progress bar
             appears on a terminal once a fit has taken five seconds.
-        random_state: Seed for the choice of inducing points in two and three dimensions.
+        random_state: Seed for the choice of inducing points in two and three dimensions, and of the
+            observations that calibrate the support.
         group: `torch.distributed` group or mesh of processes over which the data are spread. Every
             rank fits with its own data, at least one observation, and gets the density of all data.
 
     Attributes:
-        density_: The density, a `KernelDeformedExp` or `KernelExp`.
-        support_: In one dimension, the intervals where it is positive (J, 2).
-        support_mass_: The mass of each (J,).
+        density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, a `Mixture` of
+            it and a density that is positive on all of the support.
+        support_: Where it is positive: for one column the intervals (J, 2); for two a mask on a
+            grid, with `x`, `y`, `mask` and `outline`.
+        support_mass_: The mass of each interval (J,).
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
@@ -155,6 +170,7 @@ class SparseDensity(DensityEstimator):
         Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention.
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
         Takeuchi (1976), Distribution of informational statistics and a criterion of model fitting.
+        Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108.
 
     Examples:
         >>> x = np.concatenate([np.linspace(0, 1, 50), np.linspace(4, 5, 50)])
@@ -170,7 +186,9 @@ class SparseDensity(DensityEstimator):
         penalty: float | None = None,
         *,
         bandwidth: ArrayLike | None = None,
-        base: Distribution | Sequence[Distribution] | None = None,
+        base: Any = None,
+        bounds: Any = None,
+        coverage: float | None = None,
         tol: float = 1e-6,
         max_iter: int = 100,
         verbose: bool | None = None,
@@ -183,6 +201,8 @@ class SparseDensity(DensityEstimator):
         self.penalty = penalty
         self.bandwidth = bandwidth
         self.base = base
+        self.bounds = bounds
+        self.coverage = coverage
         self.tol = tol
         self.max_iter = max_iter
         self.verbose = verbose
@@ -201,14 +221,22 @@ class SparseDensity(DensityEstimator):
 
         Raises:
             ValueError: Fewer than two observations, more than three columns, a constant column,
-                NaN; weights that are negative or all zero; parameters outside of their range.
+                NaN; weights that are negative or all zero; parameters outside of their range;
+                `coverage` with too few observations, of which the message says the least number.
         """
         x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
-        alphas = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
+        alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
+        limits = bounds_of(self.bounds, x)
+        if self.bounds is not None and self.base is not None:
+            raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
+        if self.coverage is not None:
+            held = held_out_count(self.coverage, len(x))
+            self._require_coverage(weight)
+            alphas = [alpha for alpha in alphas if alpha > 1]
         group, dim = self._group(), x.shape[1]
         bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, weight, group)
-        self.base_: Any = _box(columns) if self.base is None else self.base
+        self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
         points = inducing_points_of(self.inducing_points, dim)
@@ -232,10 +260,19 @@ class SparseDensity(DensityEstimator):
         if len(choices) > 1:
             losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
             choice = choices[int(np.argmin(losses))]
-        self._extremes = None
+        self._extremes, self._known = None, torch.isfinite(limits[0])
         if self.base is None and dim == 1:
-            self._extremes = extreme_observations(x[:, 0], weight, _box(columns)[0], group)
-        return self._keep(choice)
+            self._extremes = extreme_observations(x[:, 0], weight, self.base_[0], group)
+        self._keep(choice)
+        if self.coverage is not None:
+            order = torch.from_numpy(check_random_state(self.random_state).permutation(len(x)))
+            # Nothing may depend on those held out, so alpha is not that of all data.
+            inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
+            inner.fit(x[order[held:]].numpy())
+            if self.base is not None:
+                limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+            self._set(widened(self._whole, inner, x[order[:held]], self.coverage, limits))
+        return self
 
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
@@ -254,6 +291,8 @@ class SparseDensity(DensityEstimator):
         Raises:
             ValueError: As `fit`, and data outside of the base's support.
         """
+        if self.coverage is not None:
+            raise ValueError(f"coverage must be None for partial_fit, got {self.coverage!r}")
         if not hasattr(self, "density_"):
             return self.fit(X, y, sample_weight)
         x, weight = self._checked(X, sample_weight, 1, reset=False)
@@ -275,9 +314,18 @@ class SparseDensity(DensityEstimator):
         data: Floats = validate_data(self, X, **kinds)
         weight = sample_weights(sample_weight, data)
         if data.shape[1] > 3:
-            raise ValueError(f"X must have at most 3 features, got {data.shape[1]}")
+            raise ValueError(
+                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
+                "ScoreMatchingKernelExp take more"
+            )
         used = weight > 0
         return torch.from_numpy(data[used]), torch.from_numpy(weight[used])
+
+    def _require_coverage(self, weight: Tensor) -> None:
+        """Raise unless observations are exchangeable, and the density can be zero."""
+        if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
+            rule = "None with a group, with alpha=1 and with unequal weights"
+            raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
 
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
@@ -318,19 +366,20 @@ class SparseDensity(DensityEstimator):
             )
         self._whole = self._density(choice)
         _warn_if_unresolved(self._whole)
-        self.density_ = _truncated(self._whole, self._extremes, choice.objective.data)
-        if not self.density_.event_shape:
-            intervals = self.density_.support.intervals
-            self.support_: Floats = intervals.numpy()
-            self.support_mass_: Floats = self.density_.cdf(intervals).diff().squeeze(-1).numpy()
-        else:
-            for name in ("support_", "support_mass_"):
-                self.__dict__.pop(name, None)
+        self._set(_truncated(self._whole, self._extremes, choice.objective.data, self._known))
         kernel = choice.objective.features.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
+
+    def _set(self, density: SparseDistribution) -> None:
+        """Set the density, and what follows from it."""
+        self.density_ = density
+        self.__dict__.pop("support_mass_", None)
+        if not density.event_shape:
+            masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
+            self.support_mass_: Floats = masses.numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         r"""Return minus the mean Fenchel-Young loss: larger is better.
@@ -343,17 +392,13 @@ class SparseDensity(DensityEstimator):
         x, f = as_events(self._observations(X)), self._whole.score
         return float(f(x).mean() - conjugate(f, self._whole))
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
-        check_is_fitted(self)
-        return draw(self.density_, n_samples, random_state)
 
-
-def _box(columns: Columns) -> list[Uniform]:
-    """Return uniform densities on the range of each column and a margin."""
-    margin = MARGIN * (columns.high - columns.low)
-    ends = zip(columns.low - margin, columns.high + margin, strict=True)
-    return [Uniform(a, b, validate_args=False) for a, b in ends]
+def _box(columns: Columns, limits: Tensor) -> list[Uniform]:
+    """Return uniform densities on the range of each column and a margin, or up to its limit."""
+    margin, known = MARGIN * (columns.high - columns.low), torch.isfinite(limits)
+    low = torch.where(known[:, 0], limits[:, 0], columns.low - margin)
+    high = torch.where(known[:, 1], limits[:, 1], columns.high + margin)
+    return [Uniform(a, b, validate_args=False) for a, b in zip(low, high, strict=True)]
 
 
 def kernel_density(
@@ -426,7 +471,10 @@ def extreme_observations(
 
 
 def _truncated(
-    p: KernelExp | KernelDeformedExp, extremes: tuple[Tensor, Tensor] | None, data: Statistics
+    p: KernelExp | KernelDeformedExp,
+    extremes: tuple[Tensor, Tensor] | None,
+    data: Statistics,
+    known: Tensor,
 ) -> KernelExp | KernelDeformedExp:
     """Truncate a density under a uniform base near the extreme observations of its intervals.
 
@@ -435,7 +483,7 @@ def _truncated(
     observation reaches half of that: three of five true ends are further out. With tied
     observations, up to half the mass of the largest tie may lie outside as well, because the
     estimate smooths an atom into a bump. Intervals without observations are removed. Densities that
-    are positive everywhere are not truncated.
+    are positive everywhere are not truncated, nor are intervals at ends of the base that are known.
     """
     if extremes is None or isinstance(p, KernelExp):
         return p
@@ -450,14 +498,7 @@ def _truncated(
     beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
+    at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
+    cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
-    intervals = torch.stack([lower, upper], -1)
-    whole: Any = p.mesh.base.factors[0]
-    base = UniformOn(intervals, whole)
-    # p^(alpha - 1) is linear in the score, relative to the base.
-    mass, share = p.cdf(intervals).diff().sum(), base.lengths.sum() / (whole.high - whole.low)
-    eps = float(p.alpha) - 1
-    weights = (share / mass) ** eps * p.weights
-    return KernelDeformedExp(
-        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.mesh.tolerance
-    )
+    return restricted(p, torch.stack([lower, upper], -1))

@@ -24,6 +24,7 @@ __all__ = [
     "current_axes",
     "draw_weights",
     "labels_of",
+    "plane_view",
     "plot_density",
     "round_ticks",
     "set_limits",
@@ -116,7 +117,7 @@ def plot_density(
         if isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal):
             _draw_ellipses(ax, p, labels, color, box, points)
         else:
-            box = _plane_view(p, seen) if box is None else box
+            box = plane_view(p, seen) if box is None else box
             _draw_contours(ax, p, labels, color, box, points)
     return ax
 
@@ -268,7 +269,7 @@ def _closed(p: SparseDistribution, heights: Any) -> list[bool]:
     return [alpha > 1 or bool((h == 0).any()) for alpha, h in zip(alphas, heights, strict=True)]
 
 
-def _plane_view(p: SparseDistribution, data: Any) -> Box:
+def plane_view(p: SparseDistribution, data: Any) -> Box:
     """Return the default view in two dimensions: the supports, some draws and the data."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):

@@ -1,0 +1,140 @@
+"""Supports that contain a new observation with a given probability, by split conformal sets."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Uniform
+
+from ..distributions import KernelDeformedExp, Mixture
+from ..distributions.base_measure import UniformOn
+from ..numerics.truncated_power import Power, integrals, sum_nodes
+from ..supports import IntervalUnion
+from .data import as_events, is_real
+
+__all__ = ["held_out_count", "restricted", "widened"]
+
+# The least number of observations that are left for the fit which the others calibrate.
+_FITTED = 20
+# Rounding of products with 1 - coverage.
+_ROUNDING = 1e-9
+# A level of the score is lowered by this share of its distance to the maximum, which exceeds the
+# error of the integral that it is made from.
+_SLACK = 1e-2
+
+
+def held_out_count(coverage: Any, n: int) -> int:
+    """Return how many of n observations calibrate a support: half, or as many as it takes."""
+    if not is_real(coverage) or not 0 < coverage < 1:
+        raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
+    least = math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
+    if n < least + _FITTED:
+        raise ValueError(
+            f"coverage={coverage:g} takes at least {least + _FITTED} observations, {least} of them "
+            f"held out of the fit, got {n}"
+        )
+    return int(max(n // 2, least))
+
+
+def widened(
+    p: KernelDeformedExp, inner: Any, held: Tensor, coverage: float, limits: Tensor
+) -> Mixture:
+    r"""Widen the support of a density until it contains a new observation with a probability.
+
+    The density p is fitted to all observations, the estimator `inner` to those that are not among
+    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
+    several dimensions, or under a base that is not uniform, by the score of `inner`. A new
+    observation is exchangeable with them, so that it is further away than the one of rank
+    $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
+    1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
+
+    It stays a density as a mixture of p, cut to the support if that consists of intervals, and of a
+    density that is positive everywhere on the support, with the share of the `held` that `inner`
+    misses.
+
+    References:
+        Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108, sec. 3.2.
+        Papadopoulos et al. (2002), Inductive Confidence Machines for Regression. ECML.
+    """
+    rank = math.floor((len(held) + 1) * (1 - coverage) + _ROUNDING)
+    missed = torch.isneginf(inner.density_.log_prob(as_events(held))).sum()
+    share = (missed + 1) / (len(held) + 2)
+    logits = torch.stack([1 - share, share]).log().to(held)
+    whole = p.mesh.base.factors[0]
+    if held.shape[1] > 1 or not isinstance(whole, Uniform):
+        return Mixture(logits, [p, _level_set(inner, held, rank, limits)])
+    intervals = _around(inner, held, rank, coverage).clamp(*limits[0].tolist())
+    flat = _uniform(p, UniformOn(intervals, Uniform(intervals[0, 0], intervals[-1, 1])))
+    inside = intervals.clamp(whole.low, whole.high)
+    cut = restricted(p, inside[inside[:, 0] < inside[:, 1]])
+    return Mixture(logits, [cut, flat])
+
+
+def _around(inner: Any, held: Tensor, rank: int, coverage: float) -> Tensor:
+    """Widen the support of a fit (J, 2) by the distance that is exceeded by `rank` of those held.
+
+    Intervals with the least mass are left out as far as the others have the coverage.
+    """
+    order = (-inner.support_mass_).argsort()
+    count = int((inner.support_mass_[order].cumsum() < coverage).sum()) + 1
+    kept = torch.from_numpy(inner.support_[order[:count]])
+    distance = torch.maximum(kept[:, 0] - held, held - kept[:, 1]).clamp_min(0).amin(-1)
+    radius = distance.sort(descending=True).values[rank - 1]
+    merged = IntervalUnion.merged(kept + radius * kept.new_tensor([-1.0, 1.0])).intervals
+    return merged[~merged[:, 0].isnan()]
+
+
+def _level_set(inner: Any, held: Tensor, rank: int, limits: Tensor) -> KernelDeformedExp:
+    r"""Return $[f - \tau]_+^{1/(\alpha - 1)} q_0$, normalised, with the level of the given rank.
+
+    It is the family's density of a multiple of the fitted score f. Where so many of those held are
+    outside of the box of the fit, it is uniform on a larger box.
+    """
+    p: KernelDeformedExp = inner._whole
+    low, high = held.new_tensor([p.mesh.base.bounds(d) for d in range(held.shape[1])]).T
+    side = high - low
+    beyond = torch.maximum(low - held, held - high).clamp_min(0) / side
+    farthest = beyond.amax(-1)
+    reach = farthest.sort(descending=True).values[rank - 1]
+    if reach > 0:
+        low = torch.maximum(low - reach * side, limits[:, 0])
+        high = torch.minimum(high + reach * side, limits[:, 1])
+        return _uniform(p, [Uniform(a, b) for a, b in zip(low, high, strict=True)])
+    eps, values = float(p.alpha) - 1, p.score(as_events(held))
+    level = torch.where(farthest > 0, -torch.inf, values).sort().values[rank - 1]
+    level = torch.minimum(level, p.log_normalizer - 1 / eps)
+    unit = p._scores.amax() - level
+    level, unit = level - _SLACK * unit, (1 + _SLACK) * unit
+    relative = (p._scores - level) / unit
+    mass = sum_nodes(integrals((relative - 1) / eps, p._measure(p.mesh), Power(eps))[0])
+    factor = mass**-eps / (eps * unit)
+    return KernelDeformedExp(
+        factor * p.weights, p.inducing_points, p.kernel, p.base, 1 + eps, tolerance=p.mesh.tolerance
+    )
+
+
+def _uniform(p: KernelDeformedExp, base: Any) -> KernelDeformedExp:
+    """Return a base as a member of the family of p."""
+    centre = [base.mean] if isinstance(base, UniformOn) else [[factor.mean for factor in base]]
+    points = p.weights.new_tensor(centre)
+    zero, alpha = p.weights.new_zeros(1), float(p.alpha)
+    return KernelDeformedExp(zero, points, _linear, base, alpha, tolerance=p.mesh.tolerance)
+
+
+def _linear(x: Tensor, y: Tensor) -> Tensor:
+    """Evaluate the linear kernel between (n, D) and (m, D): (n, m)."""
+    return x @ y.mT
+
+
+def restricted(p: KernelDeformedExp, intervals: Tensor) -> KernelDeformedExp:
+    """Cut a density under a uniform base to intervals (J, 2) inside the support of the base."""
+    whole: Any = p.mesh.base.factors[0]
+    base = UniformOn(intervals, whole)
+    # p^(alpha - 1) is linear in the score, relative to the base.
+    mass, share = p.cdf(intervals).diff().sum(), base.lengths.sum() / (whole.high - whole.low)
+    eps = float(p.alpha) - 1
+    weights = (share / mass) ** eps * p.weights
+    return KernelDeformedExp(
+        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.mesh.tolerance
+    )

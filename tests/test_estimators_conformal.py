@@ -1,0 +1,193 @@
+"""Coverage: exchangeable draws by a binomial test, the sets by hand, islands, bad input."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest, norm
+from torch.distributions import Normal, Uniform
+
+from sparsefam import Mixture
+from sparsefam.distributions.base_measure import UniformOn
+from sparsefam.estimators import SparseDensity
+
+FIXED: dict[str, Any] = {"bandwidth": 0.5, "penalty": 1e-3, "inducing_points": 10}
+
+
+def outliers(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.standard_t(3, (count, 1))
+
+
+def counts(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.poisson(0.7, (count, 1)).astype(float)
+
+
+def skewed(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.lognormal(size=(count, 1))
+
+
+def crescent(rng: np.random.Generator, count: int) -> np.ndarray:
+    angle = np.pi * rng.random(count)
+    return np.stack([np.cos(angle), np.sin(angle)], 1) + 0.3 * rng.standard_t(3, (count, 2))
+
+
+def share_of_new(draw: Any, trials: int, coverage: float | None, **settings: Any) -> int:
+    """The number of trials in which one more observation falls into the support of 44."""
+    hits = 0
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        x, new = np.split(draw(rng, 45), [44])
+        model = SparseDensity(coverage=coverage, random_state=seed, **FIXED | settings).fit(x)
+        hits += int(model.predict(new)[0] == 1)
+    return hits
+
+
+CASES = [
+    pytest.param(outliers, {}, id="heavy tails"),
+    pytest.param(counts, {}, id="ties"),
+    pytest.param(skewed, {"bounds": (0, None), "alpha": 1.5}, id="a bound"),
+    pytest.param(skewed, {"base": norm(0, 2), "penalty": 1e-5}, id="a base"),
+    pytest.param(crescent, {}, id="two columns"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("draw", "settings"), CASES)
+def test_new_observations_are_covered(draw: Any, settings: dict[str, Any]) -> None:
+    hits = share_of_new(draw, 100, 0.95, **settings)
+    assert binomtest(hits, 100, 0.95, "less").pvalue > 1e-3
+
+
+def two_uniforms(count: int) -> np.ndarray:
+    x = np.random.default_rng(0).random((count, 1))
+    return np.where(x < 0.5, x, x + 0.5)
+
+
+def test_intervals_are_widened_by_the_distance_of_a_rank() -> None:
+    x, coverage = two_uniforms(100), 0.9
+    settings = FIXED | {"bandwidth": 0.15}
+    model = SparseDensity(coverage=coverage, random_state=3, **settings).fit(x)
+    order = np.random.RandomState(3).permutation(100)
+    inner = SparseDensity(random_state=3, **settings).fit(x[order[50:]])
+    held = x[order[:50]]
+    gaps = np.stack([inner.support_[:, 0] - held, held - inner.support_[:, 1]]).max(0).min(-1)
+    radius = max(0.0, np.sort(gaps)[-5])  # 5 of 51 may be further away
+    due = inner.support_ + [-radius, radius]
+    np.testing.assert_allclose(model.support_, due, atol=1e-9)
+    p = model.density_
+    assert isinstance(p, Mixture)
+    ends = torch.from_numpy(model.support_)
+    inside = torch.lerp(ends[:, 0], ends[:, 1], torch.linspace(0, 1, 99).double()[:, None])
+    assert (p.prob(inside) > 0).all()
+    assert float(p.cdf(ends).diff().sum()) == pytest.approx(1, abs=1e-9)
+    # Elsewhere the density is the fit to all observations, lifted by the share that was missed.
+    whole = SparseDensity(random_state=3, **settings).fit(x)._whole
+    missed = int(np.isneginf(inner.score_samples(held)).sum())
+    share = (missed + 1) / 52
+    ratio = (p.prob(inside) - share / float(ends.diff().sum())) / whole.prob(inside)
+    here = whole.prob(inside) > 1e-3
+    assert here.any()
+    torch.testing.assert_close(ratio[here], ratio[here][:1].expand(int(here.sum())))
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_level_sets_hold_what_they_should(alpha: float) -> None:
+    x, settings = crescent(np.random.default_rng(1), 200), FIXED | {"inducing_points": 40}
+    model = SparseDensity(alpha, coverage=0.95, random_state=1, **settings).fit(x)
+    order = np.random.RandomState(1).permutation(200)
+    inner = SparseDensity(alpha, random_state=1, **settings).fit(x[order[100:]])
+    held = torch.from_numpy(x[order[:100]])
+    low, high = (torch.stack([getattr(b, end) for b in inner.base_]) for end in ("low", "high"))
+    f, (_, cover) = inner.density_.score, model.density_.components
+    scores = torch.where(((low <= held) & (held <= high)).all(-1), f(held), -math.inf)
+    edge = inner.density_.log_normalizer - 1 / (alpha - 1)
+    level = torch.minimum(scores.sort().values[4], edge)  # 5 of 101 may be lower
+    assert level > -math.inf
+    share = torch.linspace(1e-3, 1 - 1e-3, 60, dtype=torch.float64)
+    grid = low + (high - low) * torch.cartesian_prod(share, share)
+    positive, values = cover.prob(grid) > 0, f(grid)
+    assert positive[values >= level].all()
+    slack = 0.02 * (values.max() - level)
+    assert not positive[values < level - slack].any()
+    # The density is linear in the score, to the power 1/(alpha - 1).
+    heights = cover.prob(grid[positive]) ** (alpha - 1)
+    slope = np.polyfit(values[positive], heights, 1)
+    np.testing.assert_allclose(np.polyval(slope, values[positive]), heights, atol=1e-6)
+    nodes, weights = cover.quadrature(200)
+    assert float(weights.sum()) == pytest.approx(1, abs=1e-4)
+    assert nodes.shape[-1] == 2
+
+
+def test_observations_beyond_the_box_widen_it() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.random((60, 2)), 8 + rng.random((3, 2))])
+    settings: dict[str, Any] = FIXED | {"bounds": [(None, 7000), (None, 9.5)]}
+    for seed in range(20):
+        model = SparseDensity(coverage=0.97, random_state=seed, **settings).fit(x)
+        cover = model.density_.components[1]
+        far = np.random.RandomState(seed).permutation(63)[:33] >= 60
+        if far.any() and not (np.random.RandomState(seed).permutation(63)[33:] >= 60).any():
+            break
+    assert isinstance(cover.base[0], Uniform)
+    assert model.predict(x[-3:][far[:3]] if far[:3].any() else x[:1]).min() == 1
+    assert float(cover.base[1].high) <= 9.5 < float(cover.base[0].high)
+
+
+def test_islands_go_where_coverage_does_not_need_them() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=5000), 5 + rng.random(5000)])[:, None]
+    settings: dict[str, Any] = {"bandwidth": 0.3, "penalty": 1e-8}
+    assert len(SparseDensity(**settings).fit(x).support_) > 2
+    model = SparseDensity(coverage=0.99, random_state=0, **settings).fit(x)
+    assert model.support_.shape == (2, 2)
+    assert (model.predict(x) == 1).mean() > 0.99
+
+
+def test_known_bounds_stay() -> None:
+    x = np.random.default_rng(0).lognormal(size=(200, 1))
+    for settings in ({}, {"bounds": (0, None)}, {"base": UniformOn(RANGE, Uniform(0.0, 60.0))}):
+        model = SparseDensity(coverage=0.98, random_state=0, **FIXED | settings).fit(x)
+        assert (model.support_.min() >= 0) == bool(settings)
+    kept = SparseDensity(bounds=[(0, None)], **FIXED).fit(x)
+    assert kept.support_[0, 0] == 0 and kept.support_[-1, 1] < 1.25 * x.max()
+
+
+RANGE = torch.tensor([[0.0, 60.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"coverage": 0.0}, "coverage must be a number between 0 and 1, or None, got 0.0"),
+        ({"coverage": 1.0}, "coverage must be a number between 0 and 1, or None, got 1.0"),
+        ({"coverage": math.nan}, "coverage must be a number between 0 and 1, or None, got nan"),
+        ({"coverage": "0.9"}, "coverage must be a number between 0 and 1, or None, got '0.9'"),
+        ({"coverage": 0.99}, "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
+        ({"coverage": 0.9, "alpha": 1.0}, "coverage must be None with .* alpha=1"),
+        ({"bounds": (1, 0)}, r"bounds must be \(low, high\) with low below high, .* got \(1, 0\)"),
+        ({"bounds": 3}, "bounds must be .* got 3"),
+        ({"bounds": ("a", None)}, "bounds must be .* got .'a', None."),
+        ({"bounds": [(0, None)] * 2}, "a pair for each of 1 columns"),
+        ({"bounds": (0.5, None)}, r"X must be inside bounds=\(0.5, None\), got values outside"),
+        ({"bounds": (-9, 9), "base": Normal(0.0, 1.0)}, "bounds must be None if base is given"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SparseDensity(**settings).fit(np.random.default_rng(0).normal(size=(60, 1)))
+
+
+def test_coverage_is_for_one_fit_of_equal_weights() -> None:
+    x, model = np.random.default_rng(0).random((60, 1)), SparseDensity(coverage=0.9, **FIXED)
+    with pytest.raises(ValueError, match="coverage must be None for partial_fit, got 0.9"):
+        model.partial_fit(x)
+    with pytest.raises(ValueError, match="coverage must be None .* with unequal weights, got 0.9"):
+        model.fit(x, sample_weight=1 + np.arange(60))
+    assert model.fit(x, sample_weight=np.full(60, 2.0)).support_.shape == (1, 2)
+
+
+def test_alpha_is_chosen_among_those_with_zeros() -> None:
+    x = np.random.default_rng(0).normal(size=(80, 1))
+    assert SparseDensity(None, coverage=0.9, **FIXED).fit(x).alpha_ in (1.5, 2.0)
