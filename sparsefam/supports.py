@@ -103,7 +103,18 @@ unnormalised = _Unnormalised()
 positive_finite = _PositiveFinite()
 
 
-# Supports of distributions
+# Supports of distributions. Given a density they leave out where it is zero, so that `check` agrees
+# with `log_prob` at the ends: an end where the density vanishes is outside; of a density that is
+# positive at its ends the lower one is inside and the upper one is not, as in torch's `Uniform`.
+
+_LogProb = Callable[[Tensor], Tensor]
+
+
+def _is_positive(log_prob: _LogProb | None, value: Tensor, inside: Tensor, end: Tensor) -> Tensor:
+    """Return which of the values inside have a positive density; `end` replaces the others."""
+    if log_prob is None:
+        return inside
+    return inside & (log_prob(torch.where(inside, value, end)) > -math.inf)
 
 
 class Interval(constraints.Constraint):
@@ -112,6 +123,7 @@ class Interval(constraints.Constraint):
     Args:
         lower: Lower ends (*batch).
         upper: Upper ends (*batch).
+        log_prob: The logarithm of a density, whose zeros are left out; default none.
 
     Raises:
         ValueError: `lower` above `upper`, or shapes that do not broadcast.
@@ -120,7 +132,10 @@ class Interval(constraints.Constraint):
     is_discrete = False
     event_dim = 0
 
-    def __init__(self, lower: Tensor | float, upper: Tensor | float) -> None:
+    def __init__(
+        self, lower: Tensor | float, upper: Tensor | float, log_prob: _LogProb | None = None
+    ) -> None:
+        self._log_prob = log_prob
         self.lower_bound, self.upper_bound = broadcast_arguments(lower=lower, upper=upper)
         ordered = self.lower_bound <= self.upper_bound
         require(ordered, "lower", "at most upper", (self.lower_bound, self.upper_bound))
@@ -128,7 +143,8 @@ class Interval(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in the interval."""
-        return (self.lower_bound <= value) & (value <= self.upper_bound)
+        inside = (self.lower_bound <= value) & (value <= self.upper_bound)
+        return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
     @property
     def intervals(self) -> Tensor:
@@ -219,6 +235,7 @@ class IntervalUnion(constraints.Constraint):
     Args:
         intervals: Lower and upper ends (*batch, K, 2), ascending; two intervals share at most an
             end. Elements of the batch with fewer than K intervals end with rows of NaN.
+        log_prob: The logarithm of a density, whose zeros are left out; default none.
 
     Raises:
         ValueError: `intervals` of another shape, an element without an interval, a lower end above
@@ -233,7 +250,7 @@ class IntervalUnion(constraints.Constraint):
     is_discrete = False
     event_dim = 0
 
-    def __init__(self, intervals: Tensor) -> None:
+    def __init__(self, intervals: Tensor, log_prob: _LogProb | None = None) -> None:
         if (
             not isinstance(intervals, Tensor)
             or intervals.dim() < 2
@@ -250,11 +267,11 @@ class IntervalUnion(constraints.Constraint):
         require(ascending, "intervals", "ascending, disjoint and padded with NaN", intervals)
         require(paired, "intervals", "pairs of ends, neither or both NaN", intervals)
         require(~ends[..., 0].isnan(), "intervals", "one or more for every element", intervals)
-        self._intervals = intervals
+        self._intervals, self._log_prob = intervals, log_prob
         super().__init__()
 
     @classmethod
-    def merged(cls, intervals: Tensor) -> "IntervalUnion":
+    def merged(cls, intervals: Tensor, log_prob: _LogProb | None = None) -> "IntervalUnion":
         """Merge intervals (*batch, K, 2) in any order, of which some overlap or are NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
@@ -271,13 +288,13 @@ class IntervalUnion(constraints.Constraint):
             torch.where(kept, torch.where(chosen, end, math.inf).sort(-1).values, math.nan)
             for chosen, end in ((first, lower), (last, highest))
         ]
-        return cls(torch.stack(ends, -1))
+        return cls(torch.stack(ends, -1), log_prob)
 
     def check(self, value: Tensor) -> Tensor:
-        """Return whether each value lies in one of the intervals, their ends included."""
+        """Return whether each value lies in one of the intervals."""
         lower, upper = self._intervals.unbind(-1)
-        value = value.unsqueeze(-1)
-        return ((lower <= value) & (value <= upper)).any(-1)
+        inside = ((lower <= value.unsqueeze(-1)) & (value.unsqueeze(-1) <= upper)).any(-1)
+        return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
     @property
     def intervals(self) -> Tensor:

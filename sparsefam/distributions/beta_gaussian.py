@@ -245,6 +245,20 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         power = -torch.expm1(-tail / _positive(self._exponent.detach()))
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; -inf with zero gradient off the support.
+
+        The uniform density is positive at the lower end of its support and zero at the upper one,
+        as `torch.distributions.Uniform` is.
+        """
+        if self._fixed_exponent:
+            return super().log_prob(value)
+        flat = self._exponent == 0
+        log_p = super().log_prob(
+            torch.where(flat & (value == self.loc - self.scale), self.loc, value)
+        )
+        return torch.where(flat & (value == self.loc + self.scale), -math.inf, log_p)
+
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_density(x.square() if self._order == 2 else x.abs())
 

@@ -38,8 +38,8 @@ __all__ = ["bregman_divergence", "tsallis_divergence"]
 
 _CATEGORICAL = (SparseCategorical, td.Categorical)
 _VECTORS = (td.MultivariateNormal, td.LowRankMultivariateNormal)
-_CONTINUOUS = (SparseDistribution, td.Normal, td.Laplace, td.Uniform, *_VECTORS)
-_THEIRS = (td.Normal, td.Laplace, td.Uniform, td.Categorical, td.Independent, *_VECTORS)
+_CONTINUOUS = (SparseDistribution, td.Normal, td.Laplace, td.Uniform, td.Beta, *_VECTORS)
+_THEIRS = (td.Normal, td.Laplace, td.Uniform, td.Beta, td.Categorical, td.Independent, *_VECTORS)
 # Torch's own rules match these of our classes, too, so they are registered by name.
 _OURS = (SparseDistribution, Normal, Laplace, MultivariateNormal)
 # exp of a larger number is infinite in float64.

@@ -33,7 +33,7 @@ from .torch_adapter import (
 )
 from .univariate import SymmetricDistribution
 
-__all__ = ["Mixture", "log_weights", "separate_cuts"]
+__all__ = ["Mixture", "argmax", "log_weights", "separate_cuts"]
 
 _NO_RSAMPLE = (
     "rsample needs univariate components with a cdf, and a support of one interval: "
@@ -184,7 +184,7 @@ class Mixture(SparseDistribution):
         if not self.event_shape:
             if self._is_unbounded:
                 return RealLine(self.alpha)
-            return IntervalUnion.merged(self._rows(intervals_of))
+            return IntervalUnion.merged(self._rows(intervals_of), self.log_prob)
         supports: list[Any] = [p.support for p in self._parts]
         if all(support == constraints.real_vector for support in supports):
             return constraints.real_vector
@@ -251,7 +251,7 @@ class Mixture(SparseDistribution):
         """
         with torch.no_grad():
             if not self.event_shape:
-                return _argmax(self.prob, self._cuts())
+                return argmax(self.prob, self._cuts())
             own = self._map(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
             best = self.prob(own.movedim(-2, 0)).argmax(0)
             return own.take_along_dim(best[..., None, None], -2).squeeze(-2)
@@ -576,7 +576,7 @@ def _shift(p: Any, index: Iterator[int]) -> Any:
     return Mixture(p.logits, new, validate_args=False) if isinstance(p, Mixture) else new
 
 
-def _argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     """Return where a function is highest (*batch).
 
     The best of the cuts (*batch, J) and of locations between them, improved on finer and finer

@@ -1,0 +1,379 @@
+"""Densities cut to intervals, whatever their classes."""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
+from torch.types import _size
+from typing_extensions import Self
+
+from ..bases import Basis, Stack
+from ..numerics.quadrature import graded_rule, sort_cuts
+from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_integer
+from ..scores import LogDensity, slope_of
+from ..supports import Interval, IntervalUnion
+from .base import SparseDistribution
+from .mixture import argmax
+from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
+
+__all__ = ["Truncated"]
+
+# Nodes between two cuts, and for covariances of bases.
+_NODES, _FINE = 32, 128
+# Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
+_LAYERS = (1.0, 4.0, 16.0, 64.0, 256.0)
+# Steps of the search for a quantile; two Newton steps follow.
+_STEPS = 20
+
+
+class Truncated(SparseDistribution):
+    r"""A univariate density cut to an interval.
+
+    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
+
+    The mass between the ends, and all other integrals, are computed in float64 by quadrature of
+    q relative to its largest value on the interval, with nodes where that part of q changes. So
+    they keep their digits however far in a tail the interval lies. Distances from the base that
+    rounding of a float64 location changes the density by much are beyond them.
+
+    The base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
+    end does not, as those of `torch.distributions.Uniform`.
+
+    Args:
+        base: The density q (*batch): a continuous univariate distribution of torch or of this
+            package.
+        low: Lower end a (*batch), learnable; None or -inf for no cut below.
+        high: Upper end b (*batch), learnable; None or inf for no cut above.
+        validate_args: As in torch.distributions.
+
+    Attributes:
+        base: q in float64, with the batch shape of the result.
+
+    Raises:
+        ValueError: `base` not a continuous univariate distribution, an end that is NaN, `low` not
+            below `high`, no mass of the base between them, shapes that do not broadcast.
+
+    References:
+        Figurnov et al. (2018), Implicit Reparameterization Gradients. arXiv:1805.08498, for
+        `rsample`.
+
+    Examples:
+        >>> p = Truncated(torch.distributions.Normal(0.0, 1.0), 30.0, 31.0)
+        >>> p.log_mass, p.mean
+        (tensor(-454.3212), tensor(30.0333))
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "low": constraints.real,
+        "high": constraints.real,
+    }
+
+    def __init__(
+        self,
+        base: Distribution,
+        low: Tensor | float | None = None,
+        high: Tensor | float | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(base, Distribution) or base.event_shape:
+            raise ValueError(f"base must be a univariate distribution, got {base!r}")
+        part = wrap(base)
+        self.alpha, self.low, self.high = broadcast_arguments(
+            base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
+            low=-math.inf if low is None else low,
+            high=math.inf if high is None else high,
+        )
+        self.base: Any = to_float64(part).expand(self.alpha.shape)
+        Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
+        ends = f"low {self.low}, high {self.high}"
+        if self._validate_args:
+            require(self.low < self.high, "low", "below high", ends)
+        cuts = self._find_cuts()
+        # With the batch first, as parameters are.
+        self._mesh = cuts.movedim(0, -1)
+        log_p = self.base.log_prob(cuts.detach())
+        peak = torch.where(log_p.isfinite(), log_p, -math.inf).amax(0).detach()
+        self._peak = torch.where(peak.isfinite(), peak, 0.0)
+        nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
+        density = self._density(nodes.flatten(0, 1)).reshape(nodes.shape)
+        self._masses = (weights * density).sum(1).movedim(0, -1)
+        if self._validate_args:
+            rule = f"ends between which {type(base).__name__} has mass"
+            require(self._masses.sum(-1) > 0, "low and high", rule, ends)
+
+    def _find_cuts(self) -> Tensor:
+        """Return locations (J, *batch) between which a few nodes integrate the density."""
+        intervals, cuts = intervals_of(self.base), cuts_of(self.base)
+        low, high = self.low.to(cuts), self.high.to(cuts)
+        first, last = sort_cuts(intervals.flatten(-2))[0], sort_cuts(intervals.flatten(-2))[-1]
+        # Not maximum and minimum, which share the derivative of ends that coincide.
+        low, high = torch.where(low >= first, low, first), torch.where(high <= last, high, last)
+        found = [cuts]
+        for end, side in ((low, 1.0), (high, -1.0)):
+            finite = end.isfinite()
+            at = torch.where(finite, end, 0.0).detach()
+            with torch.no_grad():
+                slope = slope_of(self.base.log_prob, at).abs()
+            steep = finite & (slope > 0) & slope.isfinite()
+            layers = at.new_tensor([0.0, *_LAYERS]) / torch.where(steep, slope, 1.0).unsqueeze(-1)
+            layers = torch.where(steep.unsqueeze(-1), layers, 0.0)
+            at = torch.where(finite, end, math.nan)
+            found.append(at.unsqueeze(-1) + side * layers)
+        cuts = torch.cat(found, -1)
+        cuts = torch.where(cuts < low.unsqueeze(-1), low.unsqueeze(-1), cuts)
+        cuts = torch.where(cuts > high.unsqueeze(-1), high.unsqueeze(-1), cuts)
+        return sort_cuts(cuts)
+
+    def _density(self, t: Tensor) -> Tensor:
+        """Return the density of the base relative to its peak between the ends."""
+        log_p = self.base.log_prob(t)
+        # It may be infinite at an end to which a node is rounded.
+        density: Tensor = torch.where(log_p.isfinite(), log_p - self._peak, -math.inf).exp()
+        return density
+
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: SparseDistribution | None = None,
+    ) -> "Truncated":
+        new: Any = super()._with_parameters(shape, change, instance)
+        new.base = self.base._with_parameters(shape, change)
+        new._peak = change(self._peak, Size())
+        new._mesh, new._masses = (change(x, x.shape[-1:]) for x in (self._mesh, self._masses))
+        return new  # type: ignore[no-any-return]
+
+    def _to_float64(self) -> "Truncated":
+        return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
+
+    def _cuts(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth."""
+        return self._mesh
+
+    @property
+    def log_mass(self) -> Tensor:
+        """Logarithm of the mass of the base between the ends (*batch)."""
+        return self._log_mass().to(self.alpha.dtype)
+
+    def _log_mass(self) -> Tensor:
+        return self._peak + self._masses.sum(-1).log()
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """The part of the base's support between the ends, which moves with both."""
+        intervals = intervals_of(self.base).to(self.alpha.dtype)
+        low, high = (x[..., None, None] for x in (self.low, self.high))
+        intervals = torch.where(intervals < low, low, intervals)
+        intervals = torch.where(intervals > high, high, intervals)
+        if intervals.shape[-2] == 1 and bool(intervals.isfinite().all()):
+            return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
+        empty = intervals.diff(dim=-1) <= 0
+        return IntervalUnion.merged(torch.where(empty, math.nan, intervals), self.log_prob)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether `rsample` exists: if the support is one interval."""
+        intervals = intervals_of(self)
+        return intervals.shape[-2] == 1 or bool(intervals[..., 1:, :].isnan().all())
+
+    @property
+    def score(self) -> LogDensity:
+        r"""$f(t) = \log p(t)$, whose softmax is p."""
+        return LogDensity(self)
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """The normaliser of `score`: 0 (*batch)."""
+        return torch.zeros_like(self.alpha)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        return (weights * nodes).sum(0).to(self.alpha.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        offset = nodes - (weights * nodes).sum(0)
+        return (weights * offset.square()).sum(0).to(self.alpha.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch), without gradient, searched on the support."""
+        with torch.no_grad():
+            return self._rounded(argmax(self.prob, self._mesh))
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        """Return locations in the type of the parameters, still below the upper end."""
+        last = self.high.detach().nextafter(self.low.detach())
+        return torch.minimum(t.to(self.alpha.dtype), last)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density at `value`; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        inside = (self.low <= value) & (value < self.high)
+        log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
+        inside = inside & (log_p > -math.inf)
+        log_p = torch.where(inside, log_p - self._log_mass(), -math.inf)
+        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _inside(self) -> Tensor:
+        """Return a location between the ends (*batch), without gradient."""
+        return (self._mesh[..., 0] + self._mesh[..., -1]).detach() / 2
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function, relatively accurate in the lower tail."""
+        if self._validate_args:
+            self._validate_sample(value)
+        first, last = self._mesh[..., 0], self._mesh[..., -1]
+        inside = (first < value) & (value < last)
+        t = torch.where(inside, value, self._inside())
+        panel = (self._mesh[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
+        share = (self._mass_below(t, panel) / self._masses.sum(-1)).clamp(max=1)
+        below = torch.where(inside, share, (value >= last).to(share))
+        return below.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _mass_below(self, t: Tensor, panel: Tensor) -> Tensor:
+        """Return the mass below locations, which lie between the cuts of index `panel` (..., 1)."""
+        before = self._masses.cumsum(-1) - self._masses
+        start, before = (_entries(x, panel) for x in (self._mesh, before))
+        nodes, weights = graded_rule(_NODES, start.unsqueeze(0), t.unsqueeze(0))
+        return before + (weights.squeeze(0) * self._density(nodes.squeeze(0))).sum(0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function of probabilities in [0, 1]; its values lie in the support.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        inside = (value > 0) & (value < 1)
+        goal = torch.where(inside, value, 0.5) * self._masses.sum(-1)
+        above = self._masses.cumsum(-1)
+        panel = (above[..., :-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
+        low, high = (_entries(x, panel).detach() for x in (self._mesh, self._mesh[..., 1:]))
+
+        def excess(t: Tensor) -> Tensor:
+            return self._mass_below(t, panel) - goal
+
+        t = increasing_root(excess, low, high, _STEPS)
+        moved = attach_root_gradient(t, excess, self._density)
+        t = torch.minimum(torch.maximum(moved.detach(), low), high) + (moved - moved.detach())
+        t = torch.where(value >= 1, self._mesh[..., -1], t)
+        t = torch.where(value <= 0, self._mesh[..., 0], t)
+        quantile: Tensor = t.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return quantile
+
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
+        """Samples (*sample, *batch)."""
+        with torch.no_grad():
+            shape = self._extended_shape(sample_shape)
+            uniform = torch.rand(shape, dtype=self._mesh.dtype, device=self._mesh.device)
+            # Detached, as torch.jit ignores no_grad when it replays a trace.
+            return self._rounded(self.icdf(uniform)).detach()
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+        """Samples (*sample, *batch), differentiable in the ends and in the base's parameters.
+
+        Raises:
+            NotImplementedError: The support has a gap, which samples cannot cross.
+        """
+        if not self.has_rsample:
+            raise NotImplementedError(
+                f"rsample needs a support of one interval, got {self.support}"
+            )
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self._mesh.dtype, device=self._mesh.device)
+        return self._rounded(self.icdf(uniform))
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        log_p = self.log_prob(nodes)
+        # The derivative of 0 log 0 would be infinite.
+        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
+
+    def tsallis_entropy(self) -> Tensor:
+        """The Shannon entropy (*batch), as alpha is 1."""
+        return self.entropy()
+
+    def _rule(self, order: int, breaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
+        cuts = self._mesh.movedim(-1, 0)
+        if breaks is not None:
+            cuts = _join(cuts, breaks.reshape(-1, *(1,) * self.alpha.dim()))
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
+        weights = weights * self._density(nodes)
+        return nodes, weights / weights.sum(0)
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
+        require_integer("order", order, 1)
+        nodes, weights = self._rule(max(_NODES, order // 2))
+        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
+        if not isinstance(psi, Basis):
+            return super()._quadrature_expect(psi, order)
+        if psi.effective_support is None:
+            nodes, weights = self._rule(max(_NODES, order // 2), psi.breaks)
+            return (weights.unsqueeze(-1) * psi(nodes)).sum(0).to(self.alpha.dtype)
+        # Each function where it is not negligible, with cuts of its own.
+        ones = (1,) * self.alpha.dim()
+        low, high = (x.to(self._mesh).reshape(-1, *ones) for x in psi.effective_support)
+        shares = self._mesh.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0]).reshape(-1, 1, *ones)
+        own = low + shares * (high - low)
+        if psi.breaks is not None:
+            own = torch.cat([own, psi.breaks.reshape(-1, 1, *ones).expand(-1, *own.shape[1:])])
+        cuts = _join(self._mesh.movedim(-1, 0).unsqueeze(1), own)
+        cuts = torch.minimum(torch.maximum(cuts, low), high)
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        weights = weights * self._density(nodes) / self._masses.sum(-1)
+        values = psi.own(nodes.movedim(1, -1))
+        return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
+
+    def escort(self, beta: Tensor | float | None = None) -> Self:
+        """The density itself.
+
+        Raises:
+            ValueError: `beta` other than 1.
+        """
+        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
+        require(fits, "beta", "1 for a truncated density: cut an escort of its base instead", beta)
+        return self
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        self.escort(beta)
+        nodes, weights = self._rule(_FINE, Stack(phi, psi).breaks)
+        f, g = (basis(nodes) for basis in (phi, psi))
+        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
+        covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+        return covariance.to(self.alpha.dtype)
+
+
+def _entries(values: Tensor, index: Tensor) -> Tensor:
+    """Return entries (*sample, *batch) of values (*batch, K)."""
+    entries: Tensor = values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
+    return entries
+
+
+def _join(cuts: Tensor, more: Tensor) -> Tensor:
+    """Return cuts (J, ...) and those of others that lie between them, in ascending order."""
+    more = torch.minimum(torch.maximum(more.to(cuts), cuts[0]), cuts[-1])
+    shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
+    return torch.cat([x.expand(len(x), *shape) for x in (cuts, more)]).sort(dim=0).values
