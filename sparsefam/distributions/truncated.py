@@ -91,9 +91,8 @@ class Truncated(SparseDistribution):
         )
         self.base: Any = to_float64(part).expand(self.alpha.shape)
         Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
-        ends = f"low {self.low}, high {self.high}"
         if self._validate_args:
-            require(self.low < self.high, "low", "below high", ends)
+            require(self.low < self.high, "low", "below high", (self.low, self.high))
         cuts = self._find_cuts()
         # With the batch first, as parameters are.
         self._mesh = cuts.movedim(0, -1)
@@ -105,7 +104,7 @@ class Truncated(SparseDistribution):
         self._masses = (weights * density).sum(1).movedim(0, -1)
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has mass"
-            require(self._masses.sum(-1) > 0, "low and high", rule, ends)
+            require(self._masses.sum(-1) > 0, "low and high", rule, (self.low, self.high))
 
     def _find_cuts(self) -> Tensor:
         """Return locations (J, *batch) between which a few nodes integrate the density."""
@@ -328,7 +327,8 @@ class Truncated(SparseDistribution):
             return super()._quadrature_expect(psi, order)
         if psi.effective_support is None:
             nodes, weights = self._rule(max(_NODES, order // 2), psi.breaks)
-            return (weights.unsqueeze(-1) * psi(nodes)).sum(0).to(self.alpha.dtype)
+            means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
+            return means.to(self.alpha.dtype)
         # Each function where it is not negligible, with cuts of its own.
         ones = (1,) * self.alpha.dim()
         low, high = (x.to(self._mesh).reshape(-1, *ones) for x in psi.effective_support)
