@@ -27,6 +27,7 @@ from benchmarks.harness import Table, Worker, alternate
 from benchmarks.reference import (
     ANY_ALPHA,
     CLOSED,
+    LAWS,
     Family,
     ball_integrals,
     divergences,
@@ -99,6 +100,8 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     (error, _) = accuracy.kernel_errors(0.2, 1.0, [(2.0, True)], 2)
     assert error.exceeded() == accuracy.divergence_table()[1] == []
     assert accuracy.ball_table([2], [1.5], [0.1])[1] == []
+    monkeypatch.setattr(accuracy, "TRUNCATED_LIMITS", {torch.float32: (1e-12, 1e-6)})
+    assert accuracy.truncated_table(LAWS[:1])[1][0] == "Normal(0, 1) on [-1, 2), float32: log mass"
     far = replace(error, errors=error.errors + torch.tensor([[0.0], [1e-3], [math.inf]]))
     assert far.exceeded() == far.exceeded(100, 2) == ["value", "∂ weights"]
     assert replace(far, alpha=1.75).exceeded() == []
@@ -155,7 +158,7 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 SECTIONS = {
     "benchmarks.md": {
-        "accuracy": ("accuracy", "dimensions", "kernel accuracy"),
+        "accuracy": ("accuracy", "dimensions", "kernel accuracy", "truncated"),
         "expect": ("expectations", "plane", "kernels", "entmax"),
         "estimation": ("density estimation",),
         "threads": ("threads",),
