@@ -489,7 +489,7 @@ class OntoIntervals(Transform):
         z = (place - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
         t = self._centre + self._size * z / (1 - z.abs())
         # Rounding may move t beyond the ends.
-        low, high = (_entries(self._ends[..., k], index) for k in (0, 1))
+        low, high = (entries_of(self._ends[..., k], index) for k in (0, 1))
         return torch.minimum(torch.maximum(t, low), high)
 
     def _inverse(self, y: Tensor) -> Tensor:
@@ -498,10 +498,10 @@ class OntoIntervals(Transform):
 
     def _gap(self, index: Tensor) -> Tensor:
         """Return what lies between -1 and an interval in the shrunk line but in no interval."""
-        return _entries(self._total - self._length - self._lower, index)
+        return entries_of(self._total - self._length - self._lower, index)
 
 
-def _entries(values: Tensor, index: Tensor) -> Tensor:
+def entries_of(values: Tensor, index: Tensor) -> Tensor:
     """Return entries (*sample, *batch) of values (*batch, K)."""
     return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 

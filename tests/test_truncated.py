@@ -76,7 +76,9 @@ def test_masses_and_draws_of_many_bases(
     assert stats.kstest(p.cdf(draws).numpy(), "uniform").pvalue > 1e-3
     psi = p.expect(lambda t: torch.atan(t))
     nodes, weights = p.quadrature(96)
-    torch.testing.assert_close((weights * torch.atan(nodes)).sum(), psi, rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        (weights * torch.atan(nodes)).sum(), psi, rtol=max(1e-9, close), atol=0
+    )
 
 
 def test_a_gap_of_the_base_is_kept() -> None:
@@ -155,7 +157,7 @@ def test_bad_arguments_are_named() -> None:
         Truncated(base, 2.0, 1.0)
     with pytest.raises(ValueError, match=r"low must be below high, got .*1\..*1\."):
         Truncated(base, 1.0, 1.0)
-    rule = r"low and high must be ends between which .* has mass, got .*2\..*3\."
+    rule = r"low and high must be ends between which .* has a mass .*, got .*2\..*3\."
     with pytest.raises(ValueError, match=rule):
         Truncated(TruncatedParabola(*double(0.0, 1.0)), 2.0, 3.0)
     with pytest.raises(ValueError, match=rule):

@@ -246,11 +246,7 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; -inf with zero gradient off the support.
-
-        The uniform density is positive at the lower end of its support and zero at the upper one,
-        as `torch.distributions.Uniform` is.
-        """
+        """Return the log density; a uniform one has the lower end, as torch's `Uniform` does."""
         if self._fixed_exponent:
             return super().log_prob(value)
         flat = self._exponent == 0

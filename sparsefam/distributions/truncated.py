@@ -9,15 +9,14 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
-from typing_extensions import Self
 
 from ..bases import Basis, Stack
 from ..numerics.quadrature import graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
-from ..scores import LogDensity, slope_of
-from ..supports import Interval, IntervalUnion
-from .base import SparseDistribution
+from ..scores import slope_of
+from ..supports import Interval, IntervalUnion, entries_of
+from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
 from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
 
@@ -26,12 +25,14 @@ __all__ = ["Truncated"]
 # Nodes between two cuts, and for covariances of bases.
 _NODES, _FINE = 32, 128
 # Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
-_LAYERS = (1.0, 4.0, 16.0, 64.0, 256.0)
+_LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 # Steps of the search for a quantile; two Newton steps follow.
 _STEPS = 20
+# Share of the mass that may lie within a rounding error of an end where the density is steep.
+_LOST = 1e-8
 
 
-class Truncated(SparseDistribution):
+class Truncated(SoftmaxDistribution):
     r"""A univariate density cut to an interval.
 
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
@@ -94,46 +95,51 @@ class Truncated(SparseDistribution):
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         cuts = self._find_cuts()
-        # With the batch first, as parameters are.
-        self._mesh = cuts.movedim(0, -1)
-        log_p = self.base.log_prob(cuts.detach())
-        peak = torch.where(log_p.isfinite(), log_p, -math.inf).amax(0).detach()
-        self._peak = torch.where(peak.isfinite(), peak, 0.0)
         nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
-        density = self._density(nodes.flatten(0, 1)).reshape(nodes.shape)
-        self._masses = (weights * density).sum(1).movedim(0, -1)
+        log_p = self.base.log_prob(nodes.flatten(0, 1)).reshape(nodes.shape)
+        # A density may be infinite at an end to which a node is rounded.
+        finite = log_p.isfinite()
+        least = torch.finfo(log_p.dtype).min
+        peak = torch.where(finite, log_p, least).detach().amax((0, 1))
+        masses = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(1)
+        total = masses.sum(0)
+        self._log_mass = peak + total.log()
+        # With the batch first, as parameters are.
+        self._mesh, self._masses = (x.movedim(0, -1) for x in (cuts, masses / total))
         if self._validate_args:
-            rule = f"ends between which {type(base).__name__} has mass"
-            require(self._masses.sum(-1) > 0, "low and high", rule, (self.low, self.high))
+            rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
+            require(self._is_resolved(), "low and high", rule, (self.low, self.high))
 
     def _find_cuts(self) -> Tensor:
         """Return locations (J, *batch) between which a few nodes integrate the density."""
         intervals, cuts = intervals_of(self.base), cuts_of(self.base)
-        low, high = self.low.to(cuts), self.high.to(cuts)
-        first, last = sort_cuts(intervals.flatten(-2))[0], sort_cuts(intervals.flatten(-2))[-1]
-        # Not maximum and minimum, which share the derivative of ends that coincide.
-        low, high = torch.where(low >= first, low, first), torch.where(high <= last, high, last)
+        ends = sort_cuts(intervals.flatten(-2))
+        low, high = (_clamp(x, ends[0], ends[-1]) for x in (self.low.to(cuts), self.high.to(cuts)))
         found = [cuts]
         for end, side in ((low, 1.0), (high, -1.0)):
             finite = end.isfinite()
-            at = torch.where(finite, end, 0.0).detach()
             with torch.no_grad():
-                slope = slope_of(self.base.log_prob, at).abs()
-            steep = finite & (slope > 0) & slope.isfinite()
-            layers = at.new_tensor([0.0, *_LAYERS]) / torch.where(steep, slope, 1.0).unsqueeze(-1)
-            layers = torch.where(steep.unsqueeze(-1), layers, 0.0)
-            at = torch.where(finite, end, math.nan)
-            found.append(at.unsqueeze(-1) + side * layers)
-        cuts = torch.cat(found, -1)
-        cuts = torch.where(cuts < low.unsqueeze(-1), low.unsqueeze(-1), cuts)
-        cuts = torch.where(cuts > high.unsqueeze(-1), high.unsqueeze(-1), cuts)
-        return sort_cuts(cuts)
+                rate = slope_of(self.base.log_prob, torch.where(finite, end, 0.0)).abs()
+            length = torch.where(finite & (rate > 0), 1 / rate, 0.0)
+            layers = side * length.unsqueeze(-1) * cuts.new_tensor(_LAYERS)
+            found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
+        return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    @torch.no_grad()
+    def _is_resolved(self) -> Tensor:
+        """Whether there is mass, and little of it within a rounding error of the ends."""
+        ends = torch.stack([self._mesh[..., 0], self._mesh[..., -1]])
+        beside = ends.nextafter(ends.flip(0))
+        jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
+        lost = self._density(ends) * (beside - ends).abs()
+        coarse = ((jump > _LOST) & (lost > _LOST)).any(0)
+        resolved: Tensor = self._log_mass.isfinite() & ~coarse
+        return resolved
 
     def _density(self, t: Tensor) -> Tensor:
-        """Return the density of the base relative to its peak between the ends."""
+        """Return the density between the ends; 0 where rounding to an end makes it infinite."""
         log_p = self.base.log_prob(t)
-        # It may be infinite at an end to which a node is rounded.
-        density: Tensor = torch.where(log_p.isfinite(), log_p - self._peak, -math.inf).exp()
+        density: Tensor = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
         return density
 
     def _with_parameters(
@@ -144,7 +150,7 @@ class Truncated(SparseDistribution):
     ) -> "Truncated":
         new: Any = super()._with_parameters(shape, change, instance)
         new.base = self.base._with_parameters(shape, change)
-        new._peak = change(self._peak, Size())
+        new._log_mass = change(self._log_mass, Size())
         new._mesh, new._masses = (change(x, x.shape[-1:]) for x in (self._mesh, self._masses))
         return new  # type: ignore[no-any-return]
 
@@ -158,18 +164,13 @@ class Truncated(SparseDistribution):
     @property
     def log_mass(self) -> Tensor:
         """Logarithm of the mass of the base between the ends (*batch)."""
-        return self._log_mass().to(self.alpha.dtype)
-
-    def _log_mass(self) -> Tensor:
-        return self._peak + self._masses.sum(-1).log()
+        return self._log_mass.to(self.alpha.dtype)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The part of the base's support between the ends, which moves with both."""
         intervals = intervals_of(self.base).to(self.alpha.dtype)
-        low, high = (x[..., None, None] for x in (self.low, self.high))
-        intervals = torch.where(intervals < low, low, intervals)
-        intervals = torch.where(intervals > high, high, intervals)
+        intervals = _clamp(intervals, self.low[..., None, None], self.high[..., None, None])
         if intervals.shape[-2] == 1 and bool(intervals.isfinite().all()):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0
@@ -178,18 +179,8 @@ class Truncated(SparseDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: if the support is one interval."""
-        intervals = intervals_of(self)
-        return intervals.shape[-2] == 1 or bool(intervals[..., 1:, :].isnan().all())
-
-    @property
-    def score(self) -> LogDensity:
-        r"""$f(t) = \log p(t)$, whose softmax is p."""
-        return LogDensity(self)
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        """The normaliser of `score`: 0 (*batch)."""
-        return torch.zeros_like(self.alpha)
+        whole = intervals_of(self.base).shape[-2] == 1
+        return whole or bool(intervals_of(self)[..., 1:, :].isnan().all())
 
     @property
     def mean(self) -> Tensor:
@@ -222,7 +213,7 @@ class Truncated(SparseDistribution):
         inside = (self.low <= value) & (value < self.high)
         log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
         inside = inside & (log_p > -math.inf)
-        log_p = torch.where(inside, log_p - self._log_mass(), -math.inf)
+        log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _inside(self) -> Tensor:
@@ -237,14 +228,14 @@ class Truncated(SparseDistribution):
         inside = (first < value) & (value < last)
         t = torch.where(inside, value, self._inside())
         panel = (self._mesh[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
-        share = (self._mass_below(t, panel) / self._masses.sum(-1)).clamp(max=1)
+        share = self._mass_below(t, panel).clamp(max=1)
         below = torch.where(inside, share, (value >= last).to(share))
         return below.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _mass_below(self, t: Tensor, panel: Tensor) -> Tensor:
         """Return the mass below locations, which lie between the cuts of index `panel` (..., 1)."""
         before = self._masses.cumsum(-1) - self._masses
-        start, before = (_entries(x, panel) for x in (self._mesh, before))
+        start, before = (entries_of(x, panel) for x in (self._mesh, before))
         nodes, weights = graded_rule(_NODES, start.unsqueeze(0), t.unsqueeze(0))
         return before + (weights.squeeze(0) * self._density(nodes.squeeze(0))).sum(0)
 
@@ -258,10 +249,10 @@ class Truncated(SparseDistribution):
             self._validate_sample(value)
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         inside = (value > 0) & (value < 1)
-        goal = torch.where(inside, value, 0.5) * self._masses.sum(-1)
-        above = self._masses.cumsum(-1)
-        panel = (above[..., :-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
-        low, high = (_entries(x, panel).detach() for x in (self._mesh, self._mesh[..., 1:]))
+        goal = torch.where(inside, value, 0.5) * torch.ones_like(self._log_mass)
+        above = self._masses.cumsum(-1)[..., :-1]
+        panel = (above <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
+        low, high = (entries_of(x, panel).detach() for x in (self._mesh, self._mesh[..., 1:]))
 
         def excess(t: Tensor) -> Tensor:
             return self._mass_below(t, panel) - goal
@@ -274,24 +265,14 @@ class Truncated(SparseDistribution):
         quantile: Tensor = t.to(torch.promote_types(self.alpha.dtype, value.dtype))
         return quantile
 
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch)."""
-        with torch.no_grad():
-            shape = self._extended_shape(sample_shape)
-            uniform = torch.rand(shape, dtype=self._mesh.dtype, device=self._mesh.device)
-            # Detached, as torch.jit ignores no_grad when it replays a trace.
-            return self._rounded(self.icdf(uniform)).detach()
-
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Samples (*sample, *batch), differentiable in the ends and in the base's parameters.
 
         Raises:
             NotImplementedError: The support has a gap, which samples cannot cross.
         """
-        if not self.has_rsample:
-            raise NotImplementedError(
-                f"rsample needs a support of one interval, got {self.support}"
-            )
+        if torch.is_grad_enabled() and not self.has_rsample:
+            raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
         uniform = torch.rand(shape, dtype=self._mesh.dtype, device=self._mesh.device)
         return self._rounded(self.icdf(uniform))
@@ -303,18 +284,11 @@ class Truncated(SparseDistribution):
         # The derivative of 0 log 0 would be infinite.
         return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
 
-    def tsallis_entropy(self) -> Tensor:
-        """The Shannon entropy (*batch), as alpha is 1."""
-        return self.entropy()
-
-    def _rule(self, order: int, breaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
-        cuts = self._mesh.movedim(-1, 0)
-        if breaks is not None:
-            cuts = _join(cuts, breaks.reshape(-1, *(1,) * self.alpha.dim()))
+    def _rule(self, order: int, cuts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return float64 nodes and weights (Q, ...), `order` of them between two cuts (J, ...)."""
+        cuts = self._mesh.movedim(-1, 0) if cuts is None else cuts
         nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
-        weights = weights * self._density(nodes)
-        return nodes, weights / weights.sum(0)
+        return nodes, weights * self._density(nodes)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
@@ -326,32 +300,26 @@ class Truncated(SparseDistribution):
         if not isinstance(psi, Basis):
             return super()._quadrature_expect(psi, order)
         if psi.effective_support is None:
-            nodes, weights = self._rule(max(_NODES, order // 2), psi.breaks)
+            nodes, weights = self._rule(max(_NODES, order // 2), self._with_breaks(psi))
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
             return means.to(self.alpha.dtype)
         # Each function where it is not negligible, with cuts of its own.
-        ones = (1,) * self.alpha.dim()
-        low, high = (x.to(self._mesh).reshape(-1, *ones) for x in psi.effective_support)
-        shares = self._mesh.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0]).reshape(-1, 1, *ones)
-        own = low + shares * (high - low)
-        if psi.breaks is not None:
-            own = torch.cat([own, psi.breaks.reshape(-1, 1, *ones).expand(-1, *own.shape[1:])])
-        cuts = _join(self._mesh.movedim(-1, 0).unsqueeze(1), own)
-        cuts = torch.minimum(torch.maximum(cuts, low), high)
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
-        weights = weights * self._density(nodes) / self._masses.sum(-1)
+        low, high = (self._aligned(x) for x in psi.effective_support)
+        shares = self._aligned(self._mesh.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
+        cuts = self._with_breaks(psi).unsqueeze(1)
+        cuts = _join(cuts, low + shares * (high - low))
+        nodes, weights = self._rule(_NODES, _clamp(cuts, low, high))
         values = psi.own(nodes.movedim(1, -1))
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
 
-    def escort(self, beta: Tensor | float | None = None) -> Self:
-        """The density itself.
+    def _with_breaks(self, psi: Basis) -> Tensor:
+        """Return the cuts (J, *batch) with those of a basis."""
+        cuts = self._mesh.movedim(-1, 0)
+        return cuts if psi.breaks is None else _join(cuts, self._aligned(psi.breaks))
 
-        Raises:
-            ValueError: `beta` other than 1.
-        """
-        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
-        require(fits, "beta", "1 for a truncated density: cut an escort of its base instead", beta)
-        return self
+    def _aligned(self, x: Tensor) -> Tensor:
+        """Return numbers (N,) as (N, *ones), with an axis for each one of the batch."""
+        return x.to(self._mesh).reshape(-1, *(1,) * self.alpha.dim())
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
@@ -359,21 +327,21 @@ class Truncated(SparseDistribution):
         self._check_basis("phi", phi)
         self._check_basis("psi", psi)
         self.escort(beta)
-        nodes, weights = self._rule(_FINE, Stack(phi, psi).breaks)
+        nodes, weights = self._rule(_FINE, self._with_breaks(Stack(phi, psi)))
         f, g = (basis(nodes) for basis in (phi, psi))
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
         return covariance.to(self.alpha.dtype)
 
 
-def _entries(values: Tensor, index: Tensor) -> Tensor:
-    """Return entries (*sample, *batch) of values (*batch, K)."""
-    entries: Tensor = values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
-    return entries
+def _clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Move x, which may be NaN, between ends; unlike `clamp` with derivatives of one of them."""
+    x = torch.where(x < low, low, x)
+    return torch.where(x > high, high, x)
 
 
 def _join(cuts: Tensor, more: Tensor) -> Tensor:
     """Return cuts (J, ...) and those of others that lie between them, in ascending order."""
-    more = torch.minimum(torch.maximum(more.to(cuts), cuts[0]), cuts[-1])
+    more = _clamp(more, cuts[0], cuts[-1])
     shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
     return torch.cat([x.expand(len(x), *shape) for x in (cuts, more)]).sort(dim=0).values
