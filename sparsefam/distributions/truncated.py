@@ -11,13 +11,14 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Stack
-from ..numerics.quadrature import graded_rule, sort_cuts
+from ..numerics.quadrature import gauss_legendre, graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..scores import slope_of
 from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
+from .normal import Normal
 from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
 
 __all__ = ["Truncated"]
@@ -94,46 +95,79 @@ class Truncated(SoftmaxDistribution):
         Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
-        cuts = self._find_cuts()
-        nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
-        log_p = self.base.log_prob(nodes.flatten(0, 1)).reshape(nodes.shape)
-        # A density may be infinite at an end to which a node is rounded.
-        finite = log_p.isfinite()
-        least = torch.finfo(log_p.dtype).min
-        peak = torch.where(finite, log_p, least).detach().amax((0, 1))
-        masses = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(1)
-        total = masses.sum(0)
-        self._log_mass = peak + total.log()
-        # With the batch first, as parameters are.
-        self._mesh, self._masses = (x.movedim(0, -1) for x in (cuts, masses / total))
+        normal = isinstance(self.base, Normal)
+        self._log_mass = self._normal_mass() if normal else self._mass_by_quadrature()
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
             require(self._is_resolved(), "low and high", rule, (self.low, self.high))
 
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """Return the ends of the support (*batch) in float64."""
+        intervals = intervals_of(self.base)
+        first, last = intervals[..., 0, 0], intervals[..., -1, 1]
+        if intervals.shape[-2] > 1:
+            last = sort_cuts(intervals.flatten(-2))[-1]
+        low, high = (_clamp(x.to(intervals), first, last) for x in (self.low, self.high))
+        return low, high
+
     def _find_cuts(self) -> Tensor:
         """Return locations (J, *batch) between which a few nodes integrate the density."""
-        intervals, cuts = intervals_of(self.base), cuts_of(self.base)
-        ends = sort_cuts(intervals.flatten(-2))
-        low, high = (_clamp(x, ends[0], ends[-1]) for x in (self.low.to(cuts), self.high.to(cuts)))
-        found = [cuts]
+        low, high = self._ends()
+        found = [cuts_of(self.base)]
         for end, side in ((low, 1.0), (high, -1.0)):
             finite = end.isfinite()
             with torch.no_grad():
                 rate = slope_of(self.base.log_prob, torch.where(finite, end, 0.0)).abs()
             length = torch.where(finite & (rate > 0), 1 / rate, 0.0)
-            layers = side * length.unsqueeze(-1) * cuts.new_tensor(_LAYERS)
+            layers = side * length.unsqueeze(-1) * low.new_tensor(_LAYERS)
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
         return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    def _mass_by_quadrature(self) -> Tensor:
+        """Return the logarithm of the mass between the ends (*batch)."""
+        cuts = self._find_cuts()
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        log_p = self.base.log_prob(nodes)
+        # A density may be infinite at an end to which a node is rounded.
+        finite = log_p.isfinite()
+        peak = torch.where(finite, log_p, torch.finfo(log_p.dtype).min).detach().amax(0)
+        total = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(0)
+        return peak + total.log()
+
+    def _normal_mass(self) -> Tensor:
+        r"""Return $\log(\Phi(b) - \Phi(a))$: a hundred times as fast as quadrature."""
+        loc, scale = self.base.loc, self.base.scale
+        finite = [x.isfinite() for x in (self.low, self.high)]
+        a, b = (
+            torch.where(is_finite, (torch.where(is_finite, x, loc) - loc) / scale, far)
+            for is_finite, x, far in zip(finite, self._ends(), (-1e9, 1e9), strict=True)
+        )
+        # In the lower tail.
+        flip = a + b > 0
+        a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
+        # Between near ends differences cancel, but the density hardly changes.
+        near = (b - a) * (1 - a) < 1
+        width = torch.where(near, b - a, 1.0)
+        y, rule = (x.reshape(-1, *(1,) * a.dim()) for x in gauss_legendre(16, a))
+        step = width * (1 - y) / 2
+        end = torch.where(near, b, 0.0)
+        mean = (rule / 2 * torch.exp(end * step - step.square() / 2)).sum(0)
+        close = (width * mean).log() - end.square() / 2 - math.log(2 * math.pi) / 2
+        a, b = torch.where(near, -1.0, a), torch.where(near, 0.0, b)
+        root, below, above = math.sqrt(0.5), b.clamp(max=0), b.clamp_min(0)
+        ratio = torch.exp((below - a) * (below + a) / 2) * torch.special.erfcx(-root * a)
+        side = (torch.special.erfcx(-root * below) - ratio).log() - math.log(2) - below.square() / 2
+        middle = torch.log1p(-(torch.erfc(root * above) + torch.erfc(-root * a)) / 2)
+        return torch.where(near, close, torch.where(b > 0, middle, side))
 
     @torch.no_grad()
     def _is_resolved(self) -> Tensor:
         """Whether there is mass, and little of it within a rounding error of the ends."""
-        ends = torch.stack([self._mesh[..., 0], self._mesh[..., -1]])
+        ends = torch.stack(self._ends())
         beside = ends.nextafter(ends.flip(0))
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         lost = self._density(ends) * (beside - ends).abs()
-        coarse = ((jump > _LOST) & (lost > _LOST)).any(0)
-        resolved: Tensor = self._log_mass.isfinite() & ~coarse
+        resolved: Tensor = self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
         return resolved
 
     def _density(self, t: Tensor) -> Tensor:
@@ -141,6 +175,14 @@ class Truncated(SoftmaxDistribution):
         log_p = self.base.log_prob(t)
         density: Tensor = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
         return density
+
+    def _panels(self) -> tuple[Tensor, Tensor]:
+        """Return cuts and the masses below them, both (*batch, J), the last 1 up to rounding."""
+        cuts = self._find_cuts()
+        nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
+        density = self._density(nodes.flatten(0, 1)).reshape(nodes.shape)
+        masses = torch.cat([torch.zeros_like(cuts[:1]), (weights * density).sum(1)])
+        return cuts.movedim(0, -1), masses.cumsum(0).movedim(0, -1)
 
     def _with_parameters(
         self,
@@ -151,7 +193,6 @@ class Truncated(SoftmaxDistribution):
         new: Any = super()._with_parameters(shape, change, instance)
         new.base = self.base._with_parameters(shape, change)
         new._log_mass = change(self._log_mass, Size())
-        new._mesh, new._masses = (change(x, x.shape[-1:]) for x in (self._mesh, self._masses))
         return new  # type: ignore[no-any-return]
 
     def _to_float64(self) -> "Truncated":
@@ -159,7 +200,7 @@ class Truncated(SoftmaxDistribution):
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        return self._mesh
+        return self._find_cuts().movedim(0, -1)
 
     @property
     def log_mass(self) -> Tensor:
@@ -199,7 +240,7 @@ class Truncated(SoftmaxDistribution):
     def mode(self) -> Tensor:
         """Where the density is highest (*batch), without gradient, searched on the support."""
         with torch.no_grad():
-            return self._rounded(argmax(self.prob, self._mesh))
+            return self._rounded(argmax(self.prob, self._cuts()))
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, still below the upper end."""
@@ -218,26 +259,27 @@ class Truncated(SoftmaxDistribution):
 
     def _inside(self) -> Tensor:
         """Return a location between the ends (*batch), without gradient."""
-        return (self._mesh[..., 0] + self._mesh[..., -1]).detach() / 2
+        end = torch.where(self.low.isfinite(), self.low, self.high).detach()
+        return end.nan_to_num(posinf=0.0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function, relatively accurate in the lower tail."""
         if self._validate_args:
             self._validate_sample(value)
-        first, last = self._mesh[..., 0], self._mesh[..., -1]
+        cuts, below = self._panels()
+        first, last = cuts[..., 0], cuts[..., -1]
         inside = (first < value) & (value < last)
-        t = torch.where(inside, value, self._inside())
-        panel = (self._mesh[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
-        share = self._mass_below(t, panel).clamp(max=1)
-        below = torch.where(inside, share, (value >= last).to(share))
-        return below.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        t = torch.where(inside, value, (first + last).detach() / 2)
+        panel = (cuts[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
+        start, before = (entries_of(x, panel) for x in (cuts, below))
+        share = (before + self._mass_between(start, t)) / below[..., -1]
+        share = torch.where(inside, share.clamp(max=1), (value >= last).to(share))
+        return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _mass_below(self, t: Tensor, panel: Tensor) -> Tensor:
-        """Return the mass below locations, which lie between the cuts of index `panel` (..., 1)."""
-        before = self._masses.cumsum(-1) - self._masses
-        start, before = (entries_of(x, panel) for x in (self._mesh, before))
-        nodes, weights = graded_rule(_NODES, start.unsqueeze(0), t.unsqueeze(0))
-        return before + (weights.squeeze(0) * self._density(nodes.squeeze(0))).sum(0)
+    def _mass_between(self, start: Tensor, t: Tensor) -> Tensor:
+        """Return the mass between locations with no cut between them."""
+        nodes, weights = (x.squeeze(0) for x in graded_rule(_NODES, start[None], t[None]))
+        return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile function of probabilities in [0, 1]; its values lie in the support.
@@ -249,19 +291,21 @@ class Truncated(SoftmaxDistribution):
             self._validate_sample(value)
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         inside = (value > 0) & (value < 1)
-        goal = torch.where(inside, value, 0.5) * torch.ones_like(self._log_mass)
-        above = self._masses.cumsum(-1)[..., :-1]
-        panel = (above <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
-        low, high = (entries_of(x, panel).detach() for x in (self._mesh, self._mesh[..., 1:]))
+        cuts, below = self._panels()
+        goal = torch.where(inside, value, 0.5) * below[..., -1]
+        panel = (below[..., 1:-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
+        columns = cuts, cuts[..., 1:], below
+        start, end, before = (entries_of(x, panel) for x in columns)
+        low, high = start.detach(), end.detach()
 
         def excess(t: Tensor) -> Tensor:
-            return self._mass_below(t, panel) - goal
+            return before - goal + self._mass_between(start, t)
 
         t = increasing_root(excess, low, high, _STEPS)
         moved = attach_root_gradient(t, excess, self._density)
         t = torch.minimum(torch.maximum(moved.detach(), low), high) + (moved - moved.detach())
-        t = torch.where(value >= 1, self._mesh[..., -1], t)
-        t = torch.where(value <= 0, self._mesh[..., 0], t)
+        first, last = self._ends()
+        t = torch.where(value >= 1, last, torch.where(value <= 0, first, t))
         quantile: Tensor = t.to(torch.promote_types(self.alpha.dtype, value.dtype))
         return quantile
 
@@ -274,7 +318,7 @@ class Truncated(SoftmaxDistribution):
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
-        uniform = torch.rand(shape, dtype=self._mesh.dtype, device=self._mesh.device)
+        uniform = torch.rand(shape, dtype=self._log_mass.dtype, device=self._log_mass.device)
         return self._rounded(self.icdf(uniform))
 
     def entropy(self) -> Tensor:
@@ -285,10 +329,11 @@ class Truncated(SoftmaxDistribution):
         return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
 
     def _rule(self, order: int, cuts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return float64 nodes and weights (Q, ...), `order` of them between two cuts (J, ...)."""
-        cuts = self._mesh.movedim(-1, 0) if cuts is None else cuts
+        """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
+        cuts = self._find_cuts() if cuts is None else cuts
         nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
-        return nodes, weights * self._density(nodes)
+        weights = weights * self._density(nodes)
+        return nodes, weights / weights.sum(0)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
@@ -305,21 +350,22 @@ class Truncated(SoftmaxDistribution):
             return means.to(self.alpha.dtype)
         # Each function where it is not negligible, with cuts of its own.
         low, high = (self._aligned(x) for x in psi.effective_support)
-        shares = self._aligned(self._mesh.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
-        cuts = self._with_breaks(psi).unsqueeze(1)
-        cuts = _join(cuts, low + shares * (high - low))
-        nodes, weights = self._rule(_NODES, _clamp(cuts, low, high))
+        shares = self._aligned(self.low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
+        cuts = _join(self._with_breaks(psi).unsqueeze(1), low + shares * (high - low))
+        cuts = _clamp(cuts, low, high)
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        weights = weights * self._density(nodes)
         values = psi.own(nodes.movedim(1, -1))
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
 
     def _with_breaks(self, psi: Basis) -> Tensor:
         """Return the cuts (J, *batch) with those of a basis."""
-        cuts = self._mesh.movedim(-1, 0)
+        cuts = self._find_cuts()
         return cuts if psi.breaks is None else _join(cuts, self._aligned(psi.breaks))
 
     def _aligned(self, x: Tensor) -> Tensor:
         """Return numbers (N,) as (N, *ones), with an axis for each one of the batch."""
-        return x.to(self._mesh).reshape(-1, *(1,) * self.alpha.dim())
+        return x.to(self._log_mass).reshape(-1, *(1,) * self.alpha.dim())
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
