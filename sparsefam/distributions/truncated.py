@@ -190,6 +190,12 @@ class Truncated(SoftmaxDistribution):
         new._log_mass = change(self._log_mass, Size())
         return new  # type: ignore[no-any-return]
 
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "Truncated":
+        """Return the density of a part of the batch, with that part of the base."""
+        new = self._with_parameters(shape, take)
+        new.base = self.base._select(shape, take)
+        return new
+
     def _to_float64(self) -> "Truncated":
         return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
 
