@@ -1,8 +1,9 @@
 """Errors of expectations and divergences against independent references: `make accuracy`.
 
-Prints a table for each part (1-D, many dimensions, kernel families, divergences) and returns 1 if
-an error exceeds its limit. Single kernel densities may miss theirs: the command fails only if one
-does so by far, or the median of a setting does. `--write` updates docs/benchmarks.md.
+Prints a table for each part (1-D, many dimensions, kernel families, truncated densities,
+divergences) and returns 1 if an error exceeds its limit. Single kernel densities may miss theirs:
+the command fails only if one does so by far, or the median of a setting does. `--write` updates
+docs/benchmarks.md.
 """
 
 import math
@@ -22,13 +23,16 @@ from .harness import Table, parser, relative_error, show_and_write
 from .reference import (
     ANY_ALPHA,
     CLOSED,
+    LAWS,
     Extended,
     Family,
     KernelTruth,
+    Law,
     ball_integrals,
     divergences,
     kernel_truth,
     line_integrals,
+    truncated_truth,
 )
 
 _COMMAND = "python -m benchmarks.accuracy --write"
@@ -467,6 +471,74 @@ def _kernels() -> tuple[list[Table], list[str]]:
     return kernel_tables(errors), failures
 
 
+# Truncated densities, in the middle and in far tails of their bases
+
+TRUNCATED_LIMITS = {torch.float32: (1e-6, 1e-6), torch.float64: (1e-11, 1e-10)}
+TRUNCATED_QUANTITIES = ("log mass", "log p", "variance", "quantile", "entropy")
+# Where the quantile is taken, and where the density is: at this level, rounded to float32.
+_LEVEL = 0.625
+
+
+def truncated_errors(law: Law, dtypes: Sequence[torch.dtype]) -> list[list[float]]:
+    """Return for each dtype the errors of each quantity and of its derivatives, in one list.
+
+    Errors are relative, those of logarithms and their derivatives absolute below 1. Derivatives are
+    those in all parameters and ends, and their error is one of norms.
+    """
+    numbers = [*law.parameters, *law.interval]
+
+    def cut(leaves: Sequence[Tensor]) -> sf.Truncated:
+        return sf.Truncated(law.build(*leaves[:-2]), *leaves[-2:])
+
+    level = torch.tensor(_LEVEL).double()
+    start = cut([torch.tensor(x).double() for x in numbers]).icdf(level)
+    at = start.float()
+    exact = truncated_truth(law, at.item(), _LEVEL, start.item())
+    out = []
+    for dtype in dtypes:
+        leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in numbers]
+        p = cut(leaves)
+        values = [p.log_mass, p.log_prob(at.to(dtype)), p.variance, p.icdf(level.to(dtype))]
+        errors = []
+        for name, value in zip(TRUNCATED_QUANTITIES, [*values, p.entropy()], strict=True):
+            truth = torch.tensor([float(x) for x in exact[name]], dtype=torch.float64)
+            least = 0.0 if name in ("variance", "quantile") else 1.0
+            found = [value.detach().reshape(1)]
+            if len(truth) > 1:
+                found.append(torch.stack(torch.autograd.grad(value, leaves, retain_graph=True)))
+            for x, y in zip(found, truth.split([1, len(truth) - 1]), strict=False):
+                size = y.norm().clamp_min(least)
+                errors.append(((x.double() - y).norm() / size).item())
+        out.append(errors)
+    return out
+
+
+def truncated_table(laws: Sequence[Law] = LAWS) -> tuple[list[Table], list[str]]:
+    """Return the errors of densities cut to intervals, and which exceed their limits."""
+    rows, failures = [], []
+    columns = [x for name in TRUNCATED_QUANTITIES for x in (name, f"∂ {name}")][:-1]
+    for law in laws:
+        interval = f"[{law.interval[0]:.4g}, {law.interval[1]:.7g})"
+        for (dtype, limits), errors in zip(
+            TRUNCATED_LIMITS.items(), truncated_errors(law, [*TRUNCATED_LIMITS]), strict=True
+        ):
+            broken = [
+                name
+                for name, error in zip(columns, errors, strict=True)
+                if not error <= limits[name.startswith("∂")]
+            ]
+            cells = [f"{error:.0e}" for error in errors]
+            verdict = "**exceeded**" if broken else "met"
+            rows.append([law.name, interval, _name(dtype), *cells, verdict])
+            failures += [f"{law.name} on {interval}, {_name(dtype)}: {name}" for name in broken]
+    title = (
+        "Truncated densities: relative errors of values and of their derivatives in all "
+        "parameters and both ends (2-norm), of log mass, log p and entropy absolute below 1. "
+        f"log p and the quantile are taken at the level {_LEVEL}. {_text(TRUNCATED_LIMITS)}"
+    )
+    return [Table(title, ["base", "ends", "dtype", *columns, "limits"], rows)], failures
+
+
 # Divergences between densities on nested ellipses
 
 DIVERGENCE_LIMIT = 1e-10
@@ -502,6 +574,7 @@ def main(arguments: list[str] | None = None) -> int:
         "accuracy": line_tables,
         "dimensions": ball_table,
         "kernel accuracy": _kernels,
+        "truncated": truncated_table,
         "divergences": divergence_table,
     }.items():
         tables, broken = part()

@@ -4,6 +4,7 @@
 * On ellipsoids: a contour integral along the path of steepest descent, derivatives by autograd.
 * Kernel families: Gauss-Legendre rules between the exact edges of each support.
 * Divergences in 2-D: a product rule in polar coordinates.
+* Truncated densities: tanh-sinh quadrature by mpmath with 40 digits.
 
 Inputs are numbers that float32 holds and are taken as exact, so that the tables show errors of the
 package's arithmetic and not of rounding its inputs.
@@ -11,6 +12,7 @@ package's arithmetic and not of rounding its inputs.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mpmath as mp
@@ -388,3 +390,156 @@ def divergences(loc: Array, tril: Array, exponents: Sequence[float]) -> tuple[fl
     ratio = logs[0] - logs[1]
     shares = weights / (weights.sum() * len(angles))
     return float((shares * ratio).sum()), float((shares * 2 * np.expm1(ratio / 2)).sum())
+
+
+# Truncated densities
+
+
+@dataclass(frozen=True)
+class Law:
+    """A density to be cut.
+
+    Attributes:
+        name: Its name in tables.
+        build: From parameters to the distribution.
+        parameters: Numbers that float32 holds.
+        log_density: Function of a location and the parameters, in mpmath.
+        interval: Between which ends it is cut.
+        marks: Locations between which mpmath integrates.
+    """
+
+    name: str
+    build: Callable[..., torch.distributions.Distribution]
+    parameters: tuple[float, ...]
+    log_density: Callable[..., mp.mpf]
+    interval: tuple[float, float]
+    marks: tuple[float, ...] = ()
+
+
+def truncated_truth(law: Law, at: float, level: float, start: float) -> dict[str, list[mp.mpf]]:
+    """Return each quantity, with its derivatives in the parameters, the lower and the upper end.
+
+    Args:
+        law: The density and where it is cut.
+        at: Where the density is asked.
+        level: Of the quantile.
+        start: A location near the quantile.
+    """
+    with mp.workdps(40):
+        low, high = (mp.mpf(x) for x in law.interval)
+        theta = [mp.mpf(x) for x in law.parameters]
+        inner = sorted(mp.mpf(x) for x in law.marks if low < x < high)
+        ends = [low, *inner, high]
+        top = max(law.log_density(x, *theta) for x in [mp.mpf(at), *inner])
+
+        def shape(t: mp.mpf) -> mp.mpf:
+            return mp.exp(law.log_density(t, *theta) - top)
+
+        def scores(t: mp.mpf) -> list[mp.mpf]:
+            found = []
+            for i, x in enumerate(theta):
+                step = mp.mpf(10) ** -13 * max(abs(x), mp.mpf(1))
+                sides = [[*theta[:i], x + side * step, *theta[i + 1 :]] for side in (1, -1)]
+                above, below = (law.log_density(t, *side) for side in sides)
+                found.append((above - below) / (2 * step))
+            return found
+
+        def integral(g: Callable[[mp.mpf], mp.mpf], last: mp.mpf = high) -> mp.mpf:
+            return mp.quad(lambda t: g(t) * shape(t), [x for x in ends if x < last] + [last])
+
+        count = range(len(theta))
+        mass = integral(lambda t: 1)
+        slopes = [integral(lambda t, i=i: scores(t)[i]) / mass for i in count]
+        edge = [shape(x) / mass if mp.isfinite(x) else mp.mpf(0) for x in (low, high)]
+        log_mass, log_at = mp.log(mass) + top, law.log_density(mp.mpf(at), *theta)
+        mean = integral(lambda t: t) / mass
+        variance = integral(lambda t: (t - mean) ** 2) / mass
+        spread = [integral(lambda t, i=i: (t - mean) ** 2 * scores(t)[i]) / mass for i in count]
+        sides = [(x - mean) ** 2 - variance if mp.isfinite(x) else mp.mpf(0) for x in (low, high)]
+        quantile = mp.mpf(start)
+        for _ in range(3):
+            quantile -= (integral(lambda t: 1, quantile) - level * mass) / shape(quantile)
+        moved = [integral(lambda t, i=i: scores(t)[i], quantile) / mass for i in count]
+        density, by_level = shape(quantile) / mass, mp.mpf(level)
+        return {
+            "log mass": [log_mass, *slopes, -edge[0], edge[1]],
+            "log p": [
+                log_at - log_mass,
+                *(s - m for s, m in zip(scores(mp.mpf(at)), slopes, strict=True)),
+                edge[0],
+                -edge[1],
+            ],
+            "variance": [
+                variance,
+                *(s - variance * m for s, m in zip(spread, slopes, strict=True)),
+                -sides[0] * edge[0],
+                sides[1] * edge[1],
+            ],
+            "quantile": [
+                quantile,
+                *((by_level * m - s) / density for s, m in zip(moved, slopes, strict=True)),
+                (1 - by_level) * edge[0] / density,
+                by_level * edge[1] / density,
+            ],
+            "entropy": [
+                log_mass - integral(lambda t: law.log_density(t, *theta)) / mass,
+            ],
+        }
+
+
+def _normal(t: mp.mpf, loc: mp.mpf, scale: mp.mpf) -> mp.mpf:
+    return -(((t - loc) / scale) ** 2) / 2 - mp.log(2 * mp.pi) / 2 - mp.log(scale)
+
+
+def _laplace(t: mp.mpf, loc: mp.mpf, scale: mp.mpf) -> mp.mpf:
+    return -abs(t - loc) / scale - mp.log(2 * scale)
+
+
+def _student(t: mp.mpf, df: mp.mpf, loc: mp.mpf, scale: mp.mpf) -> mp.mpf:
+    x, half = (t - loc) / scale, (df + 1) / 2
+    norm = mp.loggamma(half) - mp.loggamma(df / 2) - mp.log(df * mp.pi) / 2 - mp.log(scale)
+    return norm - half * mp.log1p(x * x / df)
+
+
+def _gamma(t: mp.mpf, concentration: mp.mpf, rate: mp.mpf) -> mp.mpf:
+    norm = concentration * mp.log(rate) - mp.loggamma(concentration)
+    return norm + (concentration - 1) * mp.log(t) - rate * t
+
+
+def _beta(t: mp.mpf, a: mp.mpf, b: mp.mpf) -> mp.mpf:
+    norm = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
+    return norm + (a - 1) * mp.log(t) + (b - 1) * mp.log1p(-t)
+
+
+def _biweight(t: mp.mpf, loc: mp.mpf, scale: mp.mpf) -> mp.mpf:
+    return mp.log(mp.mpf(15) / 16) + 2 * mp.log1p(-(((t - loc) / scale) ** 2)) - mp.log(scale)
+
+
+_TD = torch.distributions
+LAWS = [
+    *(
+        Law("Normal(0, 1)", _TD.Normal, (0.0, 1.0), _normal, interval, marks)
+        for interval, marks in (
+            ((-1.0, 2.0), (0.0,)),
+            ((0.5, 0.5 + 2.0**-10), ()),
+            ((-40.0, 40.0), (-8.0, -3.0, 0.0, 3.0, 8.0)),
+            ((30.0, 31.0), (30.0625, 30.25)),
+            ((-40.25, -40.0), (-40.0625,)),
+            ((40.0, math.inf), (40.0625, 40.25, 41.0)),
+        )
+    ),
+    Law("Laplace(0, 1)", _TD.Laplace, (0.0, 1.0), _laplace, (-3.0, 2.0), (0.0,)),
+    Law("Laplace(0, 1)", _TD.Laplace, (0.0, 1.0), _laplace, (40.0, math.inf), (41.0, 45.0, 60.0)),
+    Law("StudentT(3)", _TD.StudentT, (3.0, 0.0, 1.0), _student, (5.0, math.inf), (10.0, 100.0)),
+    Law("Cauchy", _TD.Cauchy, (0.0, 1.0), lambda t, *x: _student(t, mp.mpf(1), *x), (-1.0, 40.0)),
+    Law("Gamma(1/2, 1)", _TD.Gamma, (0.5, 1.0), _gamma, (2.0**-30, 1.0), (2.0**-20, 2.0**-10)),
+    Law("Gamma(3, 1)", _TD.Gamma, (3.0, 1.0), _gamma, (40.0, 50.0), (41.0, 45.0)),
+    Law("Beta(1/2, 1/2)", _TD.Beta, (0.5, 0.5), _beta, (0.25, 0.75)),
+    Law(
+        "BetaGaussian, α = 3/2",
+        lambda loc, scale: sf.BetaGaussian(loc, scale, 1.5),
+        (0.0, 1.0),
+        _biweight,
+        (-0.25, 0.75),
+    ),
+]

@@ -103,7 +103,19 @@ unnormalised = _Unnormalised()
 positive_finite = _PositiveFinite()
 
 
-# Supports of distributions
+# Supports of distributions. Given a density they leave out where it is zero, so that `check` agrees
+# with `log_prob` at the ends: an end where the density vanishes is outside; of a density that is
+# positive at its ends the lower one is inside and the upper one is not, as in torch's `Uniform`.
+# Kernel families have both ends of a base that is positive there, where inducing points may lie.
+
+_LogProb = Callable[[Tensor], Tensor]
+
+
+def _is_positive(log_prob: _LogProb | None, value: Tensor, inside: Tensor, end: Tensor) -> Tensor:
+    """Return which of the values inside have a positive density; `end` replaces the others."""
+    if log_prob is None:
+        return inside
+    return inside & (log_prob(torch.where(inside, value, end)) > -math.inf)
 
 
 class Interval(constraints.Constraint):
@@ -112,6 +124,7 @@ class Interval(constraints.Constraint):
     Args:
         lower: Lower ends (*batch).
         upper: Upper ends (*batch).
+        log_prob: The logarithm of a density, whose zeros are left out; default none.
 
     Raises:
         ValueError: `lower` above `upper`, or shapes that do not broadcast.
@@ -120,7 +133,10 @@ class Interval(constraints.Constraint):
     is_discrete = False
     event_dim = 0
 
-    def __init__(self, lower: Tensor | float, upper: Tensor | float) -> None:
+    def __init__(
+        self, lower: Tensor | float, upper: Tensor | float, log_prob: _LogProb | None = None
+    ) -> None:
+        self._log_prob = log_prob
         self.lower_bound, self.upper_bound = broadcast_arguments(lower=lower, upper=upper)
         ordered = self.lower_bound <= self.upper_bound
         require(ordered, "lower", "at most upper", (self.lower_bound, self.upper_bound))
@@ -128,7 +144,8 @@ class Interval(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in the interval."""
-        return (self.lower_bound <= value) & (value <= self.upper_bound)
+        inside = (self.lower_bound <= value) & (value <= self.upper_bound)
+        return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
     @property
     def intervals(self) -> Tensor:
@@ -219,6 +236,7 @@ class IntervalUnion(constraints.Constraint):
     Args:
         intervals: Lower and upper ends (*batch, K, 2), ascending; two intervals share at most an
             end. Elements of the batch with fewer than K intervals end with rows of NaN.
+        log_prob: The logarithm of a density, whose zeros are left out; default none.
 
     Raises:
         ValueError: `intervals` of another shape, an element without an interval, a lower end above
@@ -233,7 +251,7 @@ class IntervalUnion(constraints.Constraint):
     is_discrete = False
     event_dim = 0
 
-    def __init__(self, intervals: Tensor) -> None:
+    def __init__(self, intervals: Tensor, log_prob: _LogProb | None = None) -> None:
         if (
             not isinstance(intervals, Tensor)
             or intervals.dim() < 2
@@ -250,11 +268,11 @@ class IntervalUnion(constraints.Constraint):
         require(ascending, "intervals", "ascending, disjoint and padded with NaN", intervals)
         require(paired, "intervals", "pairs of ends, neither or both NaN", intervals)
         require(~ends[..., 0].isnan(), "intervals", "one or more for every element", intervals)
-        self._intervals = intervals
+        self._intervals, self._log_prob = intervals, log_prob
         super().__init__()
 
     @classmethod
-    def merged(cls, intervals: Tensor) -> "IntervalUnion":
+    def merged(cls, intervals: Tensor, log_prob: _LogProb | None = None) -> "IntervalUnion":
         """Merge intervals (*batch, K, 2) in any order, of which some overlap or are NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
@@ -271,13 +289,13 @@ class IntervalUnion(constraints.Constraint):
             torch.where(kept, torch.where(chosen, end, math.inf).sort(-1).values, math.nan)
             for chosen, end in ((first, lower), (last, highest))
         ]
-        return cls(torch.stack(ends, -1))
+        return cls(torch.stack(ends, -1), log_prob)
 
     def check(self, value: Tensor) -> Tensor:
-        """Return whether each value lies in one of the intervals, their ends included."""
+        """Return whether each value lies in one of the intervals."""
         lower, upper = self._intervals.unbind(-1)
-        value = value.unsqueeze(-1)
-        return ((lower <= value) & (value <= upper)).any(-1)
+        inside = ((lower <= value.unsqueeze(-1)) & (value.unsqueeze(-1) <= upper)).any(-1)
+        return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
     @property
     def intervals(self) -> Tensor:
@@ -471,7 +489,7 @@ class OntoIntervals(Transform):
         z = (place - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
         t = self._centre + self._size * z / (1 - z.abs())
         # Rounding may move t beyond the ends.
-        low, high = (_entries(self._ends[..., k], index) for k in (0, 1))
+        low, high = (entries_of(self._ends[..., k], index) for k in (0, 1))
         return torch.minimum(torch.maximum(t, low), high)
 
     def _inverse(self, y: Tensor) -> Tensor:
@@ -480,10 +498,10 @@ class OntoIntervals(Transform):
 
     def _gap(self, index: Tensor) -> Tensor:
         """Return what lies between -1 and an interval in the shrunk line but in no interval."""
-        return _entries(self._total - self._length - self._lower, index)
+        return entries_of(self._total - self._length - self._lower, index)
 
 
-def _entries(values: Tensor, index: Tensor) -> Tensor:
+def entries_of(values: Tensor, index: Tensor) -> Tensor:
     """Return entries (*sample, *batch) of values (*batch, K)."""
     return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 

@@ -26,6 +26,8 @@ BAD_VALUES = {
     "alpha": [1.0, 0.5, -2.0, math.nan],
     "weights": [math.nan, math.inf, -math.inf],
     "logits": [math.nan, math.inf],
+    "low": [math.nan, math.inf],
+    "high": [math.nan, -math.inf],
 }
 
 

@@ -14,6 +14,7 @@ from battery import DOUBLE, SINGLE, Case, Family, scale_of
 from cases_kernel import KERNELS
 from cases_mixture import MIXTURES
 from cases_multivariate import MULTIVARIATE
+from cases_truncated import TRUNCATED
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -130,6 +131,7 @@ FAMILIES = [
     ),
     *KERNELS,
     *MIXTURES,
+    *TRUNCATED,
     *MULTIVARIATE,
 ]
 

@@ -8,9 +8,23 @@ import pickle
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case, bounded, interior, located
-from cases import every_case, every_connected_case, every_dtype, every_scattered_case
+from cases import (
+    every_case,
+    every_connected_case,
+    every_dtype,
+    every_scattered_case,
+    every_univariate_case,
+)
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import Uniform, biject_to
+
+from sparsefam import (
+    BetaGaussian,
+    BetaLaplace,
+    Mixture,
+    SparseDistribution,
+    Truncated,
+)
 
 
 @every_dtype
@@ -39,6 +53,34 @@ def test_the_support_is_where_the_density_is_positive(case: Case, dtype: torch.d
     assert ((p.log_prob(outside) == -math.inf) == bounded(p)).all()
     assert ((p.prob(outside) == 0) == bounded(p)).all()
     assert (p.prob(edges) <= p.prob(p.mode)).all()
+
+
+@every_dtype
+@every_univariate_case
+def test_the_support_and_the_density_agree_on_the_ends(case: Case, dtype: torch.dtype) -> None:
+    p = case(dtype)
+    for end in p.support.intervals.flatten(-2).unbind(-1):
+        finite = end.isfinite()
+        at = torch.where(finite, end, p.mean)
+        inside = p.log_prob(at) > -math.inf
+        assert torch.equal(p.support.check(at), inside)
+        assert torch.equal(p.prob(at) > 0, inside)
+
+
+def test_the_ends_of_uniform_densities_are_those_of_torch() -> None:
+    t = torch.tensor([-0.5, 0.0, 0.5, 1.0, 1.5])
+    expected = Uniform(0.0, 1.0, validate_args=False).log_prob(t)
+    learned = torch.tensor(math.inf)
+    uniforms: list[SparseDistribution] = [
+        BetaGaussian(0.5, 0.5, math.inf),
+        BetaGaussian(0.5, 0.5, learned),
+        BetaLaplace(0.5, 0.5, math.inf),
+        Mixture(torch.zeros(1), [Uniform(0.0, 1.0)]),
+        Truncated(Uniform(-1.0, 3.0), 0.0, 1.0),
+    ]
+    for p in uniforms:
+        torch.testing.assert_close(p.log_prob(t), expected, rtol=0, atol=1e-6)
+        assert torch.equal(p.support.check(t), expected > -math.inf)
 
 
 def free(case: Case, dtype: torch.dtype) -> Tensor:

@@ -27,6 +27,7 @@ from benchmarks.harness import Table, Worker
 from benchmarks.reference import (
     ANY_ALPHA,
     CLOSED,
+    LAWS,
     Family,
     ball_integrals,
     divergences,
@@ -103,6 +104,8 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.exceeded() == accuracy.divergence_table()[1] == []
     assert accuracy.ball_table([2], [1.5], [0.1])[1] == []
     far = error._replace(errors=error.errors + torch.tensor([[0.0], [1e-3], [math.inf]]))
+    monkeypatch.setattr(accuracy, "TRUNCATED_LIMITS", {torch.float32: (1e-12, 1e-6)})
+    assert accuracy.truncated_table(LAWS[:1])[1][0] == "Normal(0, 1) on [-1, 2), float32: log mass"
     assert far.exceeded() == far.exceeded(100, 2) == ["value", "∂ weights"]
     assert far._replace(alpha=1.75).exceeded() == []
 

@@ -60,6 +60,23 @@ def test_kl_of_every_pair_is_the_integral(name: str) -> None:
         assert found == pytest.approx(divergence(p, NARROW), rel=1e-10)
 
 
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_beta_densities_are_those_of_torch(m: int) -> None:
+    """(1 - x^2)^m on [-1, 1] is Beta(m + 1, m + 1) on [0, 1]."""
+    half = torch.tensor(0.5, dtype=DOUBLE)
+    ours, theirs = BetaGaussian(half, half, 1 + 1 / m), td.Beta(*[ONE * (m + 1)] * 2)
+    for p, q in ((ours, theirs), (theirs, ours)):
+        assert abs(kl_divergence(p, q).item()) < 1e-12
+    for other in (td.Beta(0.5 * ONE, 2 * ONE), td.Beta(ONE, ONE), pyro_distributions.Beta(ONE, 3)):
+        expected = kl_divergence(theirs, other).item(), kl_divergence(other, theirs).item()
+        # At an end that is no float64 zero, rounding of locations counts.
+        assert kl_divergence(ours, other).item() == pytest.approx(expected[0], rel=1e-10)
+        assert kl_divergence(other, ours).item() == pytest.approx(expected[1], rel=1e-6)
+    assert kl_divergence(theirs, BetaGaussian(half, 0.25, 2.0)) == math.inf
+    assert kl_divergence(Normal(half, half), theirs) == math.inf
+    assert kl_divergence(theirs, Normal(half, half)).isfinite()
+
+
 # Tails of some underflow where those of the others do not.
 TAILS = {**FOREIGN, "normal": LAWS["normal"], "laplace": LAWS["laplace"]}
 

@@ -384,7 +384,7 @@ def test_what_mixtures_do_not_have() -> None:
         rpm(p.score, 2.0)
     psi = bases.Polynomial(1)
     for refuse in (p.escort, lambda beta: p.generalized_covariance(psi, psi, beta)):
-        with pytest.raises(ValueError, match="beta must be 1 for a mixture.* got 0.5"):
+        with pytest.raises(ValueError, match="beta must be 1 for a Mixture.* got 0.5"):
             refuse(0.5)
     with pytest.raises(NotImplementedError, match="multivariate mixtures only"):
         _ = p.covariance_matrix

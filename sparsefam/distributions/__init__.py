@@ -15,6 +15,7 @@ from .kernel_family import KernelDeformedExp, KernelDistribution, KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Laplace, Normal
+from .truncated import Truncated
 from .univariate import SymmetricDistribution
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SparseDistribution",
     "SymmetricDistribution",
     "Triangular",
+    "Truncated",
     "TruncatedParabola",
     "TruncatedParaboloid",
     "bregman_divergence",

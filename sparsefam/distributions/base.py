@@ -16,9 +16,15 @@ from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
 from ..numerics.validation import attributes, broadcast_shapes, in_eager, map_tensors, require
-from ..scores import Score
+from ..scores import LogDensity, Score
 
-__all__ = ["BatchIndexError", "SparseDistribution", "StandardizedDistribution", "select_batch"]
+__all__ = [
+    "BatchIndexError",
+    "SoftmaxDistribution",
+    "SparseDistribution",
+    "StandardizedDistribution",
+    "select_batch",
+]
 
 
 class BatchIndexError(IndexError, ValueError):
@@ -448,3 +454,32 @@ class StandardizedDistribution(SparseDistribution):
         finite = result.isfinite()
         product = torch.where(finite, norm, 1.0) * torch.where(finite, covariance, 0.0)
         return torch.where(finite, product, result)
+
+
+class SoftmaxDistribution(SparseDistribution):
+    """A density as the prediction map of its own logarithm, which is a softmax: alpha is 1."""
+
+    @property
+    def score(self) -> LogDensity:
+        r"""$f(t) = \log p(t)$, whose softmax is p."""
+        return LogDensity(self)
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """The normaliser of `score`: 0 (*batch)."""
+        return torch.zeros_like(self.alpha)
+
+    def tsallis_entropy(self) -> Tensor:
+        """The Shannon entropy (*batch), as alpha is 1."""
+        return self.entropy()
+
+    def escort(self, beta: Tensor | float | None = None) -> Self:
+        """The density itself; a power of it is not in the family.
+
+        Raises:
+            ValueError: `beta` other than 1.
+        """
+        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
+        rule = f"1 for a {type(self).__name__}, whose other escorts have no closed form"
+        require(fits, "beta", rule, beta)
+        return self

@@ -245,6 +245,16 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         power = -torch.expm1(-tail / _positive(self._exponent.detach()))
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; a uniform one has the lower end, as torch's `Uniform` does."""
+        if self._fixed_exponent:
+            return super().log_prob(value)
+        flat = self._exponent == 0
+        log_p = super().log_prob(
+            torch.where(flat & (value == self.loc - self.scale), self.loc, value)
+        )
+        return torch.where(flat & (value == self.loc + self.scale), -math.inf, log_p)
+
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_density(x.square() if self._order == 2 else x.abs())
 

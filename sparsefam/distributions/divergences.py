@@ -38,8 +38,8 @@ __all__ = ["bregman_divergence", "tsallis_divergence"]
 
 _CATEGORICAL = (SparseCategorical, td.Categorical)
 _VECTORS = (td.MultivariateNormal, td.LowRankMultivariateNormal)
-_CONTINUOUS = (SparseDistribution, td.Normal, td.Laplace, td.Uniform, *_VECTORS)
-_THEIRS = (td.Normal, td.Laplace, td.Uniform, td.Categorical, td.Independent, *_VECTORS)
+_CONTINUOUS = (SparseDistribution, td.Normal, td.Laplace, td.Uniform, td.Beta, *_VECTORS)
+_THEIRS = (td.Normal, td.Laplace, td.Uniform, td.Beta, td.Categorical, td.Independent, *_VECTORS)
 # Torch's own rules match these of our classes, too, so they are registered by name.
 _OURS = (SparseDistribution, Normal, Laplace, MultivariateNormal)
 # exp of a larger number is infinite in float64.
@@ -77,7 +77,7 @@ def tsallis_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
         ValueError: `alpha` not a number, not positive or not finite; event shapes or numbers of
             categories that differ; batch shapes that do not broadcast; `p` or `q` not a
             distribution, or discrete and not categorical.
-        NotImplementedError: Distributions of torch other than normal, Laplace and uniform ones.
+        NotImplementedError: Distributions of torch but normal, Laplace, uniform and beta ones.
 
     References:
         Tsallis (1998), Generalized entropy-based criterion for consistent testing. Phys. Rev. E 58.
@@ -121,7 +121,7 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
     Raises:
         ValueError: `alpha` not a number, below 1 or not finite; `p` or `q` as refused by
             `tsallis_divergence`.
-        NotImplementedError: Distributions of torch other than normal, Laplace and uniform ones.
+        NotImplementedError: Distributions of torch but normal, Laplace, uniform and beta ones.
 
     References:
         Bregman (1967), The relaxation method of finding the common point of convex sets. USSR

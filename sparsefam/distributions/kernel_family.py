@@ -677,7 +677,7 @@ class KernelDistribution(SparseDistribution):
         """The exact union of intervals; for vectors a region that can be checked."""
         if self.event_shape:
             return Region(lambda t: self.log_prob(t) > -math.inf, len(self.event_shape))
-        return IntervalUnion(self._intervals)
+        return IntervalUnion(self._intervals, self.log_prob)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of a number at values (*S, *batch)."""

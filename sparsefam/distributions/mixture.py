@@ -16,9 +16,8 @@ from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_shapes, copied, require
-from ..scores import LogDensity
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
-from .base import SparseDistribution
+from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
 from .torch_adapter import (
     TorchUnivariate,
@@ -33,7 +32,7 @@ from .torch_adapter import (
 )
 from .univariate import SymmetricDistribution
 
-__all__ = ["Mixture", "log_weights", "separate_cuts"]
+__all__ = ["Mixture", "argmax", "log_weights", "separate_cuts"]
 
 _NO_RSAMPLE = (
     "rsample needs univariate components with a cdf, and a support of one interval: "
@@ -46,7 +45,7 @@ _INTERVALS, _ROUNDS = 8, 20
 _SHIFT = 2.0**-42
 
 
-class Mixture(SparseDistribution):
+class Mixture(SoftmaxDistribution):
     r"""Weighted sum of densities, whose support is the union of theirs.
 
     $$p(t) = \sum_k \pi_k\, p_k(t), \qquad \pi = \mathrm{softmax}(\mathrm{logits})$$
@@ -194,7 +193,7 @@ class Mixture(SparseDistribution):
         if not self.event_shape:
             if self._is_unbounded:
                 return RealLine(self.alpha)
-            return IntervalUnion.merged(self._rows(intervals_of))
+            return IntervalUnion.merged(self._rows(intervals_of), self.log_prob)
         supports: list[Any] = [p.support for p in self._parts]
         if all(support == constraints.real_vector for support in supports):
             return constraints.real_vector
@@ -219,16 +218,6 @@ class Mixture(SparseDistribution):
     def _is_connected(self) -> Tensor:
         """Which supports (*batch) are one interval."""
         return intervals_of(self)[..., 1:, :].isnan().all(-1).all(-1)
-
-    @property
-    def score(self) -> LogDensity:
-        r"""$f(t) = \log p(t)$, whose softmax is p."""
-        return LogDensity(self)
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        """The normaliser of `score`: 0 (*batch)."""
-        return torch.zeros_like(self.alpha)
 
     @property
     def mean(self) -> Tensor:
@@ -261,7 +250,7 @@ class Mixture(SparseDistribution):
         """
         with torch.no_grad():
             if not self.event_shape:
-                return _argmax(self.prob, self._cuts())
+                return argmax(self.prob, self._cuts())
             own = self._map(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
             best = self.prob(own.movedim(-2, 0)).argmax(0)
             return own.take_along_dim(best[..., None, None], -2).squeeze(-2)
@@ -429,10 +418,6 @@ class Mixture(SparseDistribution):
 
         return line_integral(integrand, cuts_of(p)).to(self.alpha.dtype)
 
-    def tsallis_entropy(self) -> Tensor:
-        """The Shannon entropy (*batch), as alpha is 1."""
-        return self.entropy()
-
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
         found = []
@@ -451,16 +436,6 @@ class Mixture(SparseDistribution):
         if not isinstance(psi, Basis):
             return super()._quadrature_expect(psi, order)
         return self._average(self._map(lambda p: p.expect(psi, order), 1), 1)
-
-    def escort(self, beta: Tensor | float | None = None) -> "Mixture":
-        """The density itself; a power of a mixture is not a mixture.
-
-        Raises:
-            ValueError: `beta` other than 1.
-        """
-        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
-        require(fits, "beta", "1 for a mixture, whose other escorts have no closed form", beta)
-        return self
 
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
@@ -586,7 +561,7 @@ def _shift(p: Any, index: Iterator[int]) -> Any:
     return Mixture(p.logits, new, validate_args=False) if isinstance(p, Mixture) else new
 
 
-def _argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     """Return where a function is highest (*batch).
 
     The best of the cuts (*batch, J) and of locations between them, improved on finer and finer

@@ -46,7 +46,7 @@ _LARGEST_LOG = 640.0
 # How much of the mass a rule may miss; the lowest order that misses no more.
 _LOST, _LEAST_ORDER = 0.02, 4
 # Subintervals of the range of a density for integrals that involve other densities.
-_SUBINTERVALS = 16
+_SUBINTERVALS = 32
 
 
 def torch_name(p: Distribution) -> str | None:

@@ -160,7 +160,7 @@ class SymmetricDistribution(StandardizedDistribution):
         if isinstance(edge, float) and math.isinf(edge):
             return RealLine(self.loc)
         half = edge * self.scale
-        return Interval(self.loc - half, self.loc + half)
+        return Interval(self.loc - half, self.loc + half, self.log_prob)
 
     @property
     def mean(self) -> Tensor:
@@ -236,8 +236,8 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        # Besides the ends and the centre, where it may have a kink, two to halve the sides.
-        share = self.loc.new_tensor([-1.0, -0.2371, 0.0, 0.2371, 1.0])
+        # Besides the ends and the centre, where it may have a kink, two on each side.
+        share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
         half = self._reach() * self.scale
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
 

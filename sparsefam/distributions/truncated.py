@@ -1,0 +1,394 @@
+"""Densities cut to intervals, whatever their classes."""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
+from torch.types import _size
+
+from ..bases import Basis, Stack
+from ..numerics.quadrature import gauss_legendre, graded_rule, sort_cuts
+from ..numerics.roots import attach_root_gradient, increasing_root
+from ..numerics.validation import broadcast_arguments, require, require_integer
+from ..scores import slope_of
+from ..supports import Interval, IntervalUnion, entries_of
+from .base import SoftmaxDistribution, SparseDistribution
+from .mixture import argmax
+from .normal import Normal
+from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
+
+__all__ = ["Truncated"]
+
+# Nodes between two cuts, and for covariances of bases.
+_NODES, _FINE = 32, 128
+# Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
+_LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
+# Steps of the search for a quantile; two Newton steps follow.
+_STEPS = 20
+# Share of the mass that may lie within a rounding error of an end where the density is steep.
+_LOST = 1e-8
+
+
+class Truncated(SoftmaxDistribution):
+    r"""A univariate density cut to an interval.
+
+    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
+
+    All is computed in float64: the mass of a normal density by error functions, other integrals by
+    quadrature with nodes where q changes between the ends. So they keep their digits in far tails.
+    The base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
+    end does not, as those of `torch.distributions.Uniform`.
+
+    Args:
+        base: The density q (*batch): a continuous univariate distribution of torch or of this
+            package.
+        low: Lower end a (*batch), learnable; None or -inf for no cut below.
+        high: Upper end b (*batch), learnable; None or inf for no cut above.
+        validate_args: As in torch.distributions.
+
+    Attributes:
+        base: q in float64, with the batch shape of the result.
+
+    Raises:
+        ValueError: `base` not a continuous univariate distribution, an end that is NaN, `low` not
+            below `high`, shapes that do not broadcast, no mass of the base between the ends, or one
+            so far in a tail that it lies within a rounding error of an end.
+
+    References:
+        Figurnov et al. (2018), Implicit Reparameterization Gradients. arXiv:1805.08498, for
+        `rsample`.
+
+    Examples:
+        >>> p = Truncated(torch.distributions.Normal(0.0, 1.0), 30.0, 31.0)
+        >>> p.log_mass, p.mean
+        (tensor(-454.3213), tensor(30.0333))
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "low": constraints.real,
+        "high": constraints.real,
+    }
+
+    def __init__(
+        self,
+        base: Distribution,
+        low: Tensor | float | None = None,
+        high: Tensor | float | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(base, Distribution) or base.event_shape:
+            raise ValueError(f"base must be a univariate distribution, got {base!r}")
+        part = wrap(base)
+        self.alpha, self.low, self.high = broadcast_arguments(
+            base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
+            low=-math.inf if low is None else low,
+            high=math.inf if high is None else high,
+        )
+        self.base: Any = to_float64(part).expand(self.alpha.shape)
+        Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
+        if self._validate_args:
+            require(self.low < self.high, "low", "below high", (self.low, self.high))
+        normal = isinstance(self.base, Normal)
+        self._log_mass = self._normal_mass() if normal else self._mass_by_quadrature()
+        if self._validate_args:
+            rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
+            require(self._is_resolved(), "low and high", rule, (self.low, self.high))
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """Return the ends of the support (*batch) in float64."""
+        ends = sort_cuts(intervals_of(self.base).flatten(-2))
+        low, high = (_clamp(x.to(ends), ends[0], ends[-1]) for x in (self.low, self.high))
+        return low, high
+
+    def _find_cuts(self) -> Tensor:
+        """Return locations (J, *batch) between which a few nodes integrate the density."""
+        low, high = self._ends()
+        found = [cuts_of(self.base)]
+        for end, side in ((low, 1.0), (high, -1.0)):
+            finite = end.isfinite()
+            with torch.no_grad():
+                rate = slope_of(self.base.log_prob, torch.where(finite, end, 0.0)).abs()
+            length = torch.where(finite & (rate > 0), 1 / rate, 0.0)
+            layers = side * length.unsqueeze(-1) * low.new_tensor(_LAYERS)
+            found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
+        return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    def _mass_by_quadrature(self) -> Tensor:
+        """Return the logarithm of the mass between the ends (*batch)."""
+        cuts = self._find_cuts()
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        log_p = self.base.log_prob(nodes)
+        # A density may be infinite at an end to which a node is rounded.
+        finite = log_p.isfinite()
+        peak = torch.where(finite, log_p, torch.finfo(log_p.dtype).min).detach().amax(0)
+        total = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(0)
+        return peak + total.log()
+
+    def _normal_mass(self) -> Tensor:
+        r"""Return $\log(\Phi(b) - \Phi(a))$, 40 times as fast as quadrature."""
+        loc, scale = self.base.loc, self.base.scale
+        finite = [x.isfinite() for x in (self.low, self.high)]
+        a, b = (
+            torch.where(is_finite, (torch.where(is_finite, x, loc) - loc) / scale, far)
+            for is_finite, x, far in zip(finite, self._ends(), (-1e9, 1e9), strict=True)
+        )
+        # In the lower tail.
+        flip = a + b > 0
+        a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
+        # Between near ends differences cancel, but the density hardly changes.
+        near = (b - a) * (1 - a) < 1
+        width = torch.where(near, b - a, 1.0)
+        y, rule = (x.reshape(-1, *(1,) * a.dim()) for x in gauss_legendre(16, a))
+        step = width * (1 - y) / 2
+        end = torch.where(near, b, 0.0)
+        mean = (rule / 2 * torch.exp(end * step - step.square() / 2)).sum(0)
+        close = (width * mean).log() - end.square() / 2 - math.log(2 * math.pi) / 2
+        a, b = torch.where(near, -1.0, a), torch.where(near, 0.0, b)
+        root, below, above = math.sqrt(0.5), b.clamp(max=0), b.clamp_min(0)
+        ratio = torch.exp((below - a) * (below + a) / 2) * torch.special.erfcx(-root * a)
+        side = (torch.special.erfcx(-root * below) - ratio).log() - math.log(2) - below.square() / 2
+        middle = torch.log1p(-(torch.erfc(root * above) + torch.erfc(-root * a)) / 2)
+        return torch.where(near, close, torch.where(b > 0, middle, side))
+
+    @torch.no_grad()
+    def _is_resolved(self) -> Tensor:
+        """Whether there is mass, and little of it within a rounding error of the ends."""
+        ends = torch.stack(self._ends())
+        beside = ends.nextafter(ends.flip(0))
+        jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
+        lost = self._density(ends) * (beside - ends).abs()
+        resolved: Tensor = self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        return resolved
+
+    def _density(self, t: Tensor) -> Tensor:
+        """Return the density between the ends; 0 where rounding to an end makes it infinite."""
+        log_p = self.base.log_prob(t)
+        density: Tensor = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
+        return density
+
+    def _panels(self) -> tuple[Tensor, Tensor]:
+        """Return cuts and the masses below them, both (*batch, J), the last 1 up to rounding."""
+        cuts = self._find_cuts()
+        nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
+        density = self._density(nodes.flatten(0, 1)).reshape(nodes.shape)
+        masses = torch.cat([torch.zeros_like(cuts[:1]), (weights * density).sum(1)])
+        return cuts.movedim(0, -1), masses.cumsum(0).movedim(0, -1)
+
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: SparseDistribution | None = None,
+    ) -> "Truncated":
+        new: Any = super()._with_parameters(shape, change, instance)
+        new.base = self.base._with_parameters(shape, change)
+        new._log_mass = change(self._log_mass, Size())
+        return new  # type: ignore[no-any-return]
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "Truncated":
+        """Return the density of a part of the batch, with that part of the base."""
+        new = self._with_parameters(shape, take)
+        new.base = self.base._select(shape, take)
+        return new
+
+    def _to_float64(self) -> "Truncated":
+        return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
+
+    def _cuts(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth."""
+        return self._find_cuts().movedim(0, -1)
+
+    @property
+    def log_mass(self) -> Tensor:
+        """Logarithm of the mass of the base between the ends (*batch)."""
+        return self._log_mass.to(self.alpha.dtype)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """The part of the base's support between the ends, which moves with both."""
+        intervals = intervals_of(self.base).to(self.alpha.dtype)
+        intervals = _clamp(intervals, self.low[..., None, None], self.high[..., None, None])
+        if intervals.shape[-2] == 1 and bool(intervals.isfinite().all()):
+            return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
+        empty = intervals.diff(dim=-1) <= 0
+        return IntervalUnion.merged(torch.where(empty, math.nan, intervals), self.log_prob)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether `rsample` exists: if the support is one interval."""
+        whole = intervals_of(self.base).shape[-2] == 1
+        return whole or bool(intervals_of(self)[..., 1:, :].isnan().all())
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        return (weights * nodes).sum(0).to(self.alpha.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        offset = nodes - (weights * nodes).sum(0)
+        return (weights * offset.square()).sum(0).to(self.alpha.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch), without gradient, searched on the support."""
+        with torch.no_grad():
+            return self._rounded(argmax(self.prob, self._cuts()))
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        """Return locations in the type of the parameters, still below the upper end."""
+        last = self.high.detach().nextafter(self.low.detach())
+        return torch.minimum(t.to(self.alpha.dtype), last)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density at `value`; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        inside = (self.low <= value) & (value < self.high)
+        log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
+        inside = inside & (log_p > -math.inf)
+        log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
+        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _inside(self) -> Tensor:
+        """Return a location between the ends (*batch), without gradient."""
+        end = torch.where(self.low.isfinite(), self.low, self.high).detach()
+        return end.nan_to_num(posinf=0.0)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function, relatively accurate in the lower tail."""
+        if self._validate_args:
+            self._validate_sample(value)
+        cuts, below = self._panels()
+        first, last = cuts[..., 0], cuts[..., -1]
+        inside = (first < value) & (value < last)
+        t = torch.where(inside, value, (first + last).detach() / 2)
+        panel = (cuts[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
+        start, before = (entries_of(x, panel) for x in (cuts, below))
+        share = (before + self._mass_between(start, t)) / below[..., -1]
+        share = torch.where(inside, share.clamp(max=1), (value >= last).to(share))
+        return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _mass_between(self, start: Tensor, t: Tensor) -> Tensor:
+        """Return the mass between locations with no cut between them."""
+        nodes, weights = (x.squeeze(0) for x in graded_rule(_NODES, start[None], t[None]))
+        return (weights * self._density(nodes)).sum(0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function of probabilities in [0, 1]; its values lie in the support.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        inside = (value > 0) & (value < 1)
+        cuts, below = self._panels()
+        goal = torch.where(inside, value, 0.5) * below[..., -1]
+        panel = (below[..., 1:-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
+        columns = cuts, cuts[..., 1:], below
+        start, end, before = (entries_of(x, panel) for x in columns)
+        low, high = start.detach(), end.detach()
+
+        def excess(t: Tensor) -> Tensor:
+            return before - goal + self._mass_between(start, t)
+
+        t = increasing_root(excess, low, high, _STEPS)
+        moved = attach_root_gradient(t, excess, self._density)
+        t = torch.minimum(torch.maximum(moved.detach(), low), high) + (moved - moved.detach())
+        first, last = self._ends()
+        t = torch.where(value >= 1, last, torch.where(value <= 0, first, t))
+        quantile: Tensor = t.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return quantile
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+        """Samples (*sample, *batch), differentiable in the ends and in the base's parameters.
+
+        Raises:
+            NotImplementedError: The support has a gap, which samples cannot cross.
+        """
+        if torch.is_grad_enabled() and not self.has_rsample:
+            raise NotImplementedError("rsample needs a support of one interval: use sample")
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self._log_mass.dtype, device=self._log_mass.device)
+        return self._rounded(self.icdf(uniform))
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch)."""
+        nodes, weights = self._rule(_NODES)
+        log_p = self.log_prob(nodes)
+        # The derivative of 0 log 0 would be infinite.
+        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
+
+    def _rule(self, order: int, cuts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
+        cuts = self._find_cuts() if cuts is None else cuts
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
+        weights = weights * self._density(nodes)
+        return nodes, weights / weights.sum(0)
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
+        require_integer("order", order, 1)
+        nodes, weights = self._rule(max(_NODES, order // 2))
+        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
+        if not isinstance(psi, Basis):
+            return super()._quadrature_expect(psi, order)
+        if psi.effective_support is None:
+            nodes, weights = self._rule(max(_NODES, order // 2), self._with_breaks(psi))
+            means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
+            return means.to(self.alpha.dtype)
+        # Each function where it is not negligible, with cuts of its own.
+        low, high = (self._aligned(x) for x in psi.effective_support)
+        shares = self._aligned(self.low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
+        cuts = _join(self._with_breaks(psi).unsqueeze(1), low + shares * (high - low))
+        cuts = _clamp(cuts, low, high)
+        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        weights = weights * self._density(nodes)
+        values = psi.own(nodes.movedim(1, -1))
+        return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
+
+    def _with_breaks(self, psi: Basis) -> Tensor:
+        """Return the cuts (J, *batch) with those of a basis."""
+        cuts = self._find_cuts()
+        return cuts if psi.breaks is None else _join(cuts, self._aligned(psi.breaks))
+
+    def _aligned(self, x: Tensor) -> Tensor:
+        """Return numbers (N,) as (N, *ones), with an axis for each one of the batch."""
+        return x.to(self._log_mass).reshape(-1, *(1,) * self.alpha.dim())
+
+    def generalized_covariance(
+        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
+    ) -> Tensor:
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        self.escort(beta)
+        nodes, weights = self._rule(_FINE, self._with_breaks(Stack(phi, psi)))
+        f, g = (basis(nodes) for basis in (phi, psi))
+        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
+        covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+        return covariance.to(self.alpha.dtype)
+
+
+def _clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Move x, which may be NaN, between ends; unlike `clamp` with derivatives of one of them."""
+    x = torch.where(x < low, low, x)
+    return torch.where(x > high, high, x)
+
+
+def _join(cuts: Tensor, more: Tensor) -> Tensor:
+    """Return cuts (J, ...) and those of others that lie between them, in ascending order."""
+    more = _clamp(more, cuts[0], cuts[-1])
+    shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
+    return torch.cat([x.expand(len(x), *shape) for x in (cuts, more)]).sort(dim=0).values

@@ -1,0 +1,92 @@
+"""The truncated densities that the battery is run on."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from battery import Family
+from references import Pieces, pieces
+
+from sparsefam import Normal, Triangular, Truncated
+
+
+def _cut_normal(
+    loc: Any, scale: Any, low: Any, high: Any, validate_args: bool | None = None
+) -> Truncated:
+    base = Normal(loc, scale, validate_args=validate_args)
+    return Truncated(base, low, high, validate_args=validate_args)
+
+
+# Without validation another one would have no support.
+_SCALE = 0.6875
+
+
+def _cut_triangle(low: Any, high: Any, loc: Any, validate_args: bool | None = None) -> Truncated:
+    base = Triangular(loc, _SCALE, validate_args=validate_args)
+    return Truncated(base, low, high, validate_args=validate_args)
+
+
+def _normal(loc: float, scale: float, low: float, high: float) -> Pieces:
+    a, b = (math.erf((x - loc) / scale / math.sqrt(2)) for x in (low, high))
+    height = 2 / (b - a) / scale / math.sqrt(2 * math.pi)
+
+    def density(t: Any) -> Any:
+        t = np.asarray(t)
+        shape = np.exp(-0.5 * ((t - loc) / scale) ** 2)
+        return np.where((low <= t) & (t < high), height * shape, 0.0)
+
+    inner = [loc + k * scale for k in (-8, -3, -1, 0, 1, 3, 8)]
+    return pieces(density, [low, *(t for t in inner if low < t < high), high])
+
+
+def _triangle(low: float, high: float, loc: float) -> Pieces:
+    first, last = max(low, loc - _SCALE), min(high, loc + _SCALE)
+    cuts = sorted({first, *([loc] if first < loc < last else []), last})
+
+    def shape(t: Any) -> Any:
+        return np.maximum(0.0, 1 - np.abs(t - loc) / _SCALE)
+
+    # By trapezoids, which are exact.
+    mass = sum((b - a) * (shape(a) + shape(b)) / 2 for a, b in pairwise(cuts))
+
+    def density(t: Any) -> Any:
+        t = np.asarray(t)
+        return np.where((low <= t) & (t < high), shape(t) / mass, 0.0)
+
+    return pieces(density, cuts)
+
+
+_SHARED: dict[str, Any] = {
+    "escorts": (None, 1.0),
+    "no_escorts": (0.5, 2.0, -0.5),
+    "constant": ("log_normalizer",),
+}
+TRUNCATED = [
+    Family(
+        "Truncated-Normal",
+        _cut_normal,
+        _normal,
+        scalar={"loc": 0.3125, "scale": 0.6875, "low": -0.5, "high": 1.5},
+        batch={
+            "loc": [[0.3125], [-1.25]],
+            "scale": [0.6875, 0.1875, 3.0],
+            "low": [[-0.5], [-1.5]],
+            "high": [1.5, 1.0, 2.0],
+        },
+        ranks=dict.fromkeys(("loc", "scale", "low", "high"), 0),
+        compiled=("jit", "log_prob", "expect-GaussianRBF"),
+        **_SHARED,
+    ),
+    Family(
+        "Truncated-Triangular",
+        _cut_triangle,
+        _triangle,
+        scalar={"low": -0.125, "high": 0.75, "loc": 0.3125},
+        # One has the centre outside, one an end beyond the base's.
+        batch={"low": [[-0.25], [0.125]], "high": [0.5, 0.75, 1.25], "loc": [[0.3125], [0.0625]]},
+        ranks=dict.fromkeys(("low", "high", "loc"), 0),
+        thorough=False,
+        **_SHARED,
+    ),
+]

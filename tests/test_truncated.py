@@ -1,0 +1,252 @@
+"""Truncated densities: far tails, one-sided and infinite ends, gaps, bad input, Pyro."""
+
+import math
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS
+from scipy import special, stats
+from torch import Size, Tensor
+from torch import distributions as td
+from torch.distributions import kl_divergence
+
+from benchmarks import accuracy
+from benchmarks.reference import LAWS, Law
+from sparsefam import (
+    BetaGaussian,
+    KernelDeformedExp,
+    Mixture,
+    Normal,
+    Truncated,
+    TruncatedParabola,
+)
+from sparsefam.inference import AutoSupportReparam
+
+DOUBLE = torch.float64
+
+
+def double(*values: Any) -> Any:
+    tensors = [torch.tensor(x, dtype=DOUBLE) for x in values]
+    return tensors if len(tensors) > 1 else tensors[0]
+
+
+# Each is integrated by mpmath for some seconds. One in the middle and two in tails serve each time.
+@pytest.mark.parametrize(
+    "law",
+    [pytest.param(x, marks=[pytest.mark.slow] * (i not in (0, 3, 7))) for i, x in enumerate(LAWS)],
+    ids=lambda law: f"{law.name} on {law.interval}",
+)
+def test_values_and_derivatives_against_mpmath(law: Law) -> None:
+    assert accuracy.truncated_table([law])[1] == []
+
+
+# Bases
+
+
+@pytest.mark.parametrize(
+    ("base", "ends", "mass", "close"),
+    [
+        (td.Gamma(*double(0.5, 1.0)), (None, 1.0), special.gammainc(0.5, 1.0), 1e-11),
+        (td.Gamma(*double(0.5, 1.0)), (40.0, None), special.gammaincc(0.5, 40.0), 1e-11),
+        (td.Beta(*double(0.5, 0.5)), (None, 0.25), stats.beta(0.5, 0.5).cdf(0.25), 1e-11),
+        # The rounding of locations near 1 counts.
+        (td.Beta(*double(0.5, 0.5)), (0.25, None), stats.beta(0.5, 0.5).sf(0.25), 1e-7),
+        (td.Cauchy(*double(0.0, 1.0)), (40.0, None), stats.cauchy.sf(40.0), 1e-9),
+        (td.LogNormal(*double(0.0, 1.0)), (30.0, 31.0), stats.lognorm(1).sf(30.0), None),
+        (td.Uniform(*double(0.0, 4.0)), (1.0, 9.0), 0.75, 1e-13),
+        (BetaGaussian(*double(0.0, 1.0), 1.2), (0.5, None), stats.beta(6, 6).sf(0.75), 1e-11),
+        (Truncated(Normal(*double(0.0, 1.0)), 0.0), (1.0, None), 2 * stats.norm.sf(1.0), 1e-12),
+    ],
+    ids=str,
+)
+def test_masses_and_draws_of_many_bases(
+    base: Any, ends: tuple[Any, Any], mass: float, close: float | None
+) -> None:
+    p = Truncated(base, *ends)
+    if close is None:
+        mass, close = mass - stats.lognorm(1).sf(31.0), 1e-11
+    assert p.log_mass.item() == pytest.approx(math.log(mass), abs=close)
+    t = torch.linspace(0.05, 0.95, 7).double()
+    torch.testing.assert_close(p.cdf(p.icdf(t)), t, rtol=1e-12, atol=0)
+    torch.manual_seed(0)
+    draws = p.rsample((400,))
+    assert p.support.check(draws).all()
+    assert stats.kstest(p.cdf(draws).numpy(), "uniform").pvalue > 1e-3
+    psi = p.expect(lambda t: torch.atan(t))
+    nodes, weights = p.quadrature(96)
+    torch.testing.assert_close(
+        (weights * torch.atan(nodes)).sum(), psi, rtol=max(1e-9, close), atol=0
+    )
+
+
+def test_a_gap_of_the_base_is_kept() -> None:
+    base = Mixture(torch.zeros(2).double(), TruncatedParabola(double([0.0, 3.0]), 1.0))
+    p = Truncated(base, 0.5, 3.0)
+    expected = double([[0.5, 1.0], [2.0, 3.0]])
+    torch.testing.assert_close(p.support.intervals, expected)
+    assert not p.has_rsample
+    with pytest.raises(NotImplementedError, match="one interval"):
+        p.rsample()
+    t = p.sample((500,))
+    assert p.support.check(t).all() and (t < 1.5).any() and (t > 1.5).any()
+    assert p.prob(double(1.5)) == 0
+    whole = Truncated(base, -0.5, 0.5)
+    assert whole.has_rsample and whole.support.count == 1
+
+
+def test_kernel_families_can_be_cut() -> None:
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(-0.5 * ((x - y.mT) / 0.2).square())
+
+    base = KernelDeformedExp(double([1.0, 2.0]), double([0.3, 0.7]), kernel)
+    p = Truncated(base, 0.4, 0.6)
+    share = base.cdf(double(0.6)) - base.cdf(double(0.4))
+    torch.testing.assert_close(p.log_mass, share.log(), rtol=1e-8, atol=1e-8)
+    t = double([0.41, 0.5, 0.59])
+    torch.testing.assert_close(p.prob(t), base.prob(t) / share, rtol=1e-8, atol=0)
+
+
+def test_valleys_between_modes_are_resolved() -> None:
+    base = Mixture(torch.zeros(2).double(), Normal(double([-50.0, 50.0]), 1.0))
+    p = Truncated(base, -10.0, 10.0)
+    tail = special.log_ndtr(-40.0)
+    assert p.log_mass.item() == pytest.approx(tail, rel=1e-13)
+    torch.testing.assert_close(p.cdf(double(0.0)), double(0.5), rtol=1e-12, atol=0)
+
+
+# Ends
+
+
+def test_ends_are_batched_and_may_be_infinite() -> None:
+    low = double([-math.inf, 0.0, -math.inf, 1.0]).requires_grad_()
+    high = double([math.inf, math.inf, 2.0, 1.5])
+    p = Truncated(Normal(*double(0.0, 1.0)), low, high)
+    expected = torch.special.ndtr(high) - torch.special.ndtr(low)
+    torch.testing.assert_close(p.log_mass, expected.log(), rtol=1e-12, atol=1e-14)
+    (slope,) = torch.autograd.grad(p.log_mass.sum(), low, retain_graph=True)
+    exact = -Normal(*double(0.0, 1.0)).prob(low.detach()) / expected.detach()
+    torch.testing.assert_close(slope, exact, rtol=1e-11, atol=1e-14)
+    assert p.rsample((5,)).shape == (5, 4)
+    for given in (Truncated(Normal(*double(0.0, 1.0)), high=2.0),):
+        torch.testing.assert_close(given.log_mass, p.log_mass[2])
+
+
+def test_off_the_support_all_is_zero_and_only_the_lower_end_is_inside() -> None:
+    low, high = double(0.0, 1.0)
+    low.requires_grad_()
+    p = Truncated(Normal(*double(0.0, 1.0)), low, high)
+    t = double([-1.0, 0.0, 1.0, math.inf])
+    found = p.log_prob(t)
+    assert found.isfinite().tolist() == p.support.check(t).tolist() == [False, True, False, False]
+    (slope,) = torch.autograd.grad(found[[0, 2, 3]].sum(), low, retain_graph=True)
+    assert slope == 0
+    assert td.Uniform(0.0, 1.0, validate_args=False).log_prob(t)[:3].isfinite().tolist() == [
+        False,
+        True,
+        False,
+    ]
+    vanishing = Truncated(TruncatedParabola(*double(0.0, 1.0)), 0.0)
+    assert vanishing.support.check(double([0.0, 1.0])).tolist() == [True, False]
+
+
+def test_bad_arguments_are_named() -> None:
+    base = Normal(*double(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"low must be below high, got .*2\..*1\."):
+        Truncated(base, 2.0, 1.0)
+    with pytest.raises(ValueError, match=r"low must be below high, got .*1\..*1\."):
+        Truncated(base, 1.0, 1.0)
+    rule = r"low and high must be ends between which .* has a mass .*, got .*2\..*3\."
+    with pytest.raises(ValueError, match=rule):
+        Truncated(TruncatedParabola(*double(0.0, 1.0)), 2.0, 3.0)
+    with pytest.raises(ValueError, match=rule):
+        Truncated(td.Beta(*double(2.0, 2.0)), 2.0, 3.0)
+    gap = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 5.0]), 1.0))
+    with pytest.raises(ValueError, match=rule):
+        Truncated(gap, 2.0, 3.0)
+    with pytest.raises(ValueError, match="continuous"):
+        Truncated(td.Poisson(torch.tensor(3.0)), 0.0, 1.0)
+    for wrong in (3.0, td.MultivariateNormal(torch.zeros(2), torch.eye(2))):
+        with pytest.raises(ValueError, match="base must be a univariate distribution, got"):
+            Truncated(wrong, 0.0, 1.0)
+    with pytest.raises(ValueError, match="low must be .*got 'left'"):
+        Truncated(base, "left")  # type: ignore[arg-type]
+
+
+def test_results_have_the_type_of_the_parameters() -> None:
+    for base in (td.Gamma(*torch.tensor([2.0, 1.0])), td.Normal(0.0, 1.0)):
+        p = Truncated(base, 1.0, 2.0)
+        found = (p.log_mass, p.mean, p.sample(), p.log_prob(torch.tensor(1.5)), p.mode)
+        assert {x.dtype for x in found} == {torch.float32}
+    assert Truncated(td.Normal(*double(0.0, 1.0)), 1.0).mean.dtype == DOUBLE
+
+
+def test_members_of_a_batch_are_taken_with_their_parameters() -> None:
+    p = Truncated(Normal(double([0.0, 1.0, 2.0]), 1.0), double([[0.0], [1.0]]), 4.0)
+    q = p._with_parameters(Size([2]), lambda x, event: x[..., 1] if not event else x[:, 1])
+    expected = Truncated(Normal(*double(1.0, 1.0)), double([0.0, 1.0]), 4.0)
+    t = double([1.5, 2.0])
+    torch.testing.assert_close(q.log_prob(t), expected.log_prob(t))
+    torch.testing.assert_close(q.icdf(t / 4), expected.icdf(t / 4))
+
+
+# With other densities
+
+
+def test_divergences() -> None:
+    p = Truncated(Normal(*double(0.0, 1.0)), 0.0, 2.0)
+    q = Truncated(Normal(*double(1.0, 2.0)), 0.0, 2.0)
+    t = torch.linspace(0, 2, 20002, dtype=DOUBLE)
+    t = (t[1:] + t[:-1]) / 2
+    expected = (p.prob(t) * (p.log_prob(t) - q.log_prob(t))).sum() * (t[1] - t[0])
+    torch.testing.assert_close(kl_divergence(p, q), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        kl_divergence(p, Normal(*double(0.0, 1.0))), -p.log_mass, rtol=1e-10, atol=0
+    )
+    assert kl_divergence(Normal(*double(0.0, 1.0)), p) == math.inf
+    assert kl_divergence(p, Truncated(Normal(*double(0.0, 1.0)), 1.0, 2.0)) == math.inf
+
+
+def test_components_of_mixtures() -> None:
+    far = Truncated(Normal(*double(0.0, 1.0)), 5.0, 6.0)
+    p = Mixture(torch.zeros(2).double(), [far, TruncatedParabola(*double(0.0, 1.0))])
+    torch.testing.assert_close(p.support.intervals, double([[-1.0, 1.0], [5.0, 6.0]]))
+    torch.testing.assert_close(p.mean, far.mean / 2)
+    assert p.support.check(double([5.0, 6.0])).tolist() == [True, False]
+
+
+# Pyro
+
+
+def test_event_dimensions_and_plates() -> None:
+    base = td.Normal(torch.zeros(3), 1.0)
+    p = Truncated(base, 0.0, 1.0).to_event(1)
+    assert (p.event_shape, p.log_prob(torch.full((3,), 0.5)).shape) == ((3,), ())
+    with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
+        assert pyro.sample("x", Truncated(td.Normal(0.0, 1.0), 0.0, 1.0)).shape == (2, 3)
+
+
+@pytest.mark.slow
+def test_chains_on_an_interval_whose_end_is_latent() -> None:
+    seen = torch.tensor(0.4)
+
+    @AutoSupportReparam()
+    def model() -> None:
+        low = pyro.sample("low", pyro.distributions.Normal(0.0, 1.0))
+        x = pyro.sample("x", Truncated(td.Normal(0.0, 1.0), low, low + 1))
+        pyro.sample("y", pyro.distributions.Normal(x, 0.5), obs=seen)
+
+    pyro.set_rng_seed(0)
+    chain = MCMC(NUTS(model), num_samples=600, warmup_steps=200, disable_progbar=True)
+    chain.run()
+    draws = chain.get_samples()["low"].double()
+    low = torch.linspace(-4, 4, 801, dtype=DOUBLE)
+    p = Truncated(Normal(*double(0.0, 1.0)), low, low + 1)
+    likelihood = p.expect(lambda t: Normal(t, 0.5).prob(seen.double()))
+    weights = likelihood * Normal(*double(0.0, 1.0)).prob(low)
+    weights = weights / weights.sum()
+    mean = (weights * low).sum()
+    deviation = (weights * (low - mean).square()).sum().sqrt()
+    assert (draws.mean() - mean).abs() < 5 * deviation / 150**0.5
+    assert draws.std() / deviation == pytest.approx(1.0, abs=0.2)
