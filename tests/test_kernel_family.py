@@ -420,6 +420,8 @@ def test_escorts_and_covariances(alpha: float, inside: bool, beta: float | None)
     total, shares = shares.sum(), shares / shares.sum()
     assert distance(q.expect(basis(DOUBLE)), shares @ bumps(t)) < 1e-9
     at = torch.tensor(t[:: len(t) // 50])
+    # At an edge rounding decides, and the density may jump.
+    at = at[(at.unsqueeze(-1) - torch.tensor(r.edges).flatten()).abs().amin(-1) > 1e-12]
     due = r.relative(r.score(at.numpy()), r.shift, power) / r.mass**power / total
     assert distance(q.prob(at), due) < 1e-9
     if alpha > 1:

@@ -249,6 +249,8 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         """Return the log density; a uniform one has the lower end, as torch's `Uniform` does."""
         if self._fixed_exponent:
             return super().log_prob(value)
+        if self._validate_args:
+            self._validate_sample(value)
         flat = self._exponent == 0
         log_p = super().log_prob(
             torch.where(flat & (value == self.loc - self.scale), self.loc, value)

@@ -357,7 +357,8 @@ class KernelDistribution(SparseDistribution):
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (*event), where the mesh has most mass."""
         place = self.mesh.measure.flatten().argmax(0, keepdim=True)
-        return self.mesh.nodes.index_select(0, place).reshape(self.event_shape)
+        node = self.mesh.nodes.index_select(0, place).reshape(self.event_shape)
+        return node.to(self.weights)
 
     @property
     def _share(self) -> Tensor:
