@@ -33,10 +33,10 @@ NUMERICS_USES = ("numba", "numpy", "scipy", "sparsefam.numerics", "torch")
 # What an import inside a function is for: packages a user may not have, and the modules that are
 # made of them.
 OPTIONAL = (
-    *("matplotlib", "numba", "rich", "sklearn", "sparsefam.plotting"),
+    *("matplotlib", "numba", "sklearn", "sparsefam.plotting"),
     *("sparsefam.numerics.gauss_jacobi_numba", "sparsefam.numerics.shared_contour_numba"),
 )
-HEAVY = ("entmax", "matplotlib", "rich", "scipy.special", "scipy.stats", "sklearn", "triton")
+HEAVY = ("entmax", "matplotlib", "scipy.special", "scipy.stats", "sklearn", "triton")
 
 IMPORT_SECONDS = 0.5
 
