@@ -440,11 +440,10 @@ class KernelDistribution(SparseDistribution):
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
         """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
         nodes = mesh.nodes if self.event_shape else mesh.nodes.squeeze(-1)
-        dtype = self._dtype_with(psi)
-        if self._scores.dtype != self.weights.dtype or dtype == torch.float64:
-            return psi.in_float64(nodes)
-        values: Tensor = psi(nodes.to(dtype))
-        return values
+        # In float32 the rounding of a location may be much of the width of a function.
+        return psi.in_float64(nodes).to(
+            torch.promote_types(self._scores.dtype, self._dtype_with(psi))
+        )
 
     def _dtype_with(self, *bases: Basis) -> torch.dtype:
         """Return the dtype of expectations of bases."""

@@ -246,8 +246,7 @@ class KernelMesh:
             axis = axis.cut(breaks)
 
         def columns(t: Tensor) -> Tensor:
-            values: Tensor = psi.in_float64(t) if self.is_wide else psi(t.to(dtype))
-            return values.double().T
+            return psi.in_float64(t).T
 
         dtype = torch.float64 if self.is_wide else dtype_of(psi)
         tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)

@@ -125,7 +125,7 @@ def _search(
 
     attempts = (
         (start, _ORDERS[0], _FEW_NODES // _ORDERS[0]),
-        (start, _ORDERS[1], _SMOOTH_COUNT),
+        (start, _ORDERS[1], max(_SMOOTH_COUNT, len(kinks))),
         (kinked, _KINKED_ORDERS[0], 2 * len(kinked)),
         (kinked, _KINKED_ORDERS[1], _MOST_COUNT),
         (start, _ORDERS[1], _MOST_COUNT),
