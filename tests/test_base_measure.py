@@ -10,6 +10,7 @@ from pyro.contrib.gp import kernels as gp
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
+from torch.autograd import forward_ad
 
 from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.distributions.base import SparseDistribution
@@ -308,7 +309,17 @@ def test_frozen_distributions_of_scipy_are_those_of_torch(name: str) -> None:
     torch.testing.assert_close(found.log_prob(t), due.log_prob(t), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("base", [stats.poisson(3), stats.norm([0, 1])])
+def test_frozen_distributions_of_scipy_have_names_and_no_gradients() -> None:
+    p = density(smooth, stats.norm(0.0, scale=2.0), 1.5)
+    t = torch.zeros(1, dtype=DOUBLE, requires_grad=True)
+    message = r"for derivatives in locations, got scipy's norm\(0.0, scale=2.0\)"
+    with pytest.raises(ValueError, match=message):
+        p.log_prob(t)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match=message):
+        p.log_prob(forward_ad.make_dual(t.detach(), torch.ones(1, dtype=DOUBLE)))
+
+
+@pytest.mark.parametrize("base", [stats.poisson(3), stats.norm([0, 1]), stats.gamma])
 def test_other_distributions_of_scipy_are_refused(base: Any) -> None:
     with pytest.raises(ValueError, match="base must be a univariate distribution with an empty"):
         density(smooth, base, 1.5)
