@@ -26,7 +26,7 @@ from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
 from ..numerics.validation import require_integer
-from .conformal import held_out_count, restricted, widened
+from .conformal import restricted, split, widened
 from .data import (
     MARGIN,
     Columns,
@@ -230,7 +230,7 @@ class SparseDensity(DensityEstimator):
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         if self.coverage is not None:
-            held = held_out_count(self.coverage, len(x))
+            held, rest = split(x, self.coverage, self.random_state)
             self._require_coverage(weight)
             alphas = [alpha for alpha in alphas if alpha > 1]
         group, dim = self._group(), x.shape[1]
@@ -265,13 +265,12 @@ class SparseDensity(DensityEstimator):
             self._extremes = extreme_observations(x[:, 0], weight, self.base_[0], group)
         self._keep(choice)
         if self.coverage is not None:
-            order = torch.from_numpy(check_random_state(self.random_state).permutation(len(x)))
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
-            inner.fit(x[order[held:]].numpy())
+            inner.fit(rest.numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self._whole, inner, x[order[:held]], self.coverage, limits))
+            self._set(widened(self._whole, inner, held, self.coverage, limits))
         return self
 
     def partial_fit(
