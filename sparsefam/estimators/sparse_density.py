@@ -75,6 +75,8 @@ _PARTS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
 _BEYOND = 0.5
+# Warn if the support that is cut holds less of the mass of the fit.
+_LEAST_KEPT = 0.5
 # Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
 _MASS_ERROR = 1e-2
 # A mesh resolves scores whose range is below this.
@@ -500,4 +502,14 @@ def _truncated(
     at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
-    return restricted(p, torch.stack([lower, upper], -1))
+    intervals = torch.stack([lower, upper], -1)
+    kept = float(p.cdf(intervals).diff().sum())
+    if kept < _LEAST_KEPT:
+        warnings.warn(
+            f"support_ holds only {kept:.2g} of the mass of the fit, whose kernels are wider than "
+            "groups of the data, so that masses of its intervals are wrong; leave out far "
+            "observations",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return restricted(p, intervals)
