@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.distributions.base import SparseDistribution
 from sparsefam.distributions.base_measure import BaseMeasure
+from sparsefam.estimators.sparse_density import Gaussian
 
 DOUBLE = torch.float64
 POINTS, WEIGHTS = (0.3, 0.7), (1.0, 0.5)
@@ -307,6 +308,23 @@ def test_frozen_distributions_of_scipy_are_those_of_torch(name: str) -> None:
     t = torch.linspace(-0.5, 1.5, 21, dtype=DOUBLE)
     found, due = (density(smooth, b, 1.5) for b in (law, base))
     torch.testing.assert_close(found.log_prob(t), due.log_prob(t), atol=1e-6, rtol=1e-6)
+
+
+def test_frozen_distributions_of_scipy_have_a_scale() -> None:
+    entropies = []
+    for scale in (1.0, 1e6):
+        t, w = (torch.tensor(x, dtype=DOUBLE) for x in ([-scale, 0.0, scale], [1.0, 0.5, -0.3]))
+        kernel = Gaussian(torch.tensor([scale], dtype=DOUBLE))
+        p = KernelDeformedExp(w, t, kernel, stats.cauchy(0, scale), 1.5)
+        entropies.append(float(p.entropy()) - math.log(scale))
+    assert entropies[1] == pytest.approx(entropies[0], rel=1e-9)
+
+
+def test_data_may_lie_where_a_base_vanishes_at_its_ends() -> None:
+    base = BaseMeasure(td.Beta(2.0, 3.0), 1, DOUBLE)
+    base.require_inside("X", torch.tensor([[0.0], [0.5], [1.0]], dtype=DOUBLE))
+    with pytest.raises(ValueError, match="X must be inside the support of the base"):
+        base.require_inside("X", torch.tensor([[1.5]], dtype=DOUBLE))
 
 
 def test_frozen_distributions_of_scipy_have_names_and_no_gradients() -> None:

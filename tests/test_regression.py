@@ -592,5 +592,10 @@ def test_weights_of_observations_are_fits_of_indicators() -> None:
             expected = fit.fit(t, torch.eye(9).double().expand(2, 9, 9), seen).expect(density)
             assert weights.shape == (2, *shape[1:], 9)
             assert torch.allclose(weights, expected, rtol=1e-9, atol=1e-12)
+    padded = torch.where(mask, t, torch.nan).requires_grad_()
+    weights = fit.observation_weights(density, padded, values, mask)
+    assert torch.allclose(weights, expected)
+    (slope,) = torch.autograd.grad(weights.square().sum(), padded)
+    assert slope.isfinite().all() and not slope[~mask].any()
     with pytest.raises(ValueError, match=r"density must have batch_shape \(2, ...\)"):
         fit.observation_weights(TruncatedParabola(torch.zeros(5), 0.3), t, values)
