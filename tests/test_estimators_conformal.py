@@ -113,6 +113,10 @@ def test_level_sets_hold_what_they_should(alpha: float) -> None:
     assert positive[values >= level].all()
     slack = 0.02 * (values.max() - level)
     assert not positive[values < level - slack].any()
+    # Rows of a mask are values of y, as in matplotlib.
+    across, up, mask, _ = model.support_
+    i, j = mask.nonzero()
+    assert (model.predict(np.stack([across[j], up[i]], 1)) == 1).all()
     # The density is linear in the score, to the power 1/(alpha - 1).
     heights = cover.prob(grid[positive]) ** (alpha - 1)
     slope = np.polyfit(values[positive], heights, 1)
