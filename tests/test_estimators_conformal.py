@@ -1,6 +1,7 @@
 """Coverage: exchangeable draws by a binomial test, the sets by hand, islands, bad input."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.distributions import Normal, Uniform
 from sparsefam import Mixture
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
+from sparsefam.estimators.conformal import _around
 
 FIXED: dict[str, Any] = {"bandwidth": 0.5, "penalty": 1e-3, "inducing_points": 10}
 
@@ -111,6 +113,10 @@ def test_level_sets_hold_what_they_should(alpha: float) -> None:
     assert positive[values >= level].all()
     slack = 0.02 * (values.max() - level)
     assert not positive[values < level - slack].any()
+    # Rows of a mask are values of y, as in matplotlib.
+    across, up, mask, _ = model.support_
+    i, j = mask.nonzero()
+    assert (model.predict(np.stack([across[j], up[i]], 1)) == 1).all()
     # The density is linear in the score, to the power 1/(alpha - 1).
     heights = cover.prob(grid[positive]) ** (alpha - 1)
     slope = np.polyfit(values[positive], heights, 1)
@@ -123,16 +129,18 @@ def test_level_sets_hold_what_they_should(alpha: float) -> None:
 def test_observations_beyond_the_box_widen_it() -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.random((60, 2)), 8 + rng.random((3, 2))])
-    settings: dict[str, Any] = FIXED | {"bounds": [(None, 7000), (None, 9.5)]}
-    for seed in range(20):
-        model = SparseDensity(coverage=0.97, random_state=seed, **settings).fit(x)
-        cover = model.density_.components[1]
-        far = np.random.RandomState(seed).permutation(63)[:33] >= 60
-        if far.any() and not (np.random.RandomState(seed).permutation(63)[33:] >= 60).any():
-            break
-    assert isinstance(cover.base[0], Uniform)
-    assert model.predict(x[-3:][far[:3]] if far[:3].any() else x[:1]).min() == 1
-    assert float(cover.base[1].high) <= 9.5 < float(cover.base[0].high)
+    seed = 3  # holds out the last three rows
+    held = np.random.RandomState(seed).permutation(63)[:33]
+    assert (held >= 60).sum() == 3
+    model = SparseDensity(
+        coverage=0.97, random_state=seed, bounds=[(None, None), (None, 9.5)], **FIXED
+    ).fit(x)
+    first, second = model.density_.components[1].base
+    assert isinstance(first, Uniform)
+    # The end is the farthest observation, which is inside.
+    assert float(first.high) == pytest.approx(x[:, 0].max(), rel=1e-9)
+    assert (model.predict(x[held]) == 1).all()
+    assert float(second.high) == 9.5 and float(second.low) < -9
 
 
 def test_islands_go_where_coverage_does_not_need_them() -> None:
@@ -188,6 +196,35 @@ def test_coverage_is_for_one_fit_of_equal_weights() -> None:
     assert model.fit(x, sample_weight=np.full(60, 2.0)).support_.shape == (1, 2)
 
 
+def test_fits_of_constants_are_refused_with_what_is_left() -> None:
+    x = np.zeros((60, 1))
+    x[0] = 1
+    for seed in range(20):
+        left = np.random.RandomState(seed).permutation(60)[30:]
+        model = SparseDensity(coverage=0.9, random_state=seed, **FIXED)
+        if not x[left].any():
+            break
+    with pytest.raises(ValueError, match="no constant column among the 30 .*coverage=0.9 leaves"):
+        model.fit(x)
+
+
+def test_ends_contain_the_observations_that_they_are_made_from() -> None:
+    # 3.6 + (7.7 - 3.6) is less than 7.7.
+    inner = SimpleNamespace(support_mass_=np.ones(1), support_=np.array([[0.0, 3.6]]))
+    held = torch.tensor([[7.7], [1.0]], dtype=torch.float64)
+    assert _around(inner, held, 1, 0.5)[0, 1] >= 7.7
+
+
+def test_least_coverage() -> None:
+    x = np.random.default_rng(0).random((60, 1))
+    assert SparseDensity(coverage=1e-12, **FIXED).fit(x).support_.shape == (1, 2)
+
+
 def test_alpha_is_chosen_among_those_with_zeros() -> None:
-    x = np.random.default_rng(0).normal(size=(80, 1))
-    assert SparseDensity(None, coverage=0.9, **FIXED).fit(x).alpha_ in (1.5, 2.0)
+    x = np.random.default_rng(7).normal(size=(80, 1))
+    assert SparseDensity(None, **FIXED).fit(x).alpha_ == 1
+    chosen = SparseDensity(None, coverage=0.9, random_state=0, **FIXED).fit(x)
+    assert chosen.alpha_ == 1.5
+    # The observations held out had a say in that, so the support is that of a fit without it.
+    given = SparseDensity(2.0, coverage=0.9, random_state=0, **FIXED).fit(x)
+    np.testing.assert_array_equal(chosen.support_, given.support_)

@@ -1,6 +1,7 @@
 """Meshes and Newton steps of fits to data with ties and outliers."""
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,10 @@ def test_narrow_densities_take_little_work(x: np.ndarray, monkeypatch: pytest.Mo
 
     count("normalized_weights")
     count("_sum_over_nodes")
-    model = SparseDensity().fit(x[:, None])
+    # Kernels as wide as the outlier is far leave little mass where the data are.
+    expected = pytest.warns(RuntimeWarning, match="support_ holds only 0.02.* of the mass")
+    with nullcontext() if x is HEAVY_TIE else expected:
+        model = SparseDensity().fit(x[:, None])
     assert len(sizes["normalized_weights"]) < 60
     assert len(sizes["_sum_over_nodes"]) < (2500 if x is HEAVY_TIE else 600)
     assert max(map(max, sizes.values())) < 3000

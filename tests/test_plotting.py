@@ -239,6 +239,7 @@ def test_an_example_of_a_batch(ax: Axes) -> None:
         ((WEIGHTS[:, :0], POSITIONS[:0]), r"positions must have shape \(L >= 1,\)"),
         ((WEIGHTS, POSITIONS, torch.zeros(3)), "values must have length 4"),
         ((torch.ones(11, 4) / 4, POSITIONS), "attention must have at most limit=10"),
+        ((sf.Normal(torch.zeros(11), 1.0),), "attention must have at most limit=10 .* got 11"),
     ],
 )
 def test_bad_attention(ax: Axes, arguments: tuple[Tensor, ...], message: str) -> None:

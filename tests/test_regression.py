@@ -18,6 +18,7 @@ from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
+CENTERS = torch.rand(9, 3, generator=torch.Generator().manual_seed(0))
 
 
 def data(
@@ -57,7 +58,7 @@ def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Te
         (Fourier([1.0, 9.0]).double() + BSpline([0.0, 0.0, 0.4, 1.0, 1.0], 1).double(), 10.0),
         (Polynomial(3).double(), 0),
         (GaussianRBF.grid(27, 0.4, ndim=3).double(), 1e-2),
-        (GaussianRBF(torch.rand(9, 3).double(), covariance=0.1 * torch.eye(3).double()), 1e-2),
+        (GaussianRBF(CENTERS.double(), covariance=0.1 * torch.eye(3).double()), 1e-2),
     ],
     ids=["rbf", "stack", "polynomial", "space", "covariance"],
 )
@@ -326,7 +327,7 @@ def test_gradients_of_chunks_reach_attributes() -> None:
         BSpline([0.0, 0.0, 0.5, 1.0, 1.0], 1),
         GaussianRBF.grid(9, 0.05),
         GaussianRBF.grid(9, 0.05, ndim=2),
-        GaussianRBF(torch.rand(4, 2), covariance=torch.tensor([[0.0025, 0.0], [0.0, 0.01]])),
+        GaussianRBF(CENTERS[:4, :2], covariance=torch.tensor([[0.0025, 0.0], [0.0, 0.01]])),
     ],
     ids=["splines", "line", "plane", "covariance"],
 )
@@ -591,5 +592,10 @@ def test_weights_of_observations_are_fits_of_indicators() -> None:
             expected = fit.fit(t, torch.eye(9).double().expand(2, 9, 9), seen).expect(density)
             assert weights.shape == (2, *shape[1:], 9)
             assert torch.allclose(weights, expected, rtol=1e-9, atol=1e-12)
+    padded = torch.where(mask, t, torch.nan).requires_grad_()
+    weights = fit.observation_weights(density, padded, values, mask)
+    assert torch.allclose(weights, expected)
+    (slope,) = torch.autograd.grad(weights.square().sum(), padded)
+    assert slope.isfinite().all() and not slope[~mask].any()
     with pytest.raises(ValueError, match=r"density must have batch_shape \(2, ...\)"):
         fit.observation_weights(TruncatedParabola(torch.zeros(5), 0.3), t, values)

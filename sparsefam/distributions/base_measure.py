@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from ..numerics.validation import in_float64, map_tensors, require
+from ..numerics.validation import in_float64, is_plain_cpu_tensor, map_tensors, require
 from ..supports import IntervalUnion
 from .base import select_batch
 
@@ -96,6 +96,10 @@ class FrozenScipy(Distribution):
         self.frozen = frozen
         super().__init__(validate_args=False)
 
+    def __repr__(self) -> str:
+        given = [*self.frozen.args, *(f"{name}={x}" for name, x in self.frozen.kwds.items())]
+        return f"{self.frozen.dist.name}({', '.join(map(str, given))})"
+
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
         """The interval between the ends."""
@@ -108,6 +112,9 @@ class FrozenScipy(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density."""
+        if value.requires_grad or not is_plain_cpu_tensor(value.cpu()):
+            rule = "a distribution of torch for derivatives in locations"
+            raise ValueError(f"base must be {rule}, got scipy's {self}")
         return torch.as_tensor(self.frozen.logpdf(value.cpu().numpy())).to(value)
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -271,7 +278,7 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
     fits = len(factors) == dim and all(isinstance(factor, Distribution) for factor in factors)
     if not fits or any(factor.batch_shape or factor.event_shape for factor in factors):
         raise ValueError(
-            "base must be a univariate distribution with an empty batch"
+            "base must be a univariate distribution with an empty batch, or a frozen one of scipy"
             + (f", or {dim} of them" if dim > 1 else "")
             + f", got {base}"
         )
@@ -280,9 +287,8 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
 
 def _is_frozen_scipy(x: Any) -> bool:
     """Return whether x is one frozen univariate continuous distribution of scipy."""
-    if not all(hasattr(x, name) for name in ("logpdf", "ppf")):
-        return False
-    return not any(torch.as_tensor(end).dim() for end in x.support())
+    frozen = all(hasattr(x, name) for name in ("dist", "logpdf", "ppf"))
+    return frozen and not any(torch.as_tensor(end).dim() for end in x.support())
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.distributions import Uniform
 
@@ -13,28 +14,36 @@ from ..numerics.truncated_power import Power, integrals, sum_nodes
 from ..supports import IntervalUnion
 from .data import as_events, is_real
 
-__all__ = ["held_out_count", "restricted", "widened"]
+__all__ = ["restricted", "split", "widened"]
 
 # The least number of observations that are left for the fit which the others calibrate.
 _FITTED = 20
-# Rounding of products with 1 - coverage.
-_ROUNDING = 1e-9
+# Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
+_ROUNDING, _END = 1e-9, 1e-12
 # A level of the score is lowered by this share of its distance to the maximum, which exceeds the
 # error of the integral that it is made from.
 _SLACK = 1e-2
 
 
-def held_out_count(coverage: Any, n: int) -> int:
-    """Return how many of n observations calibrate a support: half, or as many as it takes."""
+def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
+    """Return the observations that calibrate a support, half or as many as it takes, and others."""
     if not is_real(coverage) or not 0 < coverage < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
-    least = math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
+    n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
     if n < least + _FITTED:
         raise ValueError(
             f"coverage={coverage:g} takes at least {least + _FITTED} observations, {least} of them "
             f"held out of the fit, got {n}"
         )
-    return int(max(n // 2, least))
+    order = torch.from_numpy(check_random_state(random_state).permutation(n))
+    held, rest = x[order].tensor_split([max(n // 2, least)])
+    if (rest == rest[0]).all(0).any():
+        raise ValueError(
+            f"X must have no constant column among the {len(rest)} observations that "
+            f"coverage={coverage:g} leaves for a fit, got {rest.amin(0).tolist()} to "
+            f"{rest.amax(0).tolist()}"
+        )
+    return held, rest
 
 
 def widened(
@@ -57,7 +66,7 @@ def widened(
         Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108, sec. 3.2.
         Papadopoulos et al. (2002), Inductive Confidence Machines for Regression. ECML.
     """
-    rank = math.floor((len(held) + 1) * (1 - coverage) + _ROUNDING)
+    rank = min(len(held), math.floor((len(held) + 1) * (1 - coverage) + _ROUNDING))
     missed = torch.isneginf(inner.density_.log_prob(as_events(held))).sum()
     share = (missed + 1) / (len(held) + 2)
     logits = torch.stack([1 - share, share]).log().to(held)
@@ -81,6 +90,8 @@ def _around(inner: Any, held: Tensor, rank: int, coverage: float) -> Tensor:
     kept = torch.from_numpy(inner.support_[order[:count]])
     distance = torch.maximum(kept[:, 0] - held, held - kept[:, 1]).clamp_min(0).amin(-1)
     radius = distance.sort(descending=True).values[rank - 1]
+    # An end may be an observation with ties, which rounding must not leave outside.
+    radius = radius + _END * (kept.abs().amax() + radius)
     merged = IntervalUnion.merged(kept + radius * kept.new_tensor([-1.0, 1.0])).intervals
     return merged[~merged[:, 0].isnan()]
 
@@ -98,6 +109,7 @@ def _level_set(inner: Any, held: Tensor, rank: int, limits: Tensor) -> KernelDef
     farthest = beyond.amax(-1)
     reach = farthest.sort(descending=True).values[rank - 1]
     if reach > 0:
+        reach = reach + _END * (low.abs().maximum(high.abs()) / side + reach)
         low = torch.maximum(low - reach * side, limits[:, 0])
         high = torch.minimum(high + reach * side, limits[:, 1])
         return _uniform(p, [Uniform(a, b) for a, b in zip(low, high, strict=True)])

@@ -162,8 +162,9 @@ class ScoreMatchingKernelExp(DensityEstimator):
             pairs = zip(columns.mean, _WIDE * columns.deviation, strict=True)
             return [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
         base = [self.base] if isinstance(self.base, Distribution) else self.base
-        if not isinstance(base, Sequence) or len(base) != len(columns.mean):
-            rule = f"a density for each of {len(columns.mean)} columns"
+        fits = isinstance(base, Sequence) and len(base) == len(columns.mean)
+        if not fits or not all(isinstance(law, Distribution) for law in base):
+            rule = f"a distribution of torch for each of {len(columns.mean)} columns"
             raise ValueError(f"base must be {rule}, got {self.base!r}")
         return list(base)
 

@@ -26,7 +26,7 @@ from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
 from ..numerics.validation import require_integer
-from .conformal import held_out_count, restricted, widened
+from .conformal import restricted, split, widened
 from .data import (
     MARGIN,
     Columns,
@@ -75,6 +75,8 @@ _PARTS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
 _BEYOND = 0.5
+# Warn if the support that is cut holds less of the mass of the fit.
+_LEAST_KEPT = 0.5
 # Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
 _MASS_ERROR = 1e-2
 # A mesh resolves scores whose range is below this.
@@ -230,7 +232,7 @@ class SparseDensity(DensityEstimator):
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         if self.coverage is not None:
-            held = held_out_count(self.coverage, len(x))
+            held, rest = split(x, self.coverage, self.random_state)
             self._require_coverage(weight)
             alphas = [alpha for alpha in alphas if alpha > 1]
         group, dim = self._group(), x.shape[1]
@@ -265,13 +267,12 @@ class SparseDensity(DensityEstimator):
             self._extremes = extreme_observations(x[:, 0], weight, self.base_[0], group)
         self._keep(choice)
         if self.coverage is not None:
-            order = torch.from_numpy(check_random_state(self.random_state).permutation(len(x)))
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
-            inner.fit(x[order[held:]].numpy())
+            inner.fit(rest.numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self._whole, inner, x[order[:held]], self.coverage, limits))
+            self._set(widened(self._whole, inner, held, self.coverage, limits))
         return self
 
     def partial_fit(
@@ -501,4 +502,14 @@ def _truncated(
     at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
-    return restricted(p, torch.stack([lower, upper], -1))
+    intervals = torch.stack([lower, upper], -1)
+    kept = float(p.cdf(intervals).diff().sum())
+    if kept < _LEAST_KEPT:
+        warnings.warn(
+            f"support_ holds only {kept:.2g} of the mass of the fit, whose kernels are wider than "
+            "groups of the data, so that masses of its intervals are wrong; leave out far "
+            "observations",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return restricted(p, intervals)

@@ -78,12 +78,13 @@ def plot_attention(
     if isinstance(attention, SparseDistribution) and attention.event_shape:
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
+    batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
+    count = check_count("attention", Size(batch).numel(), limit)
     ax = current_axes(ax)
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
             raise ValueError(f"attention must have shape (..., {length}), got {shape}")
-        count = check_count("attention", weights.shape[:-1].numel(), limit)
         draw_weights(ax, positions, weights, [None] * count, None)
         if view is not None:
             set_view(ax, view)
