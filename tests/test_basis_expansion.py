@@ -155,6 +155,16 @@ def test_functions_of_vectors() -> None:
     assert (p.mean - due).abs().max() < 1e-6
 
 
+def test_domains_are_exact_in_float64() -> None:
+    spline = BSpline(torch.tensor([0.1] * 2 + [0.3] + [0.7] * 2, dtype=DOUBLE), 1)
+    p = rpm(BasisExpansion(torch.zeros(3, dtype=DOUBLE), spline), 2.0)
+    assert p.prob(torch.tensor([0.1, 0.7], dtype=DOUBLE)).sub(1 / 0.6).abs().max() < 1e-12
+
+
+def test_features_are_on_the_device_of_their_basis() -> None:
+    assert BasisExpansion(torch.ones(2), Fourier([1.0]).to("meta")).features.points.is_meta
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
