@@ -448,8 +448,7 @@ class ContinuousAttention(nn.Module):
             check_finite("function.coefficients", coefficients)
         alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
         with full_precision(query):
-            if isinstance(self.score_proj, KernelScore):
-                self.score_proj.rebuild_cache(basis)
+            self.rebuild_cache()
             density = self.score_proj.densities(channels, alpha, self.temperature)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
             return contexts(density, basis, by_head), density
