@@ -698,7 +698,7 @@ class LearnedAlpha(nn.Module):
         num_heads: Number of heads; 1 for an index that all heads share.
         start: The initial value, one number or one for each head, between 1.01 and `high`; also as
             a tensor or an array.
-        high: The bound $\bar\alpha$; at most 2 for `score="kernel"`.
+        high: The bound $\bar\alpha$; at most 2 for the scores "kernel" and "content".
         device: Device of the parameters.
         dtype: Dtype of the parameters.
 
