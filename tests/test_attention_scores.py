@@ -18,9 +18,9 @@ from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
-from sparsefam.attention import ContinuousAttention, LearnedAlpha
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, ValueFunction
 from sparsefam.attention.scores import KernelScore
-from sparsefam.bases import GaussianRBF
+from sparsefam.bases import GaussianRBF, Polynomial
 from sparsefam.numerics.deformed import log_beta
 
 DOUBLE = torch.float64
@@ -550,3 +550,42 @@ def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
         density = layer(*inputs)[1]
     exact = density.to_float64()
     assert close(density.expect(basis).double(), exact.expect(basis.double()), 4e-6)
+
+
+def test_contents_in_half_precision_have_the_domain_of_the_basis() -> None:
+    """Neither 1001 nor 1100 is a number of bfloat16."""
+    basis = GaussianRBF.grid(8, 20.0, low=1001.0, high=1100.0)
+    layer = ContinuousAttention(4, 2, basis, 1.5, "content", dtype=torch.bfloat16)
+    sequence = torch.randn(9, 1, 4, dtype=torch.bfloat16)
+    _, density = layer(sequence, sequence, sequence, torch.linspace(1001, 1100, 9))
+    assert density.mesh.axes[0].breaks[[0, -1]].tolist() == [1001, 1100]
+
+
+def test_projections_of_contents_may_be_replaced() -> None:
+    """As by dynamic quantisation: the new ones may have no attribute `weight`."""
+    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.1), 1.5, "content")
+    sequence = torch.randn(9, 1, 4)
+    expected, _ = layer(sequence, sequence, sequence)
+    for name in ("q_proj", "k_proj"):
+        projection = getattr(layer.score_proj, name)
+        setattr(layer.score_proj, name, nn.Sequential(projection))
+    assert torch.equal(layer(sequence, sequence, sequence)[0], expected)
+
+
+def test_reading_a_function_leaves_the_nodes_of_the_layer() -> None:
+    """A compiled layer could not find them again."""
+    basis = GaussianRBF.grid(100, 0.006)
+    layer = ContinuousAttention(4, 2, basis, 1.5, "kernel", inducing_points=8)
+    nodes = layer.score_proj._cache.take().nodes
+    layer(torch.randn(2, 1, 4), function=ValueFunction(Polynomial(1), torch.randn(1, 2, 4)))
+    assert layer.score_proj._cache.take().nodes is nodes
+
+
+def test_a_learned_basis_of_contents_is_not_compiled() -> None:
+    """Its nodes would stay where they were when training began."""
+    basis = GaussianRBF(nn.Parameter(torch.linspace(0, 1, 8)), 0.1)
+    layer = ContinuousAttention(4, 2, basis, 1.5, "content")
+    sequence = torch.randn(9, 1, 4)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="learned kernel or basis cannot be compiled"):
+        compiled(sequence, sequence, sequence)

@@ -61,7 +61,7 @@ def test_a_noisy_frame_finds_its_original() -> None:
         ({"alpha": 2.5}, "alpha must be in"),
         ({"query": torch.ones(2, 3, 5)}, r"query must be floating, \(2, Lq, 6\), got"),
         ({"function": torch.sin}, "function must be a ValueFunction"),
-        ({"function": ValueFunction(Polynomial(2), torch.ones(2, 3, 6))}, "base must be given"),
+        ({"function": ValueFunction(Polynomial(2), torch.ones(2, 3, 6))}, "function must have"),
     ],
 )
 def test_bad_input_is_named(changes: dict[str, Any], message: str) -> None:

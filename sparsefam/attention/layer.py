@@ -120,7 +120,8 @@ class ContinuousAttention(nn.Module):
     `score="content"` makes the keys a function $K$ by the same regression: the score of a query is
     $q^\top (K(t) - \bar K)/\sqrt d$, where $\bar K$ is the mean of the keys that it may read, and
     its density that of a `BasisExpansion` relative to the uniform density on the domain, which is
-    also the density of keys that are all equal.
+    also the density of keys that are all equal. With a learned basis such a layer cannot be
+    compiled. `penalty="gcv"` finds one penalty for values and keys.
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
@@ -448,8 +449,7 @@ class ContinuousAttention(nn.Module):
             check_finite("function.coefficients", coefficients)
         alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
         with full_precision(query):
-            if isinstance(self.score_proj, KernelScore):
-                self.score_proj.rebuild_cache(basis)
+            self.rebuild_cache()
             density = self.score_proj.densities(channels, alpha, self.temperature)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
             return contexts(density, basis, by_head), density

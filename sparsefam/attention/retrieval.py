@@ -109,6 +109,9 @@ def _density(
 def _check(function: ValueFunction, query: Tensor, temperature: float) -> None:
     if not isinstance(function, ValueFunction):
         raise ValueError(f"function must be a ValueFunction, got {function!r}")
+    if not all(math.isfinite(high - low) for low, high in function.basis.domain):
+        rule = "function must have a basis with a bounded domain"
+        raise ValueError(f"{rule}, got {function.basis!r}")
     check_tensor("query", query)
     batch, _, channels = function.coefficients.shape
     fits = query.dim() == 3 and len(query) == batch and query.shape[-1] == channels

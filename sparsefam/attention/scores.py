@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import chain
 from numbers import Real
 from typing import Any, Literal
 
@@ -219,8 +220,11 @@ class _MeshCache:
         source: Kernel | Basis,
         tensors: Iterable[Tensor],
         basis: Basis,
+        like: Tensor,
     ) -> None:
         """Find nodes, unless nothing has changed on which they depend.
+
+        Compiled graphs, which cannot read values, keep the nodes of the last call outside.
 
         Args:
             make: Makes the functions of the scores.
@@ -228,7 +232,23 @@ class _MeshCache:
             source: The kernel or basis of the functions.
             tensors: What the functions depend on besides.
             basis: The basis of the value functions.
+            like: A tensor on the layer's device.
+
+        Raises:
+            RuntimeError: In a compiled graph, if the functions are learned.
         """
+        if torch.compiler.is_compiling():
+            is_learned = self._mesh is not None and self._mesh.matrix is None
+            if is_learned and not torch.compiler.is_exporting():
+                raise RuntimeError(
+                    "a layer whose scores have a learned kernel or basis cannot be compiled, as "
+                    "its quadrature nodes follow from values: call requires_grad_(False) on it, "
+                    "and then rebuild_cache() of the layer"
+                )
+            return
+        if like.is_meta:
+            self.clear()
+            return
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             features = make()
@@ -316,13 +336,8 @@ class KernelScore(_ScoreProjection):
 
     def rebuild_cache(self, basis: Basis) -> None:
         """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
-        if torch.compiler.is_compiling():
-            return
-        if self.weight.is_meta:
-            self._cache.clear()
-            return
-        points = [self.inducing_points]
-        self._cache.update(self._features, self._find, self.kernel, points, basis)
+        points = self.inducing_points
+        self._cache.update(self._features, self._find, self.kernel, [points], basis, points)
 
     def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -481,18 +496,16 @@ class ContentScore(DiscreteScore):
 
     def rebuild_cache(self, basis: Basis) -> None:
         """Find quadrature nodes, unless the basis has not changed."""
-        if torch.compiler.is_compiling():
-            return
-        if self.q_proj.weight.is_meta:
-            self._cache.clear()
-            return
-        like = next((x for x in basis.buffers() if x.is_floating_point()), self.q_proj.weight)
+        # Quantised projections have no parameters.
+        tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
+        like = to_single(next(filter(torch.is_floating_point, tensors), torch.empty(0)))
         self._cache.update(
             lambda: BasisFeatures(basis),
             lambda features: _find_mesh(features, *_ends(self.box, like)),
             basis,
             [],
             basis,
+            like,
         )
 
 
@@ -685,7 +698,7 @@ class LearnedAlpha(nn.Module):
         num_heads: Number of heads; 1 for an index that all heads share.
         start: The initial value, one number or one for each head, between 1.01 and `high`; also as
             a tensor or an array.
-        high: The bound $\bar\alpha$; at most 2 for `score="kernel"`.
+        high: The bound $\bar\alpha$; at most 2 for the scores "kernel" and "content".
         device: Device of the parameters.
         dtype: Dtype of the parameters.
 

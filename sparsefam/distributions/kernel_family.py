@@ -1136,7 +1136,7 @@ def _uniform_on(basis: Basis) -> list[Distribution]:
     if not all(math.isfinite(end) for side in basis.domain for end in side):
         raise ValueError(f"base must be given for a basis without bounds, got None and {basis!r}")
     device = next(chain(basis.buffers(), basis.parameters()), torch.empty(0)).device
-    ends = torch.tensor(basis.domain, device=device)
+    ends = torch.tensor(basis.domain, dtype=torch.float64, device=device)
     return [Uniform(low, high, validate_args=False) for low, high in ends]
 
 
