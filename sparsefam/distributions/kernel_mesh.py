@@ -33,7 +33,7 @@ _ROUNDING = 100
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
 # The number of overlapping kernels from which on they are summed in float64.
 _OVERLAP = 48.0
-# The number of nodes at which bases and functions are compared; the relative difference of equal kernels.
+# Nodes at which bases and functions are compared; the relative difference of equal kernels.
 _COMPARED, _SAME = 16, 1e-6
 # Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
@@ -132,7 +132,7 @@ class KernelMesh:
     ) -> None:
         """Raise unless this is the mesh of some functions and a base.
 
-        The functions are evaluated at a few nodes, and only if they have changed since the last call.
+        The functions are evaluated at a few nodes, only if they have changed since the last call.
         Without `validate`, only shapes and dtypes are compared.
 
         Raises:
