@@ -19,7 +19,7 @@ from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
 from .normal import Normal
-from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
+from .torch_adapter import TorchUnivariate, cuts_of, dtype_of, intervals_of, to_float64, wrap
 
 __all__ = ["Truncated"]
 
@@ -237,16 +237,25 @@ class Truncated(SoftmaxDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean (*batch)."""
+        """Mean (*batch); not finite if the base has none and an end is infinite."""
         nodes, weights = self._rule(_NODES)
-        return (weights * nodes).sum(0).to(self.alpha.dtype)
+        return self._moment("mean", (weights * nodes).sum(0))
 
     @property
     def variance(self) -> Tensor:
-        """Variance (*batch)."""
+        """Variance (*batch); not finite if the base has none and an end is infinite."""
         nodes, weights = self._rule(_NODES)
         offset = nodes - (weights * nodes).sum(0)
-        return (weights * offset.square()).sum(0).to(self.alpha.dtype)
+        return self._moment("variance", (weights * offset.square()).sum(0))
+
+    def _moment(self, name: str, value: Tensor) -> Tensor:
+        """Return a moment by quadrature, or that of the base where an infinite tail has none."""
+        known = self.base._known(name) if isinstance(self.base, TorchUnivariate) else None
+        if known is not None:
+            low, high = self._ends()
+            exists = known.isfinite() | (low.isfinite() & high.isfinite())
+            value = torch.where(exists, value, known.detach())
+        return value.to(self.alpha.dtype)
 
     @property
     def mode(self) -> Tensor:
