@@ -181,6 +181,18 @@ def test_off_the_support_all_is_zero_and_only_the_lower_end_is_inside() -> None:
     assert vanishing.support.check(double([0.0, 1.0])).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("length", [1.0, math.inf])
+def test_supports_are_checked_under_vmap(length: float) -> None:
+    def check(low: Tensor) -> Tensor:
+        base = Normal(low, 1.0, validate_args=False)
+        p = Truncated(base, low, low + length, validate_args=False)
+        return p.support.check(double([0.3, 0.9]))
+
+    low = double([0.0, 0.5])
+    expected = double([0.3, 0.9]) >= low.unsqueeze(-1)
+    assert torch.equal(torch.func.vmap(check)(low), expected)
+
+
 def test_bad_arguments_are_named() -> None:
     base = Normal(*double(0.0, 1.0))
     with pytest.raises(ValueError, match=r"low must be below high, got .*2\..*1\."):

@@ -13,7 +13,7 @@ from torch.types import _size
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_arguments, require, require_integer
+from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
 from ..scores import slope_of
 from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
@@ -224,7 +224,8 @@ class Truncated(SoftmaxDistribution):
         """The part of the base's support between the ends, which moves with both."""
         intervals = intervals_of(self.base).to(self.alpha.dtype)
         intervals = _clamp(intervals, self.low[..., None, None], self.high[..., None, None])
-        if intervals.shape[-2] == 1 and bool(intervals.isfinite().all()):
+        # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
+        if intervals.shape[-2] == 1 and (not in_eager() or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0
         return IntervalUnion.merged(torch.where(empty, math.nan, intervals), self.log_prob)
