@@ -144,4 +144,6 @@ def test_pathwise_gradients_are_those_of_the_expectation(
     draws = torch.autograd.grad(g(q, q.rsample()).sum(), list(spread.values()))
     for key, found, goal in zip(leaves, draws, exact, strict=True):
         error = found.std(0) / paths**0.5
-        assert ((found.mean(0) - goal).abs() <= 5 * error).all(), key
+        # Draws 12 standard deviations away, on which some depend alone, are never seen.
+        rounding = torch.finfo(dtype).eps * goal.abs().amax()
+        assert ((found.mean(0) - goal).abs() <= 5 * error + rounding).all(), key

@@ -81,6 +81,36 @@ def test_masses_and_draws_of_many_bases(
     )
 
 
+class _Counted(td.Normal):
+    """A normal density that counts the locations at which it is evaluated."""
+
+    count = 0
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        _Counted.count += value.numel()
+        return super().log_prob(value)
+
+
+def test_quantiles_keep_their_digits_at_few_evaluations() -> None:
+    p = Truncated(_Counted(*double(0.0, 1.0)), 0.0)
+    small = double([1e-12, 1e-6, 0.5])
+    torch.testing.assert_close(p.cdf(p.icdf(small)), small, rtol=1e-13, atol=0)
+    upper = double([1e-12, 1e-6])
+    found = stats.halfnorm.sf(p.icdf(1 - upper).numpy())
+    torch.testing.assert_close(torch.from_numpy(found), 1 - (1 - upper), rtol=1e-3, atol=0)
+    _Counted.count = 0
+    p.sample((5000,))
+    assert _Counted.count < 100 * 5000
+
+
+def test_moments_that_do_not_exist_are_not_finite() -> None:
+    half = Truncated(td.Cauchy(*double(0.0, 1.0)), 0.0, double([1.0, math.inf]))
+    torch.testing.assert_close(half.mean[0], 2 / math.pi * double(2.0).log())
+    assert not (half.mean[1].isfinite() or half.variance[1].isfinite())
+    heavy = Truncated(td.StudentT(double(1.5)), 0.0)
+    assert heavy.mean.isfinite() and heavy.variance == math.inf
+
+
 def test_a_gap_of_the_base_is_kept() -> None:
     base = Mixture(torch.zeros(2).double(), TruncatedParabola(double([0.0, 3.0]), 1.0))
     p = Truncated(base, 0.5, 3.0)
@@ -149,6 +179,18 @@ def test_off_the_support_all_is_zero_and_only_the_lower_end_is_inside() -> None:
     ]
     vanishing = Truncated(TruncatedParabola(*double(0.0, 1.0)), 0.0)
     assert vanishing.support.check(double([0.0, 1.0])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("length", [1.0, math.inf])
+def test_supports_are_checked_under_vmap(length: float) -> None:
+    def check(low: Tensor) -> Tensor:
+        base = Normal(low, 1.0, validate_args=False)
+        p = Truncated(base, low, low + length, validate_args=False)
+        return p.support.check(double([0.3, 0.9]))
+
+    low = double([0.0, 0.5])
+    expected = double([0.3, 0.9]) >= low.unsqueeze(-1)
+    assert torch.equal(torch.func.vmap(check)(low), expected)
 
 
 def test_bad_arguments_are_named() -> None:

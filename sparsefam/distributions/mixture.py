@@ -343,7 +343,7 @@ class Mixture(SoftmaxDistribution):
             drawn = [self._expanded(p).sample(sample_shape) for p in self._parts]
             table = drawn[0] if self._batched else torch.stack(drawn, -1 - rank)
             shape = Size(sample_shape) + self.batch_shape
-            rows = self.probs.expand(*shape, -1).reshape(shape.numel(), -1)
+            rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
             index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
             return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank).detach()
 

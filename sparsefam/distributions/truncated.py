@@ -11,15 +11,15 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Stack
-from ..numerics.quadrature import gauss_legendre, graded_rule, sort_cuts
+from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_arguments, require, require_integer
+from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
 from ..scores import slope_of
 from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
 from .normal import Normal
-from .torch_adapter import cuts_of, dtype_of, intervals_of, to_float64, wrap
+from .torch_adapter import TorchUnivariate, cuts_of, dtype_of, intervals_of, to_float64, wrap
 
 __all__ = ["Truncated"]
 
@@ -27,8 +27,9 @@ __all__ = ["Truncated"]
 _NODES, _FINE = 32, 128
 # Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
 _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
-# Steps of the search for a quantile; two Newton steps follow.
-_STEPS = 20
+# Pieces of a panel between two cuts, the nodes in each, and steps of the search for a quantile;
+# two Newton steps follow.
+_PARTS, _ORDER, _STEPS = 3, 24, 8
 # Share of the mass that may lie within a rounding error of an end where the density is steep.
 _LOST = 1e-8
 
@@ -171,13 +172,23 @@ class Truncated(SoftmaxDistribution):
         density: Tensor = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
         return density
 
-    def _panels(self) -> tuple[Tensor, Tensor]:
-        """Return cuts and the masses below them, both (*batch, J), the last 1 up to rounding."""
+    def _panels(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
+
+        All masses are 1 up to rounding. A panel between two cuts has `_PARTS` pieces of equal
+        length in the variable of `graded`, in which the density is known by masses (K, Q, *batch)
+        at Gauss-Legendre nodes.
+        """
         cuts = self._find_cuts()
-        nodes, weights = graded_rule(_NODES, cuts[:-1], cuts[1:])
-        density = self._density(nodes.flatten(0, 1)).reshape(nodes.shape)
-        masses = torch.cat([torch.zeros_like(cuts[:1]), (weights * density).sum(1)])
-        return cuts.movedim(0, -1), masses.cumsum(0).movedim(0, -1)
+        x, rule = gauss_legendre(_ORDER, cuts)
+        part, ones = torch.arange(_PARTS, device=cuts.device), (1,) * self.alpha.dim()
+        y = _coordinate(x, part.unsqueeze(-1)).reshape(_PARTS, -1, *ones)
+        nodes, slope = graded(y, cuts[:-1, None, None], cuts[1:, None, None])
+        density = self._density(nodes.flatten(0, 2)).reshape(nodes.shape)
+        masses = (rule.reshape(-1, *ones) / _PARTS * slope * density).flatten(0, 1)
+        below = masses.sum(1).cumsum(0)[_PARTS - 1 :: _PARTS]
+        below = torch.cat([torch.zeros_like(below[:1]), below])
+        return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
     def _with_parameters(
         self,
@@ -213,7 +224,8 @@ class Truncated(SoftmaxDistribution):
         """The part of the base's support between the ends, which moves with both."""
         intervals = intervals_of(self.base).to(self.alpha.dtype)
         intervals = _clamp(intervals, self.low[..., None, None], self.high[..., None, None])
-        if intervals.shape[-2] == 1 and bool(intervals.isfinite().all()):
+        # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
+        if intervals.shape[-2] == 1 and (not in_eager() or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0
         return IntervalUnion.merged(torch.where(empty, math.nan, intervals), self.log_prob)
@@ -226,16 +238,25 @@ class Truncated(SoftmaxDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean (*batch)."""
+        """Mean (*batch); not finite if the base has none and an end is infinite."""
         nodes, weights = self._rule(_NODES)
-        return (weights * nodes).sum(0).to(self.alpha.dtype)
+        return self._moment("mean", (weights * nodes).sum(0))
 
     @property
     def variance(self) -> Tensor:
-        """Variance (*batch)."""
+        """Variance (*batch); not finite if the base has none and an end is infinite."""
         nodes, weights = self._rule(_NODES)
         offset = nodes - (weights * nodes).sum(0)
-        return (weights * offset.square()).sum(0).to(self.alpha.dtype)
+        return self._moment("variance", (weights * offset.square()).sum(0))
+
+    def _moment(self, name: str, value: Tensor) -> Tensor:
+        """Return a moment by quadrature, or that of the base where an infinite tail has none."""
+        known = self.base._known(name) if isinstance(self.base, TorchUnivariate) else None
+        if known is not None:
+            low, high = self._ends()
+            exists = known.isfinite() | (low.isfinite() & high.isfinite())
+            value = torch.where(exists, value, known.detach())
+        return value.to(self.alpha.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -267,7 +288,7 @@ class Truncated(SoftmaxDistribution):
         """Distribution function, relatively accurate in the lower tail."""
         if self._validate_args:
             self._validate_sample(value)
-        cuts, below = self._panels()
+        cuts, below, _ = self._panels()
         first, last = cuts[..., 0], cuts[..., -1]
         inside = (first < value) & (value < last)
         t = torch.where(inside, value, (first + last).detach() / 2)
@@ -292,18 +313,29 @@ class Truncated(SoftmaxDistribution):
             self._validate_sample(value)
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
         inside = (value > 0) & (value < 1)
-        cuts, below = self._panels()
+        cuts, below, masses = self._panels()
         goal = torch.where(inside, value, 0.5) * below[..., -1]
-        panel = (below[..., 1:-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
-        columns = cuts, cuts[..., 1:], below
-        start, end, before = (entries_of(x, panel) for x in columns)
+        with torch.no_grad():
+            series = _integral_series(masses)
+            # All Legendre polynomials are 1 at the upper end.
+            piece = (series.sum(0)[..., :-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
+            coefficients = [entries_of(x, piece) for x in series]
+            x = increasing_root(
+                lambda x: _legendre_sum(coefficients, x) - goal,
+                torch.full_like(goal, -1),
+                torch.ones_like(goal),
+                _STEPS,
+            )
+        panel = piece // _PARTS
+        start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         low, high = start.detach(), end.detach()
+        near = graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0]
+        gap, height = before - goal + self._mass_between(start, near), self._density(near)
 
         def excess(t: Tensor) -> Tensor:
-            return before - goal + self._mass_between(start, t)
+            return gap + (t - near) * (height + self._density(t)) / 2
 
-        t = increasing_root(excess, low, high, _STEPS)
-        moved = attach_root_gradient(t, excess, self._density)
+        moved = attach_root_gradient(near, excess, self._density)
         t = torch.minimum(torch.maximum(moved.detach(), low), high) + (moved - moved.detach())
         first, last = self._ends()
         t = torch.where(value >= 1, last, torch.where(value <= 0, first, t))
@@ -379,6 +411,42 @@ class Truncated(SoftmaxDistribution):
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
         return covariance.to(self.alpha.dtype)
+
+
+def _coordinate(x: Tensor, part: Tensor) -> Tensor:
+    """Return the variable of `graded` on a panel at x in [-1, 1] on one of its parts."""
+    return (x + 1 + 2 * part) / _PARTS - 1
+
+
+def _integral_series(masses: Tensor) -> Tensor:
+    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces.
+
+    Args:
+        masses: Weights of Gauss-Legendre nodes times the density there (K, Q, *batch).
+    """
+    x, _ = gauss_legendre(masses.shape[1], masses)
+    moments = torch.einsum("kq,jq...->k...j", torch.stack(_legendre(x, len(x))), masses)
+    # The integral of (2 k + 1) P_k is the difference of its neighbours.
+    upper = torch.cat([moments[1:], torch.zeros_like(moments[:2])])
+    first, *others = (torch.cat([moments[:1], moments]) - upper) / 2
+    return torch.stack([first + moments[0].cumsum(-1) - moments[0], *others])
+
+
+def _legendre(x: Tensor, count: int) -> list[Tensor]:
+    """Return the first Legendre polynomials at x."""
+    found = [torch.ones_like(x), x]
+    for k in range(1, count - 1):
+        found.append(((2 * k + 1) * x * found[k] - k * found[k - 1]) / (k + 1))
+    return found
+
+
+def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:
+    """Evaluate Legendre series (N, ...) at x (...) by Clenshaw's recurrence."""
+    above, current = torch.zeros_like(x), coefficients[-1]
+    for k in range(len(coefficients) - 2, -1, -1):
+        rest = torch.sub(coefficients[k], above, alpha=(k + 1) / (k + 2))
+        above, current = current, torch.addcmul(rest, x, current, value=(2 * k + 1) / (k + 1))
+    return current
 
 
 def _clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:

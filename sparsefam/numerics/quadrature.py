@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = [
     "constant",
     "gauss_legendre",
+    "graded",
     "graded_rule",
     "line_integral",
     "smooth_unit_rule",
@@ -89,18 +90,27 @@ _MAX_ROUNDS, _MAX_SUBINTERVALS = 40, 2000
 def graded_rule(order: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return nodes and weights, both (J, order, *batch), on intervals with ends (J, *batch).
 
-    It is Gauss-Legendre after $x = y^5 (126 - 420 y + 540 y^2 - 315 y^3 + 70 y^4)$, which turns a
-    power m at an end, or its product with a logarithm, into the power $5 m + 4$. With 48 nodes the
-    error for $\log x$ is 2e-13. Nodes are computed from the nearer end, to which they may be closer
-    than a rounding error of the interval's length.
+    It is Gauss-Legendre after the change of variable of `graded`, which turns a power m at an end,
+    or its product with a logarithm, into the power $5 m + 4$. With 48 nodes the error for $\log x$
+    is 2e-13.
     """
     y, weights = (x.reshape(-1, *(1,) * (low.dim() - 1)) for x in gauss_legendre(order, low))
+    nodes, slope = graded(y, low.unsqueeze(1), high.unsqueeze(1))
+    return nodes, weights * slope
+
+
+def graded(y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Map y in [-1, 1] to an interval; return the locations and their derivatives in y.
+
+    With $z = (1 + y)/2$ the share of the interval is
+    $z^5 (126 - 420 z + 540 z^2 - 315 z^3 + 70 z^4)$. Locations are computed from the nearer end, to
+    which they may be closer than a rounding error of the interval's length.
+    """
     near = (1 - y.abs()) / 2
     step = near**5 * (126 - near * (420 - near * (540 - near * (315 - 70 * near))))
-    weights = 315 * weights * (near * (1 - near)) ** 4
-    low, high = low.unsqueeze(1), high.unsqueeze(1)
     width = high - low
-    return torch.where(y < 0, low + width * step, high - width * step), width * weights
+    slope = width * (315 * (near * (1 - near)) ** 4)
+    return torch.where(y < 0, low + width * step, high - width * step), slope
 
 
 def sort_cuts(cuts: Tensor) -> Tensor:
