@@ -161,6 +161,15 @@ def test_domains_are_exact_in_float64() -> None:
     assert p.prob(torch.tensor([0.1, 0.7], dtype=DOUBLE)).sub(1 / 0.6).abs().max() < 1e-12
 
 
+def test_a_mesh_of_other_functions_is_refused() -> None:
+    """Also where they differ from their middle on only."""
+    centers = torch.linspace(0, 1, 20)
+    p = rpm(BasisExpansion(torch.ones(20), GaussianRBF(centers, 0.03)), 2.0, UNIT)
+    others = GaussianRBF(torch.where(centers < 0.5, centers, 0.05 + 0.9 * centers), 0.03)
+    with pytest.raises(ValueError, match="mesh must be of a density with the same basis, got"):
+        KernelDeformedExp.from_score(BasisExpansion(torch.ones(20), others), UNIT, mesh=p.mesh)
+
+
 def test_features_are_on_the_device_of_their_basis() -> None:
     assert BasisExpansion(torch.ones(2), Fourier([1.0]).to("meta")).features.points.is_meta
 
