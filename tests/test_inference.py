@@ -439,7 +439,7 @@ def test_the_model_is_the_same() -> None:
 
 QUICK = {
     "uniform on a moving interval, prior": 500,
-    "three groups, parabola of latent place and size": 500,
+    "three groups, parabola of latent place and size": 1000,
 }
 
 
