@@ -68,6 +68,7 @@ _FAMILIES = {
     "Laplace": "sf.Laplace(loc, scale)",
     "KernelExp": "sf.KernelExp(weights, points, rbf, base=uniform)",
     "KernelDeformedExp": "sf.KernelDeformedExp(weights, points, rbf, base=uniform)",
+    "Truncated": "sf.Truncated(torch.distributions.Gamma(scale, scale), 0.5, 3.0)",
     "Mixture": "sf.Mixture(two, sf.TruncatedParabola(loc, scale))",
 }
 _FAMILIES_2D = {
@@ -103,10 +104,13 @@ def _calls() -> dict[str, tuple[str, float]]:
     for family in ("KernelExp", "KernelDeformedExp"):
         for query in ("support", "sample((5,))", "entropy()", "icdf(torch.tensor(0.5))"):
             calls[f"{family}: {query.split('(')[0]}"] = f"({_FAMILIES[family]}).{query}", LIMIT
-    for score in ("quadratic", "moments", "mixture", "kernel"):
+    for score in ("quadratic", "moments", "mixture", "kernel", "content"):
         for alpha in (2.0, 1.5) if score != "moments" else (2.0,):
             code = _LAYER.format(alpha=alpha, score=score)
             calls[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
+    calls["Truncated: sample"] = f"({_FAMILIES['Truncated']}).sample((1000,))", LIMIT
+    score = "sf.scores.BasisExpansion(weights, GaussianRBF.grid(3, 0.2))"
+    calls["rpm of a BasisExpansion"] = f"sf.rpm({score}, 1.5).support", LIMIT
     fit = "sf.estimators.SparseDensity().fit(draw[:, :{}])"
     calls["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
     calls["SparseDensity: fit, 300 points in 2-D"] = fit.format(2), LIMIT_2D_FIT
