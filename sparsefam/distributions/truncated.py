@@ -315,17 +315,17 @@ class Truncated(SoftmaxDistribution):
         inside = (value > 0) & (value < 1)
         cuts, below, masses = self._panels()
         goal = torch.where(inside, value, 0.5) * below[..., -1]
-        with torch.no_grad():
-            series = _integral_series(masses)
-            # All Legendre polynomials are 1 at the upper end.
-            piece = (series.sum(0)[..., :-1] <= goal.unsqueeze(-1)).sum(-1, keepdim=True)
-            coefficients = [entries_of(x, piece) for x in series]
-            x = increasing_root(
-                lambda x: _legendre_sum(coefficients, x) - goal,
-                torch.full_like(goal, -1),
-                torch.ones_like(goal),
-                _STEPS,
-            )
+        # Detached, as a replayed trace of torch.jit ignores no_grad.
+        series, known = _integral_series(masses.detach()), goal.detach()
+        # All Legendre polynomials are 1 at the upper end.
+        piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
+        coefficients = [entries_of(x, piece) for x in series]
+        x = increasing_root(
+            lambda x: _legendre_sum(coefficients, x) - known,
+            torch.full_like(known, -1),
+            torch.ones_like(known),
+            _STEPS,
+        )
         panel = piece // _PARTS
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         low, high = start.detach(), end.detach()
