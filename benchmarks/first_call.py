@@ -109,7 +109,7 @@ def _calls() -> dict[str, tuple[str, float]]:
             code = _LAYER.format(alpha=alpha, score=score)
             calls[f"layer, score {score}, alpha {alpha:g}"] = code, LIMIT
     calls["Truncated: sample"] = f"({_FAMILIES['Truncated']}).sample((1000,))", LIMIT
-    score = "sf.scores.BasisExpansion(weights, GaussianRBF.grid(3, 0.2))"
+    score = "sf.scores.BasisExpansion(weights, GaussianRBF.grid(4, 0.2))"
     calls["rpm of a BasisExpansion"] = f"sf.rpm({score}, 1.5).support", LIMIT
     fit = "sf.estimators.SparseDensity().fit(draw[:, :{}])"
     calls["SparseDensity: fit, 300 numbers"] = fit.format(1), LIMIT
