@@ -239,6 +239,7 @@ class ContinuousAttention(nn.Module):
             rule = "group must be None for scores 'moments' and 'content' and for combine=True"
             raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
+        self.head_dim = embed_dim // num_heads
         self.batch_first, self.score, self.combine = batch_first, score, combine
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
@@ -510,7 +511,7 @@ class ContinuousAttention(nn.Module):
     def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
         """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
         self.rebuild_cache()
-        size, mask = self.embed_dim // self.num_heads, parts.mask
+        size, mask = self.head_dim, parts.mask
         # The regression checks positions and values, and comes first.
         coefficients = self._fit(parts)
         density, weights = self._densities(parts, coefficients[..., size:])
@@ -530,7 +531,7 @@ class ContinuousAttention(nn.Module):
         self.rebuild_cache()
         values, positions, mask = parts.values, parts.positions, parts.mask
         keys = self._fit(parts) if isinstance(self.score_proj, ContentScore) else values
-        density, discrete = self._densities(parts, keys[..., self.embed_dim // self.num_heads :])
+        density, discrete = self._densities(parts, keys[..., self.head_dim :])
         regression = self.regression
         if mask.visible is None:
             weights = regression.observation_weights(
@@ -562,7 +563,7 @@ class ContinuousAttention(nn.Module):
             discrete = self.score_proj.weights(channels, alpha, self.temperature, mask)
             return self.score_proj.match(discrete, parts.positions, alpha), discrete
         if isinstance(self.score_proj, ContentScore):
-            means = mask.mean(parts.values[..., self.embed_dim // self.num_heads :])
+            means = mask.mean(parts.values[..., self.head_dim :])
             basis = self.regression.basis
             density = self.score_proj.densities(
                 channels, keys, means, basis, alpha, self.temperature

@@ -102,8 +102,7 @@ def _density(
     function: ValueFunction, query: Tensor, alpha: float, temperature: float
 ) -> SparseDistribution:
     weights = query @ function.coefficients.mT.to(query.dtype) / temperature
-    density = rpm(BasisExpansion(weights, function.basis), alpha)
-    return density
+    return rpm(BasisExpansion(weights, function.basis), alpha)
 
 
 def _check(function: ValueFunction, query: Tensor, temperature: float) -> None:

@@ -289,6 +289,10 @@ class SparseDistribution(TorchDistribution):
             )
         require(~torch.isnan(value), "value", "real", value)
 
+    def _validate_probability(self, value: Tensor) -> None:
+        self._validate_sample(value)
+        require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+
     @property
     def _validation(self) -> bool | None:
         """The `validate_args` that the user passed, for densities derived from this one."""

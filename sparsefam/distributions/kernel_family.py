@@ -76,9 +76,8 @@ class KernelDistribution(SparseDistribution):
     r"""A truncated power of an expansion, $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$.
 
     The score is $f(t) = \sum_i w_i k(t, t_i)$, or $\sum_j w_j \psi_j(t)$ for the functions of a
-    basis, and $q_0$ the base density. All integrals are sums
-    over nodes that the batch shares, with weights of its own for each density, so an expectation is
-    one matrix product.
+    basis, and $q_0$ the base density. All integrals are sums over nodes that the batch shares, with
+    weights of its own for each density, so an expectation is one matrix product.
 
     Subclasses compute $A$ and the weights in their constructor. These are kept with their graph:
     more than one backward pass through one density needs `retain_graph=True`.
@@ -729,8 +728,7 @@ class KernelDistribution(SparseDistribution):
         self._require_number("icdf")
         _require_values("icdf")
         if self._validate_args:
-            self._validate_sample(value)
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+            self._validate_probability(value)
         value = value.expand(broadcast_shapes(value.shape, self.batch_shape))
         t = self._quantiles(value.detach())
         found = self._with_gradient(t, value)
@@ -926,7 +924,9 @@ class KernelExp(KernelDistribution):
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> "KernelExp":
-        """Return the density of an expansion in kernels or in a basis; other arguments as above.
+        """Return the density of an expansion in kernels or in a basis.
+
+        The other arguments are those of the constructor.
 
         Raises:
             ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.
@@ -1039,7 +1039,9 @@ class KernelDeformedExp(KernelDistribution):
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> "KernelDeformedExp":
-        """Return the density of an expansion in kernels or in a basis; other arguments as above.
+        """Return the density of an expansion in kernels or in a basis.
+
+        The other arguments are those of the constructor.
 
         Raises:
             ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.

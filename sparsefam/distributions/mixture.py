@@ -15,7 +15,7 @@ from torch.types import _size
 from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_shapes, copied, require
+from ..numerics.validation import broadcast_shapes, copied
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
@@ -303,8 +303,7 @@ class Mixture(SoftmaxDistribution):
             NotImplementedError: A multivariate mixture, or a component of torch without a cdf.
         """
         if self._validate_args:
-            self._validate_sample(value)
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+            self._validate_probability(value)
         self._require_univariate()
         value = value * torch.ones_like(self.alpha)
         inside = (value > 0) & (value < 1)

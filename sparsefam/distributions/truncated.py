@@ -310,8 +310,7 @@ class Truncated(SoftmaxDistribution):
             ValueError: A probability outside [0, 1].
         """
         if self._validate_args:
-            self._validate_sample(value)
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+            self._validate_probability(value)
         inside = (value > 0) & (value < 1)
         cuts, below, masses = self._panels()
         goal = torch.where(inside, value, 0.5) * below[..., -1]

@@ -200,8 +200,7 @@ class SymmetricDistribution(StandardizedDistribution):
             ValueError: A probability outside [0, 1].
         """
         if self._validate_args:
-            self._validate_sample(value)
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+            self._validate_probability(value)
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self._standard_icdf(torch.where(inside, value, 0.5))
