@@ -549,7 +549,7 @@ def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
         layer.score_proj.q_proj.weight.mul_(size / float(spread.mean()))
         density = layer(*inputs)[1]
     exact = density.to_float64()
-    assert close(density.expect(basis).double(), exact.expect(basis.double()), 4e-6)
+    assert close(density.expect(basis).double(), exact.expect(basis.double()), 2e-6)
 
 
 def test_contents_in_half_precision_have_the_domain_of_the_basis() -> None:
