@@ -207,10 +207,14 @@ def test_bad_arguments_are_named() -> None:
     gap = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 5.0]), 1.0))
     with pytest.raises(ValueError, match=rule):
         Truncated(gap, 2.0, 3.0)
-    with pytest.raises(ValueError, match="continuous"):
+    with pytest.raises(
+        ValueError, match="base must be a continuous univariate distribution, got Poisson"
+    ):
         Truncated(td.Poisson(torch.tensor(3.0)), 0.0, 1.0)
     for wrong in (3.0, td.MultivariateNormal(torch.zeros(2), torch.eye(2))):
-        with pytest.raises(ValueError, match="base must be a univariate distribution, got"):
+        with pytest.raises(
+            ValueError, match="base must be a continuous univariate distribution, got"
+        ):
             Truncated(wrong, 0.0, 1.0)
     with pytest.raises(ValueError, match="low must be .*got 'left'"):
         Truncated(base, "left")  # type: ignore[arg-type]

@@ -19,7 +19,15 @@ from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
 from .normal import Normal
-from .torch_adapter import TorchUnivariate, cuts_of, dtype_of, intervals_of, to_float64, wrap
+from .torch_adapter import (
+    TorchUnivariate,
+    cuts_of,
+    dtype_of,
+    intervals_of,
+    is_discrete,
+    to_float64,
+    wrap,
+)
 
 __all__ = ["Truncated"]
 
@@ -82,8 +90,8 @@ class Truncated(SoftmaxDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(base, Distribution) or base.event_shape:
-            raise ValueError(f"base must be a univariate distribution, got {base!r}")
+        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
+            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
         part = wrap(base)
         self.alpha, self.low, self.high = broadcast_arguments(
             base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
