@@ -4,9 +4,11 @@
 benchmarks write between marks and without addresses; of these the words of prose, outside code,
 tables and formulas; and what `wc -w` counts, all of it. Then it prints every phrase of PHRASES and
 PATTERNS that it finds in prose, and every term of TERMS that the first pages use before they
-define it, and exits with 1 if there are any. tests/test_docs.py calls the same functions.
+define it, and exits with 1 if there are any. `--docstrings` prints what it finds in docstrings of
+the package instead. tests/test_docs.py calls the same functions.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -177,8 +179,22 @@ def undefined(text: str) -> list[str]:
     return missing
 
 
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the docstrings of the package, each with its place."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for path in sorted(ROOT.glob("sparsefam/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                name = getattr(node, "name", "")
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {name}", text
+
+
 def main() -> int:
     """Print the counts and the faults; return 1 if there are any."""
+    if sys.argv[1:] == ["--docstrings"]:
+        found = [f"{place}: {x}" for place, text in docstrings() for x in faults(text)]
+        print("\n".join(found))
+        return int(bool(found))
     totals, failed = [0, 0, 0], 0
     print("  words  prose   wc -w")
     for page in pages():
