@@ -139,7 +139,7 @@ def prose(text: str) -> str:
     """Return a text without code, tables, formulas, comments, addresses and marks of emphasis."""
     text = CODE.sub("", MADE.sub("", text))
     text = re.sub(r"^ *\|.*$|^ {4,}python .*$|^::: .*$", "", text, flags=re.M)
-    text = re.sub(r"<[^>]*>|\$\$.*?\$\$", " ", text, flags=re.S)
+    text = re.sub(r"<!--.*?-->|</?\w[^>]*>|\$\$.*?\$\$", " ", text, flags=re.S)
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", text)
     return re.sub(r"`[^`\n]*`|\$[^$\n]*\$|\*+", lambda m: "" if "*" in m[0][:1] else m[0], text)
 
@@ -168,7 +168,7 @@ def faults(text: str) -> list[str]:
 
 def undefined(text: str) -> list[str]:
     """Return the terms that a page uses before it links them or puts them in bold or italics."""
-    text = re.sub(r"^#.*$|<[^>]*>|!\[[^\]]*\]", "", text, flags=re.M)
+    text = re.sub(r"^#.*$|</?\w[^>]*>|!\[[^\]]*\]", "", text, flags=re.M)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     missing = []
     for term, pattern in TERMS.items():
