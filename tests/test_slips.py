@@ -1,4 +1,4 @@
-"""Every row of docs/theory/slips.md: the printed formula fails, the corrected one holds."""
+"""Formulas of docs/theory: of every slip the printed one fails, the corrected one holds."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -317,3 +317,25 @@ def test_outside_is_inside_of_another_score() -> None:
     Z = exp_beta(sf.scores.KernelExpansion(weights, points, rbf)(grid), 0.5).mean()
     assert (outer - density(weights / Z**0.5)(grid)).abs().max() < 0.01
     assert (outer - density(weights)(grid)).abs().max() > 0.1
+
+
+# docs/theory/derivations.md
+
+
+def test_the_derivation_of_beta_gaussians() -> None:
+    sigma, alpha, m = 0.8, 1.7, 1 / 0.7
+    gammas = math.lgamma(m + 1.5) - math.lgamma(m + 1)
+    bracket = m * math.log(2 * m) - math.log(math.pi) / 2 + gammas - math.log(sigma)
+    r2 = math.exp(2 / (2 * m + 1) * bracket)
+    p = sf.BetaGaussian.from_sigma(0.0, sigma, alpha)
+    assert close(p.scale, r2**0.5 * sigma)
+    assert close(p.variance, r2 * sigma**2 / (2 * m + 3))
+    assert close(p.log_normalizer, m - r2 / 2)
+    omega = (r2 / (2 * m) * (m + 1) / (m + 1.5) - 1) / (alpha * (alpha - 1))
+    assert close(-p.tsallis_entropy(), omega)
+
+
+def test_the_sigma_of_location_scale_families() -> None:
+    t = torch.linspace(-3, 3, 7)
+    p = sf.LocationScale(0.0, 2.0, lambda x: x**3 / 6)
+    assert torch.allclose(p.prob(t), sf.TruncatedParabola.from_sigma(0.0, 2.0**1.5).prob(t))
