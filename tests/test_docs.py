@@ -1,7 +1,9 @@
 """README.md and docs/: examples run as they are printed, and nothing public is undocumented."""
 
 import importlib
+import importlib.util
 import inspect
+import json
 import pkgutil
 import re
 import textwrap
@@ -38,6 +40,19 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for code in blocks(page.read_text()):
         exec(compile(code, str(page), "exec"), namespace)
+
+
+def test_notebooks_hold_the_blocks_of_their_pages() -> None:
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
+    notebooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(notebooks)
+    for page in ROOT.glob("docs/start/*.md"):
+        text = page.read_text()
+        cells = json.loads(notebooks.notebook(text))["cells"]
+        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+        assert code == [block.strip() for block in blocks(text)]
+        words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+        assert words.startswith("# ") and ".md" not in words and "![" not in words
 
 
 def test_blocks_keep_their_lines() -> None:
