@@ -51,8 +51,9 @@ accuracy: $(STAMP) ## how exact expectations are, against independent references
 inference: $(STAMP) ## chains on supports that move, against quadrature: minutes
 	$(BIN)/python -m benchmarks.inference
 
-gallery: $(STAMP) ## the pictures of docs/gallery.md, as the repository has them
+gallery: $(STAMP) ## the pictures of docs/gallery.md and docs/start/, as the repository has them
 	$(BIN)/python -m examples.gallery
+	$(BIN)/python docs/notebooks.py
 
 clean: ## remove what the other targets wrote, except .venv
 	rm -rf demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FIRST = ("README.md", "docs/index.md")
+FIRST = ("README.md",)
 
 # Distinctive parts of sentences that readers stumbled over: none may come back.
 PHRASES = """

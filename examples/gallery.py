@@ -27,10 +27,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from pyro.contrib.gp.kernels import RBF
+from scipy.stats import gaussian_kde
+from sklearn.datasets import load_iris
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.plotting import plot_attention_map, plot_density
+from sparsefam.estimators import SparseDensity
+from sparsefam.plotting import plot_attention, plot_attention_map, plot_density
 
 from .data import CANVAS, DIGIT
 from .gallery_training import NAMES, PATH
@@ -38,6 +41,41 @@ from .look import WIDTH, look
 
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 TITLES = ("discrete softmax", "continuous softmax", "continuous sparsemax")
+
+
+def draw_start() -> Figure:
+    """Draw a density with a gap, attention to an irregular series, and a posterior that ends."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(WIDTH, 2.7))
+    petals = load_iris().data[:, 2:3]
+    estimate = SparseDensity(bandwidth=0.88, penalty=1e-5).fit(petals)
+    t = np.linspace(0, 8.5, 401)
+    left.plot(t, gaussian_kde(petals.T)(t), "--", color="C3", label="gaussian_kde")
+    estimate.plot(left, color="C0", label="SparseDensity", data=petals, view=(0.0, 8.5))
+    left.set(title="a density with a gap", xlabel="length of petals, cm", yticks=[])
+    left.legend(loc="upper right")
+
+    generator = torch.Generator().manual_seed(3)
+    times = torch.rand(40, generator=generator).sort().values
+    series = torch.sin(9 * times) + 0.2 * torch.randn(40, generator=generator)
+    regression = sf.attention.RidgeRegression(sf.bases.GaussianRBF.grid(16, 0.08), penalty=0.3)
+    function = regression.fit(times, series[None, :, None])
+    heads = sf.TruncatedParabola(torch.tensor([0.2, 0.7]), torch.tensor([0.12, 0.2]))
+    options: dict[str, Any] = {"value_function": lambda at: function(at[None])[0, :, 0]}
+    plot_attention(heads, times, series, ax=middle, view=(0.0, 1.0), **options)
+    middle.set(title="two heads read parts of a series", xlabel="time")
+    figure.axes[-1].set_yticks([])
+
+    readings = torch.tensor([2.1, 2.6, 1.9, 2.4])
+    level = torch.linspace(1.2, 3.6, 2001)
+    likelihood = sf.TruncatedParabola(level, 0.6).log_prob(readings.unsqueeze(-1)).sum(0).exp()
+    posterior = likelihood / torch.trapezoid(likelihood, level)
+    right.plot(level, posterior, color="C0", label="posterior")
+    right.fill_between(level, posterior, color="C0", alpha=0.18, linewidth=0)
+    rows = -0.35 * torch.arange(1, 5)
+    right.errorbar(readings, rows, xerr=0.6, fmt="o", color="C1", markersize=4, label="readings")
+    right.set(title="a posterior that ends", xlabel="level", yticks=[], ylim=(-1.7, 4.3))
+    right.legend(loc="upper right")
+    return figure
 
 
 def families() -> list[tuple[str, Any]]:
@@ -288,6 +326,7 @@ def draw_errors() -> Figure:
 
 
 PICTURES = {
+    "start": draw_start,
     "families": draw_families,
     "tree": draw_tree,
     "martins-figure-1": draw_dimensions,

@@ -372,10 +372,12 @@ def test_pages_show_what_the_gallery_writes(
     gallery.main(["moreno-figure-1", "martins-figure-2", "--out", str(tmp_path)])
     assert len(capsys.readouterr().out.split()) == len(list(tmp_path.glob("*.png"))) == 4
     written = {f"{name}-{tone}.png" for name in gallery.PICTURES for tone in ("light", "dark")}
-    pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = "".join(path.read_text() for path in found)
     assert set(re.findall(r"assets/([\w-]+-(?:light|dark)\.png)", pages)) <= written
-    shown = re.findall(r"assets/([\w-]+)-light", (ROOT / "docs/gallery.md").read_text())
-    assert sorted(shown) == sorted(gallery.PICTURES)
+    shown = [(ROOT / name).read_text() for name in ("README.md", "docs/gallery.md")]
+    names = re.findall(r"assets/([\w-]+)-light", "".join(shown))
+    assert sorted(names) == sorted(gallery.PICTURES)
     with pytest.raises(SystemExit):
         gallery.main(["trees"])
 
