@@ -19,8 +19,8 @@ from .distributions import (
     SymmetricDistribution,
     Triangular,
 )
-from .distributions.beta_gaussian import PowerDistribution, PowerLaw
-from .distributions.covariance import gaussians_of
+from .distributions.beta_gaussian import PowerDistribution
+from .distributions.covariance import exponent_of_ball, gaussians_of
 from .distributions.support_quadrature import (
     WAVE_ORDER,
     gaussians_on_support,
@@ -28,7 +28,7 @@ from .distributions.support_quadrature import (
     support_rule,
 )
 from .numerics.ellipsoid import elliptical_moments, radial_characteristic
-from .numerics.gaussian_ball import gaussians_under_ball, gaussians_under_normal
+from .numerics.gaussian_ball import gaussians_under_ball
 from .numerics.gaussian_interval import gaussian_expectation
 from .numerics.shared_contour import gaussians_by_shared_contour, has_shared_contour
 from .numerics.special import characteristic
@@ -170,10 +170,7 @@ def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
     gaussians = gaussians_of(psi)
     if gaussians is None:
         return NotImplemented
-    if not isinstance(p, PowerLaw):
-        return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
-    exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
-    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent)
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
 
 
 @register_expect(MultivariateBetaGaussian, Fourier)

@@ -1,6 +1,5 @@
 r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -57,18 +56,18 @@ def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor)
     inner = density.components if isinstance(density, Mixture) else density
     if pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
         return _contract(density.expect(basis), by_head)
-    expect, state, parameters = _Expect(basis), tensors_of(basis), _parameters(density)
+    expect = _Expect(basis)
+    # After a functional call the basis has other tensors when the backward pass comes.
+    state = {f"basis.{name}": x for name, x in tensors_of(basis).items()}
 
-    def block(*tensors: Tensor) -> Tensor:
-        # After a functional call the basis has other tensors when the backward pass comes.
-        own = {f"basis.{name}": x for name, x in state.items()}
-        features = torch.func.functional_call(expect, own, (_rebuild(density, tensors),))
-        return _contract(features, by_head)
+    def block(part: SparseDistribution) -> Tensor:
+        return _contract(torch.func.functional_call(expect, state, (part,)), by_head)
 
-    rows = max(1, _PAIRS * density.batch_shape[2] // pairs)
-    parts = zip(*(x.split(rows, 2) for x in parameters), strict=True)
+    queries = density.batch_shape[2]
+    rows = max(1, _PAIRS * queries // pairs)
+    parts = [density[:, :, first : first + rows] for first in range(0, queries, rows)]
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(block, *part, **options) for part in parts], 1)
+    return torch.cat([checkpoint(block, part, **options) for part in parts], 1)
 
 
 def _contract(features: Tensor, by_head: Tensor) -> Tensor:
@@ -84,24 +83,6 @@ class _Expect(nn.Module):
 
     def forward(self, density: SparseDistribution) -> Tensor:
         return density.expect(self.basis)
-
-
-def _parameters(density: Any) -> list[Tensor]:
-    """Return the tensors (B, heads, Lq, ...) that determine a standardised density or mixture."""
-    if isinstance(density, Mixture):
-        return [density.logits, *_parameters(density.components)]
-    # alpha comes first, as in `SparseDistribution._with_parameters`.
-    return [getattr(density, name) for name in {"alpha": None, **density.arg_constraints}]
-
-
-def _rebuild(density: Any, parameters: Sequence[Tensor]) -> SparseDistribution:
-    """Return a density with other parameters."""
-    if isinstance(density, Mixture):
-        components = _rebuild(density.components, parameters[1:])
-        return Mixture(parameters[0], components, validate_args=False)
-    values, shape = iter(parameters), parameters[0].shape[: len(density.batch_shape)]
-    rebuilt: SparseDistribution = density._with_parameters(shape, lambda x, event: next(values))
-    return rebuilt
 
 
 # Gauss-Jacobi quadrature of tabulated value functions, compiled.
@@ -255,7 +236,9 @@ def _through_expectations(
         loc, scale, by_head = (
             x.view_as(x) if again else x.detach().requires_grad_() for x in inputs
         )
-        value = _by_expectations(_rebuild(density, (density.alpha, loc, scale)), basis, by_head)
+        parameters = iter((density.alpha, loc, scale))
+        own = density._with_parameters(loc.shape, lambda x, event: next(parameters))
+        value = _by_expectations(own, basis, by_head)
         leaves = zip((loc, scale, by_head), ctx.needs_input_grad[:3], strict=True)
         needed = [x for x, need in leaves if need]
         slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))

@@ -428,19 +428,10 @@ class StandardizedDistribution(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch).
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
-        """
+        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch); Prop. 1 of the paper."""
         return self._peak_score() - self._log_escort(self._peak_log_prob())
 
     def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p) = -E_p[\log_{2-\alpha} p]/\alpha$ (*batch).
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
-        """
         log_mean = self._log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 

@@ -15,9 +15,7 @@ from torch.distributions import MultivariateNormal
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
 from ..numerics.gaussian_ball import (
     gaussian_slopes_under_ball,
-    gaussian_slopes_under_normal,
     gaussians_under_ball,
-    gaussians_under_normal,
 )
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
@@ -26,7 +24,7 @@ from .support_quadrature import wave_differences
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution
 
-__all__ = ["Gaussians", "elliptical_covariance", "gaussians_of"]
+__all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
 
 # Orders of two rules by dimension, and beyond three dimensions.
 _ORDERS = {1: (96, 144), 2: (96, 144), 3: (48, 72)}
@@ -129,12 +127,9 @@ def _polynomials_and_gaussians(
     with $c = E[u_1^2]$ and $G = L^\top (\partial E_+[\psi]/\partial A)\,L$, $A = L L^\top$. For a
     normal density $E_+ = E$, and the last term is absent.
     """
-    if isinstance(p, PowerLaw):
-        by_loc, by_ball = gaussian_slopes_under_ball(
-            p.loc, p.scale_tril, *gaussians, _exponent(p) + 1
-        )
-    else:
-        by_loc, by_ball = gaussian_slopes_under_normal(p.loc, p.scale_tril, *gaussians)
+    m = exponent_of_ball(p)
+    m = None if m is None else m + 1
+    by_loc, by_ball = gaussian_slopes_under_ball(p.loc, p.scale_tril, *gaussians, m)
     factor = p.scale_tril.unsqueeze(-3)
     slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
     f, f2 = _slope_and_curvature(p, phi)
@@ -145,7 +140,10 @@ def _polynomials_and_gaussians(
     return second * covariance
 
 
-def _exponent(p: PowerLaw) -> Tensor | float:
+def exponent_of_ball(p: "EllipticalDistribution") -> Tensor | float | None:
+    """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
+    if not isinstance(p, PowerLaw):
+        return None
     return p._exponent if p._fixed_exponent is None else p._fixed_exponent
 
 
@@ -225,9 +223,7 @@ def _matrices(gaussians: Gaussians) -> Tensor:
 
 
 def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
-    if isinstance(p, PowerLaw):
-        return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, _exponent(p))
-    return gaussians_under_normal(p.loc, p.scale_tril, *gaussians)
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
 
 
 def _integrate(

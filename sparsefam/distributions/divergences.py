@@ -114,14 +114,12 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
     and equal to it where p's support lies in q's.
 
     Args:
-        p: A density, or a categorical distribution, of this package or of torch.
+        p: As for `tsallis_divergence`.
         q: Another one.
         alpha: At least 1 and finite. It need not be the alpha of p or q.
 
     Raises:
-        ValueError: `alpha` not a number, below 1 or not finite; `p` or `q` as refused by
-            `tsallis_divergence`.
-        NotImplementedError: Distributions of torch but normal, Laplace, uniform and beta ones.
+        ValueError: `alpha` below 1; otherwise, and NotImplementedError, as `tsallis_divergence`.
 
     References:
         Bregman (1967), The relaxation method of finding the common point of convex sets. USSR

@@ -1,7 +1,7 @@
 """Kernel families: densities of any shape whose score is a sum of kernels."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..feature_maps import BasisFeatures, KernelFeatures
+from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel
 from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import expm1_ratio
@@ -43,7 +43,7 @@ from ..numerics.validation import (
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
-from .base_measure import BaseMeasure
+from .base_measure import Base, BaseMeasure
 from .kernel_mesh import KernelMesh, dtype_of, require_inside
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
@@ -97,8 +97,10 @@ class KernelDistribution(SparseDistribution):
 
     def __init__(
         self,
-        score: FeatureExpansion,
-        base: Distribution | Sequence[Distribution] | None,
+        weights: Tensor,
+        inducing_points: Tensor | FeatureMap,
+        kernel: Any,
+        base: Base,
         alpha: Tensor | float,
         validate_args: bool | None,
     ) -> None:
@@ -107,21 +109,39 @@ class KernelDistribution(SparseDistribution):
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
                 "use torch.compile, with the mesh of a density made before"
             )
+        if isinstance(inducing_points, FeatureMap):  # `from_score`
+            features = inducing_points
+        else:
+            features = KernelExpansion(weights, inducing_points, kernel).features
+        if base is None and isinstance(features, BasisFeatures):
+            base = _uniform_on(features.basis)
+        self.features, self.base = features, base
+        _, alpha, _ = broadcast_arguments(
+            weights=weights[..., 0], alpha=alpha, inducing_points=features.points[..., 0, 0]
+        )
+        self.alpha = alpha.to(weights.dtype)
+        batch, dim = self.alpha.shape, self.features.dim
+        self.weights = weights.expand(*batch, -1)
+        super().__init__(batch, Size([dim] if dim > 1 else []), validate_args=validate_args)
+
+    @classmethod
+    def from_score(cls, score: FeatureExpansion, *args: Any, **options: Any) -> Self:
+        """Return the density of an expansion in kernels or in a basis.
+
+        Args:
+            score: The `KernelExpansion` or `BasisExpansion`.
+            args: What the constructor takes after the kernel, such as `base`.
+            options: The same by name.
+
+        Raises:
+            ValueError: As the constructor; `score` of another class.
+        """
         if not isinstance(score, FeatureExpansion):
             rule = "score must be a KernelExpansion or a BasisExpansion"
             raise ValueError(f"{rule}, got {score!r}")
-        if base is None and isinstance(score.features, BasisFeatures):
-            base = _uniform_on(score.features.basis)
-        self.features, self.base = score.features, base
-        _, alpha, _ = broadcast_arguments(
-            weights=score.weights[..., 0],
-            alpha=alpha,
-            inducing_points=score.features.points[..., 0, 0],
-        )
-        self.alpha = alpha.to(score.weights.dtype)
-        batch, dim = self.alpha.shape, self.features.dim
-        self.weights = score.weights.expand(*batch, -1)
-        super().__init__(batch, Size([dim] if dim > 1 else []), validate_args=validate_args)
+        family: Any = cls
+        density: Self = family(score.weights, score.features, None, *args, **options)
+        return density
 
     @property
     def inducing_points(self) -> Tensor:
@@ -369,11 +389,7 @@ class KernelDistribution(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch).
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
-        """
+        r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch)."""
         log_mass = self._mass.log().reshape(self.batch_shape)
         rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
         return rest.to(self.weights.dtype) + self._share * self._batched(self._level)
@@ -517,11 +533,7 @@ class KernelDistribution(SparseDistribution):
         return t if self.event_shape else t.squeeze(-1)
 
     def tsallis_entropy(self) -> Tensor:
-        r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch).
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
-        """
+        r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch)."""
         # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
         mean = sum_nodes(self._weights_on(self.mesh) * self._scores)
         return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
@@ -550,9 +562,6 @@ class KernelDistribution(SparseDistribution):
 
         Raises:
             ValueError: `beta` not a number, negative or infinite.
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
         """
         if _is_one(beta):
             return self
@@ -572,15 +581,7 @@ class KernelDistribution(SparseDistribution):
     def generalized_covariance(
         self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
     ) -> Tensor:
-        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N).
-
-        $$\|p\|_\beta^\beta\,(\tilde E[\phi\psi'] - \tilde E[\phi]\tilde E[\psi]')$$
-
-        The expectations are under the $\beta$-escort; default $\beta = 2 - \alpha$.
-
-        References:
-            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
-        """
+        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
         self._check_basis("phi", phi)
         self._check_basis("psi", psi)
         mesh = self.mesh.for_basis(phi).for_basis(psi)
@@ -905,45 +906,13 @@ class KernelExp(KernelDistribution):
         weights: Tensor,
         inducing_points: Tensor,
         kernel: Kernel,
-        base: Distribution | Sequence[Distribution] | None = None,
+        base: Base = None,
         *,
         tolerance: float | None = None,
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        score = KernelExpansion(weights, inducing_points, kernel)
-        self._solve(score, base, tolerance, mesh, validate_args)
-
-    @classmethod
-    def from_score(
-        cls,
-        score: FeatureExpansion,
-        base: Distribution | Sequence[Distribution] | None = None,
-        *,
-        tolerance: float | None = None,
-        mesh: KernelMesh | None = None,
-        validate_args: bool | None = None,
-    ) -> "KernelExp":
-        """Return the density of an expansion in kernels or in a basis.
-
-        The other arguments are those of the constructor.
-
-        Raises:
-            ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.
-        """
-        new = cls.__new__(cls)
-        new._solve(score, base, tolerance, mesh, validate_args)
-        return new
-
-    def _solve(
-        self,
-        score: FeatureExpansion,
-        base: Distribution | Sequence[Distribution] | None,
-        tolerance: float | None,
-        mesh: KernelMesh | None,
-        validate_args: bool | None,
-    ) -> None:
-        KernelDistribution.__init__(self, score, base, 1.0, validate_args)
+        super().__init__(weights, inducing_points, kernel, base, 1.0, validate_args)
         with torch.enable_grad():
             self._set_mesh(tolerance, mesh)
             self._normalize(Power(0.0))
@@ -1016,54 +985,18 @@ class KernelDeformedExp(KernelDistribution):
         weights: Tensor,
         inducing_points: Tensor,
         kernel: Kernel,
-        base: Distribution | Sequence[Distribution] | None = None,
+        base: Base = None,
         alpha: Tensor | float = 2.0,
         normalization: Literal["inside", "outside"] = "inside",
         *,
         tolerance: float | None = None,
         mesh: KernelMesh | None = None,
         validate_args: bool | None = None,
-    ) -> None:
-        score = KernelExpansion(weights, inducing_points, kernel)
-        self._solve(score, base, alpha, normalization, tolerance, mesh, validate_args)
-
-    @classmethod
-    def from_score(
-        cls,
-        score: FeatureExpansion,
-        base: Distribution | Sequence[Distribution] | None = None,
-        alpha: Tensor | float = 2.0,
-        normalization: Literal["inside", "outside"] = "inside",
-        *,
-        tolerance: float | None = None,
-        mesh: KernelMesh | None = None,
-        validate_args: bool | None = None,
-    ) -> "KernelDeformedExp":
-        """Return the density of an expansion in kernels or in a basis.
-
-        The other arguments are those of the constructor.
-
-        Raises:
-            ValueError: As the constructor; not a `KernelExpansion` or `BasisExpansion`.
-        """
-        new = cls.__new__(cls)
-        new._solve(score, base, alpha, normalization, tolerance, mesh, validate_args)
-        return new
-
-    def _solve(
-        self,
-        score: FeatureExpansion,
-        base: Distribution | Sequence[Distribution] | None,
-        alpha: Tensor | float,
-        normalization: Literal["inside", "outside"],
-        tolerance: float | None,
-        mesh: KernelMesh | None,
-        validate_args: bool | None,
     ) -> None:
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
         self.normalization = normalization
-        KernelDistribution.__init__(self, score, base, alpha, validate_args)
+        super().__init__(weights, inducing_points, kernel, base, alpha, validate_args)
         rule = f"in (1, 2] in {self.alpha.dtype}"
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         with torch.enable_grad():
@@ -1113,8 +1046,9 @@ class KernelEscort(KernelDistribution):
         self._parent = parent
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
         own = alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item()
-        score = parent._with_weights(parent.weights)
-        super().__init__(score, parent.base, own, parent._validation)
+        super().__init__(
+            parent.weights, parent.features, None, parent.base, own, parent._validation
+        )
         self.mesh = parent.mesh
         with torch.enable_grad():
             self._scores = parent._scores

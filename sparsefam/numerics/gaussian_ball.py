@@ -35,9 +35,7 @@ from .validation import difference
 
 __all__ = [
     "gaussian_slopes_under_ball",
-    "gaussian_slopes_under_normal",
     "gaussians_under_ball",
-    "gaussians_under_normal",
 ]
 
 # Pairs in a chunk, whose nodes fit the cache.
@@ -50,7 +48,11 @@ _Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def gaussians_under_ball(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: Tensor | float
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    exponent: Tensor | float | None,
 ) -> Tensor:
     r"""Compute $E_p[N(t; c_j, C_j)]$ for $p \propto (1 - |u|^2)_+^m$, $u = L^{-1}(t - loc)$.
 
@@ -64,7 +66,8 @@ def gaussians_under_ball(
         scale_tril: L, (*batch, D, D).
         centers: Centers of the Gaussians, (N, D).
         spread: Their standard deviations (N,), or their covariances (N, D, D).
-        exponent: m >= 0, a tensor (*batch), or a number, which may be faster.
+        exponent: m >= 0, a tensor (*batch), or a number, which may be faster. None for its limit at
+            alpha = 1: a normal density, whose expectations are N(c_j; loc, C_j + L L').
 
     Returns:
         Expectations (*batch, N) in the dtype that the other arguments promote to, computed in
@@ -75,27 +78,17 @@ def gaussians_under_ball(
         integrates over angles for D = 2, m = 1.
     """
     inputs = (loc, scale_tril, centers, spread)
-    if has_shared_contour(inputs, exponent):
+    if exponent is not None and has_shared_contour(inputs, exponent):
         return gaussians_by_shared_contour(inputs, float(exponent), _per_pair)
     return _per_pair(inputs, exponent)
 
 
-def gaussians_under_normal(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor
-) -> Tensor:
-    """Compute N(c_j; loc, C_j + L L'), the limit alpha = 1, as accurately, (*batch, N).
-
-    Args:
-        loc: Means, (*batch, D).
-        scale_tril: L, (*batch, D, D).
-        centers: Centers of the Gaussians, (N, D).
-        spread: Their standard deviations (N,), or their covariances (N, D, D).
-    """
-    return _integrate((loc, scale_tril, centers, spread), torch.zeros_like(loc[..., 0]), "normal")
-
-
 def gaussian_slopes_under_ball(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: Tensor | float
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    exponent: Tensor | float | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute derivatives of `gaussians_under_ball` in loc and A = L L', (*batch, N, D[, D]).
 
@@ -104,20 +97,15 @@ def gaussian_slopes_under_ball(
     return _slopes((loc, scale_tril, centers, spread), *_exponents(exponent, loc))
 
 
-def gaussian_slopes_under_normal(
-    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute the same derivatives of `gaussians_under_normal`."""
-    return _slopes((loc, scale_tril, centers, spread), torch.zeros_like(loc[..., 0]), "normal")
-
-
-def _per_pair(inputs: _Four, exponent: Tensor | float) -> Tensor:
+def _per_pair(inputs: _Four, exponent: Tensor | float | None) -> Tensor:
     return _integrate(inputs, *_exponents(exponent, inputs[0]))
 
 
-def _exponents(exponent: Tensor | float, loc: Tensor) -> tuple[Tensor, str]:
+def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, str]:
     """Return the exponents (*batch), and the kind of contour, see `contour_of_pairs`."""
     batch = loc.shape[:-1]
+    if exponent is None:
+        return torch.zeros_like(loc[..., 0]), "normal"
     if isinstance(exponent, Tensor):
         return exponent.expand(batch), "lowered"
     m = torch.full(batch, exponent, dtype=torch.float64, device=loc.device)

@@ -1,6 +1,5 @@
 """Plots of densities: lines in one dimension, filled contours in two."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,13 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..attention.scores import Box, Domain, box_of
-from ..distributions import MultivariateNormal, SparseCategorical, SparseDistribution
+from ..distributions import EllipticalDistribution, SparseCategorical, SparseDistribution
 from ..numerics.validation import is_count
 from ..supports import Ellipsoid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Ellipse
 
 __all__ = [
     "check_count",
@@ -84,8 +82,8 @@ def plot_density(
             (n, 1), drawn as marks below the line; in two dimensions (n, 2), drawn as dots.
         view: Interval to draw. By default, it contains the data and the supports, or all but
             $5 \times 10^{-4}$ of the mass on either side of an unbounded one. In two dimensions, an
-            interval for both axes, or one for each; unless contours are ellipses, the default shows
-            the support within four standard deviations of the mean.
+            interval for both axes, or one for each; the default shows the support within four
+            standard deviations of the mean.
         limit: Largest number of batch elements to draw.
         points: Number of points on each interval of a line, or along each axis in two dimensions;
             at least 2.
@@ -114,11 +112,8 @@ def plot_density(
             ink = ax.xaxis.label.get_color()
             ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
         box = None if view is None else box_of("view", view, 2)
-        if isinstance(p.support, Ellipsoid) or isinstance(p, MultivariateNormal):
-            _draw_ellipses(ax, p, labels, color, box, points)
-        else:
-            box = plane_view(p, seen) if box is None else box
-            _draw_contours(ax, p, labels, color, box, points)
+        box = plane_view(p, seen) if box is None else box
+        _draw_contours(ax, p, labels, color, box, points)
     return ax
 
 
@@ -225,11 +220,11 @@ def _draw_contours(
     points: int,
 ) -> None:
     """Draw contours of each element of a batch by its values on a grid."""
-    grid = _grid(view, points)
-    heights = _heights(p, grid)
-    for height, closed, label in zip(heights, _closed(p, heights), labels, strict=True):
+    for i, label in zip(np.ndindex(*p.batch_shape), labels, strict=True):
         (line,) = ax.plot([], [], color=color, label=label)  # a legend has lines
-        shade = line.get_color()
+        shade, grid = line.get_color(), _grid(_contour_box(p[i], view), points)
+        heights = _heights(p[i], grid)
+        (height,), (closed,) = heights, _closed(p[i], heights)
         if not height.any():
             continue
         top = height.max()
@@ -241,6 +236,16 @@ def _draw_contours(
         style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
         ax.contour(*grid, height, [lowest], colors=[shade], **style).set_gid("support")
     ax.set(xlim=view[0], ylim=view[1])
+
+
+def _contour_box(p: SparseDistribution, view: Box) -> Box:
+    """Return a box around an ellipse, which may be a small part of the view; else the view."""
+    if not isinstance(p, EllipticalDistribution):
+        return view
+    size = 1 if isinstance(p.support, Ellipsoid) else _FAR
+    half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
+    centre = p.loc.detach()
+    return tuple(zip((centre - half).tolist(), (centre + half).tolist(), strict=True))
 
 
 def _grid(view: Box, points: int) -> list[Any]:
@@ -296,63 +301,6 @@ def _quantile(height: Any, share: float) -> float:
     """Return the level below which a share of the mass on the grid lies."""
     levels = np.sort(height, None)
     return float(levels[np.searchsorted(levels.cumsum(), share * levels.sum())])
-
-
-def _draw_ellipses(
-    ax: "Axes",
-    p: SparseDistribution,
-    labels: list[str | None],
-    color: Any,
-    view: Box | None,
-    points: int,
-) -> None:
-    """Draw ellipses as contours and outline of each element of a batch."""
-    support: Any = p.support
-    closed = isinstance(support, Ellipsoid)
-    # The outline is the edge, or encloses all but the tails of a normal density.
-    size = 1.0 if closed else math.sqrt(-2 * math.log(_TAIL_2D))
-    loc, scale_tril = _array(p.loc), size * _array(p.scale_tril)
-    style = {"fill": False, "linewidth": 1.6, "linestyle": "-" if closed else "--"}
-    radii = _level_radii(p, scale_tril, points)
-    pairs = zip(loc.reshape(-1, 2), scale_tril.reshape(-1, 2, 2), strict=True)
-    for i, (centre, scale) in enumerate(pairs):
-        (line,) = ax.plot([], [], color=color)
-        line.remove()  # it took the next colour of the axes' cycle
-        shade = {"color": line.get_color(), "alpha": _OPACITY, "linewidth": 0, "gid": "density"}
-        for radius in radii[:, i]:
-            ax.add_patch(_ellipse(centre, radius * scale, **shade))
-        outline = _ellipse(centre, scale, gid="support", label=labels[i], **style)
-        outline.set_edgecolor(line.get_color())
-        ax.add_patch(outline)
-    ax.autoscale_view()
-    if view is not None:
-        ax.set(xlim=view[0], ylim=view[1])
-
-
-def _array(x: Tensor) -> Any:
-    return x.detach().cpu().double().numpy()
-
-
-def _level_radii(p: Any, scale_tril: Any, points: int) -> Any:
-    """Return the radii of the contours (levels, batch), relative to the outline."""
-    share = torch.linspace(0, 1, points, dtype=torch.float64)
-    ray = torch.from_numpy(scale_tril[..., 0])
-    # Not at the edge, where rounding would decide on the side of a jump.
-    steps = (1 - 1e-4) * share.reshape(-1, *(1,) * ray.dim())
-    with torch.no_grad():
-        height = _array(p.prob(p.loc + (steps * ray).to(p.loc))).reshape(points, -1)
-    levels = np.arange(_LEVELS).reshape(-1, 1, 1) / _LEVELS
-    above = height >= levels * height[0]
-    return share.numpy()[points - 1 - above[:, ::-1].argmax(1)]
-
-
-def _ellipse(loc: Any, scale_tril: Any, **style: Any) -> "Ellipse":
-    """Return the image of the unit disc."""
-    from matplotlib.patches import Ellipse
-
-    axes, lengths, _ = np.linalg.svd(scale_tril)
-    tilt = math.degrees(math.atan2(axes[1, 0], axes[0, 0]))
-    return Ellipse(loc, 2 * lengths[0], 2 * lengths[1], angle=tilt, **style)
 
 
 def current_axes(ax: "Axes | None") -> "Axes":
