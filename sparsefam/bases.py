@@ -11,7 +11,14 @@ import torch
 from torch import Size, Tensor, nn
 
 from .numerics.gaussian_interval import negligible_distance
-from .numerics.validation import as_tensors, cholesky_factor, require, require_integer
+from .numerics.validation import (
+    as_tensors,
+    cholesky_factor,
+    in_eager,
+    is_plain_cpu_tensor,
+    require,
+    require_integer,
+)
 
 __all__ = [
     "BSpline",
@@ -325,6 +332,9 @@ class Polynomial(Basis):
 
 
 _SQRT_TWO_PI = math.sqrt(2 * math.pi)
+# Functions and locations from which on Gaussians are evaluated only where they are not negligible,
+# if that is at most one in so many pairs.
+_MANY, _SPARSE = 128, 4
 # Infinite locations are moved here before a covariance is divided by: squares of it are finite.
 _LARGEST_OFFSET = 1e100
 
@@ -457,7 +467,28 @@ class GaussianRBF(Basis):
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
-        return self.own(t.unsqueeze(t.dim() - len(self.event_shape)))
+        values = self._near(t) if min(len(self), t.numel()) >= _MANY and in_eager() else None
+        return self.own(t.unsqueeze(t.dim() - len(self.event_shape))) if values is None else values
+
+    def _near(self, t: Tensor) -> Tensor | None:
+        """Return the values, zero where they are negligible, or None where few are, in float64."""
+        reach, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
+        if reach is None or any(x.dtype != torch.float64 for x in tensors):
+            return None
+        if not is_plain_cpu_tensor(*tensors):
+            return None
+        flat, size = t.flatten(), t.numel()
+        increasing, order = flat.detach().sort()
+        first, last = (torch.searchsorted(increasing, x.detach()) for x in reach)
+        count = int((last - first).amax())
+        finite = torch.stack([increasing[-1], reach[0].sum(), reach[1].sum()]).isfinite().all()
+        if not 0 < count * _SPARSE <= size or not finite:
+            return None
+        # Function j is evaluated at so many neighbouring locations, first those that it reaches.
+        place = order[first.clamp_max(size - count).unsqueeze(-1) + torch.arange(count)]
+        values = self.own(flat[place].T).T
+        values = values.new_zeros(len(self), size).scatter(1, place, values)
+        return values.T.reshape(*t.shape, len(self))
 
     def own(self, t: Tensor) -> Tensor:
         self._check(t)

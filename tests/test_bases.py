@@ -207,6 +207,22 @@ def test_gaussians_are_negligible_outside_their_effective_support(dtype: torch.d
         assert ((relative < eps / 100) & (relative > eps**1.5)).all()
 
 
+@pytest.mark.parametrize("widths", [0.004, [0.001] * 100 + [0.01] * 100])
+def test_gaussians_are_evaluated_only_where_they_are_not_negligible(widths: object) -> None:
+    """Many of them, at locations in no order, some of them out of reach of all; NaN stays NaN."""
+    basis = GaussianRBF(torch.rand(200, dtype=DOUBLE), widths).double()
+    basis.centers.requires_grad_()
+    t = (torch.rand(10, 40, dtype=DOUBLE) * 1.5).requires_grad_()
+    near, dense = basis(t), basis.own(t.unsqueeze(-1))
+    assert near.shape == (10, 40, 200) and (near == 0).double().mean() > 0.7
+    assert torch.allclose(near, dense, rtol=1e-15, atol=1e-17)
+    above = torch.randn_like(near)
+    slopes = (torch.autograd.grad(x, (t, basis.centers), above) for x in (near, dense))
+    for found, exact in zip(*slopes, strict=True):
+        assert torch.allclose(found, exact, rtol=1e-12, atol=1e-10)
+    assert basis(torch.full((200,), math.nan, dtype=DOUBLE)).isnan().all()
+
+
 # Modules
 
 

@@ -15,6 +15,7 @@ from benchmarks import (
     accuracy,
     attention,
     compare,
+    content,
     coverage,
     estimation,
     expect,
@@ -153,6 +154,8 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "entmax": lambda: expect.entmax_table(256, (16,)),
+    "content": lambda: content.time_table((16,), (1,)),
+    "content shares": lambda: content.share_table(16, (1,)),
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
@@ -163,7 +166,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = harness.Cost(1.0, 1.0)
-    for module in (expect, attention):
+    for module in (expect, attention, content):
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
     for module in (estimation, coverage):

@@ -347,17 +347,19 @@ def _thinned(axis: ChebyshevMesh, columns: Columns, share: float) -> ChebyshevMe
     if widths.amax() - widths.amin() > _EQUAL * widths.sum():
         return axis
     bound = _MARGIN * interpolation_errors(columns, axis).amax() / share
-    best, count = axis, len(widths)
+    best, most = axis, len(widths)
     for order in range(axis.order, axis.order + _ORDERS):
-        while count > 1:
-            fewer = ChebyshevMesh(
-                torch.linspace(first, last, count, dtype=widths.dtype, device=widths.device), order
-            )
+        # Errors fall with the number of subintervals.
+        least = 0
+        while most - least > 1:
+            count = (least + most) // 2
+            breaks = torch.linspace(first, last, count + 1, dtype=widths.dtype).to(widths)
+            fewer = ChebyshevMesh(breaks, order)
             if interpolation_errors(columns, fewer).amax() > bound:
-                break
-            count -= 1
-            if _cost(fewer) < _cost(best):
-                best = fewer
+                least = count
+                continue
+            most = count
+            best = min(best, fewer, key=_cost)
     return best
 
 

@@ -1,0 +1,86 @@
+"""Attention by content beside the trapezoid rule of 1000 points, as research code computes it.
+
+Scores and values are functions of one basis; the expectation of the basis under each query's
+density is timed, forward only, since the rule serves networks that are already trained.
+`--write` puts the tables into docs/benchmarks.md.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from .accuracy import kernel_reference
+from .cases import CASES, OURS, content_case
+from .harness import Case, Table, costs, parser, relative_error, show_and_write
+
+_COMMAND = "python -m benchmarks.content --write"
+KNOWN, TRAPEZOID, PRODUCTS = "mesh known", "trapezoid", "trapezoid as products"
+
+
+def _worst(case: Case, every: int) -> str:
+    """Return the largest relative error of one density in `every`, "NaN" where there is none."""
+    name, settings = case
+    drawn = content_case(settings["functions"], settings["deviation"])
+    exact = kernel_reference(drawn, settings["alpha"], True, every).value
+    found = CASES[name](**settings)()[0].flatten(0, -2)[::every]
+    error = relative_error(found, exact).max().item()
+    return f"{error:.0e}" if math.isfinite(error) else "NaN"
+
+
+def time_table(
+    functions: Sequence[int] = (256, 1024),
+    deviations: Sequence[float] = (1, 100),
+    every: int = 192,
+) -> Table:
+    """Compare time, memory and error with the trapezoid rule."""
+    methods = OURS, KNOWN, TRAPEZOID, PRODUCTS
+    groups: list[dict[str, Case]] = []
+    for n in functions:
+        for alpha in (1.0, 1.5):
+            for deviation in deviations:
+                common = {"functions": n, "alpha": alpha, "deviation": deviation}
+                groups.append({x: ("content", {**common, "method": x}) for x in methods})
+    rows = []
+    for cases, cost in zip(groups, costs(groups, 1), strict=True):
+        settings = cases[OURS][1]
+        cells = [f"{settings[x]:g}" for x in ("functions", "alpha", "deviation")]
+        cells += [f"{1e3 * cost[x].seconds:.3g}" for x in methods]
+        cells.append(f"{cost[TRAPEZOID].seconds / cost[OURS].seconds:.1f}")
+        cells += [f"{cost[x].megabytes:.0f}" for x in (OURS, TRAPEZOID)]
+        rows.append([*cells, *(_worst(cases[x], every) for x in (OURS, TRAPEZOID))])
+    title = (
+        "12 heads, 32 queries, N Gaussians 1.5 steps wide, forward, float32, one thread: "
+        "milliseconds, the time of the trapezoid rule over that of the package, megabytes that "
+        "torch allocates at the peak, and the largest relative error of an expectation."
+    )
+    header = ["N", "alpha", "sd of scores", "sparsefam, ms", *(f"{x}, ms" for x in methods[1:])]
+    header += ["ratio", "sparsefam, MB", "trapezoid, MB", "sparsefam, error", "trapezoid, error"]
+    return Table(title, header, rows)
+
+
+def share_table(functions: int = 256, deviations: Sequence[float] = (1, 10, 100)) -> Table:
+    """Show which share of the domain is read."""
+    rows = []
+    for alpha in (1.0, 1.2, 1.5, 2.0):
+        cells = []
+        for deviation in deviations:
+            case = content_case(functions, deviation).to(torch.float32)
+            p = case.builder(alpha, True)(case.weights)
+            ends = p.support.intervals
+            cells.append(f"{100 * ends.diff(dim=-1).nansum((-2, -1)).mean():.3g} %")
+        rows.append([f"{alpha:g}", *cells])
+    title = f"Mean share of the domain on which a density is positive, N = {functions}."
+    return Table(title, ["alpha", *(f"sd of scores {x:g}" for x in deviations)], rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    options = parser(__doc__, write=True).parse_args(arguments)
+    show_and_write("content", _COMMAND, [time_table(), share_table()], options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
