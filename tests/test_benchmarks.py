@@ -154,7 +154,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "entmax": lambda: expect.entmax_table(256, (16,)),
-    "content": lambda: content.time_table((16,), (1,)),
+    "content": lambda: content.time_table(((16, 1),)),
     "content shares": lambda: content.share_table(16, (1,)),
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
