@@ -15,6 +15,7 @@ PARTS = {
     "accuracy": (6, "errors against independent references"),
     "expect": (4, "time of expectations beside plain rules, and of entmax"),
     "content": (4, "attention by content beside the trapezoid rule"),
+    "recall": (1, "recall from N functions beside discrete attention"),
     "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
     "estimation": (3, "density estimates beside kernel density estimates"),
     "coverage": (10, "nominal and measured coverage of supports"),

@@ -21,6 +21,7 @@ from benchmarks import (
     expect,
     first_call,
     harness,
+    recall,
     threads,
 )
 from benchmarks.cases import CASES, OURS
@@ -156,6 +157,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "entmax": lambda: expect.entmax_table(256, (16,)),
     "content": lambda: content.time_table(((16, 1),)),
     "content shares": lambda: content.share_table(16, (1,)),
+    "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
