@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+import sparsefam as sf
 from sparsefam.attention import (
     ContractingMemory,
     ForgettingMemory,
@@ -69,7 +70,8 @@ def test_older_chunks_count_less() -> None:
 @pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
 def test_a_reset_forgets_one_example(kind: type, junk: bool) -> None:
     positions, values = sequence()
-    memory = kind(regression())
+    density = {"density": attended(0.3)} if kind is ContractingMemory else {}
+    memory = partial(kind(regression()), **density)
     _, state = memory(positions, values)
     kept, _ = memory(positions, 2 * values, state)
     fresh, _ = memory(positions, 2 * values)
@@ -141,6 +143,112 @@ def test_states_are_loaded_as_tensors_alone() -> None:
     loaded = Statistics(**torch.load(file, weights_only=True))
     found, expected = (memory(positions, 2 * values, x)[0].coefficients for x in (loaded, state))
     assert torch.equal(found, expected)
+
+
+def attended(center: float, width: float = 0.05) -> sf.SparseDistribution:
+    """Two heads of three queries that look at one place."""
+    centers = center + 0.01 * torch.arange(6, dtype=DOUBLE).reshape(1, 2, 3)
+    return sf.TruncatedParabola(centers, width)
+
+
+def scattered() -> dict[str, sf.SparseDistribution]:
+    draw = torch.Generator().manual_seed(2)
+    places = torch.rand(2, 2, 3, dtype=DOUBLE, generator=draw)
+    weights = 4 * torch.randn(1, 4, 12, dtype=DOUBLE, generator=draw)
+    return {
+        "parabolas": sf.TruncatedParabola(places, 0.01 + 0.3 * places),
+        "normal, beyond [0, 1]": sf.Normal(places[:, 0, 0], 0.5),
+        "content": sf.rpm(sf.scores.BasisExpansion(weights, regression().basis), 1.5),
+        "outside": sf.TruncatedParabola(places[:1] + 5, 0.1),
+    }
+
+
+@pytest.mark.parametrize("stickiness", [0.5, 1.0])
+@pytest.mark.parametrize("name", scattered())
+def test_sticky_memories_are_read_at_quantiles_of_the_mean_density(
+    name: str, stickiness: float
+) -> None:
+    """Against bisection of averaged distribution functions and numpy's least squares."""
+    positions, values = sequence()
+    density, memory = scattered()[name], ContractingMemory(regression(), 0.4, 48, stickiness)
+    _, state = memory(positions, values)
+    found, again = (memory(positions, -values, state, density=density) for _ in range(2))
+    assert torch.equal(found[1], again[1])
+
+    def below(t: Tensor, example: int) -> Tensor:
+        def mass(t: Tensor) -> Tensor:
+            shape = [-1, *[1] * len(density.batch_shape)]
+            at_t = density.cdf(t.reshape(shape).expand(-1, *density.batch_shape))
+            return at_t[:, example % at_t.shape[1]].reshape(len(t), -1).mean(-1)
+
+        start, end = mass(torch.tensor([0.0, 1.0], dtype=DOUBLE))
+        return (1 - stickiness * (end - start)) * t + stickiness * (mass(t) - start)
+
+    levels = (torch.arange(48, dtype=DOUBLE) + 0.5) / 48
+    for i in range(2):
+        low, high = torch.zeros_like(levels), torch.ones_like(levels)
+        for _ in range(50):
+            read = (low + high) / 2
+            above = below(read, i) > levels
+            low, high = torch.where(above, low, read), torch.where(above, read, high)
+        past = BASIS(read).detach() @ state[i]
+        where = torch.cat([0.4 * levels, 0.4 + 0.6 * positions[i]])
+        rows = np.concatenate([BASIS(where).detach().numpy(), 0.1 * np.eye(12)])
+        right = np.concatenate([past.numpy(), -values[i].numpy(), np.zeros((12, 3))])
+        due = np.linalg.lstsq(rows, right, rcond=None)[0]
+        np.testing.assert_allclose(found[1][i].numpy(), due, rtol=1e-9, atol=1e-9)
+        moved = memory.relocate(read.expand(2, -1), density)[i]
+        np.testing.assert_allclose(moved.numpy(), 0.4 * levels.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("density", [None, sf.BetaGaussian(torch.tensor([0.5]), 0.5, math.inf)])
+def test_nothing_sticks_where_attention_is_uniform(density: sf.SparseDistribution | None) -> None:
+    positions, values = sequence()
+    plain, sticky = (ContractingMemory(regression(), stickiness=k) for k in (0.0, 1.0))
+    _, state = plain(positions, values)
+    due, _ = plain(positions, -values, state, density=attended(0.5))
+    found, _ = sticky(positions, -values, state, density=density)
+    torch.testing.assert_close(found.coefficients, due.coefficients, rtol=0, atol=1e-5)
+
+
+def recalled(stickiness: float, periods: float, place: Tensor, chunks: int) -> Tensor:
+    """Return the error of a sine at places (1, T), after chunks while others were attended to."""
+    fine = RidgeRegression(GaussianRBF.grid(60, widths=1 / 60).double(), 1e-6)
+    memory = ContractingMemory(fine, 0.7, 600, stickiness)
+    t, rate = torch.linspace(0, 1, 300, dtype=DOUBLE), 2 * math.pi * periods
+    function, state = memory(t, torch.sin(rate * t).reshape(1, -1, 1))
+    now, looked_at = place, torch.tensor([[0.3]], dtype=DOUBLE)
+    for _ in range(chunks):
+        density = attended(float(looked_at), 0.15)
+        function, state = memory(t, torch.zeros(1, 300, 1, dtype=DOUBLE), state, density=density)
+        now, looked_at = (memory.relocate(x, density) for x in (now, looked_at))
+    missed = function(now).squeeze(-1) - torch.sin(rate * place)
+    return missed.square().mean().sqrt()
+
+
+def test_what_was_attended_to_is_remembered_in_detail() -> None:
+    place = torch.linspace(0.28, 0.37, 50, dtype=DOUBLE).unsqueeze(0)
+    assert recalled(0.5, 12, place, 3) < 0.1
+    assert recalled(0.0, 12, place, 3) > 0.7  # the standard deviation of a sine
+
+
+def test_below_one_no_past_is_forgotten_at_once() -> None:
+    """Outside the support of the density, where F is flat."""
+    place = torch.linspace(0.6, 0.9, 50, dtype=DOUBLE).unsqueeze(0)
+    assert recalled(0.5, 1, place, 1) < 0.02
+    assert recalled(1.0, 1, place, 1) > 0.2
+    memory = ContractingMemory(regression(), 0.7, stickiness=1.0)
+    torch.testing.assert_close(memory.relocate(place, attended(0.3)), torch.full_like(place, 0.7))
+
+
+def test_densities_get_no_gradient() -> None:
+    positions, values = sequence()
+    center = torch.tensor([0.3], dtype=DOUBLE, requires_grad=True)
+    memory = ContractingMemory(regression())
+    _, state = memory(positions, values.requires_grad_())
+    function, _ = memory(positions, values, state, density=sf.TruncatedParabola(center, 0.2))
+    slopes = torch.autograd.grad(function.coefficients.sum(), (values, center), allow_unused=True)
+    assert slopes[0].abs().max() > 0 and slopes[1] is None
 
 
 @pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
@@ -233,6 +341,29 @@ def contracting(*inputs: Any, **options: Any) -> object:
         (lambda: ForgettingMemory(regression(), 0.0), "keep must be above 0 and at most 1, got 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be a positive integer"),
+        (
+            lambda: ContractingMemory(regression(), stickiness=1.5),
+            "stickiness must be from 0 to 1, got 1.5",
+        ),
+        (
+            lambda: contracting(*sequence(2), SUMS.cross, density=sf.Normal(torch.zeros(3), 1)),
+            r"density must be univariate and continuous, of batch shape \(2, ...\) or \(1, ...\)",
+        ),
+        (
+            lambda: contracting(
+                *sequence(2),
+                SUMS.cross,
+                density=sf.TruncatedParaboloid(torch.zeros(2, 2), torch.eye(2)),
+            ),
+            "density must be univariate",
+        ),
+        (
+            lambda: contracting(
+                *sequence(2), SUMS.cross, density=sf.SparseCategorical(probs=torch.ones(2, 3) / 3)
+            ),
+            "density must be univariate",
+        ),
+        (lambda: contracting(*sequence(2), SUMS.cross, density=torch.ones(2)), "density must be"),
         (
             lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
             "regression must have a basis of numbers",

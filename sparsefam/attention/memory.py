@@ -1,15 +1,22 @@
 """Memories of fixed size for sequences of any length, with an explicit state."""
 
+from collections.abc import Callable
 from numbers import Real
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
+from ..distributions import SparseDistribution
+from ..distributions.torch_adapter import dtype_of
+from ..numerics.roots import increasing_root
 from ..numerics.validation import is_count
 from .masks import check_mask, check_tensor, require_all
 from .regression import RidgeRegression, Statistics, ValueFunction, check_statistics
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
+
+# Steps of the search for a quantile between neighbouring points of a table; at worst they bisect.
+_STEPS = 12
 
 
 class ForgettingMemory(nn.Module):
@@ -84,20 +91,39 @@ class ContractingMemory(nn.Module):
     with `samples` values of the last function, $V_{new}(\tau s) \approx V(s)$. Older chunks move
     towards 0 and become smoother. The state is the coefficients, N E numbers for each example.
 
+    Memories are *sticky* if chunks come with the density that attended to the last function. What
+    was attended to then gets more room: the past moves from t to $\tau G(t)$, where
+
+    $$G(t) = (1 - \kappa)\, t + \kappa\, F(t), \qquad V_{new}(\tau s) \approx V(G^{-1}(s)),$$
+
+    with F the distribution function, averaged over heads and queries, and $\kappa$ = `stickiness`.
+    The values that are fitted are thus quantiles of G, at the levels (i + 1/2)/`samples`. Where F
+    is flat, as sparse densities are almost everywhere, the past keeps the share $1 - \kappa$ of its
+    room. At $\kappa = 1$ it would be forgotten there, at once and for good.
+
     Args:
         regression: How functions are fitted, with a basis on [0, 1].
         tau: The part of [0, 1] that the past gets, in (0, 1).
         samples: Number of values of the past that are fitted.
+        stickiness: $\kappa \in [0, 1]$, the share of the room of the past that densities
+            distribute.
 
     Raises:
-        ValueError: If `tau` is not in (0, 1), `samples` is below 1, or locations of the basis are
-            vectors.
+        ValueError: If `tau` is not in (0, 1), `samples` is below 1, `stickiness` is not in [0, 1],
+            or locations of the basis are vectors.
 
     References:
         Martins, Marinho and Martins (2022), $\infty$-former: Infinite Memory Transformer. ACL.
+        There $\kappa = 1$, and locations are drawn from a histogram at random.
     """
 
-    def __init__(self, regression: RidgeRegression, tau: float = 0.5, samples: int = 256) -> None:
+    def __init__(
+        self,
+        regression: RidgeRegression,
+        tau: float = 0.5,
+        samples: int = 256,
+        stickiness: float = 0.5,
+    ) -> None:
         super().__init__()
         _check_regression(regression)
         if not _is_positive_share(tau) or tau == 1:
@@ -106,10 +132,13 @@ class ContractingMemory(nn.Module):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
         if regression.basis.event_shape:
             raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
+        if stickiness != 0 and not _is_positive_share(stickiness):
+            raise ValueError(f"stickiness must be from 0 to 1, got {stickiness!r}")
         self.regression, self.tau, self.samples = regression, float(tau), samples
+        self.stickiness = float(stickiness)
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}, samples={self.samples}"
+        return f"tau={self.tau}, samples={self.samples}, stickiness={self.stickiness}"
 
     def forward(
         self,
@@ -118,6 +147,7 @@ class ContractingMemory(nn.Module):
         state: Tensor | None = None,
         mask: Tensor | None = None,
         reset: Tensor | None = None,
+        density: SparseDistribution | None = None,
     ) -> tuple[ValueFunction, Tensor]:
         r"""Add a chunk; return the functions of all chunks so far and the new state.
 
@@ -128,13 +158,18 @@ class ContractingMemory(nn.Module):
                 `state.detach()` to stop gradients there.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew.
+            density: What attended to the last functions, of batch shape (B, ...) or (1, ...), such
+                as a layer returns. Mass outside [0, 1] is spread evenly. There is no gradient. The
+                cost is that of 15 `samples` values of the distribution function for each query:
+                of thousands of queries pass some, `density[..., ::10]`. None: evenly.
 
         Returns:
             The functions, of locations in [0, 1], and the state.
 
         Raises:
-            ValueError: As `RidgeRegression.fit`, or if positions are outside [0, 1], or the state
-                or `reset` has another shape.
+            ValueError: As `RidgeRegression.fit`, or if positions are outside [0, 1], the state or
+                `reset` has another shape, or `density` is not univariate and continuous, or of
+                another batch.
         """
         self.regression._check_observations(positions, values, mask)
         if self.regression.validate_args:
@@ -150,16 +185,59 @@ class ContractingMemory(nn.Module):
             later = torch.where(reset.unsqueeze(-1), positions, later)
         sums = self.regression.statistics(later, values, mask)
         _check_state(state, sums.cross)
-        function = self.regression.solve(self._past(state).plus(sums, keep), values.dtype)
+        past = self._past(state, density)
+        function = self.regression.solve(past.plus(sums, keep), values.dtype)
         return function, function.coefficients
 
-    def _past(self, coefficients: Tensor) -> Statistics:
+    def relocate(self, t: Tensor, density: SparseDistribution | None = None) -> Tensor:
+        r"""Return where the past is after a chunk that came with this density, $\tau G(t)$.
+
+        Args:
+            t: Locations in the last functions, shape (B, T).
+            density: As for `forward`.
+
+        Raises:
+            ValueError: As `forward`.
+        """
+        return self.tau * (t if density is None else self._share(density, len(t))(t))
+
+    def _past(self, coefficients: Tensor, density: SparseDistribution | None) -> Statistics:
         """Return sums over samples of the last functions in [0, tau], which every rank knows."""
         steps = torch.arange(self.samples, dtype=torch.float64, device=coefficients.device)
-        s = (steps + 0.5) / self.samples
-        features = self.regression.basis(s).double()
-        past = torch.einsum("ln,bne->ble", features, coefficients.double())
-        return self.regression._local_statistics((self.tau * s).unsqueeze(0), past)
+        s = ((steps + 0.5) / self.samples).unsqueeze(0)
+        source = s
+        if density is not None:
+            share = self._share(density, len(coefficients))
+            grid = torch.linspace(0, 1, self.samples + 1, dtype=dtype_of(density), device=s.device)
+            table = share(grid.unsqueeze(0)).double().contiguous()
+            levels = s.repeat(len(table), 1)
+            upper = torch.searchsorted(table, levels).clamp(1, self.samples)
+            low, high = grid[upper - 1], grid[upper]
+            source = increasing_root(lambda t: share(t) - s, low, high, _STEPS).to(s)
+        past = ValueFunction(self.regression.basis, coefficients.double())(source)
+        return self.regression._local_statistics(self.tau * s, past)
+
+    def _share(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
+        """Return G, from and to shape (batch or 1, T)."""
+        if (
+            not isinstance(density, SparseDistribution)
+            or density.has_enumerate_support
+            or density.event_shape
+            or density.batch_shape[:1] not in (Size([1]), Size([batch]))
+        ):
+            rule = f"univariate and continuous, of batch shape ({batch}, ...) or (1, ...)"
+            raise ValueError(f"density must be {rule}, got {density!r}")
+
+        p = density.detach()
+
+        def mass(t: Tensor) -> Tensor:
+            rows = t.mT.reshape(*t.mT.shape, *(1,) * (len(density.batch_shape) - 1))
+            below = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
+            return below.mean(-1).mT
+
+        ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)
+        first, last = mass(ends).split(1, -1)
+        return lambda t: t + self.stickiness * (mass(t) - first - (last - first) * t)
 
 
 def _keep(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
