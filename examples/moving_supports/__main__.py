@@ -22,7 +22,7 @@ from .chains import OURS, PLAIN, Chain, methods_of
 from .models import MODELS
 
 NAMES = [model.__name__ for model in MODELS]
-# Of each chain, where 2000 draws do not suffice.
+# Of each chain, where 1000 draws do not suffice.
 DRAWS: dict[str, int] = {}
 # The largest R-hat and the least effective sample size.
 R_HAT, SIZE = 1.01, 150.0
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         known, rows, failures = references.load(), [], []
         started = []
         for name in chosen.models:
-            draws = chosen.draws or DRAWS.get(name, 2000)
+            draws = chosen.draws or DRAWS.get(name, 1000)
             for method in methods_of(name):
                 # The plain chains take longest, and fewer draws show that they are wrong.
                 size = draws // 4 if method == PLAIN else draws

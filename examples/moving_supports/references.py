@@ -44,9 +44,7 @@ class _Quantiles(Messenger):
         self._used += count
 
 
-def prior_draws(
-    model: Callable[[], None], points: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
+def prior_draws(model: Callable[[], None], points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Return draws (N, ...) of the prior by the name of a site, and their log likelihoods (N).
 
     Args:
@@ -64,7 +62,7 @@ def prior_draws(
     values = {
         name: trace.nodes[name]["value"].reshape(len(points), -1)
         for name, site in trace.iter_stochastic_nodes()
-        if not site["fn"].support.is_discrete
+        if hasattr(site["fn"], "support") and not site["fn"].support.is_discrete
     }
     return values, log_likelihood
 
