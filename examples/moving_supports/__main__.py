@@ -116,12 +116,6 @@ def row(name: str, method: str, runs: list[Chain], found: Verdict) -> list[str]:
     return [name, method, f"{CHAINS} x {draws}", *cells.values(), speed, str(divergences)]
 
 
-def set_up() -> None:
-    """Prepare a process for small tensors in float64."""
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if a limit is exceeded."""
     options = parser(__doc__, write=True)
@@ -130,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--references", action="store_true", help="compute the references anew")
     chosen = options.parse_args(arguments)
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(CHAINS, mp_context=spawn, initializer=set_up) as pool:
+    with ProcessPoolExecutor(CHAINS, mp_context=spawn, initializer=chains.set_up) as pool:
         if chosen.references:
             pool.submit(references.write).result()
         known, rows, failures = references.load(), [], []

@@ -42,6 +42,12 @@ class Chain(NamedTuple):
     divergences: int
 
 
+def set_up() -> None:
+    """Prepare a process for small tensors in float64."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+
+
 def methods_of(name: str) -> list[str]:
     """Return the samplers that can run a model here."""
     return [PLAIN, OURS] + [NUMPYRO] * (numpyro is not None and name not in ONLY_PYRO)
