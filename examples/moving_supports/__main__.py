@@ -23,7 +23,7 @@ from .models import MODELS
 
 NAMES = [model.__name__ for model in MODELS]
 # Of each chain, where 1000 draws do not suffice.
-DRAWS: dict[str, int] = {}
+DRAWS = {"window_mean": 4000, "window_change": 2000}
 # The largest R-hat and the least effective sample size.
 R_HAT, SIZE = 1.01, 150.0
 # The probability that correct chains exceed a limit in the table. Each deviation is normal, and
