@@ -19,7 +19,6 @@ PARTS = {
     "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
     "estimation": (3, "density estimates beside kernel density estimates"),
     "coverage": (10, "nominal and measured coverage of supports"),
-    "inference": (3, "Hamiltonian chains against quadrature"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in chosen.only:
         minutes, text = PARTS[name]
         print(f"\n{name}: {text} (about {minutes} min)", flush=True)
-        extra = ["--write"] if chosen.write and name != "inference" else []
+        extra = ["--write"] if chosen.write else []
         command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)

@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 
 import sparsefam as sf
-from benchmarks import inference
-from benchmarks.inference import POSTERIORS, Verdict, judged, unmet, verdict, worst
 from sparsefam.inference import (
     AutoSupportReparam,
     MovingSupportWarning,
@@ -433,39 +431,3 @@ def test_the_model_is_the_same() -> None:
     again = pickle.loads(pickle.dumps(warn_moving_supports(unmoved)))
     pyro.set_rng_seed(3)
     assert poutine.trace(again).get_trace().log_prob_sum() == found.log_prob_sum()
-
-
-# Chains against posteriors by quadrature
-
-QUICK = {
-    "uniform on a moving interval, prior": 500,
-    "three groups, parabola of latent place and size": 1000,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_moments_are_those_of_the_posterior(name: str) -> None:
-    found = worst(judged(POSTERIORS[name], QUICK[name]).values())
-    # Further than in the long chains: the worst of ten numbers, on a machine that rounds otherwise.
-    assert found.deviation < 4 and unmet(found._replace(deviation=0.0)) == []
-
-
-@pytest.mark.slow
-def test_longer_chains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert inference.main([]) == 0
-    _, table = capsys.readouterr().out.split("NUTS against quadrature")
-    assert table.count("2 x") == len(POSTERIORS)
-
-
-def test_verdicts_of_independent_draws() -> None:
-    """Whose effective sample size is their number, and whose deviations are known."""
-    torch.manual_seed(0)
-    draws = torch.randn(2, 2000, 3, dtype=DOUBLE)
-    found = verdict(draws, 0.0, 1.0)
-    assert unmet(found) == [] and 2500 < found.size < 6000 and found.r_hat < 1.002
-    off = verdict(draws, torch.tensor([0.0, 0.2, 0.0], dtype=DOUBLE), 1.0)
-    assert off.deviation == pytest.approx(0.2 * 4000**0.5, rel=0.25)
-    apart = verdict(draws + torch.tensor([0.0, 1.0])[:, None, None], 0.5, 1.25)
-    assert unmet(apart) == ["r_hat", "size"]
-    assert worst([found, off, apart]) == Verdict(off.deviation, apart.r_hat, apart.size, 18)
