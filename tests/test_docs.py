@@ -130,10 +130,8 @@ def test_members_are_documented(cls: type) -> None:
     assert bare == []
 
 
-# The limit of all words, without tables that commands write, and pages that are still to be
-# rewritten.
+# The limit of all words, without tables that commands write.
 WORDS = 28_000
-LATER: set[str] = set()
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +164,5 @@ def test_phrases_and_patterns_are_found(words: ModuleType) -> None:
 
 def test_pages_are_in_plain_english(words: ModuleType) -> None:
     pages = {str(page.relative_to(ROOT)): page.read_text() for page in words.pages()}
-    done = {name: text for name, text in pages.items() if name not in LATER}
-    assert {name: found for name, text in done.items() if (found := words.faults(text))} == {}
-    first = [name for name in words.FIRST if name in done]
-    assert {name: words.undefined(pages[name]) for name in first} == dict.fromkeys(first, [])
+    assert {name: found for name, text in pages.items() if (found := words.faults(text))} == {}
+    assert {name: words.undefined(pages[name]) for name in words.FIRST} == {name: [] for name in words.FIRST}

@@ -31,6 +31,7 @@ from examples import (
     series,
     stream,
     tour,
+    video,
 )
 from examples.training import contest, tabulate
 
@@ -251,6 +252,39 @@ def test_memories_keep_what_windows_forget(monkeypatch: pytest.MonkeyPatch) -> N
     (forgetting, window, _), (contracting, small, _) = runs[:3], runs[3:]
     assert forgetting["oldest"] < 0.5 * window["oldest"]
     assert contracting["last chunk"] < 0.5 * small["last chunk"]
+
+
+def drifting(name: str) -> video.Clip:
+    """A spot that wanders over 36 x 18 pixels for 60 frames."""
+    y, x = torch.meshgrid(torch.arange(36), torch.arange(18), indexing="ij")
+    t = 6 * torch.linspace(0, 1, 60)[:, None, None] + len(name)
+    spot = torch.exp(-((y - 18 - 9 * t.sin()) ** 2 + (x - 9 - 5 * t.cos()) ** 2) / 40)
+    frames = spot.flatten(1).repeat(1, 3)
+    mean, lengths = frames.mean(0), (frames - frames.mean(0)).norm(dim=-1, keepdim=True)
+    return video.Clip((frames - mean) / lengths, lengths, mean)
+
+
+def test_functions_recall_frames_between_those_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = drifting("one")
+    query = clip.hidden(torch.tensor([3]), seeded()).unflatten(-1, (3, 36, -1))
+    assert query.norm() == pytest.approx(1) and not query[:, :, 18:].any()
+    runs = video.compare(clip, [8], 2)
+    found = {name: some[0]["8"] for name, some in runs.items()}
+    assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all 60 frames, α = 1"]
+    monkeypatch.setattr(video, "CLIPS", {"one": "", "three": ""})
+    monkeypatch.setattr(video, "load", drifting)
+    monkeypatch.setattr(video, "SHOWN", 8)
+    video.main(["--seeds", "1", "--sizes", "8", "--out", str(tmp_path)])
+    assert (tmp_path / "video.png").stat().st_size > 10_000
+    assert "three: 60 frames of 1944 numbers" in capsys.readouterr().out
+
+
+def test_missing_clips_name_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "av", None)
+    with pytest.raises(FileNotFoundError, match="install: pip install av && pip install --no-deps"):
+        video.load("bikes")
 
 
 # Tutorials: densities, daylight, pickups, reviews
