@@ -87,24 +87,59 @@ MODELS: dict[str, Callable[[bool, float], None]] = {
     "ellipse, latent scale_tril": ellipse,
     "one location, known half-width": place,
 }
-STARTS = {"intercept": ZERO, "slopes": torch.zeros(3, dtype=DOUBLE), "scale": 5 * ONE}
+STARTS = {"intercept": ZERO, "slopes": torch.zeros(3, dtype=DOUBLE)}
 
 
-def run(name: str, alpha: float, restricted: bool, draws: int) -> tuple[int, dict[str, Tensor]]:
-    """Return the number of divergences, and draws of all latent sites of the plain model."""
+def run(name: str, alpha: float, restricted: bool, draws: int) -> tuple[int, Tensor]:
+    """Return the divergences of two chains, and draws (2, draws, ...) of the scale or location."""
 
     def plain() -> None:
         MODELS[name](restricted, alpha)
 
     model = AutoSupportReparam()(plain) if restricted else plain
-    names = pyro.poutine.trace(lambda: MODELS[name](False, alpha)).get_trace().stochastic_nodes
+    site = "loc" if name.startswith("one location") else "scale"
+    width = 5 * ONE.expand([3] if name.startswith("three") else [])
+    start = init_to_value(values={**STARTS, "scale": width} if site == "scale" else STARTS)
     found, divergences = [], 0
     for seed in range(2):
         pyro.set_rng_seed(seed)
-        start = init_to_value(values=STARTS)
         mcmc = MCMC(NUTS(model, init_strategy=start), draws, WARMUP, disable_progbar=True)
         mcmc.run()
         divergences += sum(map(len, mcmc.diagnostics()["divergences"].values()))
         samples = mcmc.get_samples()
-        found.append({**Predictive(model, samples, return_sites=names)(), **samples})
-    return divergences, {n: torch.stack([chain[n] for chain in found]) for n in names}
+        if restricted:
+            samples = Predictive(model, samples, return_sites=[site])()
+        found.append(samples[site])
+    return divergences, torch.stack(found)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return 1 if 1 % of the draws with a restricted prior diverge."""
+    options = parser(__doc__)
+    options.add_argument("--draws", type=int, default=500, help="of each of two chains")
+    draws = options.parse_args(arguments).draws
+    torch.set_num_threads(1)  # the tensors are small
+    rows, failed = [], False
+    for name in MODELS:
+        for alpha in (2.0, 1.5):
+            for restricted in (False, True):
+                count, x = run(name, alpha, restricted, draws)
+                size = effective_sample_size(x, 0, 1)
+                means, spreads = x.mean((0, 1)), x.std((0, 1))
+                moments = ", ".join(
+                    f"{m:.3f} +- {s / n**0.5:.3f}, {s:.3f}"
+                    for m, s, n in zip(
+                        means.reshape(-1), spreads.reshape(-1), size.reshape(-1), strict=True
+                    )
+                )
+                prior = "restricted" if restricted else "plain"
+                rows.append([name, f"{alpha}", prior, f"{count} of {2 * draws}", moments])
+                print("  ".join(rows[-1]), flush=True)
+                failed |= restricted and count >= 0.01 * 2 * draws
+    header = ["model", "alpha", "prior", "divergences", "mean and standard deviation"]
+    Table("NUTS on bounded noise", header, rows).show()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,7 +69,7 @@ class _ParticleELBO(ELBO):
         raise NotImplementedError
 
     def _particles(
-        self, trace: Trace, term: Callable[[dict[str, Any]], Any] = itemgetter("log_prob")
+        self, trace: Trace, term: Callable[[Any], Any] = itemgetter("log_prob")
     ) -> Tensor:
         """Sum a term of each site over all sites (K,)."""
         count = self.num_particles if self.vectorize_particles else 1
@@ -214,16 +214,16 @@ class FenchelYoungELBO(_ParticleELBO):
     \Omega_\alpha(q) = E_q\left[\frac{q^{\alpha - 1} - 1}{\alpha(\alpha - 1)}\right]$$
 
     A site whose distribution is one of this package with a score $f_i$ has the loss
-    $\ell_i = \Omega^*_{\alpha_i}(f_i) - f_i$ of `fenchel_young`, which is finite off its support, too.
+    $\ell_i = \Omega^*_{\alpha_i}(f_i) - f_i$ of `fenchel_young`, also finite off its support.
     Other sites have $\ell_i = -\log p_i$, which is that loss at an index of 1.
 
-    The best of all guides is $q^* = \exp_{2-\alpha}(-\sum_i \ell_i - A)$, the prediction map
-    `rpm` of the negative losses, and $\mathcal{F}(q) - \mathcal{F}(q^*)$ is the Fenchel-Young loss
+    The best of all guides is $q^* = \exp_{2-\alpha}(-\sum_i \ell_i - A)$, the prediction map `rpm`
+    of the negative losses, and $\mathcal{F}(q) - \mathcal{F}(q^*)$ is the Fenchel-Young loss
     $L_\alpha(-\sum_i \ell_i;\, q)$. This generalised posterior is Bayes' only if alpha and all
-    $\alpha_i$ are 1: its location is often similar, but its width, support and dependence on the units of
-    $z$ are not. To find Bayes' posterior use `TsallisELBO`, which may start from the guide that is
-    found here. Gradients are pathwise, or by the score function for sites that are not
-    reparameterised.
+    $\alpha_i$ are 1: its location is often similar, but its width, its support and its dependence
+    on the units of $z$ are not. To find Bayes' posterior use `TsallisELBO`, which may start from
+    the guide that is found here. Gradients are pathwise, or by the score function for sites that
+    are not reparameterised.
 
     Args:
         alpha: Entropic index of the guide's regulariser, at least 1; that of the guide's sites if
@@ -245,8 +245,8 @@ class FenchelYoungELBO(_ParticleELBO):
         >>> model = lambda: pyro.sample("z", BetaGaussian(0.0, 1.0, 2.0))
         >>> guide = lambda: pyro.sample("z", BetaGaussian(5.0, 1.0, 2.0))
         >>> pyro.set_rng_seed(0)
-        >>> FenchelYoungELBO(2.0, 1000).loss(model, guide)  # L_2(f; q) = 25 x 3/4
-        18.75
+        >>> FenchelYoungELBO(2.0, 1000).loss(model, guide)  # 25 x 3/4, by samples
+        18.8
     """
 
     def __init__(self, alpha: float = 2.0, num_particles: int = 8, **kwargs: Any) -> None:
@@ -284,7 +284,9 @@ def _site_loss(site: dict[str, Any]) -> Tensor:
     Raises:
         ValueError: It is infinite.
     """
-    loss = scale_and_mask(_fenchel_young(site["fn"], site["value"]), site["scale"], site["mask"])
+    loss: Tensor = scale_and_mask(
+        _fenchel_young(site["fn"], site["value"]), site["scale"], site["mask"]
+    )
     if (loss == math.inf).any():
         raise ValueError(
             f"site {site['name']!r} must have a finite Fenchel-Young loss, got inf: "

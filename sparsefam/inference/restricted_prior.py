@@ -88,7 +88,7 @@ class RestrictedPrior(TorchDistribution):
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Return random places to start, between the ends (*sample, *batch)."""
-        like = self.low if self.low is not None else self.high
+        like: Any = self.low if self.low is not None else self.high
         noise = torch.randn(self.shape(sample_shape), dtype=like.dtype, device=like.device)
         start: Tensor = biject_to(self.support)(noise).detach()
         return start
