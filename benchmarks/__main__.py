@@ -18,6 +18,7 @@ PARTS = {
     "estimation": (3, "density estimates beside kernel density estimates"),
     "coverage": (10, "nominal and measured coverage of supports"),
     "inference": (3, "Hamiltonian chains against quadrature"),
+    "bounded_noise": (10, "divergences on bounded noise, with plain and restricted priors"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
@@ -29,7 +30,7 @@ OTHERS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a part fails or exceeds a limit."""
-    lines = [f"  {name:<12}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
+    lines = [f"  {name:<14}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
     lines.insert(len(PARTS), "run apart:")
     options = parser(f"{__doc__}\nparts:\n" + "\n".join(lines), write=True)
     options.prog = "python -m benchmarks"
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in chosen.only:
         minutes, text = PARTS[name]
         print(f"\n{name}: {text} (about {minutes} min)", flush=True)
-        extra = ["--write"] if chosen.write and name != "inference" else []
+        extra = ["--write"] if chosen.write and name not in ("inference", "bounded_noise") else []
         command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)

@@ -19,7 +19,7 @@ from torch.distributions import Independent
 
 from ..distributions import SparseDistribution
 from ..losses import conjugate
-from ..numerics.validation import is_count
+from ..numerics.validation import is_count, require
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]
 
@@ -233,7 +233,7 @@ class FenchelYoungELBO(_ParticleELBO):
 
     Raises:
         ValueError: `alpha` below 1 or infinite; `num_particles` not a positive integer. At a step:
-            a site of the model whose loss is infinite.
+            a site of the model with an alpha of infinity, or whose loss is infinite.
 
     References:
         Sklaviadis et al. (2025), Fenchel-Young variational inference. arXiv:2502.10295
@@ -282,11 +282,13 @@ def _site_loss(site: dict[str, Any]) -> Tensor:
     """Return the Fenchel-Young loss of a site's value.
 
     Raises:
-        ValueError: It is infinite.
+        ValueError: It is infinite, or the site has no score.
     """
-    loss: Tensor = scale_and_mask(
-        _fenchel_young(site["fn"], site["value"]), site["scale"], site["mask"]
-    )
+    try:
+        loss: Tensor = _fenchel_young(site["fn"], site["value"])
+    except ValueError as error:
+        raise ValueError(f"site {site['name']!r} must have a score: {error}") from error
+    loss = scale_and_mask(loss, site["scale"], site["mask"])
     if (loss == math.inf).any():
         raise ValueError(
             f"site {site['name']!r} must have a finite Fenchel-Young loss, got inf: "
@@ -296,12 +298,14 @@ def _site_loss(site: dict[str, Any]) -> Tensor:
 
 
 def _fenchel_young(fn: Any, value: Tensor) -> Tensor:
+    """Return the loss of the score for sparse densities, else minus the log density."""
     if isinstance(fn, Independent):
         inner = _fenchel_young(fn.base_dist, value)
         found: Tensor = sum_rightmost(inner, fn.reinterpreted_batch_ndims)
     elif isinstance(fn, MaskedDistribution):
         found = scale_and_mask(_fenchel_young(fn.base_dist, value), mask=fn._mask)
     elif isinstance(fn, SparseDistribution):
+        require(fn.alpha < math.inf, "alpha", "finite for a Fenchel-Young loss", fn.alpha)
         found = conjugate(fn.score, fn) - fn.score(value)
     else:
         found = -fn.log_prob(value)

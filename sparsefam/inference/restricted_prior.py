@@ -13,7 +13,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..numerics.validation import broadcast_shapes
-from ..supports import Interval
+from ..supports import Interval, IntervalUnion
 
 __all__ = ["RestrictedPrior"]
 
@@ -41,8 +41,8 @@ class RestrictedPrior(TorchDistribution):
         high: Upper end (*batch); None for no end.
 
     Raises:
-        ValueError: A prior that is discrete or of vectors; neither end given; shapes that do not
-            broadcast.
+        ValueError: A prior that is discrete, of vectors or on several intervals; neither end given;
+            shapes that do not broadcast.
 
     Examples:
         >>> s = RestrictedPrior(torch.distributions.Exponential(1.0), low=torch.tensor(2.0))
@@ -56,13 +56,15 @@ class RestrictedPrior(TorchDistribution):
         self, prior: Any, low: Tensor | float | None = None, high: Tensor | float | None = None
     ) -> None:
         support = prior.support
-        if support.is_discrete or support.event_dim:
-            raise ValueError(f"prior must be continuous and univariate, got {prior} on {support}")
+        if support.is_discrete or support.event_dim or isinstance(support, IntervalUnion):
+            rule = "continuous and univariate, on one interval"
+            raise ValueError(f"prior must be {rule}, got {prior} on {support}")
         if low is None and high is None:
             raise ValueError("low or high must be given, got None for both")
         self.prior = prior
-        self.low = _innermost(torch.maximum, low, getattr(support, "lower_bound", None))
-        self.high = _innermost(torch.minimum, high, getattr(support, "upper_bound", None))
+        like = torch.as_tensor(high if low is None else low)
+        self.low = _innermost(torch.maximum, like, low, getattr(support, "lower_bound", None))
+        self.high = _innermost(torch.minimum, like, high, getattr(support, "upper_bound", None))
         shapes = [end.shape for end in (self.low, self.high) if end is not None]
         super().__init__(broadcast_shapes(prior.batch_shape, *shapes), validate_args=False)
 
@@ -99,7 +101,9 @@ class RestrictedPrior(TorchDistribution):
         return RestrictedPrior(self.prior.expand(batch_shape), *ends)
 
 
-def _innermost(choose: Callable[..., Tensor], *ends: Tensor | float | None) -> Tensor | None:
+def _innermost(
+    choose: Callable[..., Tensor], like: Tensor, *ends: Tensor | float | None
+) -> Tensor | None:
     """Return the end that cuts off most, or None if there is none."""
-    found = [torch.as_tensor(end) for end in ends if end is not None]
+    found = [torch.as_tensor(end).to(like) for end in ends if end is not None]
     return reduce(choose, found) if found else None
