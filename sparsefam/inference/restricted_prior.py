@@ -66,7 +66,11 @@ class RestrictedPrior(TorchDistribution):
         self.low = _innermost(torch.maximum, like, low, getattr(support, "lower_bound", None))
         self.high = _innermost(torch.minimum, like, high, getattr(support, "upper_bound", None))
         shapes = [end.shape for end in (self.low, self.high) if end is not None]
-        super().__init__(broadcast_shapes(prior.batch_shape, *shapes), validate_args=False)
+        try:
+            shape = broadcast_shapes(prior.batch_shape, *shapes)
+        except RuntimeError as error:
+            raise ValueError(f"prior, low and high must broadcast: {error}") from error
+        super().__init__(shape, validate_args=False)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
