@@ -23,6 +23,7 @@ PARTS = {
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
+    "bounded_noise": (10, "divergences on bounded noise, with plain and restricted priors"),
     "threads": (4, "time at two threads over time at one"),
     "compare": (10, "this checkout against another one"),
 }
@@ -30,7 +31,7 @@ OTHERS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a part fails or exceeds a limit."""
-    lines = [f"  {name:<12}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
+    lines = [f"  {name:<14}{x[0]:>3} min  {x[1]}" for name, x in (PARTS | OTHERS).items()]
     lines.insert(len(PARTS), "run apart:")
     options = parser(f"{__doc__}\nparts:\n" + "\n".join(lines), write=True)
     options.prog = "python -m benchmarks"

@@ -165,4 +165,6 @@ def test_phrases_and_patterns_are_found(words: ModuleType) -> None:
 def test_pages_are_in_plain_english(words: ModuleType) -> None:
     pages = {str(page.relative_to(ROOT)): page.read_text() for page in words.pages()}
     assert {name: found for name, text in pages.items() if (found := words.faults(text))} == {}
-    assert {name: words.undefined(pages[name]) for name in words.FIRST} == {name: [] for name in words.FIRST}
+    assert {name: words.undefined(pages[name]) for name in words.FIRST} == {
+        name: [] for name in words.FIRST
+    }

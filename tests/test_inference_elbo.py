@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 import sparsefam as sf
-from sparsefam.inference import TsallisELBO
+from sparsefam.inference import FenchelYoungELBO, TsallisELBO
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -149,3 +149,54 @@ def test_orders_outside_of_zero_and_one_are_refused(alpha: float) -> None:
 def test_particles_are_counted(count: object) -> None:
     with pytest.raises(ValueError, match="num_particles must be a positive integer, got"):
         TsallisELBO(0.5, count)
+
+
+@pytest.mark.parametrize("path", [True, False])
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_the_free_energy_and_its_gradients_are_integrals(alpha: float, path: bool) -> None:
+    """With plates and events; the guide is partly outside of the support."""
+    loc, scale = (torch.tensor(x, dtype=DOUBLE, requires_grad=True) for x in (0.6, 1.0))
+    prior, seen = sf.BetaGaussian(ZERO, ONE, 2.0), torch.tensor([0.1, 0.5], dtype=DOUBLE)
+
+    def model() -> None:
+        z = pyro.sample("z", prior)
+        with pyro.plate("n", 2):
+            pyro.sample("o", dist.Normal(z, ONE), obs=seen)
+        places = z.unsqueeze(-1).expand(*z.shape, 2)
+        pyro.sample("compact", sf.BetaGaussian(places, ONE, 2.0).to_event(1), obs=3 * seen)
+
+    def guide() -> None:
+        pyro.sample("z", sf.BetaGaussian(loc, scale, 1.5).has_rsample_(path))
+
+    nodes, weights = (torch.as_tensor(x) for x in np.polynomial.legendre.leggauss(400))
+    t = loc + scale * nodes
+    q = sf.BetaGaussian(loc, scale, 1.5).prob(t)
+    # p = 3/4 (1 - t^2) has score f = -3/4 t^2, so E[f] = -3/20, and Omega_2(p) = (3/5 - 1)/2.
+    losses = sum(0.75 * (t - x).square() - 0.15 + 0.2 for x in (0.0, 0.3, 1.5))
+    losses = losses - dist.Normal(t.unsqueeze(-1), ONE).log_prob(seen).sum(-1)
+    density = q * losses + (q**alpha - q) / (alpha * (alpha - 1))
+    exact = scale * (weights * density).sum()
+    expected = torch.stack(torch.autograd.grad(exact, [loc, scale]))
+    pyro.set_rng_seed(0)
+    elbo = FenchelYoungELBO(alpha, 200_000, vectorize_particles=True, max_plate_nesting=1)
+    loss = elbo.differentiable_loss(model, guide)
+    found = torch.stack(torch.autograd.grad(loss, [loc, scale]))
+    torch.testing.assert_close(loss.detach(), exact.detach(), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
+
+
+def test_sites_without_a_finite_loss_are_named() -> None:
+    def guide() -> None:
+        pyro.sample("z", sf.BetaGaussian(5 * ONE, ONE, 2.0))
+
+    with pytest.raises(ValueError, match="site 'z' must have a score: alpha must be finite"):
+        FenchelYoungELBO().loss(lambda: pyro.sample("z", PRIORS["jump"]), guide)
+    with pytest.raises(ValueError, match="site 'z' must have a finite .* use TsallisELBO"):
+        uniform = dist.Uniform(ZERO, ONE, validate_args=False)
+        FenchelYoungELBO().loss(lambda: pyro.sample("z", uniform), guide)
+
+
+@pytest.mark.parametrize("alpha", [0.5, math.inf, math.nan, "2"])
+def test_bad_orders_of_the_free_energy_are_refused(alpha: object) -> None:
+    with pytest.raises(ValueError, match="alpha must be a finite number, at least 1, got"):
+        FenchelYoungELBO(alpha)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""`RestrictedPrior`: a prior on the interval outside of which the likelihood is zero."""
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Size, Tensor
+from torch.distributions import biject_to, constraints
+from torch.distributions.constraints import Constraint
+from torch.types import _size
+
+from ..numerics.validation import broadcast_shapes
+from ..supports import Interval, IntervalUnion
+
+__all__ = ["RestrictedPrior"]
+
+
+class RestrictedPrior(TorchDistribution):
+    r"""A prior on the interval outside of which the likelihood is zero, not renormalised.
+
+    Noise of half-width $s$ that is bounded allows no residual above $s$. Chains that sample $s$
+    from its prior run into that wall, and diverge there. If the largest residual $r$ is known when
+    $s$ is sampled, $s$ can be sampled where the posterior is positive:
+
+        s = pyro.sample("s", RestrictedPrior(dist.LogNormal(0.0, 1.0), low=r))
+
+    The density is that of the prior between the ends and zero elsewhere. It has the prior's mass
+    there, not mass one, so that the posterior stays the same as long as the likelihood is zero
+    outside. The support moves with $r$: apply `AutoSupportReparam`, which samples $s - r > 0$, and
+    between two ends the share of the interval. An empty interval has density zero. Data must not be
+    subsampled, because the ends are those of all observations.
+
+    A sample is a place to start, between the ends; it is not a draw of the prior.
+
+    Args:
+        prior: A continuous univariate prior (*batch) whose support is one interval.
+        low: Lower end (*batch), for instance the largest absolute residual; None for no end.
+        high: Upper end (*batch); None for no end.
+
+    Raises:
+        ValueError: A prior that is discrete, of vectors or on several intervals; neither end given;
+            shapes that do not broadcast.
+
+    Examples:
+        >>> s = RestrictedPrior(torch.distributions.Exponential(1.0), low=torch.tensor(2.0))
+        >>> s.log_prob(torch.tensor([1.0, 3.0]))
+        tensor([-inf, -3.])
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init__(
+        self, prior: Any, low: Tensor | float | None = None, high: Tensor | float | None = None
+    ) -> None:
+        support = prior.support
+        if support.is_discrete or support.event_dim or isinstance(support, IntervalUnion):
+            rule = "continuous and univariate, on one interval"
+            raise ValueError(f"prior must be {rule}, got {prior} on {support}")
+        if low is None and high is None:
+            raise ValueError("low or high must be given, got None for both")
+        self.prior = prior
+        like = torch.as_tensor(high if low is None else low)
+        self.low = _innermost(torch.maximum, like, low, getattr(support, "lower_bound", None))
+        self.high = _innermost(torch.minimum, like, high, getattr(support, "upper_bound", None))
+        shapes = [end.shape for end in (self.low, self.high) if end is not None]
+        try:
+            shape = broadcast_shapes(prior.batch_shape, *shapes)
+        except RuntimeError as error:
+            raise ValueError(f"prior, low and high must broadcast: {error}") from error
+        super().__init__(shape, validate_args=False)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """The interval or the half-line between the ends; one of length 1 if it is empty."""
+        if self.low is None:
+            return constraints.less_than(self.high)
+        if self.high is None:
+            return constraints.greater_than(self.low)
+        return Interval(self.low, torch.where(self.low < self.high, self.high, self.low + 1))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of the prior between the ends; -inf outside of them."""
+        inside = torch.ones_like(value, dtype=torch.bool)
+        if self.low is not None:
+            inside = inside & (value >= self.low)
+        if self.high is not None:
+            inside = inside & (value <= self.high)
+        anywhere = biject_to(self.prior.support)(torch.zeros_like(value))
+        log_density: Tensor = self.prior.log_prob(torch.where(inside, value, anywhere))
+        return torch.where(inside, log_density, -math.inf)
+
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
+        """Return random places to start, between the ends (*sample, *batch)."""
+        like: Any = self.low if self.low is not None else self.high
+        noise = torch.randn(self.shape(sample_shape), dtype=like.dtype, device=like.device)
+        start: Tensor = biject_to(self.support)(noise).detach()
+        return start
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "RestrictedPrior":
+        """Return the prior with a larger batch."""
+        ends = [None if end is None else end.expand(batch_shape) for end in (self.low, self.high)]
+        return RestrictedPrior(self.prior.expand(batch_shape), *ends)
+
+
+def _innermost(
+    choose: Callable[..., Tensor], like: Tensor, *ends: Tensor | float | None
+) -> Tensor | None:
+    """Return the end that cuts off most, or None if there is none."""
+    found = [torch.as_tensor(end).to(like) for end in ends if end is not None]
+    return reduce(choose, found) if found else None

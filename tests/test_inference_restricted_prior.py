@@ -1,0 +1,162 @@
+"""Priors on the interval where the likelihood is positive: the same posterior, no divergences."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import MCMC, NUTS, Predictive
+from pyro.infer.autoguide import init_to_value
+from torch import Tensor
+from torch.distributions import biject_to
+
+import sparsefam as sf
+from sparsefam.inference import AutoSupportReparam, RestrictedPrior
+
+DOUBLE = torch.float64
+ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+Y = torch.tensor([[-0.7, 0.2, 0.4], [1.0, 2.5, 1.4]], dtype=DOUBLE)
+LAWS = {"lognormal": dist.LogNormal(ZERO, ONE), "normal": dist.Normal(ZERO, 2 * ONE)}
+BOUNDS = {"low": (True, False), "high": (False, True), "both": (True, True)}
+
+
+def noise(kind: str, law: str, restricted: bool):
+    """Two groups of three observations, and a scale between ends that move with the location."""
+
+    def model() -> None:
+        with pyro.plate("groups", 2):
+            loc = pyro.sample("loc", dist.Normal(ZERO, 3 * ONE))
+            reach = (Y - loc.unsqueeze(-1)).abs().amax(-1)
+            low, high = (reach if i else None for i in BOUNDS[kind])
+            high = None if high is None else 1 + 2 * high
+            prior = LAWS[law]
+            s = pyro.sample("s", RestrictedPrior(prior, low, high) if restricted else prior)
+            inside = torch.ones(2, dtype=torch.bool)
+            inside = inside if low is None else inside & (s >= low)
+            inside = inside if high is None else inside & (s <= high)
+            pyro.factor("wall", torch.where(inside, 0.0, -math.inf) - (s - loc).square())
+
+    return model
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_the_joint_density_is_that_of_the_plain_model(kind: str, law: str) -> None:
+    """With the Jacobian of the standard coordinates; so are its gradients."""
+    pyro.set_rng_seed(0)
+    restricted = AutoSupportReparam()(noise(kind, law, True))
+    trace = poutine.trace(restricted).get_trace()
+    assert "s_base" in trace.nodes
+    values = {n: trace.nodes[n]["value"].detach().requires_grad_() for n in ("loc", "s_base")}
+    found = poutine.trace(poutine.condition(restricted, values)).get_trace()
+    s = found.nodes["s"]["value"]
+    plain = poutine.condition(noise(kind, law, False), {"loc": values["loc"], "s": s})
+    jacobian = torch.zeros(2, dtype=DOUBLE)
+    if kind == "both" or (kind, law) == ("high", "lognormal"):
+        reach = (Y - values["loc"].unsqueeze(-1)).abs().amax(-1)
+        low = reach if kind == "both" else torch.zeros_like(reach)
+        assert ((s - low) / (1 + 2 * reach - low) - values["s_base"]).abs().max() < 1e-12
+        jacobian = (1 + 2 * reach - low).log()
+    expected = poutine.trace(plain).get_trace().log_prob_sum() + jacobian.sum()
+    torch.testing.assert_close(found.log_prob_sum(), expected, rtol=1e-12, atol=1e-12)
+    places = list(values.values())
+    slopes = [
+        torch.autograd.grad(x, places, retain_graph=True) for x in (found.log_prob_sum(), expected)
+    ]
+    for a, b in zip(*slopes, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_density_is_the_prior_between_the_ends_and_zero_elsewhere(law: str) -> None:
+    prior = RestrictedPrior(LAWS[law], 0.5 * ONE, 2 * ONE)
+    t = torch.tensor([-1.0, 0.2, 0.6, 1.9, 2.1], dtype=DOUBLE, requires_grad=True)
+    inside = (t >= 0.5) & (t <= 2)
+    density = prior.log_prob(t)
+    expected = LAWS[law].log_prob(t.detach()[inside])
+    assert torch.equal(density[inside], expected)
+    assert (density[~inside] == -math.inf).all()
+    (slope,) = torch.autograd.grad(density[inside].sum(), t)
+    assert slope.isfinite().all()
+    assert (slope[~inside] == 0).all()
+
+
+def test_an_empty_interval_has_density_zero() -> None:
+    """Below a prior's own end too; no gradient is NaN."""
+    low = torch.tensor([3.0, 0.2], dtype=DOUBLE, requires_grad=True)
+    for law in (LAWS["normal"], LAWS["lognormal"]):
+        prior = RestrictedPrior(law, low, 2.0)
+        value = biject_to(prior.support)(torch.zeros(2, dtype=DOUBLE))
+        density = prior.log_prob(value)
+        assert density.isneginf().tolist() == [True, False]
+        assert torch.autograd.grad(density[1], low)[0].isfinite().all()
+    beyond = RestrictedPrior(dist.Uniform(ZERO, 2 * ONE), low).log_prob(low + 0.5)
+    assert beyond.isneginf().tolist() == [True, False]
+
+
+def test_shapes_and_starts_are_those_of_the_ends() -> None:
+    prior = RestrictedPrior(LAWS["lognormal"], high=torch.tensor([1.0, 4.0], dtype=DOUBLE))
+    wide = prior.expand([3, 2])
+    assert wide.batch_shape == (3, 2)
+    starts = wide.sample((50,))
+    assert starts.shape == (50, 3, 2)
+    assert starts.dtype == DOUBLE
+    assert wide.log_prob(starts).isfinite().all()
+    assert torch.equal(wide.log_prob(starts), prior.log_prob(starts))
+
+
+@pytest.mark.parametrize(
+    ("prior", "ends", "rule"),
+    [
+        (dist.Poisson(ONE), (1.0,), "prior must be continuous and univariate"),
+        (dist.Dirichlet(torch.ones(3)), (0.5,), "prior must be continuous and univariate"),
+        (
+            sf.Mixture(torch.zeros(2), sf.TruncatedParabola(torch.tensor([0.0, 3.0]), 1.0)),
+            (0.5,),
+            "on one interval, got Mixture",
+        ),
+        (LAWS["normal"], (), "low or high must be given, got None"),
+        (dist.Normal(torch.zeros(3), 1.0), (torch.zeros(2),), r"\(3,\)|\[3\]"),
+    ],
+)
+def test_bad_arguments_are_refused(prior, ends: tuple[object, ...], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        RestrictedPrior(prior, *ends)
+
+
+def posterior(y: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation of the scale, by a grid of locations and scales."""
+    loc = torch.linspace(-3, 3, 1201, dtype=DOUBLE).unsqueeze(-1)
+    s = torch.linspace(0.01, 12, 2400, dtype=DOUBLE)
+    log_joint = dist.Normal(ZERO, ONE).log_prob(loc) + LAWS["lognormal"].log_prob(s)
+    for value in y:
+        log_joint = log_joint + sf.BetaGaussian(loc, s, 2.0).log_prob(value)
+    weights = torch.softmax(log_joint.reshape(-1), 0).reshape(log_joint.shape).sum(0)
+    mean = (weights * s).sum()
+    return mean.item(), (weights * (s - mean).square()).sum().sqrt().item()
+
+
+def test_chains_do_not_diverge_and_find_the_posterior() -> None:
+    """At alpha 2, where the log density falls steeply at the wall."""
+    y = torch.linspace(-1, 1, 12, dtype=DOUBLE) ** 3 + 0.3
+
+    @AutoSupportReparam()
+    def model() -> None:
+        loc = pyro.sample("loc", dist.Normal(ZERO, ONE))
+        s = pyro.sample("s", RestrictedPrior(LAWS["lognormal"], low=(y - loc).abs().amax()))
+        pyro.sample("y", sf.BetaGaussian(loc, s, 2.0).expand([12]).to_event(1), obs=y)
+
+    pyro.set_rng_seed(0)
+    start = init_to_value(values={"loc": ZERO, "s": 3 * ONE})
+    kernel = NUTS(model, init_strategy=start, max_tree_depth=5)
+    mcmc = MCMC(kernel, 250, 100, disable_progbar=True)
+    mcmc.run()
+    diagnostics = mcmc.diagnostics()
+    assert not any(diagnostics["divergences"].values())
+    s = Predictive(model, mcmc.get_samples(), return_sites=["s"])()["s"].reshape(-1)
+    mean, spread = posterior(y)
+    error = spread / diagnostics["s_base"]["n_eff"].item() ** 0.5
+    assert abs(s.mean().item() - mean) < 4 * error
+    assert s.std().item() == pytest.approx(spread, rel=0.4)
