@@ -249,9 +249,23 @@ def test_the_conclusions_on_streams_hold() -> None:
 def test_memories_keep_what_windows_forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "SLOTS", 128)
     runs = list(recall.recall(20000, 128, 0, 100).values())
-    (forgetting, window, _), (contracting, small, _) = runs[:3], runs[3:]
+    (forgetting, window, _), (contracting, small, _, sticky) = runs[:3], runs[3:]
     assert forgetting["oldest"] < 0.5 * window["oldest"]
     assert contracting["last chunk"] < 0.5 * small["last chunk"]
+    assert sticky["asked"] < contracting["asked"]
+    assert sticky["numbers"] == contracting["numbers"]
+
+
+def test_functions_that_resolve_a_recording_recall_more_than_as_many_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recall, "ALPHAS", (1.0,))
+    monkeypatch.setattr(recall, "TEMPERATURES", (1.0,))
+    runs = recall.follow(1, (96, 256), 20)
+    found = {name: some[0] for name, some in runs.items()}
+    function, kept = (found[f"{name}, α = 1"] for name in ("function", "kept readings"))
+    assert function["256"] < kept["256"] < function["96"]
+    assert function["256"] == pytest.approx(found["function, discrete, α = 1"]["256"], rel=0.2)
 
 
 def drifting(name: str) -> video.Clip:
