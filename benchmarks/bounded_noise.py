@@ -1,10 +1,12 @@
 """Divergences of NUTS on models of bounded noise, with the prior of the scale plain and restricted.
 
-Usage: python -m benchmarks.bounded_noise [--draws 500]
+The data are scikit-learn's. `--write` puts the table into docs/inference.md.
 """
 
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pyro
@@ -19,7 +21,7 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.inference import AutoSupportReparam, RestrictedPrior
 
-from .harness import Table, parser
+from .harness import Table, parser, show_and_write
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -38,10 +40,10 @@ X, Y = standardized(_data.data[:, [2, 8, 3]]), standardized(_data.target)
 IRIS = standardized(load_iris().data[:, :2]).reshape(3, 50, 2)
 
 
-def prior(restricted: bool, low: Tensor, high: Tensor | None = None, law: Any = None) -> Any:
-    """Return the prior of a site, restricted or not."""
-    law = law or dist.LogNormal(ZERO, ONE)
-    return RestrictedPrior(law, low, high) if restricted else law
+def prior(restricted: bool, low: Tensor) -> Any:
+    """Return the prior of a half-width, restricted or not."""
+    plain = dist.LogNormal(ZERO, ONE)
+    return RestrictedPrior(plain, low) if restricted else plain
 
 
 def regression(restricted: bool, alpha: float) -> None:
@@ -73,71 +75,63 @@ def ellipse(restricted: bool, alpha: float) -> None:
     pyro.sample("y", noise.expand([50]).to_event(1), obs=IRIS[1])
 
 
-def place(restricted: bool, alpha: float) -> None:
-    """Sepal lengths of one species around a mean, with a known half-width."""
-    y, half = IRIS[1, :, 0], 1.6 * ONE
-    ends = (y - half).amax(), (y + half).amin()
-    loc = pyro.sample("loc", prior(restricted, *ends, law=dist.Normal(ZERO, ONE)))
-    pyro.sample("y", sf.BetaGaussian(loc, half, alpha).expand([50]).to_event(1), obs=y)
-
-
 MODELS: dict[str, Callable[[bool, float], None]] = {
     "regression, one half-width": regression,
     "three groups, a half-width each": groups,
     "ellipse, latent scale_tril": ellipse,
-    "one location, known half-width": place,
 }
 STARTS = {"intercept": ZERO, "slopes": torch.zeros(3, dtype=DOUBLE)}
 
 
-def run(name: str, alpha: float, restricted: bool, draws: int) -> tuple[int, Tensor]:
-    """Return the divergences of two chains, and draws (2, draws, ...) of the scale or location."""
+def run(name: str, alpha: float, restricted: bool, draws: int, seed: int) -> tuple[int, Tensor]:
+    """Return the divergences of a chain, and its half-widths (draws, ...)."""
+    torch.set_num_threads(1)  # the tensors are small
 
     def plain() -> None:
         MODELS[name](restricted, alpha)
 
     model = AutoSupportReparam()(plain) if restricted else plain
-    site = "loc" if name.startswith("one location") else "scale"
-    width = 5 * ONE.expand([3] if name.startswith("three") else [])
-    start = init_to_value(values={**STARTS, "scale": width} if site == "scale" else STARTS)
-    found, divergences = [], 0
-    for seed in range(2):
-        pyro.set_rng_seed(seed)
-        mcmc = MCMC(NUTS(model, init_strategy=start), draws, WARMUP, disable_progbar=True)
-        mcmc.run()
-        divergences += sum(map(len, mcmc.diagnostics()["divergences"].values()))
-        samples = mcmc.get_samples()
-        if restricted:
-            samples = Predictive(model, samples, return_sites=[site])()
-        found.append(samples[site])
-    return divergences, torch.stack(found)
+    width = 5 * ONE.expand([3] if MODELS[name] is groups else [])
+    pyro.set_rng_seed(seed)
+    kernel = NUTS(model, init_strategy=init_to_value(values={**STARTS, "scale": width}))
+    mcmc = MCMC(kernel, draws, WARMUP, disable_progbar=True)
+    mcmc.run()
+    samples = mcmc.get_samples()
+    if restricted:
+        samples = Predictive(model, samples, return_sites=["scale"])()
+    return len(mcmc.diagnostics()["divergences"]["chain 0"]), samples["scale"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if 1 % of the draws with a restricted prior diverge."""
-    options = parser(__doc__)
+    options = parser(__doc__, write=True)
     options.add_argument("--draws", type=int, default=500, help="of each of two chains")
-    draws = options.parse_args(arguments).draws
-    torch.set_num_threads(1)  # the tensors are small
+    chosen = options.parse_args(arguments)
+    kinds = [(name, a, r) for name in MODELS for a in (2.0, 1.5) for r in (False, True)]
     rows, failed = [], False
-    for name in MODELS:
-        for alpha in (2.0, 1.5):
-            for restricted in (False, True):
-                count, x = run(name, alpha, restricted, draws)
-                size = effective_sample_size(x, 0, 1)
-                means, spreads = x.mean((0, 1)), x.std((0, 1))
-                moments = ", ".join(
-                    f"{m:.3f} +- {s / n**0.5:.3f}, {s:.3f}"
-                    for m, s, n in zip(
-                        means.reshape(-1), spreads.reshape(-1), size.reshape(-1), strict=True
-                    )
-                )
-                prior = "restricted" if restricted else "plain"
-                rows.append([name, f"{alpha}", prior, f"{count} of {2 * draws}", moments])
-                print("  ".join(rows[-1]), flush=True)
-                failed |= restricted and count >= 0.01 * 2 * draws
-    header = ["model", "alpha", "prior", "divergences", "mean and standard deviation"]
-    Table("NUTS on bounded noise", header, rows).show()
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        started = [
+            [pool.submit(run, *kind, chosen.draws, seed) for seed in (0, 1)] for kind in kinds
+        ]
+        for (name, alpha, restricted), jobs in zip(kinds, started, strict=True):
+            counts, chains = zip(*(job.result() for job in jobs), strict=True)
+            count, x = sum(counts), torch.stack(chains)
+            size = effective_sample_size(x, 0, 1)
+            numbers = (y.reshape(-1) for y in (x.mean((0, 1)), x.std((0, 1)), size))
+            cells = [
+                f"{m:.3f} ± {s / n**0.5:.3f}, {s:.3f}" for m, s, n in zip(*numbers, strict=True)
+            ]
+            kind = "restricted" if restricted else "plain"
+            total = f"{count} of {2 * chosen.draws}"
+            rows.append([name, f"{alpha:g}", kind, total, "; ".join(cells)])
+            print("  ".join(rows[-1]), flush=True)
+            failed |= restricted and count >= 0.01 * 2 * chosen.draws
+    header = ["model", "alpha", "prior", "divergences", "half-width: mean ± error, sd"]
+    title = "NUTS on bounded noise, two chains"
+    command = "python -m benchmarks.bounded_noise --write"
+    table = Table(title, header, rows)
+    show_and_write("bounded noise", command, [table], chosen.write, "inference.md")
     return int(failed)
 
 

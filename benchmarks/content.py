@@ -29,7 +29,7 @@ def _worst(case: Case, exact: Tensor, every: int) -> str:
 
 
 def time_table(
-    settings: Sequence[tuple[int, float]] = ((256, 1), (256, 10), (256, 100)),
+    settings: Sequence[tuple[int, float]] = ((256, 1), (256, 10), (256, 100), (1024, 1)),
     every: int = 192,
 ) -> Table:
     """Compare time, memory and error with the trapezoid rule, by N and deviation of scores."""

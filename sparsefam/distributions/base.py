@@ -428,7 +428,11 @@ class StandardizedDistribution(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch); Prop. 1 of the paper."""
+        r"""$A_\alpha(f) = f(loc) - \log_{2-\alpha} p(loc)$ (*batch).
+
+        References:
+            Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
+        """
         return self._peak_score() - self._log_escort(self._peak_log_prob())
 
     def tsallis_entropy(self) -> Tensor:

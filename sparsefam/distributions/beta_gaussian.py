@@ -419,8 +419,19 @@ class TruncatedParabola(BetaGaussian):
 
     $$p(t) = \frac{3}{4s}\,(1 - x^2)_+, \qquad x = (t - \mu)/s$$
 
-    The prediction map of $-(t-\mu)^2/(2\sigma^2)$ at $\alpha = 2$, with $s^3 = 3\sigma^2/2$
-    (eq. 10). Arguments, errors and references are those of `BetaGaussian`, without `alpha`.
+    The prediction map of $-(t-\mu)^2/(2\sigma^2)$ at $\alpha = 2$, with $s^3 = 3\sigma^2/2$.
+
+    Args:
+        loc: Centre $\mu$ (*batch).
+        scale: Half-width $s > 0$ of the support (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 10.
+        arXiv:2006.07214
 
     Examples:
         >>> TruncatedParabola(0.0, 1.0).variance

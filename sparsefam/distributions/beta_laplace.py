@@ -106,8 +106,19 @@ class Triangular(BetaLaplace):
 
     $$p(t) = \frac{1}{s}\,(1 - |x|)_+, \qquad x = (t - \mu)/s$$
 
-    The prediction map of $-|t-\mu|/b$ at $\alpha = 2$, with $s = \sqrt b$ (eq. 12). Arguments,
-    errors and references are those of `BetaLaplace`, without `alpha`.
+    The prediction map of $-|t-\mu|/b$ at $\alpha = 2$, with $s = \sqrt b$.
+
+    Args:
+        loc: Centre $\mu$ (*batch).
+        scale: Half-width $s > 0$ of the support (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not finite, `scale` not positive and finite, shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 12.
+        arXiv:2006.07214
 
     Examples:
         >>> Triangular(0.0, 1.0).variance

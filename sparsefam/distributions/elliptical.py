@@ -523,8 +523,22 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
     $$p(t) = \frac{\Gamma(D/2 + 2)}{\pi^{D/2}\,|L|}\,(1 - u^\top u)_+, \qquad u = L^{-1}(t - \mu)$$
 
     The prediction map of $-(t-\mu)^\top \Sigma^{-1} (t-\mu)/2$ at $\alpha = 2$, with
-    $L L^\top = R^2 \Sigma$ and $R^{D+2} = 2\,\Gamma(D/2 + 2)/(\pi^{D/2} |\Sigma|^{1/2})$ (eq. 11).
-    Arguments, errors and references are those of `MultivariateBetaGaussian`, without `alpha`.
+    $L L^\top = R^2 \Sigma$ and $R^{D+2} = 2\,\Gamma(D/2 + 2)/(\pi^{D/2} |\Sigma|^{1/2})$.
+
+    Args:
+        loc: Centre $\mu$ (*batch, D).
+        scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
+            ball onto the support.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: `loc` not a finite vector, `scale_tril` not square, of another dimension than
+            `loc`, not finite, not lower triangular, singular or with a negative diagonal, batch
+            shapes that do not broadcast.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 11 and App. D.
+        arXiv:2006.07214
 
     Examples:
         >>> import torch

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from operator import itemgetter
 from typing import Any
@@ -40,32 +40,26 @@ class _ParticleELBO(ELBO):
     ) -> float:
         """Return an estimate of the loss, the negative bound."""
         with torch.no_grad():
-            return self._estimate(model, guide, args, kwargs)[0]
+            return self._estimate(self._get_traces(model, guide, args, kwargs))[0]
 
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Tensor:
         """Return an estimate whose gradient estimates that of the loss."""
-        loss, surrogate = self._estimate(model, guide, args, kwargs)
+        loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         return loss + (surrogate - surrogate.detach())
 
     def loss_and_grads(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> float:
         """Return an estimate and add its gradients to those of the parameters."""
-        loss, surrogate = self._estimate(model, guide, args, kwargs)
+        loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         if surrogate.requires_grad:
             surrogate.backward(retain_graph=self.retain_graph)
         return loss
 
-    def _estimate(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[float, Tensor]:
-        """Estimate the loss, and a surrogate with its gradients."""
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
+        """Estimate the loss from traces of model and guide, and a surrogate with its gradients."""
         raise NotImplementedError
 
     def _particles(
@@ -152,17 +146,11 @@ class TsallisELBO(_ParticleELBO):
         self._log_moment = log_moment
         return loss
 
-    def _estimate(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[float, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
         """Estimate the negative bound, and a surrogate loss with its gradients."""
         parts = [
             (self._particles(m), self._particles(g), self._particles(g, _score_part))
-            for m, g in self._get_traces(model, guide, args, kwargs)
+            for m, g in traces
         ]
         log_p, log_q, log_r = (torch.cat(x) for x in zip(*parts, strict=True))
         # NaN is not masked.
@@ -226,8 +214,8 @@ class FenchelYoungELBO(_ParticleELBO):
     are not reparameterised.
 
     Args:
-        alpha: Entropic index of the guide's regulariser, at least 1; that of the guide's sites if
-            the guide shall contain the best density.
+        alpha: Entropic index of the guide's regulariser, at least 1. A guide whose sites have the
+            same alpha can contain the best density.
         num_particles: Number of samples of the guide for each step.
         **kwargs: Options of Pyro's `ELBO`: `vectorize_particles`, `max_plate_nesting` and so on.
 
@@ -255,23 +243,20 @@ class FenchelYoungELBO(_ParticleELBO):
         super().__init__(num_particles, **kwargs)
         self.alpha: float = alpha
 
-    def _estimate(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[float, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
         """Estimate the free energy, and a surrogate with its gradients."""
         parts = [
             (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_part))
-            for m, g in self._get_traces(model, guide, args, kwargs)
+            for m, g in traces
         ]
         losses, log_q, log_r = (torch.cat(x) for x in zip(*parts, strict=True))
         eps = self.alpha - 1
-        regulariser = log_q if eps == 0 else torch.expm1(eps * log_q) / eps
         # A sample may be rounded to an end of the guide, where the density is zero.
         log_r = torch.where(log_r == -math.inf, 0.0, log_r)
+        if eps == 0:
+            regulariser = torch.where(log_q == -math.inf, 0.0, log_q)
+        else:
+            regulariser = torch.expm1(eps * log_q) / eps
         energy = losses + regulariser / self.alpha
         surrogate = (energy + log_r * energy.detach()).mean()
         loss: Tensor = warn_if_nan(energy.detach().mean(), "loss")
