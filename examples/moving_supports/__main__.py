@@ -146,8 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("  ".join(rows[-1]), flush=True)
             if method == OURS:
                 failures += [f"{name}: {limit}" for limit in found.unmet()]
-    header = ["model", "NUTS of", "draws", "mean", "sd", "R-hat", "effective size"]
-    header += ["per second", "divergences"]
+    header = ["model", "NUTS", "draws", "mean", "sd", "R-hat", "ESS", "ESS per s", "divergences"]
     title = "NUTS against reference posteriors, two chains; the worst of all sites"
     table = Table(title, header, rows)
     command = "python -m examples.moving_supports"

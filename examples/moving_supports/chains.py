@@ -22,7 +22,7 @@ try:
 except ImportError:
     numpyro = None
 
-PLAIN, OURS, NUMPYRO = "Pyro", "Pyro, AutoSupportReparam", "NumPyro"
+PLAIN, OURS, NUMPYRO = "Pyro", "AutoSupportReparam", "NumPyro"
 # Models whose densities NumPyro lacks, or which it enumerates by means of another package.
 ONLY_PYRO = ("triangle", "bounded_noise", "ellipsoid", "separated", "meeting")
 WARMUP, TREE_DEPTH = 400, 5
