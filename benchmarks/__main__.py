@@ -23,6 +23,7 @@ PARTS = {
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
+    "bounded_noise": (7, "divergences of chains on bounded noise"),
     "threads": (4, "time at two threads over time at one"),
     "compare": (10, "this checkout against another one"),
 }

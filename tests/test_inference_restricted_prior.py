@@ -110,6 +110,7 @@ def test_shapes_and_starts_are_those_of_the_ends() -> None:
 @pytest.mark.parametrize(
     ("prior", "ends", "rule"),
     [
+        (3.0, (1.0,), "prior must be a distribution, got 3.0"),
         (dist.Poisson(ONE), (1.0,), "prior must be continuous and univariate"),
         (dist.Dirichlet(torch.ones(3)), (0.5,), "prior must be continuous and univariate"),
         (

@@ -158,10 +158,11 @@ class ContractingMemory(nn.Module):
                 `state.detach()` to stop gradients there.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew.
-            density: What attended to the last functions, of batch shape (B, ...) or (1, ...), such
-                as a layer returns. Mass outside [0, 1] is spread evenly. There is no gradient. The
-                cost is that of 15 `samples` values of the distribution function for each query:
-                of thousands of queries pass some, `density[..., ::10]`. None: evenly.
+            density: The density that attended to the last functions, of batch shape (B, ...) or
+                (1, ...), such as a layer returns. It has no effect on the first chunk. Mass outside
+                [0, 1] is spread evenly. There is no gradient. Each query takes 15 `samples` values
+                of its distribution function: if there are thousands, pass `density[..., ::10]`.
+                With a group, all ranks must pass the same density. None: evenly.
 
         Returns:
             The functions, of locations in [0, 1], and the state.

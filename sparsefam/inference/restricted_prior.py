@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
@@ -41,8 +41,8 @@ class RestrictedPrior(TorchDistribution):
         high: Upper end (*batch); None for no end.
 
     Raises:
-        ValueError: A prior that is discrete, of vectors or on several intervals; neither end given;
-            shapes that do not broadcast.
+        ValueError: Not a distribution, or one that is discrete, of vectors or on several intervals;
+            neither end given; shapes that do not broadcast.
 
     Examples:
         >>> s = RestrictedPrior(torch.distributions.Exponential(1.0), low=torch.tensor(2.0))
@@ -55,7 +55,9 @@ class RestrictedPrior(TorchDistribution):
     def __init__(
         self, prior: Any, low: Tensor | float | None = None, high: Tensor | float | None = None
     ) -> None:
-        support = prior.support
+        if not isinstance(prior, Distribution):
+            raise ValueError(f"prior must be a distribution, got {prior!r}")
+        support: Any = prior.support
         if support.is_discrete or support.event_dim or isinstance(support, IntervalUnion):
             rule = "continuous and univariate, on one interval"
             raise ValueError(f"prior must be {rule}, got {prior} on {support}")
