@@ -193,6 +193,6 @@ def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert first_call.main(["--only", "README", "layer"]) == 0
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (1.5, 1.4))
     assert first_call.main(["--only", "README"]) == 1
-    assert "1 of 1 calls exceed" in capsys.readouterr().out
+    assert "2 of 3 calls exceed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         __main__.main(["--only", "nothing"])
