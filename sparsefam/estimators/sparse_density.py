@@ -483,7 +483,7 @@ def _truncated(
     (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
     observation reaches half of that: three of five true ends are further out. With tied
     observations, up to half the mass of the largest tie may lie outside as well, because the
-    estimate smooths an atom into a bump. Intervals without observations are removed. Densities that
+    estimate smooths an atom into a peak. Intervals without observations are removed. Densities that
     are positive everywhere are not truncated, nor are intervals at ends of the base that are known.
     """
     if extremes is None or isinstance(p, KernelExp):

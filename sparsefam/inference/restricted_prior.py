@@ -27,11 +27,11 @@ class RestrictedPrior(TorchDistribution):
 
         s = pyro.sample("s", RestrictedPrior(dist.LogNormal(0.0, 1.0), low=r))
 
-    The density is that of the prior between the ends and zero elsewhere. It has the prior's mass
+    The density equals the prior between the ends and is zero elsewhere. It has the prior's mass
     there, not mass one, so that the posterior stays the same as long as the likelihood is zero
     outside. The support moves with $r$: apply `AutoSupportReparam`, which samples $s - r > 0$, and
     between two ends the share of the interval. An empty interval has density zero. Data must not be
-    subsampled, because the ends are those of all observations.
+    subsampled, because all observations determine the ends.
 
     A sample is a place to start, between the ends; it is not a draw of the prior.
 
