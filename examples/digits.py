@@ -1,10 +1,13 @@
 """Compare attention over an image when asked a question: which digit is top left, top right, ...?
 
+`python -m examples.digits` trains the methods and prints the table of docs/gallery.md.
+
 References:
     Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 5: attention weights
     over a grid of features, and the density with their mean and covariance. arXiv:2006.07214
 """
 
+import argparse
 import math
 from collections.abc import Callable
 from functools import partial
@@ -22,10 +25,13 @@ from sparsefam.plotting import plot_attention_map
 
 from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import WIDTH
-from .training import Run, accuracy, parameters, train
+from .training import Run, accuracy, contest, parameters, show, tabulate, train
 
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
+COLUMNS = {"accuracy, %": ("accuracy", "±.1f")}
+COLUMNS |= {f"{key}, %": (key, ".1f") for key in ("quadrant", "digit", "read")}
+COLUMNS["seconds"] = ("seconds", ".1f")
 COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the questions, on black canvases
 
 
@@ -231,3 +237,24 @@ def draw_aims(result: Answers, count: int = 4) -> Figure:
     lines = [Line2D([], [], color=color) for color in COLORS]
     figure.legend(lines, QUESTIONS, loc="outside lower center", ncols=4)
     return figure
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Questions about images of digits.")
+    parser.add_argument("--seeds", type=int, default=10, help="repetitions (10)")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of a run (3)")
+    parser.add_argument("--canvases", type=int, default=4000, help="training images (4000)")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    print(f"{len(READERS)} methods, {options.seeds} seeds")
+    runs = answer(options.canvases, options.epochs, options.seeds).runs
+    show(*tabulate(runs, COLUMNS))
+    names = list(READERS)
+    some = {name: runs[name] for name in names[1:]}
+    print("continuous against discrete:", contest(some, "accuracy", names[2:], ".1f"))
+    print("attention against none:", contest(runs, "accuracy", names[1:], ".1f"))
+
+
+if __name__ == "__main__":
+    main()

@@ -26,10 +26,11 @@ class Page:
         self.path = folder / "index.html"
         self._head, self._links, self._body = {"title": escape(title), "lead": lead}, "", ""
 
-    def section(self, key: str, title: str) -> None:
-        """Begin a section."""
+    def section(self, key: str, title: str, takeaway: str) -> None:
+        """Begin a section with one sentence that says what to take away."""
         self._links += f'<a href="#{key}">{escape(title)}</a>'
         self._body += f'<section id="{key}"><h2>{escape(title)}</h2>\n'
+        self._body += f'<p class="lead">{escape(takeaway)}</p>\n'
 
     def text(self, *paragraphs: str) -> None:
         """Add paragraphs."""

@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pyro
@@ -29,9 +30,12 @@ import sparsefam as sf
 from sparsefam.inference import AutoSupportReparam
 
 from .data import aeon_file
+from .look import LOOKS, WIDTH
+from .training import show
 
 SITES = ("mean", "spread", "noise")
 MODELS = ("parabola", "normal")
+HEADER = ["NUTS", *SITES, "R-hat", "effective size"]
 DOUBLE = torch.float64
 ONE = torch.ones((), dtype=DOUBLE)
 PRIORS = {
@@ -111,6 +115,21 @@ class Exact:
         return mean.item(), (weights * (x - mean).square()).sum().sqrt().item()
 
 
+class Posterior(NamedTuple):
+    """Chains of the parabola by name, and both models solved by quadrature."""
+
+    seen: Tensor
+    chains: dict[str, dict[str, Tensor]]
+    exact: dict[str, Exact]
+
+    def rows(self) -> list[list[str]]:
+        """Return the moments of the chains and the exact ones."""
+        moments = [self.exact["parabola"].moments(site) for site in SITES]
+        exact = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in moments]
+        chains = [chain_row(name, draws) for name, draws in self.chains.items()]
+        return [*chains, ["exact", *exact, "–", "–"]]
+
+
 def solve(name: str, seen: Tensor, size: int = 16, nodes: int = 64) -> Exact:
     """Tabulate the posterior: given the grid, each person is a one-dimensional integral."""
     ticks = (torch.linspace(-4, 4, size, dtype=DOUBLE),) * 3
@@ -151,28 +170,41 @@ def prediction_row(name: str, exact: Exact) -> list[str]:
     return [name, f"{low:.0f} to {high:.0f}", f"{log:.1f}"]
 
 
-def draw(chains: dict[str, dict[str, Tensor]], exact: dict[str, Exact], seen: Tensor) -> Figure:
+def draw(result: Posterior) -> Figure:
     """Draw the predicted densities of people, and the chains next to the exact posterior."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 2.9), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
     t = torch.linspace(2.5, 7.0, 451, dtype=DOUBLE)
-    for name, one in exact.items():
+    for name, one in result.exact.items():
         p = population(name, one.mean.unsqueeze(-1), one.spread.unsqueeze(-1))
         left.plot(t, one.weights() @ p.log_prob(t).exp(), label=name)
-    left.plot(seen.mean(1), torch.zeros(len(seen)), "k|", ms=14, label="people's means")
+    means = result.seen.mean(1)
+    left.plot(means, torch.zeros(len(means)), "C7|", ms=14, label="people's means")
     left.set(title="people not seen", xlabel="log duration of a person, in frames")
     left.set(ylabel="density of people", ylim=(0, None))
-    parabola, bins = exact["parabola"], torch.linspace(3.9, 5.7, 37)
-    for (name, draws), color in zip(chains.items(), ("C2", "C4"), strict=True):
+    parabola, bins = result.exact["parabola"], torch.linspace(3.9, 5.7, 37)
+    for (name, draws), color in zip(result.chains.items(), ("C2", "C4"), strict=True):
         style = {"density": True, "histtype": "stepfilled", "alpha": 0.45, "color": color}
         right.hist(draws["mean"].flatten(), bins, label=f"NUTS, {name}", **style)
     ticks, weights = parabola.mean.unique(), parabola.weights()
     mass = torch.stack([weights[parabola.mean == x].sum() for x in ticks])
-    right.plot(ticks, mass / (ticks[1] - ticks[0]), "k", label="exact")
+    right.plot(ticks, mass / (ticks[1] - ticks[0]), color="C7", label="exact")
     right.set(title="the chains", xlabel="mean log duration of people", xlim=(3.9, 5.7))
     right.set(ylabel="posterior density", ylim=(0, None))
     for ax in (left, right):
         ax.legend(fontsize="small")
     return figure
+
+
+def run(draws: int) -> Posterior:
+    """Sample the posterior with and without `AutoSupportReparam`, and solve both models."""
+    seen = load()
+    model = model_of("parabola", seen)
+    # The plain chains take most of the time: a quarter as many draws shows that they are wrong.
+    chains = {
+        "AutoSupportReparam": sample(AutoSupportReparam()(model), draws),
+        "plain": sample(model, draws // 4),
+    }
+    return Posterior(seen, chains, {name: solve(name, seen) for name in MODELS})
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -182,24 +214,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    seen = load()
-    model = model_of("parabola", seen)
-    # The plain chains take most of the time: a quarter as many draws shows that they are wrong.
-    chains = {
-        "SupportReparam": sample(AutoSupportReparam()(model), options.draws),
-        "plain": sample(model, options.draws // 4),
-    }
-    exact = {name: solve(name, seen) for name in MODELS}
-    print("| NUTS | mean | spread | noise | R-hat | effective size |")
-    for name, draws in chains.items():
-        print("| " + " | ".join(chain_row(name, draws)) + " |")
-    moments = [exact["parabola"].moments(site) for site in SITES]
-    print("| exact | " + " | ".join(f"{mean:.3f} ± {sd:.3f}" for mean, sd in moments) + " | | |")
-    print("| people's density | new, 99 % of | log p of new |")
-    for name, one in exact.items():
-        print("| " + " | ".join(prediction_row(name, one)) + " |")
+    result = run(options.draws)
+    show(HEADER, result.rows())
+    predictions = [prediction_row(name, one) for name, one in result.exact.items()]
+    show(["people's density", "new, 99 % of", "log p of new"], predictions)
     options.out.mkdir(parents=True, exist_ok=True)
-    draw(chains, exact, seen).savefig(options.out / "pickups.png", dpi=160)
+    with mpl.rc_context(LOOKS["light"]):
+        draw(result).savefig(options.out / "pickups.png")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import sparsefam as sf
 
 from .data import Batch, Series, aeon_file, interpolate
 from .look import LOOKS, WIDTH
-from .training import Run, parameters, show, tabulate, train
+from .training import Run, contest, parameters, show, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
@@ -187,10 +187,11 @@ class Convolutions(nn.Sequential):
         return super().forward(relative(place, streams, streams.grid).mT).squeeze(-1)
 
 
+OURS = ("softmax", "sparsemax", "α = ∞")
 METHODS: dict[str, Callable[[], nn.Module]] = {
-    "softmax": partial(Continuous, 1.0),
-    "sparsemax": partial(Continuous, 2.0),
-    "α = ∞": partial(Continuous, math.inf),
+    OURS[0]: partial(Continuous, 1.0),
+    OURS[1]: partial(Continuous, 2.0),
+    OURS[2]: partial(Continuous, math.inf),
     "discrete softmax": Discrete,
     "discrete softmax, gaps": partial(Discrete, gaps=True),
     "CNN": Convolutions,
@@ -300,7 +301,7 @@ def draw(result: Comparison, shown: int = 3) -> Figure:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions to a stream of readings.")
-    parser.add_argument("--seeds", type=int, default=2, help="repetitions (2)")
+    parser.add_argument("--seeds", type=int, default=10, help="repetitions (10)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of a run (20)")
     parser.add_argument("--streams", type=int, default=4000, help="training streams (4000)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
@@ -309,6 +310,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(METHODS)} methods, 2 learning rates, {options.seeds} seeds")
     result = compare(options.seeds, options.epochs, count=options.streams)
     show(*tabulate(result.runs, COLUMNS))
+    for sampling in SAMPLINGS:
+        print(f"{sampling}: {contest(result.runs, sampling, OURS, '.3f', sign=-1)}")
     print(f"standard deviation of the answers: {result.test.labels.std().item():.2f}")
     options.out.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(LOOKS["light"]):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 import torch
+from scipy.stats import ttest_1samp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import OneCycleLR
@@ -93,14 +94,17 @@ def contest(
 ) -> str:
     """Compare the best of our methods, by the mean of a quantity, with the best of the others.
 
-    More is better if the sign is 1, less if it is -1.
+    More is better if the sign is 1, less if it is -1. From three seeds on, the mean difference has
+    its standard error and the p-value of a paired t test.
     """
     means = {name: sign * fmean(run[key] for run in some) for name, some in runs.items()}
     first = max((name for name in runs if name in ours), key=means.__getitem__)
     other = max((name for name in runs if name not in ours), key=means.__getitem__)
     pairs = zip(runs[first], runs[other], strict=True)
-    wins = sum(sign * a[key] > sign * b[key] for a, b in pairs)
+    gains = [sign * (a[key] - b[key]) for a, b in pairs]
     mean, rival = (format(sign * means[name], form) for name in (first, other))
-    return (
-        f"{first} ({mean}) against {other} ({rival}), ahead in {wins} of {len(runs[first])} seeds"
-    )
+    wins = f"ahead in {sum(gain > 0 for gain in gains)} of {len(gains)} seeds"
+    if len(gains) > 2:
+        error, p = stdev(gains) / math.sqrt(len(gains)), ttest_1samp(gains, 0).pvalue
+        wins += f" by {fmean(gains):{form}} ± {error:{form}} (p = {p:.1g})"
+    return f"{first} ({mean}) against {other} ({rival}), {wins}"

@@ -64,6 +64,7 @@ def test_the_tour_completes_its_page_after_every_stage(
     html = (folder / "index.html").read_text(encoding="utf-8")
     links = re.findall(r"(?:src|srcset|href)=[\"']([^#\"'][^\"']*)[\"']", html)
     names = ("families", "estimation", "vowels-attention", "leaves-attention", "stream", "digits")
+    names += ("posterior",)
     light = {f"{name}-light.png" for name in names}
     assert {path.name for path in folder.iterdir()} == light | {"index.html", "results.json"}
     assert set(links) == light | {f"{name}-dark.png" for name in names} | {"results.json"}
@@ -91,6 +92,11 @@ def test_tables_have_means_and_deviations_and_contests_compare_groups() -> None:
     assert contest(runs, "x", "ab", ".1f") == "a (2.5) against c (3.0), ahead in 1 of 2 seeds"
     result = contest(runs, "x", "ab", ".1f", sign=-1)
     assert result == "b (2.0) against c (3.0), ahead in 2 of 2 seeds"
+    gains = [{"x": x, "y": y} for x, y in ((1.0, 2.0), (2.0, 4.0), (4.0, 5.0), (3.0, 3.5))]
+    runs = {name: [{"x": gain[key]} for gain in gains] for name, key in (("a", "y"), ("b", "x"))}
+    p = stats.ttest_rel([gain["y"] for gain in gains], [gain["x"] for gain in gains]).pvalue
+    expected = f"a (3.6) against b (2.5), ahead in 4 of 4 seeds by 1.1 ± 0.3 (p = {p:.1g})"
+    assert contest(runs, "x", "a", ".1f") == expected
     assert digits.blind_limit(torch.tensor([[1, 1, 2, 3], [4, 5, 6, 7]])) == pytest.approx(37.5)
 
 
