@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from pyro.contrib.gp.kernels import RBF
 from ranks import on_ranks
 from scipy.integrate import quad
 from scipy.optimize import minimize
@@ -136,6 +137,14 @@ def test_score_is_the_loss() -> None:
     assert model.score(x) == pytest.approx(-due.item(), abs=1e-12)
     assert np.isfinite(model.score([[5.0]]))
     assert model.score_samples([[5.0]]) == -np.inf
+
+
+def test_parameters_of_a_kernel_are_kept() -> None:
+    kernel, x = RBF(1, lengthscale=torch.tensor(0.07, dtype=torch.float64)), two_bumps(60)
+    model = SparseDensity(kernel=kernel, inducing_points=20).fit(x)
+    own = SparseDensity(bandwidth=0.07, inducing_points=20).fit(x)
+    np.testing.assert_allclose(model.score_samples(x), own.score_samples(x), rtol=1e-6)
+    assert all(parameter.requires_grad for parameter in kernel.parameters())
 
 
 def test_weights_count_observations() -> None:

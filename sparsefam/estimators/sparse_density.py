@@ -1,5 +1,6 @@
 """`SparseDensity`: density estimation with exact zeros."""
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
@@ -125,6 +126,7 @@ class SparseDensity(DensityEstimator):
         alpha: Entropic index from 1 (positive everywhere) to 2. None chooses 1, 1.5 or 2 by the
             squared error of the densities, since losses at different alphas have different units.
         kernel: Function of (n, D), (m, D) to (n, m), called with float64 tensors; default Gaussian.
+            The parameters of a module are kept as they are.
         inducing_points: Locations (I, D) or (I,), or their number. Default: 100 evenly spaced
             points in one dimension, 150 or 200 observations chosen by k-means++ in two or three.
         penalty: $\rho > 0$; chosen from the data by default.
@@ -333,6 +335,8 @@ class SparseDensity(DensityEstimator):
 
     def _kernels(self, bandwidth: Tensor | None, deviation: Tensor, least: float) -> list[Kernel]:
         """Return the candidates, beginning with the widest."""
+        if isinstance(self.kernel, nn.Module):  # of Pyro, say: its parameters are not learned
+            return [copy.deepcopy(self.kernel).requires_grad_(False)]
         if self.kernel is not None:
             return [self.kernel]
         if bandwidth is not None:
