@@ -94,6 +94,12 @@ def test_public_names_have_a_place() -> None:
     assert missing == []
 
 
+def test_one_version_is_named_everywhere() -> None:
+    citation, changes = ((ROOT / name).read_text() for name in ("CITATION.cff", "CHANGELOG.md"))
+    assert f"\nversion: {sparsefam.__version__}\n" in citation
+    assert re.findall(r"^## (\S+)", changes, re.M)[0] == sparsefam.__version__
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
