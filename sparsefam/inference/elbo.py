@@ -230,7 +230,7 @@ class FenchelYoungELBO(_ParticleELBO):
             a site of the model with an alpha of infinity, or whose loss is infinite.
 
     References:
-        Sklaviadis et al. (2025), Fenchel-Young variational learning. arXiv:2502.10295
+        Sklaviadis et al. (2025), Fenchel-Young variational inference. arXiv:2502.10295
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
 
     Examples:
