@@ -418,7 +418,10 @@ def test_a_density_that_is_zero_where_nuts_starts_is_told() -> None:
     assert check_model(restricted, True) == [] and initialize_model(restricted, (True,))
     start = init_to_value(values={"loc": torch.tensor(0.0), "width": torch.tensor(60.0)})
     assert initialize_model(bounded, (False,), init_strategy=start)
-    assert check_model(bounded, False, 2.0) == [] and check_model(disjoint) == []
+    assert check_model(bounded, False, 2.0) == []
+    # Models that cannot be started at random.
+    gap = sf.Mixture(torch.zeros(2), sf.Triangular(torch.tensor([0.0, 5.0]), 1.0))
+    assert check_model(disjoint) == [] and check_model(lambda: pyro.sample("y", gap)) == []
 
 
 def test_a_check_leaves_no_trace() -> None:

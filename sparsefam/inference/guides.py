@@ -51,8 +51,9 @@ class AutoBetaGaussian(AutoNormal):
 
     Warns:
         MovingSupportWarning: At the first call, for each latent site whose support moves.
-        RuntimeWarning: At the first call, unless by `TsallisELBO` or `FenchelYoungELBO`: the
-            density of the model is zero at some values of the latent sites; names the sites.
+        RuntimeWarning: At the first call, unless it is by `TsallisELBO` or `FenchelYoungELBO`: the
+            density of the model is zero at some values of the latent sites. It names the sites that
+            make it so.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214

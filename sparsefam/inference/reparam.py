@@ -149,9 +149,9 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
     The model is run once for its supports, and at ten random starts of NUTS if no support moves.
-    The random state and the parameter store are restored. Discrete latent sites limit the checks: a
-    support that depends on one is not detected, because discrete values have no derivative, and the
-    model is not started, because the sum over a site can be positive where one of its terms is not.
+    The random state and the parameter store are restored. A support that depends on a discrete site
+    is not detected, because discrete values have no derivative. A model with discrete latent sites
+    is not started: they may be summed out, and the sum can be positive where one term is zero.
 
     Args:
         model: A model of Pyro's.
@@ -193,9 +193,11 @@ def examine(
             with _Differentiable():
                 trace: Any = pyro.poutine.trace(watched).get_trace(*args, **kwargs)
             sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
-            discrete = any(getattr(_support_of(x["fn"]), "is_discrete", True) for x in sites)
-            for _ in range(0 if watched.watch.moved or discrete else _STARTS):
-                start = {x["name"]: init_to_uniform(x) for x in sites}
+            for _ in range(0 if watched.watch.moved else _STARTS):
+                try:
+                    start = {x["name"]: init_to_uniform(x) for x in sites}
+                except (NotImplementedError, ValueError):
+                    break  # a site is discrete, or its support has no bijection
                 started = pyro.poutine.trace(pyro.poutine.condition(model, start))
                 with pyro.validation_enabled(False):  # it raises where a density is zero
                     trace = started.get_trace(*args, **kwargs)
