@@ -1,6 +1,6 @@
-"""The getting-started pages as notebooks, and their pictures.
+"""Pages as notebooks, and their pictures: docs/start, and one tutorial.
 
-As an MkDocs hook it adds to the site a notebook for each page in docs/start. `python
+As an MkDocs hook it adds to the site a notebook for each of these pages. `python
 docs/notebooks.py` runs the pages and keeps the pictures that they save in docs/assets.
 """
 
@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parent
+PAGES = [*sorted(DOCS.glob("start/*.md")), DOCS / "tutorials" / "moving-supports.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.M | re.S)
 
 
@@ -42,16 +43,16 @@ def notebook(page: str) -> str:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the notebooks, to which the pages link."""
-    for path in sorted(DOCS.glob("start/*.md")):
-        name = f"start/{path.stem}.ipynb"
+    for path in PAGES:
+        name = path.relative_to(DOCS).with_suffix(".ipynb").as_posix()
         files.append(File.generated(config, name, content=notebook(path.read_text())))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **context: Any) -> str:
     """Link to the notebook below the title."""
-    path = Path(page.file.src_uri)
-    if path.parent.name != "start":
+    path = DOCS / page.file.src_uri
+    if path not in PAGES:
         return markdown
     title, _, rest = markdown.partition("\n")
     return f"{title}\n\n[Download this page as a notebook]({path.stem}.ipynb)\n{rest}"
@@ -61,7 +62,7 @@ if __name__ == "__main__":
     mpl.use("Agg")
     mpl.rcParams["savefig.dpi"] = 160
     os.chdir(DOCS / "assets")
-    for path in sorted(DOCS.glob("start/*.md")):
+    for path in PAGES:
         print(path.name)
         namespace: dict[str, Any] = {"__name__": "__main__"}
         for code in BLOCK.findall(path.read_text()):

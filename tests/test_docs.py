@@ -47,7 +47,7 @@ def test_notebooks_hold_the_blocks_of_their_pages() -> None:
     spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
     notebooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(notebooks)
-    for page in ROOT.glob("docs/start/*.md"):
+    for page in notebooks.PAGES:
         text = page.read_text()
         cells = json.loads(notebooks.notebook(text))["cells"]
         code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]

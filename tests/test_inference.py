@@ -8,9 +8,10 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import MCMC, NUTS, Predictive, Trace_ELBO
+from pyro.infer import MCMC, NUTS, Predictive, Trace_ELBO, config_enumerate
 from pyro.infer.autoguide import init_to_value
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
@@ -18,6 +19,7 @@ import sparsefam as sf
 from sparsefam.inference import (
     AutoSupportReparam,
     MovingSupportWarning,
+    RestrictedPrior,
     SupportReparam,
     check_model,
     warn_moving_supports,
@@ -385,6 +387,41 @@ def test_data_that_change_are_neither_a_reason_nor_an_excuse() -> None:
         for _ in range(3):
             poutine.condition(watched, {"x": x})(torch.rand(5) + 1)
     assert watched.watch.moved == {"y"} and len(caught) == 1
+
+
+def bounded(restricted: bool, seen: float = 50.0) -> None:
+    loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+    width = dist.LogNormal(torch.zeros(()), 1.0)
+    if restricted:
+        width = RestrictedPrior(width, low=(seen - loc).abs())
+    with pyro.plate("n", 2):
+        law = sf.BetaGaussian(loc, pyro.sample("width", width), 1.5)
+        pyro.sample("seen", law, obs=seen * torch.ones(2))
+
+
+@config_enumerate
+def disjoint() -> None:
+    """The density of one component is zero; the sum over both is not."""
+    side = pyro.sample("side", dist.Bernoulli(0.5))
+    pyro.sample("seen", sf.TruncatedParabola(8 * side, 1.0), obs=torch.tensor(0.2))
+
+
+def test_a_density_that_is_zero_where_nuts_starts_is_told() -> None:
+    with pytest.raises(ValueError, match="cannot find valid initial params"):
+        initialize_model(bounded, (False,))
+    with pytest.warns(
+        RuntimeWarning, match="site 'seen' is zero at 10 of .*init_to_value.*Restricted"
+    ):
+        assert check_model(bounded, False) == []
+    # Each cure, and models that need none; a warning would be an error.
+    restricted = AutoSupportReparam()(bounded)
+    assert check_model(restricted, True) == [] and initialize_model(restricted, (True,))
+    start = init_to_value(values={"loc": torch.tensor(0.0), "width": torch.tensor(60.0)})
+    assert initialize_model(bounded, (False,), init_strategy=start)
+    assert check_model(bounded, False, 2.0) == []
+    # Models that cannot be started at random.
+    gap = sf.Mixture(torch.zeros(2), sf.Triangular(torch.tensor([0.0, 5.0]), 1.0))
+    assert check_model(disjoint) == [] and check_model(lambda: pyro.sample("y", gap)) == []
 
 
 def test_a_check_leaves_no_trace() -> None:

@@ -13,12 +13,19 @@ from pyro.infer import (
     TraceEnum_ELBO,
     config_enumerate,
 )
-from pyro.infer.autoguide import init_to_value
+from pyro.infer.autoguide import AutoNormal, init_to_value
 from torch import Tensor
 from torch.distributions import constraints
 
 import sparsefam as sf
-from sparsefam.inference import AutoBetaGaussian, AutoSupportReparam
+from sparsefam.inference import (
+    AutoBetaGaussian,
+    AutoSupportReparam,
+    FenchelYoungELBO,
+    MovingSupportWarning,
+    RestrictedPrior,
+    TsallisELBO,
+)
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -125,6 +132,48 @@ def test_density_is_zero_beyond_its_ends_and_else_that_of_the_change_of_variable
     assert (draws["z"] >= low).all() and (draws["z"] <= high).all()
     half, median = guide.quantiles([0.5])["p"][0], guide.median()["p"]
     torch.testing.assert_close(half, median)
+
+
+def noise(restricted: bool = False) -> None:
+    """Noise of a latent half-width, of which Trace_ELBO is finite at first."""
+    width = dist.LogNormal(ONE, ONE)
+    with pyro.plate("n", 3):
+        if restricted:
+            width = RestrictedPrior(width, low=0.7 * ONE)
+        width = pyro.sample("width", width)
+        pyro.sample("seen", sf.TruncatedParabola(ZERO, width), obs=0.7 * ONE)
+
+
+def test_a_likelihood_that_may_be_zero_is_told_to_the_usual_bound_only() -> None:
+    options = {"num_particles": 5, "vectorize_particles": True}
+    bounds = Trace_ELBO(**options), TsallisELBO(**options), FenchelYoungELBO(**options)
+    infinite = []
+    for bound in bounds:
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        svi = SVI(noise, AutoBetaGaussian(noise), pyro.optim.Adam({"lr": 0.1}), bound)
+        if isinstance(bound, Trace_ELBO):
+            with pytest.warns(RuntimeWarning, match="site 'seen' is zero .*TsallisELBO") as caught:
+                losses = [svi.step()]
+            assert len(caught) == 1
+        else:
+            losses = [svi.step()]  # a warning would be an error
+        assert math.isfinite(losses[0])
+        infinite.append(not all(math.isfinite(svi.step()) for _ in range(60)))
+    assert infinite == [True, False, False]
+    AutoBetaGaussian(AutoSupportReparam()(noise))(True)
+
+
+def test_a_support_that_moves_is_told_and_nothing_else_is_changed() -> None:
+    with pytest.warns(MovingSupportWarning, match="support of site 'y' .*SupportReparam") as caught:
+        AutoBetaGaussian(plane)()
+    assert len(caught) == 1
+    draws = []
+    for guide in (AutoBetaGaussian(skewed), AutoNormal(skewed)):
+        pyro.set_rng_seed(0)
+        guide._setup_prototype()
+        draws.append(torch.rand(()))
+    assert draws[0] == draws[1]
 
 
 def test_bad_arguments() -> None:

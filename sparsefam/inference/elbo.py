@@ -20,6 +20,7 @@ from torch.distributions import Independent
 from ..distributions import SparseDistribution
 from ..losses import conjugate
 from ..numerics.validation import is_count, require
+from .guides import AutoBetaGaussian
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]
 
@@ -74,6 +75,11 @@ class _ParticleELBO(ELBO):
                 if not is_identically_zero(value):
                     total = total.to(value.device) + value.reshape(count, -1).sum(-1)
         return total
+
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(guide, AutoBetaGaussian):
+            guide.objective_needs_support = False
+        return super()._get_traces(model, guide, args, kwargs)
 
     _get_trace = Trace_ELBO._get_trace
 
@@ -224,7 +230,7 @@ class FenchelYoungELBO(_ParticleELBO):
             a site of the model with an alpha of infinity, or whose loss is infinite.
 
     References:
-        Sklaviadis et al. (2025), Fenchel-Young variational learning. arXiv:2502.10295
+        Sklaviadis et al. (2025), Fenchel-Young variational inference. arXiv:2502.10295
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
 
     Examples:

@@ -1,6 +1,7 @@
 """`AutoBetaGaussian`: an automatic guide with compact support."""
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from numbers import Real
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ..distributions import BetaGaussian
+from .reparam import examine
 
 __all__ = ["AutoBetaGaussian"]
 
@@ -29,7 +31,8 @@ class AutoBetaGaussian(AutoNormal):
     the site's support; the guide's density is exactly zero elsewhere. So `Trace_ELBO` is finite for
     models whose densities are positive on their sites' supports. A likelihood with bounded support
     can make it infinite, even from a feasible start: use `TsallisELBO` then. Sites whose support
-    moves need `SupportReparam` first.
+    moves need `SupportReparam` first. When the guide is first called, it runs the model at ten
+    random places of the latent sites and warns of both.
 
     No sample lies outside of `quantiles([0.0, 1.0])`. As with all mean-field guides, variances are
     too small where sites depend on each other.
@@ -46,6 +49,12 @@ class AutoBetaGaussian(AutoNormal):
         TypeError: `model` is not callable.
         ValueError: `alpha` is not a number above 1, or `init_scale` is not positive.
 
+    Warns:
+        MovingSupportWarning: At the first call, for each latent site whose support moves.
+        RuntimeWarning: At the first call, unless it is by `TsallisELBO` or `FenchelYoungELBO`: the
+            density of the model is zero at some values of the latent sites. It names the sites that
+            make it so.
+
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214
 
@@ -59,6 +68,9 @@ class AutoBetaGaussian(AutoNormal):
         >>> torch.log(high / low)  # twice the half-width, 0.2 sqrt(5)
         tensor(0.8944)
     """
+
+    # Objectives that are finite where the density of the model is zero set this to False.
+    objective_needs_support = True
 
     def __init__(
         self,
@@ -97,6 +109,18 @@ class AutoBetaGaussian(AutoNormal):
                         stack.enter_context(plates[frame.name])
                 result[name] = self._sample(name, site["fn"])
         return result
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        super()._setup_prototype(*args, **kwargs)
+        _, zeros = examine(self.model, args, kwargs)
+        if self.objective_needs_support and any(zeros):
+            warnings.warn(
+                f"the density of site {next(filter(None, zeros))} is zero at some values of the "
+                "latent sites, and Trace_ELBO is infinite if the guide reaches them. Use "
+                "sparsefam.inference.TsallisELBO or FenchelYoungELBO",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _sample(self, name: str, fn: Any) -> Tensor:
         guide = self._guide(name).to_event(self._event_dims[name])

@@ -17,9 +17,11 @@ from pyro.distributions.torch_distribution import (
     MaskedDistribution,
     TorchDistributionMixin,
 )
+from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
 from torch import Size, Tensor
 from torch.distributions import Independent, Uniform, biject_to, constraints
@@ -35,6 +37,7 @@ __all__ = [
     "MovingSupportWarning",
     "SupportReparam",
     "check_model",
+    "examine",
     "warn_moving_supports",
 ]
 
@@ -42,6 +45,8 @@ __all__ = [
 _MARK = "_support_reparam"
 # Traces with gradients that `warn_moving_supports` examines.
 _TRACES = 16
+# Random starts at which a model is run.
+_STARTS = 10
 
 
 class SupportReparam(Reparam):
@@ -141,10 +146,12 @@ class MovingSupportWarning(UserWarning):
 
 
 def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Run a model once and warn of each latent site whose support moves.
+    """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
+    The model is run once for its supports, and at ten random starts of NUTS if no support moves.
     The random state and the parameter store are restored. A support that depends on a discrete site
-    is not detected, because discrete values have no derivative.
+    is not detected, because discrete values have no derivative. A model with discrete latent sites
+    is not started: they may be summed out, and the sum can be positive where one term is zero.
 
     Args:
         model: A model of Pyro's.
@@ -152,24 +159,54 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
         **kwargs: Its keyword arguments.
 
     Returns:
-        The names of these sites, which need `SupportReparam`.
+        The names of the sites whose support moves, which need `SupportReparam`.
 
     Raises:
         TypeError: `model` is not callable.
 
     Warns:
         MovingSupportWarning: For each of these sites.
+        RuntimeWarning: The density is zero at all starts; it names the sites that make it so.
     """
-    watched = warn_moving_supports(model)
+    moved, zeros = examine(model, args, kwargs)
+    if zeros and all(zeros):
+        warnings.warn(
+            f"the density of site {zeros[0]} is zero at {_STARTS} of {_STARTS} random starts, so "
+            "NUTS may not start. Use init_strategy=init_to_value(values=...) with values that all "
+            "observations allow or, for a latent half-width of bounded noise, "
+            "sparsefam.inference.RestrictedPrior",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return moved
+
+
+def examine(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Warn of supports that move; return their sites, and those of density zero at each start."""
+    watched, zeros = warn_moving_supports(model), []
     store, random = pyro.get_param_store(), get_rng_state()
     try:
-        # The outermost handler makes sites differentiable for all that the inner ones see.
         with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
+            # The outermost handler makes sites differentiable for all that the inner ones see.
             with _Differentiable():
-                watched(*args, **kwargs)
+                trace: Any = pyro.poutine.trace(watched).get_trace(*args, **kwargs)
+            sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+            for _ in range(0 if watched.watch.moved else _STARTS):
+                try:
+                    start = {x["name"]: init_to_uniform(x) for x in sites}
+                except (NotImplementedError, ValueError):
+                    break  # a site is discrete, or its support has no bijection
+                started = pyro.poutine.trace(pyro.poutine.condition(model, start))
+                with pyro.validation_enabled(False):  # it raises where a density is zero
+                    trace = started.get_trace(*args, **kwargs)
+                    trace.compute_log_prob()
+                found = [n for n, x in trace.nodes.items() if x.get("log_prob_sum") == -torch.inf]
+                zeros.append(", ".join(map(repr, found)))
     finally:
         set_rng_state(random)
-    return sorted(watched.watch.moved)
+    return sorted(watched.watch.moved), zeros
 
 
 def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
