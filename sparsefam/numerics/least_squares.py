@@ -5,8 +5,23 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
-__all__ = ["add_event_dims", "blocks", "eliminate", "normal_sums", "solve_shared", "tensors_of"]
+from .b_splines import nonzero_splines
+from .cyclic_reduction import solve_band
+from .validation import in_eager
+
+__all__ = [
+    "add_event_dims",
+    "band_sums",
+    "blocks",
+    "eliminate",
+    "normal_sums",
+    "solve_shared",
+    "solve_shared_band",
+    "tensors_of",
+]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 
@@ -76,6 +91,51 @@ def _sums(
     cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
     flat = h.flatten(1)
     return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
+
+
+def band_sums(
+    knots: Tensor,
+    degree: int,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    rows: int,
+) -> Sums:
+    r"""Compute the sums of `normal_sums` for B-splines, in work that does not depend on N.
+
+    Backward computes each chunk again. Compiled graphs and transforms take all rows at once.
+
+    Returns:
+        As `normal_sums`, but for the first: its diagonal and the bands on the right of that, shape
+        (S, N, degree + 1).
+    """
+    size = len(knots) - degree - 1
+
+    def part(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+        h = _prepare(values, mask)
+        index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
+        f = _prepare(f, mask)
+        examples, columns = f.shape[0], _as_columns(h, f.shape[0])
+        first = size * torch.arange(examples, device=f.device)
+        index = index + first[:, None, None]
+        band = f.new_zeros(examples * size, degree + 1)
+        cross = f.new_zeros(examples * size, columns.shape[-1])
+        for k in range(degree + 1):
+            to, each = index[..., k].flatten(), f[..., k : k + 1]
+            band = band.index_add(0, to, pad(each * f[..., k:], (0, k)).flatten(0, 1))
+            cross = cross.index_add(0, to, (each * columns).flatten(0, 1))
+        cross = _as_examples(cross.reshape(examples, size, columns.shape[-1]), h)
+        return band.reshape(examples, size, degree + 1), cross, h.square().sum((1, 2))
+
+    if not in_eager():
+        return part(positions, values, mask)
+    total: Any = None
+    for block in blocks(values.shape[1], rows):
+        options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        terms = checkpoint(part, *_rows(block, positions, values, mask), **options)
+        total = terms if total is None else [a + b for a, b in zip(total, terms, strict=True)]
+    gram, cross, squares = total
+    return gram, cross, squares
 
 
 class _NormalSums(torch.autograd.Function):
@@ -169,6 +229,12 @@ def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
     r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
     solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
     return _as_examples(solution, right)
+
+
+def solve_shared_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Solve $A X = Y$ for bands (S, N, p + 1) and (B, N, E); return the least pivots (S,), too."""
+    solution, pivots = solve_band(band, _as_columns(right, band.shape[0]))
+    return _as_examples(solution, right), pivots
 
 
 def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
