@@ -3,18 +3,27 @@
 import math
 import warnings
 from collections.abc import Callable
+from functools import reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
-from ..bases import Basis, GaussianRBF
+from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
-from ..numerics.least_squares import add_event_dims, blocks, eliminate, normal_sums, solve_shared
+from ..numerics.least_squares import (
+    add_event_dims,
+    band_sums,
+    blocks,
+    eliminate,
+    normal_sums,
+    solve_shared,
+    solve_shared_band,
+)
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
@@ -29,6 +38,8 @@ __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 _NUMBERS, _LEAST_ROWS = 2**19, 256
 # The same for regressions of each query, whose chunks hold products of functions.
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+# B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
+_MANY_SPLINES = 32
 
 # Range of cross-validated penalties, relative to the trace of the Gram matrix.
 _LOWEST, _HIGHEST = 1e-11, 1e3
@@ -90,7 +101,13 @@ class ValueFunction:
             raise ValueError(
                 f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
             )
-        return self._contract(self.basis(t))
+        if not _has_bands(self.basis):
+            return self._contract(self.basis(t))
+        index, values = cast(BSpline, self.basis).nonzero(t)
+        example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
+        pairs = zip(index.unbind(-1), values.unbind(-1), strict=True)
+        terms = (self.coefficients[example, i] * f.unsqueeze(-1) for i, f in pairs)
+        return reduce(torch.add, terms)
 
     def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
@@ -113,6 +130,15 @@ class ValueFunction:
             return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
 
 
+def _has_bands(basis: Basis) -> bool:
+    """Return whether a basis consists of so many B-splines that most are zero at any location."""
+    return isinstance(basis, BSpline) and len(basis) >= _MANY_SPLINES * (basis.degree + 1)
+
+
+def _exports_to_onnx() -> bool:
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+
 def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
     """Return expectations (batch or 1, ..., N) of a basis."""
     if not callable(getattr(density, "expect", None)):
@@ -132,7 +158,8 @@ class Statistics(NamedTuple):
     The sums of two parts of a sequence add up to those of the whole; see `plus`.
 
     Attributes:
-        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
+            many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
         cross: $F^\top H$, shape (B, N, E).
         sum_of_squares: $\lVert H \rVert^2$, shape (B,).
         num_observations: Number of observations, shape (B,).
@@ -159,6 +186,9 @@ class Statistics(NamedTuple):
         if other.cross.shape != size:
             rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
             raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
+        if other.gram.shape[1:] != self.gram.shape[1:]:
+            rule = f"other.gram must have {self.gram.shape[-1]} columns"
+            raise ValueError(f"{rule}, got {other.gram.shape[-1]}")
         weights = _check_keep(keep, self.sum_of_squares)
         parts = []
         for old, new in zip(self, other, strict=True):
@@ -185,7 +215,8 @@ def check_statistics(name: str, statistics: object) -> None:
     if cross.ndim != 3:
         raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
     batch, size, _ = cross.shape
-    check_shape(f"{name}.gram", statistics.gram, (batch, size, size), (1, size, size))
+    columns = statistics.gram.shape[-1] if statistics.gram.ndim == 3 else size
+    check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
 
@@ -353,6 +384,9 @@ class RidgeRegression(nn.Module):
         if statistics.cross.shape[-2] != len(self.basis):
             rule = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
+        columns, size = statistics.gram.shape[-1], len(self.basis)
+        if columns not in (size, cast(BSpline, self.basis).degree + 1 if self._keeps_bands() else size):
+            raise ValueError(f"statistics.gram must have {size} columns, got {columns}")
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -444,10 +478,20 @@ class RidgeRegression(nn.Module):
         """Sum over the observations of this process alone."""
         batch, length, channels = values.shape
         rows = max(_LEAST_ROWS, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
-        rows = self.chunk_size or rows
-        gram, cross, squares = normal_sums(self.basis, positions, values, mask, rows)
+        if self._keeps_bands():
+            basis = cast(BSpline, self.basis)
+            rows = self.chunk_size or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
+            sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
+        else:
+            rows = self.chunk_size or rows
+            sums = normal_sums(self.basis, positions, values, mask, rows)
+        gram, cross, squares = sums
         count = torch.full_like(squares, length)
         return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
+
+    def _keeps_bands(self) -> bool:
+        """Return whether only the bands of Gram matrices are made: they have no eigenvalues."""
+        return self.penalty != "gcv" and not _exports_to_onnx() and _has_bands(self.basis)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
         bounds = _bounds(self.basis)
@@ -475,14 +519,17 @@ class RidgeRegression(nn.Module):
         penalty: Tensor | float
         penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
-        gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        # The diagonal is the first column of bands.
+        has_bands = gram.shape[-1] != gram.shape[-2]
+        shape = (1 if has_bands else gram.shape[-1], gram.shape[-1])
+        gram = gram + ridge * torch.eye(*shape, dtype=gram.dtype, device=gram.device)
+        if _exports_to_onnx():
             coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
         else:
-            factor, failed = torch.linalg.cholesky_ex(gram)
+            coefficients, pivots = (solve_shared_band if has_bands else solve_shared)(gram, right)
             if self.validate_args:
-                _check_factor(gram, factor, failed, penalty)
-            coefficients = solve_shared(factor, right)
+                diagonal = gram[..., 0] if has_bands else gram.diagonal(dim1=-2, dim2=-1)
+                _check_pivots(pivots, diagonal, penalty)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
@@ -629,11 +676,9 @@ def _sum_statistics(
     return Statistics(*totals), invalid
 
 
-def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
-    """Raise ValueError if a penalised matrix (B or 1, N, N) is singular to rounding."""
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
-    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
+def _check_pivots(pivots: Tensor, diagonal: Tensor, penalty: Tensor | float) -> None:
+    """Raise ValueError if a penalised matrix is singular to rounding: least pivots (B or 1)."""
+    valid = pivots > diagonal.shape[-1] * torch.finfo(pivots.dtype).eps * diagonal.amax(-1)
     rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
     require_all(valid, rule, torch.zeros_like(pivots) + penalty)
 

@@ -1,16 +1,15 @@
 """Normal equations of least squares, summed over chunks of the observations."""
 
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
 from torch.nn.functional import pad
-from torch.utils.checkpoint import checkpoint
 
 from .b_splines import nonzero_splines
 from .cyclic_reduction import solve_band
-from .validation import in_eager
 
 __all__ = [
     "add_event_dims",
@@ -103,39 +102,35 @@ def band_sums(
 ) -> Sums:
     r"""Compute the sums of `normal_sums` for B-splines, in work that does not depend on N.
 
-    Backward computes each chunk again. Compiled graphs and transforms take all rows at once.
-
     Returns:
         As `normal_sums`, but for the first: its diagonal and the bands on the right of that, shape
         (S, N, degree + 1).
     """
-    size = len(knots) - degree - 1
+    if len(blocks(values.shape[1], rows)) == 1:
+        return _band_sums(knots, degree, positions, values, mask)
+    # The gradient of a slice would be as large as the whole.
+    parts = [x.split(rows, 1) for x in (positions, values, mask) if x is not None]
+    terms = (_band_sums(knots, degree, *chunk) for chunk in zip(*parts, strict=True))
+    sums: Sums = reduce(lambda total, more: tuple(map(torch.add, total, more)), terms)
+    return sums
 
-    def part(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
-        h = _prepare(values, mask)
-        index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
-        f = _prepare(f, mask)
-        examples, columns = f.shape[0], _as_columns(h, f.shape[0])
-        first = size * torch.arange(examples, device=f.device)
-        index = index + first[:, None, None]
-        band = f.new_zeros(examples * size, degree + 1)
-        cross = f.new_zeros(examples * size, columns.shape[-1])
-        for k in range(degree + 1):
-            to, each = index[..., k].flatten(), f[..., k : k + 1]
-            band = band.index_add(0, to, pad(each * f[..., k:], (0, k)).flatten(0, 1))
-            cross = cross.index_add(0, to, (each * columns).flatten(0, 1))
-        cross = _as_examples(cross.reshape(examples, size, columns.shape[-1]), h)
-        return band.reshape(examples, size, degree + 1), cross, h.square().sum((1, 2))
 
-    if not in_eager():
-        return part(positions, values, mask)
-    total: Any = None
-    for block in blocks(values.shape[1], rows):
-        options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-        terms = checkpoint(part, *_rows(block, positions, values, mask), **options)
-        total = terms if total is None else [a + b for a, b in zip(total, terms, strict=True)]
-    gram, cross, squares = total
-    return gram, cross, squares
+def _band_sums(
+    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None = None
+) -> Sums:
+    h = _prepare(values, mask)
+    index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
+    f = _prepare(f, mask)
+    columns, (examples, size) = _as_columns(h, len(f)), (len(f), len(knots) - degree - 1)
+    gram = f.new_zeros(examples * size, degree + 1)
+    cross = f.new_zeros(examples * size, columns.shape[-1])
+    index = index + size * torch.arange(examples, device=f.device)[:, None, None]
+    for k in range(degree + 1):
+        to, each = index[..., k].flatten(), f[..., k : k + 1]
+        gram = gram.index_add(0, to, pad(each * f[..., k:], (0, k)).flatten(0, 1))
+        cross = cross.index_add(0, to, (each * columns).flatten(0, 1))
+    gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
+    return gram, _as_examples(cross, h), h.square().sum((1, 2))
 
 
 class _NormalSums(torch.autograd.Function):
@@ -225,14 +220,20 @@ def _rows(block: slice, *tensors: Tensor | None) -> Any:
     return tuple(None if x is None else x[:, block] for x in tensors)
 
 
-def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
-    r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
+def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Solve $A X = Y$ for positive definite A (S, N, N) and Y (B, N, E), where S is B or 1.
+
+    Returns:
+        X, and the smallest squared pivot of each matrix (S,), 0 or NaN if one is not positive.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
     solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
-    return _as_examples(solution, right)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    return _as_examples(solution, right), torch.where(failed == 0, pivots, 0)
 
 
 def solve_shared_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for bands (S, N, p + 1) and (B, N, E); return the least pivots (S,), too."""
+    """Do as `solve_shared` for the bands (S, N, p + 1) of a matrix, as `solve_band` takes them."""
     solution, pivots = solve_band(band, _as_columns(right, band.shape[0]))
     return _as_examples(solution, right), pivots
 
