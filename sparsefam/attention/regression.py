@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from functools import reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Size, Tensor, nn
@@ -22,7 +22,6 @@ from ..numerics.least_squares import (
     eliminate,
     normal_sums,
     solve_shared,
-    solve_shared_band,
 )
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
@@ -103,11 +102,10 @@ class ValueFunction:
             )
         if not _has_bands(self.basis):
             return self._contract(self.basis(t))
-        index, values = cast(BSpline, self.basis).nonzero(t)
+        index, values = self.basis.nonzero(t)
         example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
-        pairs = zip(index.unbind(-1), values.unbind(-1), strict=True)
-        terms = (self.coefficients[example, i] * f.unsqueeze(-1) for i, f in pairs)
-        return reduce(torch.add, terms)
+        pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
+        return reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
 
     def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
@@ -130,7 +128,7 @@ class ValueFunction:
             return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
 
 
-def _has_bands(basis: Basis) -> bool:
+def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
     """Return whether a basis consists of so many B-splines that most are zero at any location."""
     return isinstance(basis, BSpline) and len(basis) >= _MANY_SPLINES * (basis.degree + 1)
 
@@ -186,9 +184,6 @@ class Statistics(NamedTuple):
         if other.cross.shape != size:
             rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
             raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
-        if other.gram.shape[1:] != self.gram.shape[1:]:
-            rule = f"other.gram must have {self.gram.shape[-1]} columns"
-            raise ValueError(f"{rule}, got {other.gram.shape[-1]}")
         weights = _check_keep(keep, self.sum_of_squares)
         parts = []
         for old, new in zip(self, other, strict=True):
@@ -215,7 +210,7 @@ def check_statistics(name: str, statistics: object) -> None:
     if cross.ndim != 3:
         raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
     batch, size, _ = cross.shape
-    columns = statistics.gram.shape[-1] if statistics.gram.ndim == 3 else size
+    columns = statistics.gram.shape[-1] if statistics.gram.shape[-2:-1] == (size,) else size
     check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
@@ -384,9 +379,9 @@ class RidgeRegression(nn.Module):
         if statistics.cross.shape[-2] != len(self.basis):
             rule = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
-        columns, size = statistics.gram.shape[-1], len(self.basis)
-        if columns not in (size, cast(BSpline, self.basis).degree + 1 if self._keeps_bands() else size):
-            raise ValueError(f"statistics.gram must have {size} columns, got {columns}")
+        if self.penalty == "gcv" and statistics.gram.shape[-1] != len(self.basis):
+            rule = "have all columns for a penalty by cross-validation"
+            raise ValueError(f"statistics.gram must {rule}, got {tuple(statistics.gram.shape)}")
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -477,21 +472,18 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum over the observations of this process alone."""
         batch, length, channels = values.shape
-        rows = max(_LEAST_ROWS, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
-        if self._keeps_bands():
-            basis = cast(BSpline, self.basis)
-            rows = self.chunk_size or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
+        basis, given = self.basis, self.chunk_size
+        # Cross-validation needs eigenvalues, and ONNX has no factorisation.
+        if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
+            rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
             sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
         else:
-            rows = self.chunk_size or rows
-            sums = normal_sums(self.basis, positions, values, mask, rows)
+            each = max(batch, 1) * (len(basis) + channels)
+            rows = given or max(_LEAST_ROWS, _NUMBERS // each)
+            sums = normal_sums(basis, positions, values, mask, rows)
         gram, cross, squares = sums
         count = torch.full_like(squares, length)
         return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
-
-    def _keeps_bands(self) -> bool:
-        """Return whether only the bands of Gram matrices are made: they have no eigenvalues."""
-        return self.penalty != "gcv" and not _exports_to_onnx() and _has_bands(self.basis)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
         bounds = _bounds(self.basis)
@@ -519,17 +511,15 @@ class RidgeRegression(nn.Module):
         penalty: Tensor | float
         penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
-        # The diagonal is the first column of bands.
-        has_bands = gram.shape[-1] != gram.shape[-2]
-        shape = (1 if has_bands else gram.shape[-1], gram.shape[-1])
+        size, columns = gram.shape[-2:]  # the first column of bands is the diagonal
+        shape = (size if columns == size else 1, columns)
         gram = gram + ridge * torch.eye(*shape, dtype=gram.dtype, device=gram.device)
         if _exports_to_onnx():
             coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
         else:
-            coefficients, pivots = (solve_shared_band if has_bands else solve_shared)(gram, right)
+            coefficients, pivots = solve_shared(gram, right)
             if self.validate_args:
-                diagonal = gram[..., 0] if has_bands else gram.diagonal(dim1=-2, dim2=-1)
-                _check_pivots(pivots, diagonal, penalty)
+                _check_pivots(pivots, gram, penalty)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
@@ -676,9 +666,10 @@ def _sum_statistics(
     return Statistics(*totals), invalid
 
 
-def _check_pivots(pivots: Tensor, diagonal: Tensor, penalty: Tensor | float) -> None:
-    """Raise ValueError if a penalised matrix is singular to rounding: least pivots (B or 1)."""
-    valid = pivots > diagonal.shape[-1] * torch.finfo(pivots.dtype).eps * diagonal.amax(-1)
+def _check_pivots(pivots: Tensor, gram: Tensor, penalty: Tensor | float) -> None:
+    """Raise ValueError if penalised matrices or bands are singular to rounding, by least pivots."""
+    # The largest number in a positive definite matrix is on its diagonal.
+    valid = pivots > gram.shape[-2] * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
     rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
     require_all(valid, rule, torch.zeros_like(pivots) + penalty)
 

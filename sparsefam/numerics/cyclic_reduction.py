@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["solve_band"]
+__all__ = ["least_pivot", "solve_band"]
 
 # Rows of a block, at least: where small batched products are fast.
 _ROWS = 8
@@ -40,8 +40,7 @@ def solve_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     while True:
         # Blocks with an even index are eliminated, with an odd one they stay.
         factor, failed = torch.linalg.cholesky_ex(diagonal[:, ::2])
-        squares = factor.diagonal(dim1=-2, dim2=-1).square()
-        pivots.append(torch.where(failed.unsqueeze(-1) == 0, squares, 0).flatten(1).amin(1))
+        pivots.append(least_pivot(factor, failed).amin(1))
         if diagonal.shape[1] == 1:
             break
         before = pad(upper[:, 1:-1:2].mT, (0, 0, 0, 0, 1, 0))
@@ -62,6 +61,12 @@ def solve_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         even = torch.linalg.solve_triangular(factor.mT, rest, upper=True)
         x = torch.stack([even, x], 2).flatten(1, 2)
     return x.flatten(1, 2)[:, :size], torch.stack(pivots).amin(0)
+
+
+def least_pivot(factor: Tensor, failed: Tensor) -> Tensor:
+    """Return the least squared pivot of Cholesky factors (..., N, N), 0 where they failed."""
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    return torch.where(failed == 0, pivots, 0)
 
 
 def _blocks(band: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:

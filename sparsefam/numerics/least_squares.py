@@ -9,7 +9,7 @@ from torch.func import functional_call, vjp
 from torch.nn.functional import pad
 
 from .b_splines import nonzero_splines
-from .cyclic_reduction import solve_band
+from .cyclic_reduction import least_pivot, solve_band
 
 __all__ = [
     "add_event_dims",
@@ -18,7 +18,6 @@ __all__ = [
     "eliminate",
     "normal_sums",
     "solve_shared",
-    "solve_shared_band",
     "tensors_of",
 ]
 
@@ -92,27 +91,20 @@ def _sums(
     return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
 
 
-def band_sums(
-    knots: Tensor,
-    degree: int,
-    positions: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    rows: int,
-) -> Sums:
-    r"""Compute the sums of `normal_sums` for B-splines, in work that does not depend on N.
+def _add(a: Sums, b: Sums) -> Sums:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
-    Returns:
-        As `normal_sums`, but for the first: its diagonal and the bands on the right of that, shape
-        (S, N, degree + 1).
-    """
+
+def band_sums(
+    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+) -> Sums:
+    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`."""
     if len(blocks(values.shape[1], rows)) == 1:
         return _band_sums(knots, degree, positions, values, mask)
     # The gradient of a slice would be as large as the whole.
     parts = [x.split(rows, 1) for x in (positions, values, mask) if x is not None]
     terms = (_band_sums(knots, degree, *chunk) for chunk in zip(*parts, strict=True))
-    sums: Sums = reduce(lambda total, more: tuple(map(torch.add, total, more)), terms)
-    return sums
+    return reduce(_add, terms)
 
 
 def _band_sums(
@@ -127,8 +119,8 @@ def _band_sums(
     index = index + size * torch.arange(examples, device=f.device)[:, None, None]
     for k in range(degree + 1):
         to, each = index[..., k].flatten(), f[..., k : k + 1]
-        gram = gram.index_add(0, to, pad(each * f[..., k:], (0, k)).flatten(0, 1))
-        cross = cross.index_add(0, to, (each * columns).flatten(0, 1))
+        gram = gram.index_put((to,), pad(each * f[..., k:], (0, k)).flatten(0, 1), accumulate=True)
+        cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
     gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
     return gram, _as_examples(cross, h), h.square().sum((1, 2))
 
@@ -146,13 +138,8 @@ class _NormalSums(torch.autograd.Function):
         mask: Tensor | None,
         *parameters: Tensor,
     ) -> Sums:
-        total: Any = None
-        for block in blocks(values.shape[1], rows):
-            terms = _sums(design, names, *_rows(block, positions, values, mask), *parameters)
-            pairs = None if total is None else zip(total, terms, strict=True)
-            total = terms if pairs is None else tuple(a + b for a, b in pairs)
-        gram, cross, squares = total
-        return gram, cross, squares
+        chunks = (_rows(i, positions, values, mask) for i in blocks(values.shape[1], rows))
+        return reduce(_add, (_sums(design, names, *chunk, *parameters) for chunk in chunks))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
@@ -221,20 +208,21 @@ def _rows(block: slice, *tensors: Tensor | None) -> Any:
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A (S, N, N) and Y (B, N, E), where S is B or 1.
+    r"""Solve $A X = Y$ for positive definite A, which examples may share.
+
+    Args:
+        matrix: A, shape (S, N, N), or its bands (S, N, p + 1) as in `solve_band`.
+        right: Y, shape (B, N, E), where S is B or 1.
 
     Returns:
-        X, and the smallest squared pivot of each matrix (S,), 0 or NaN if one is not positive.
+        X, and the least squared pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    return _as_examples(solution, right), torch.where(failed == 0, pivots, 0)
-
-
-def solve_shared_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Do as `solve_shared` for the bands (S, N, p + 1) of a matrix, as `solve_band` takes them."""
-    solution, pivots = solve_band(band, _as_columns(right, band.shape[0]))
+    columns = _as_columns(right, matrix.shape[0])
+    if matrix.shape[-1] != matrix.shape[-2]:
+        solution, pivots = solve_band(matrix, columns)
+    else:
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        solution, pivots = torch.cholesky_solve(columns, factor), least_pivot(factor, failed)
     return _as_examples(solution, right), pivots
 
 
