@@ -367,7 +367,7 @@ def test_bands_solve_the_penalised_least_squares(
 
 @pytest.mark.parametrize(("chunk_size", "masked"), [(None, True), (4, True), (4, False)])
 def test_gradients_through_bands(chunk_size: int | None, masked: bool, always_bands: None) -> None:
-    t, values, mask = data(2, 9, 1)
+    t, values, mask = data(2, 7, 1)
     knots = (torch.linspace(-2, 0.2, 16, dtype=DOUBLE).exp() - 0.14).requires_grad_()
 
     def fit(t: Tensor, values: Tensor, knots: Tensor) -> Tensor:
@@ -425,8 +425,8 @@ def test_padding_changes_no_bit_of_a_fit_by_bands(always_bands: None) -> None:
 
 
 def test_bands_compile_map_and_export(always_bands: None) -> None:
-    t, values, mask = data(2, 9)
-    regression = RidgeRegression(clamped(20), chunk_size=5)
+    t, values, mask = data(2, 9, 1)
+    regression = RidgeRegression(clamped(16), chunk_size=5)
 
     def loss(t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
         return regression.fit(t, values, mask)(t).square().sum()
@@ -448,7 +448,7 @@ def test_bands_compile_map_and_export(always_bands: None) -> None:
 
     length = {1: torch.export.Dim("length", min=2, max=1000)}
     exported = torch.export.export(Loss(), (t, values, mask), dynamic_shapes=(length,) * 3)
-    longer = data(2, 77)
+    longer = data(2, 77, 1)
     assert torch.allclose(exported.module()(*longer), loss(*longer), rtol=1e-12)
 
 

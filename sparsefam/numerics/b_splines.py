@@ -27,7 +27,7 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
     inside = (knots[0] <= t) & (t <= knots[-1])
     t = t.clamp(knots[0], knots[-1])
     # Each location has an interval of positive length: the last one is closed.
-    interval = torch.minimum(_count(knots, t), _count(knots, knots[-1], right=False)) - 1
+    interval = torch.minimum(_count_knots(knots, t), (knots < knots[-1]).sum()) - 1
     steps = torch.arange(1 - degree, degree + 1, device=t.device)
     near = knots[(interval.unsqueeze(-1) + steps).clamp(0, len(knots) - 1)]
     t, values = t.unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
@@ -40,9 +40,8 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
     return index.clamp(0, last), torch.where((index >= 0) & (index <= last), values, 0)
 
 
-def _count(knots: Tensor, t: Tensor, right: bool = True) -> Tensor:
-    """Count the knots below each location, and those equal to it if `right`."""
+def _count_knots(knots: Tensor, t: Tensor) -> Tensor:
+    """Count the knots at or below each location."""
     if torch.compiler.is_exporting():  # ONNX has no sorted search
-        t = t.unsqueeze(-1)
-        return (knots <= t if right else knots < t).sum(-1)
-    return torch.searchsorted(knots.detach(), t.detach().contiguous(), right=right)
+        return (knots <= t.unsqueeze(-1)).sum(-1)
+    return torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
