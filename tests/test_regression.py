@@ -426,7 +426,7 @@ def test_padding_changes_no_bit_of_a_fit_by_bands(always_bands: None) -> None:
 
 def test_bands_compile_map_and_export(always_bands: None) -> None:
     t, values, mask = data(2, 9, 1)
-    regression = RidgeRegression(clamped(16), chunk_size=5)
+    regression = RidgeRegression(clamped(16, 1))
 
     def loss(t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
         return regression.fit(t, values, mask)(t).square().sum()
@@ -467,7 +467,7 @@ def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.Monke
     found = regression.solve(first.plus(last), DOUBLE).coefficients
     whole = regression.fit(t, values).coefficients
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match=r"gram must have all columns.*got \(3, 30, 4\)"):
+    with pytest.raises(ValueError, match="statistics.gram must have 30 columns, got 4"):
         RidgeRegression(clamped(30), "gcv").solve(first)
     with pytest.raises(ValueError, match="penalty must exceed the rounding errors"):
         RidgeRegression(clamped(30), 0.0).fit(torch.full((40,), 0.5), torch.ones(1, 40, 1))

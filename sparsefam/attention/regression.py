@@ -381,9 +381,10 @@ class RidgeRegression(nn.Module):
         if statistics.cross.shape[-2] != len(self.basis):
             rule = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
-        if self.penalty == "gcv" and statistics.gram.shape[-1] != len(self.basis):
-            rule = "have all columns for a penalty by cross-validation"
-            raise ValueError(f"statistics.gram must {rule}, got {tuple(statistics.gram.shape)}")
+        basis, columns = self.basis, statistics.gram.shape[-1]
+        bands = basis.degree + 1 if self.penalty != "gcv" and _has_bands(basis) else len(basis)
+        if columns not in (bands, len(basis)):
+            raise ValueError(f"statistics.gram must have {len(basis)} columns, got {columns}")
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
