@@ -452,6 +452,19 @@ def test_bands_compile_map_and_export(always_bands: None) -> None:
     assert torch.allclose(exported.module()(*longer), loss(*longer), rtol=1e-12)
 
 
+def test_which_regressions_have_bands() -> None:
+    observations = data(3, 300)[:2]
+    for basis, penalty, columns in (
+        (clamped(128), 1.0, 4),
+        (clamped(127), 1.0, 127),
+        (clamped(64, 1), 0.0, 2),
+        (clamped(128), "gcv", 128),
+        (rbf(128), 1.0, 128),
+    ):
+        sums = RidgeRegression(basis, penalty).statistics(*observations)
+        assert sums.gram.shape == (3, len(basis), columns)
+
+
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
     t, values, mask = data()
     regression = RidgeRegression(clamped(30), 0.1)

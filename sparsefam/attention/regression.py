@@ -102,6 +102,7 @@ class ValueFunction:
             )
         if not _has_bands(self.basis):
             return self._contract(self.basis(t))
+        # The functions that may not be zero, one after the other.
         index, values = self.basis.nonzero(t)
         example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
         pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
@@ -134,6 +135,7 @@ def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
 
 
 def _exports_to_onnx() -> bool:
+    """Return whether this is traced for ONNX, which has no Cholesky factors."""
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
 
 
@@ -476,7 +478,7 @@ class RidgeRegression(nn.Module):
         """Sum over the observations of this process alone."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
-        # Cross-validation needs eigenvalues, and ONNX has no factorisation.
+        # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
             sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
@@ -518,7 +520,7 @@ class RidgeRegression(nn.Module):
         shape = (size if columns == size else 1, columns)
         gram = gram + ridge * torch.eye(*shape, dtype=gram.dtype, device=gram.device)
         if _exports_to_onnx():
-            coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
+            coefficients = eliminate(gram, right)
         else:
             coefficients, pivots = solve_shared(gram, right)
             if self.validate_args:
