@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Size, Tensor, nn
 
+from .numerics.b_splines import nonzero_splines
 from .numerics.gaussian_interval import negligible_distance
 from .numerics.validation import (
     as_tensors,
@@ -588,18 +589,26 @@ class BSpline(Basis):
         return self.knots
 
     def forward(self, t: Tensor) -> Tensor:
+        index, values = self.nonzero(t)
+        return values.new_zeros(*t.shape, len(self)).scatter_add(-1, index, values)
+
+    def own(self, t: Tensor) -> Tensor:
+        index, values = self.nonzero(t)
+        mine = torch.arange(len(self), device=t.device).unsqueeze(-1)
+        return torch.where(index == mine, values, 0).sum(-1)
+
+    def nonzero(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate only the functions that may not be zero at each location.
+
+        Args:
+            t: Locations, shape (...).
+
+        Returns:
+            Indices of functions and their values, each (..., degree + 1). Where fewer functions
+            are not zero, some values are 0, and an index may occur twice.
+        """
         self._check(t)
-        dtype = torch.promote_types(t.dtype, self.knots.dtype)
-        t, left, right = t.unsqueeze(-1), self.knots[:-1], self.knots[1:]
-        closed = (right == self.knots[-1]) & (left < right)
-        values = ((left <= t) & ((t < right) | (closed & (t == right)))).to(dtype)
-        # Where all functions vanish, the recursion must not multiply zero by infinity.
-        t = t.clamp(self.knots[0], self.knots[-1])
-        for degree in range(1, self.degree + 1):
-            start, width = self.knots[:-degree], self.knots[degree:] - self.knots[:-degree]
-            rise = torch.where(width > 0, (t - start) / torch.where(width > 0, width, 1), 0)
-            values = rise[..., :-1] * values[..., :-1] + (1 - rise[..., 1:]) * values[..., 1:]
-        return values
+        return nonzero_splines(self.knots, self.degree, t)
 
 
 class Indicator(BSpline):

@@ -108,10 +108,12 @@ def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
     def integrate(p: SymmetricDistribution) -> Tensor:
         nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:])
-        values: Tensor = psi(nodes)
-        return (weights.unsqueeze(-1) * values).sum((0, 1))
+        near = (weights.unsqueeze(-1) * psi.nonzero(nodes)[1]).sum(0)
+        # Function j is number d - k of the d + 1 that are not zero on interval j + k.
+        terms = [near[k : k + len(psi), ..., psi.degree - k] for k in range(psi.degree + 1)]
+        return torch.stack(terms).sum(0).movedim(0, -1)
 
-    return p._in_blocks(integrate, p._node_count(64) * len(psi.knots) * len(psi))
+    return p._in_blocks(integrate, p._node_count(64) * len(psi.knots) * (psi.degree + 1))
 
 
 @register_expect(SymmetricDistribution, Fourier)

@@ -116,6 +116,27 @@ def test_splines_are_scipys(degree: int) -> None:
     assert found.sum(-1).tolist() == pytest.approx([1.0] * len(t), abs=1e-14)
 
 
+@pytest.mark.parametrize("count", [2, 9])
+def test_splines_that_are_not_zero(count: int) -> None:
+    """They make up all values, also with fewer functions than degree + 1, and map over knots."""
+    knots = torch.linspace(0.1, 0.9, count + 4, dtype=DOUBLE)
+    t = torch.linspace(0, 1, 41, dtype=DOUBLE).reshape(41, 1)
+    basis = BSpline(knots, 3)
+    index, values = basis.nonzero(t)
+    assert index.shape == values.shape == (41, 1, 4)
+    assert index.min() == 0 and index.max() == count - 1
+    found = (torch.nn.functional.one_hot(index, count) * values.unsqueeze(-1)).sum(-2)
+    assert torch.equal(found, basis(t))
+    assert torch.equal(basis.own(t.expand(41, count)), found[:, 0])
+
+    def evaluate(knots: Tensor) -> Tensor:
+        return torch.func.functional_call(basis, {"knots": knots}, (t,))
+
+    each = torch.func.vmap(evaluate)(torch.stack([knots, knots + 0.05]))
+    assert torch.equal(each[0], basis(t))
+    assert torch.allclose(each[1], BSpline(knots + 0.05, 3)(t))
+
+
 def test_splines_without_repeated_knots_vanish_outside() -> None:
     knots = np.array([0.0, 0.3, 0.7, 1.1, 1.2, 2.0])
     t = np.linspace(-1, 3, 81)

@@ -160,6 +160,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
+    "splines": lambda: attention.spline_table((8, 128), (64,), 2),
     "estimation": lambda: estimation.tables({40: 1}, jobs=1),
     "coverage": lambda: coverage.tables((120,), 1, 1, jobs=1),
 }

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from benchmarks.harness import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
 from sparsefam.attention import RidgeRegression, Statistics, ValueFunction
 from sparsefam.attention import regression as regression_module
@@ -318,6 +320,170 @@ def test_gradients_of_chunks_reach_attributes() -> None:
         loss = regression.fit(t, values).coefficients.square().sum()
         slopes += torch.autograd.grad(loss, frequencies)
     assert torch.allclose(*slopes, rtol=1e-10)
+
+
+# Many B-splines, of whose Gram matrices there are only bands
+
+
+def clamped(n: int, degree: int = 3, dtype: torch.dtype = DOUBLE) -> BSpline:
+    ends = torch.ones(degree, dtype=dtype)
+    inner = torch.linspace(0, 1, n - degree + 1, dtype=dtype)
+    return BSpline(torch.cat([0 * ends, inner, ends]), degree)
+
+
+UNCLAMPED = BSpline(torch.linspace(-2, 0.2, 31, dtype=DOUBLE).exp() - 0.14, 2)
+REPEATED = BSpline(torch.arange(30, dtype=DOUBLE).repeat_interleave(2) / 29, 3)
+
+
+@pytest.fixture
+def always_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression_module, "_MANY_SPLINES", 0)
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [clamped(5), clamped(64), clamped(129), clamped(77, 11), clamped(40, 0), UNCLAMPED, REPEATED],
+    ids=["one block", "64", "129", "degree 11", "degree 0", "unclamped", "repeated"],
+)
+@pytest.mark.parametrize(("shared", "masked"), [(False, True), (True, False), (True, True)])
+def test_bands_solve_the_penalised_least_squares(
+    basis: BSpline, shared: bool, masked: bool, always_bands: None
+) -> None:
+    t, values, mask = data(3, 90)
+    mask = mask if masked else None
+    regression = RidgeRegression(basis, 1e-3)
+    found = regression.fit(t[:1] if shared else t, values, mask)
+    chunked = RidgeRegression(basis, 1e-3, chunk_size=40).fit(t[:1] if shared else t, values, mask)
+    torch.testing.assert_close(chunked.coefficients, found.coefficients, rtol=1e-9, atol=1e-11)
+    for b in range(3):
+        seen, places = mask[b] if masked else slice(None), t[0 if shared else b]
+        exact = least_squares(basis, places[seen], values[b, seen], 1e-3)
+        torch.testing.assert_close(found.coefficients[b], exact, rtol=1e-9, atol=1e-10)
+        grid = torch.linspace(-0.2, 1.3, 50, dtype=DOUBLE)
+        expected = basis(grid) @ exact
+        torch.testing.assert_close(found(grid.expand(3, 50))[b], expected, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found(grid[None])[b], expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("chunk_size", "masked"), [(None, True), (4, True), (4, False)])
+def test_gradients_through_bands(chunk_size: int | None, masked: bool, always_bands: None) -> None:
+    t, values, mask = data(2, 7, 1)
+    knots = (torch.linspace(-2, 0.2, 16, dtype=DOUBLE).exp() - 0.14).requires_grad_()
+
+    def fit(t: Tensor, values: Tensor, knots: Tensor) -> Tensor:
+        basis = BSpline(knots.detach(), 3)
+        basis.knots = knots
+        regression = RidgeRegression(basis, 0.1, chunk_size=chunk_size)
+        function = regression.fit(t, values, mask if masked else None)
+        return function(t.square())
+
+    inputs = (t.requires_grad_(), values.requires_grad_(), knots)
+    assert gradcheck(fit, inputs)
+    assert chunk_size is None or gradgradcheck(fit, inputs)
+
+
+@pytest.mark.parametrize("length", [4096, 65_536])
+def test_bands_of_4096_splines_in_float32(length: int) -> None:
+    """Errors and gradients against a banded solver in float64, and memory that is linear in N."""
+    t = torch.rand(1, length)
+    values = torch.randn(1, length, 8, requires_grad=True)
+
+    def fit(size: int = 4096) -> list[Tensor]:
+        regression = RidgeRegression(clamped(size, dtype=torch.float32), 1e-2)
+        found = regression.fit(t, values).coefficients
+        return [found.detach(), *torch.autograd.grad(found.square().sum(), values)]
+
+    found, slope = fit()
+    knots = clamped(4096, dtype=torch.float32).knots.double().numpy()
+    design = scipy.interpolate.BSpline.design_matrix(t[0].double().numpy(), knots, 3)
+    gram = design.T @ design + 1e-2 * scipy.sparse.eye(4096)
+    bands = np.stack([np.pad(gram.diagonal(m), (0, m)) for m in range(4)])
+    right = design.T @ values[0].detach().double().numpy()
+    exact = scipy.linalg.solveh_banded(bands, right, lower=True)
+    due = 2 * design @ scipy.linalg.solveh_banded(bands, exact, lower=True)
+    assert np.linalg.norm(found[0].numpy() - exact) < 2e-7 * np.linalg.norm(exact)
+    assert np.linalg.norm(slope[0].numpy() - due) < 2e-7 * np.linalg.norm(due)
+    # A Gram matrix would take 134 and 537 MB.
+    sizes = allocated_megabytes(fit), allocated_megabytes(lambda: fit(8192))
+    per_function = 12 * (4 + 8) * 8
+    assert sizes[1] - sizes[0] < 4096 * per_function / 1e6
+    assert sizes[0] < (4096 * per_function + 10 * 4 * values.numel()) / 1e6
+
+
+def test_padding_changes_no_bit_of_a_fit_by_bands(always_bands: None) -> None:
+    t, values, mask = data()
+
+    def fit(junk: float) -> list[Tensor]:
+        places = torch.where(mask, t, junk).requires_grad_()
+        observed = torch.where(mask.unsqueeze(-1), values, junk).requires_grad_()
+        found = RidgeRegression(clamped(30)).fit(places, observed, mask).coefficients
+        return [found, *torch.autograd.grad(found.square().sum(), (places, observed))]
+
+    for other in (math.nan, math.inf, -1e30):
+        for found, exact in zip(fit(other), fit(0.3), strict=True):
+            assert torch.equal(found, exact)
+
+
+def test_bands_compile_map_and_export(always_bands: None) -> None:
+    t, values, mask = data(2, 9, 1)
+    regression = RidgeRegression(clamped(16, 1))
+
+    def loss(t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
+        return regression.fit(t, values, mask)(t).square().sum()
+
+    expected = torch.func.grad(loss, (0, 1))(t, values)
+    torch._dynamo.reset()
+    leaves = (t.clone().requires_grad_(), values.clone().requires_grad_())
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves)
+    several = torch.stack([values, 2 * values, values])
+    each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
+    for k, exact in enumerate(expected):
+        found = torch.autograd.grad(compiled, leaves[k], retain_graph=True)[0]
+        assert torch.allclose(found, exact, rtol=1e-10)
+        assert torch.allclose(each[k][2], exact, rtol=1e-10)
+
+    class Loss(nn.Module):
+        def forward(self, t: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+            return loss(t, values, mask)
+
+    length = {1: torch.export.Dim("length", min=2, max=1000)}
+    exported = torch.export.export(Loss(), (t, values, mask), dynamic_shapes=(length,) * 3)
+    longer = data(2, 77, 1)
+    assert torch.allclose(exported.module()(*longer), loss(*longer), rtol=1e-12)
+
+
+def test_which_regressions_have_bands() -> None:
+    observations = data(3, 300)[:2]
+    for basis, penalty, columns in (
+        (clamped(128), 1.0, 4),
+        (clamped(127), 1.0, 127),
+        (clamped(64, 1), 0.0, 2),
+        (clamped(128), "gcv", 128),
+        (rbf(128), 1.0, 128),
+    ):
+        sums = RidgeRegression(basis, penalty).statistics(*observations)
+        assert sums.gram.shape == (3, len(basis), columns)
+
+
+def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+    t, values, mask = data()
+    regression = RidgeRegression(clamped(30), 0.1)
+    density = TruncatedParabola(torch.rand(3, 4, dtype=DOUBLE), 0.2)
+    weights = regression.observation_weights(density, t, values, mask)
+    monkeypatch.setattr(regression_module, "_MANY_SPLINES", 0)
+    again = regression.observation_weights(density, t, values, mask)
+    torch.testing.assert_close(again, weights, rtol=1e-9, atol=1e-12)
+    first, last = (
+        regression.statistics(t[:, rows], values[:, rows]) for rows in (slice(12), slice(12, 20))
+    )
+    assert first.gram.shape == (3, 30, 4)
+    found = regression.solve(first.plus(last), DOUBLE).coefficients
+    whole = regression.fit(t, values).coefficients
+    torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="statistics.gram must have 30 columns, got 4"):
+        RidgeRegression(clamped(30), "gcv").solve(first)
+    with pytest.raises(ValueError, match="penalty must exceed the rounding errors"):
+        RidgeRegression(clamped(30), 0.0).fit(torch.full((40,), 0.5), torch.ones(1, 40, 1))
 
 
 # Gaussians reach 9.5 deviations beyond the outermost centres, 0 and 1.

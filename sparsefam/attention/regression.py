@@ -3,18 +3,26 @@
 import math
 import warnings
 from collections.abc import Callable
+from functools import reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
-from ..bases import Basis, GaussianRBF
+from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.gaussian_interval import negligible_distance
-from ..numerics.least_squares import add_event_dims, blocks, eliminate, normal_sums, solve_shared
+from ..numerics.least_squares import (
+    add_event_dims,
+    band_sums,
+    blocks,
+    eliminate,
+    normal_sums,
+    solve_shared,
+)
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
@@ -29,6 +37,8 @@ __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 _NUMBERS, _LEAST_ROWS = 2**19, 256
 # The same for regressions of each query, whose chunks hold products of functions.
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+# B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
+_MANY_SPLINES = 32
 
 # Range of cross-validated penalties, relative to the trace of the Gram matrix.
 _LOWEST, _HIGHEST = 1e-11, 1e3
@@ -90,7 +100,13 @@ class ValueFunction:
             raise ValueError(
                 f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
             )
-        return self._contract(self.basis(t))
+        if not _has_bands(self.basis):
+            return self._contract(self.basis(t))
+        # The functions that may not be zero, one after the other.
+        index, values = self.basis.nonzero(t)
+        example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
+        pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
+        return reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
 
     def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
@@ -113,6 +129,16 @@ class ValueFunction:
             return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
 
 
+def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
+    """Return whether a basis consists of so many B-splines that most are zero at any location."""
+    return isinstance(basis, BSpline) and len(basis) >= _MANY_SPLINES * (basis.degree + 1)
+
+
+def _exports_to_onnx() -> bool:
+    """Return whether this is traced for ONNX, which has no Cholesky factors."""
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+
 def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
     """Return expectations (batch or 1, ..., N) of a basis."""
     if not callable(getattr(density, "expect", None)):
@@ -132,7 +158,8 @@ class Statistics(NamedTuple):
     The sums of two parts of a sequence add up to those of the whole; see `plus`.
 
     Attributes:
-        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
+            many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
         cross: $F^\top H$, shape (B, N, E).
         sum_of_squares: $\lVert H \rVert^2$, shape (B,).
         num_observations: Number of observations, shape (B,).
@@ -185,7 +212,8 @@ def check_statistics(name: str, statistics: object) -> None:
     if cross.ndim != 3:
         raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
     batch, size, _ = cross.shape
-    check_shape(f"{name}.gram", statistics.gram, (batch, size, size), (1, size, size))
+    columns = statistics.gram.shape[-1] if statistics.gram.shape[-2:-1] == (size,) else size
+    check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
 
@@ -211,7 +239,9 @@ class RidgeRegression(nn.Module):
 
     $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk. Backward
     evaluates the basis again. That takes O(L N (N + E)) time, and O(N (N + E)) memory besides the
-    observations and their gradients.
+    observations and their gradients. For 32 (degree + 1) or more B-splines and a given penalty it
+    takes O((L + N) E) time and O(N E) memory, times a power of the degree, besides a float64 copy
+    of the observations: $F^\top F$ has few bands, and block cyclic reduction solves the system.
 
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
     would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
@@ -353,6 +383,10 @@ class RidgeRegression(nn.Module):
         if statistics.cross.shape[-2] != len(self.basis):
             rule = f"of {len(self.basis)} functions"
             raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
+        basis, columns = self.basis, statistics.gram.shape[-1]
+        bands = basis.degree + 1 if self.penalty != "gcv" and _has_bands(basis) else len(basis)
+        if columns not in (bands, len(basis)):
+            raise ValueError(f"statistics.gram must have {len(basis)} columns, got {columns}")
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -443,9 +477,16 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum over the observations of this process alone."""
         batch, length, channels = values.shape
-        rows = max(_LEAST_ROWS, _NUMBERS // (max(batch, 1) * (len(self.basis) + channels)))
-        rows = self.chunk_size or rows
-        gram, cross, squares = normal_sums(self.basis, positions, values, mask, rows)
+        basis, given = self.basis, self.chunk_size
+        # Cross-validation needs eigenvalues.
+        if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
+            rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
+            sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
+        else:
+            each = max(batch, 1) * (len(basis) + channels)
+            rows = given or max(_LEAST_ROWS, _NUMBERS // each)
+            sums = normal_sums(basis, positions, values, mask, rows)
+        gram, cross, squares = sums
         count = torch.full_like(squares, length)
         return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
 
@@ -475,14 +516,15 @@ class RidgeRegression(nn.Module):
         penalty: Tensor | float
         penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
         ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
-        gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
-            coefficients = eliminate(gram, right)  # ONNX has no Cholesky factors
+        size, columns = gram.shape[-2:]  # the first column of bands is the diagonal
+        shape = (size if columns == size else 1, columns)
+        gram = gram + ridge * torch.eye(*shape, dtype=gram.dtype, device=gram.device)
+        if _exports_to_onnx():
+            coefficients = eliminate(gram, right)
         else:
-            factor, failed = torch.linalg.cholesky_ex(gram)
+            coefficients, pivots = solve_shared(gram, right)
             if self.validate_args:
-                _check_factor(gram, factor, failed, penalty)
-            coefficients = solve_shared(factor, right)
+                _check_pivots(pivots, gram, penalty)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
@@ -629,11 +671,10 @@ def _sum_statistics(
     return Statistics(*totals), invalid
 
 
-def _check_factor(gram: Tensor, factor: Tensor, failed: Tensor, penalty: Tensor | float) -> None:
-    """Raise ValueError if a penalised matrix (B or 1, N, N) is singular to rounding."""
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
-    valid = (failed == 0) & (pivots > gram.shape[-1] * torch.finfo(gram.dtype).eps * largest)
+def _check_pivots(pivots: Tensor, gram: Tensor, penalty: Tensor | float) -> None:
+    """Raise ValueError if penalised matrices or bands are singular to rounding, by least pivots."""
+    # The largest number in a positive definite matrix is on its diagonal.
+    valid = pivots > gram.shape[-2] * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
     rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
     require_all(valid, rule, torch.zeros_like(pivots) + penalty)
 

@@ -1,12 +1,25 @@
 """Normal equations of least squares, summed over chunks of the observations."""
 
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call, vjp
+from torch.nn.functional import pad
 
-__all__ = ["add_event_dims", "blocks", "eliminate", "normal_sums", "solve_shared", "tensors_of"]
+from .b_splines import nonzero_splines
+from .cyclic_reduction import least_pivot, solve_band
+
+__all__ = [
+    "add_event_dims",
+    "band_sums",
+    "blocks",
+    "eliminate",
+    "normal_sums",
+    "solve_shared",
+    "tensors_of",
+]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 
@@ -78,6 +91,40 @@ def _sums(
     return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
 
 
+def _add(a: Sums, b: Sums) -> Sums:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def band_sums(
+    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+) -> Sums:
+    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`."""
+    if len(blocks(values.shape[1], rows)) == 1:
+        return _band_sums(knots, degree, positions, values, mask)
+    # The gradient of a slice would be as large as the whole.
+    parts = [x.split(rows, 1) for x in (positions, values, mask) if x is not None]
+    terms = (_band_sums(knots, degree, *chunk) for chunk in zip(*parts, strict=True))
+    return reduce(_add, terms)
+
+
+def _band_sums(
+    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None = None
+) -> Sums:
+    h = _prepare(values, mask)
+    index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
+    f = _prepare(f, mask)
+    columns, (examples, size) = _as_columns(h, len(f)), (len(f), len(knots) - degree - 1)
+    gram = f.new_zeros(examples * size, degree + 1)
+    cross = f.new_zeros(examples * size, columns.shape[-1])
+    index = index + size * torch.arange(examples, device=f.device)[:, None, None]
+    for k in range(degree + 1):
+        to, each = index[..., k].flatten(), f[..., k : k + 1]
+        gram = gram.index_put((to,), pad(each * f[..., k:], (0, k)).flatten(0, 1), accumulate=True)
+        cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
+    gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
+    return gram, _as_examples(cross, h), h.square().sum((1, 2))
+
+
 class _NormalSums(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -91,13 +138,8 @@ class _NormalSums(torch.autograd.Function):
         mask: Tensor | None,
         *parameters: Tensor,
     ) -> Sums:
-        total: Any = None
-        for block in blocks(values.shape[1], rows):
-            terms = _sums(design, names, *_rows(block, positions, values, mask), *parameters)
-            pairs = None if total is None else zip(total, terms, strict=True)
-            total = terms if pairs is None else tuple(a + b for a, b in pairs)
-        gram, cross, squares = total
-        return gram, cross, squares
+        chunks = (_rows(i, positions, values, mask) for i in blocks(values.shape[1], rows))
+        return reduce(_add, (_sums(design, names, *chunk, *parameters) for chunk in chunks))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
@@ -165,10 +207,23 @@ def _rows(block: slice, *tensors: Tensor | None) -> Any:
     return tuple(None if x is None else x[:, block] for x in tensors)
 
 
-def solve_shared(factor: Tensor, right: Tensor) -> Tensor:
-    r"""Solve $L L^\top X = Y$ for Cholesky factors (S, N, N) and (B, N, E), where S is B or 1."""
-    solution = torch.cholesky_solve(_as_columns(right, factor.shape[0]), factor)
-    return _as_examples(solution, right)
+def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Solve $A X = Y$ for positive definite A, which examples may share.
+
+    Args:
+        matrix: A, shape (S, N, N), or its bands (S, N, p + 1) as in `solve_band`.
+        right: Y, shape (B, N, E), where S is B or 1.
+
+    Returns:
+        X, and the least squared pivot of each matrix (S,), 0 or NaN if one is not positive.
+    """
+    columns = _as_columns(right, matrix.shape[0])
+    if matrix.shape[-1] != matrix.shape[-2]:
+        solution, pivots = solve_band(matrix, columns)
+    else:
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        solution, pivots = torch.cholesky_solve(columns, factor), least_pivot(factor, failed)
+    return _as_examples(solution, right), pivots
 
 
 def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
