@@ -312,7 +312,7 @@ STAGES = [
         "estimation",
         "Density estimates with true zeros",
         "half a minute",
-        "Estimates can be exactly zero in gaps and beyond bounds, and fit as well as others.",
+        "The estimate is zero in gaps and beyond bounds, and fits as well as a tuned kernel.",
         show_estimates,
     ),
     Stage(
