@@ -191,7 +191,7 @@ def draw(result: Posterior) -> Figure:
     right.set(title="the chains", xlabel="mean log duration of people", xlim=(3.9, 5.7))
     right.set(ylabel="posterior density", ylim=(0, None))
     for ax in (left, right):
-        ax.legend(fontsize="small")
+        ax.legend(fontsize="small", loc="upper right")
     return figure
 
 
