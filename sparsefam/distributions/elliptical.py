@@ -16,7 +16,6 @@ from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radia
 from ..numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
-    broadcast_shapes,
     cholesky_factor,
     require,
     require_integer,
@@ -97,13 +96,6 @@ class EllipticalDistribution(StandardizedDistribution):
             # Its message names the rule that is broken.
             require_scale_tril("scale_tril", self.scale_tril)
             raise
-
-    @classmethod
-    def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Return batch and event shape from the shapes of parameters by name, for Pyro."""
-        events = {"loc": 1, "alpha": 0}  # the others are matrices
-        batches = [shape[: len(shape) - events.get(k, 2)] for k, shape in arg_shapes.items()]
-        return broadcast_shapes(*batches), Size(arg_shapes["loc"][-1:])
 
     @classmethod
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:

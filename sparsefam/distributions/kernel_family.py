@@ -159,14 +159,6 @@ class KernelDistribution(SparseDistribution):
             raise AttributeError("a density of a basis has neither kernel nor inducing points")
         return self.features
 
-    @classmethod
-    def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Return batch and event shape for shapes of the tensor arguments, by name; for Pyro."""
-        points, weights = arg_shapes["inducing_points"], arg_shapes["weights"]
-        batches = weights[:-1], points[:-2], arg_shapes.get("alpha", Size())
-        dim = points[-1] if len(points) > 1 else 1
-        return broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
-
     def _with_parameters(
         self,
         shape: Size,
