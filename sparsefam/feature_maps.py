@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from itertools import chain
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from .bases import Basis, GaussianRBF, Product, Stack
 from .kernels import Kernel, gram_matrix, kernel_matrix, require_kernel
@@ -21,12 +21,10 @@ class FeatureMap(ABC):
 
     Attributes:
         name: What defines the functions, for messages.
-        source: The kernel, or the basis.
         points: A location of each function, around which it may be narrow (*B, I, D).
     """
 
     name: str
-    source: object
     points: Tensor
 
     @property
@@ -38,12 +36,6 @@ class FeatureMap(ABC):
     def dim(self) -> int:
         """Number of coordinates of a location."""
         return self.points.shape[-1]
-
-    @property
-    def state(self) -> list[Tensor]:
-        """The tensors on which the functions depend."""
-        module = self.source
-        return [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
 
     @abstractmethod
     def at(self, t: Tensor) -> Tensor:
@@ -117,7 +109,7 @@ class KernelFeatures(FeatureMap):
     def __init__(self, inducing_points: Tensor, kernel: Kernel) -> None:
         _require_floating("inducing_points", inducing_points)
         require_kernel(kernel)
-        self.inducing_points, self.kernel, self.source = inducing_points, kernel, kernel
+        self.inducing_points, self.kernel = inducing_points, kernel
         points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
         self.points = points
 
@@ -165,7 +157,7 @@ class BasisFeatures(FeatureMap):
     def __init__(self, basis: Basis) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a basis, got {basis!r}")
-        self.basis, self.source = basis, basis
+        self.basis = basis
         with torch.no_grad():
             self.points = _points_of(basis)
 

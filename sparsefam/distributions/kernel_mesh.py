@@ -70,14 +70,13 @@ class KernelMesh:
     matrix: Tensor | None
     is_wide: bool = False
     _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
-    _fits: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Caches belong to these tensors, not to those of a copy.
-        return {**self.__dict__, "_finer": None, "_fits": None}
+        # The cache belongs to these tensors, not to those of a copy.
+        return {**self.__dict__, "_finer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _finer=WeakKeyDictionary(), _fits=[])
+        self.__dict__.update(state, _finer=WeakKeyDictionary())
 
     @classmethod
     def find(
@@ -132,8 +131,8 @@ class KernelMesh:
     ) -> None:
         """Raise unless this is the mesh of some functions and a base.
 
-        The functions are evaluated at a few nodes, only if they have changed since the last call.
-        Without `validate`, only shapes and dtypes are compared.
+        The functions are evaluated at a few nodes. Without `validate`, only shapes and dtypes are
+        compared.
 
         Raises:
             ValueError: Another dimension, base or other functions; a mesh of a dtype with fewer
@@ -152,10 +151,6 @@ class KernelMesh:
             return
         if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _COMPARED]):
             raise ValueError(f"mesh must be of a density with the same base, got {base}")
-        state = [*_versions(features.state), (points, None)]
-        known = self._fits and self._fits[0] is features.source
-        if known and _same(state, self._fits[1], values=True):
-            return
         require_inside(self.base, features)
         if self.matrix is not None:
             # At its own point a function is seldom zero.
@@ -165,7 +160,6 @@ class KernelMesh:
             found, own = features.at(self.nodes[place]), self.matrix[..., place]
             same = (found - own).abs() <= _SAME * own.abs().amax()
             require(same, "mesh", rule, "values that differ")
-        self._fits[:] = [features.source, [(x.detach(), version) for x, version in state]]
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
@@ -271,11 +265,10 @@ def _versions(tensors: Iterable[Tensor]) -> _State:
     return [(x, None if x.is_inference() else x._version) for x in tensors]
 
 
-def _same(state: _State, known: _State, values: bool = False) -> bool:
-    """Return whether tensors and versions are the same; with `values`, those of equal tensors."""
+def _same(state: _State, known: _State) -> bool:
+    """Return whether tensors and versions are the same."""
     return len(state) == len(known) and all(
-        version == before and (x is y or values and x.shape == y.shape and torch.equal(x, y))
-        for (x, version), (y, before) in zip(state, known, strict=True)
+        x is y and version == before for (x, version), (y, before) in zip(state, known, strict=True)
     )
 
 

@@ -160,7 +160,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     k = torch.arange(1, count + 1, dtype=m.dtype, device=m.device).reshape(-1, *(1,) * m.dim())
     first, middles, spreads = _recurrence(k, dim / 2, m)
     steps = torch.cat([first.expand(1, *m.shape), middles[:-1]]), spreads.sqrt()
-    y = _jacobi_eigenvalues(*(x.detach() for x in steps), m.detach() + 2 * count)
+    y = _jacobi_eigenvalues(*steps, m + 2 * count)
     # Two Newton steps carry the first and second derivatives of the root (numerics.roots).
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
@@ -195,12 +195,14 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
     return value, slope, squares
 
 
+@torch.no_grad()
 def _jacobi_eigenvalues(centre: Tensor, spread: Tensor, size: Tensor) -> Tensor:
     """Return the eigenvalues (count, *batch) of Jacobi matrices, which are about 1 / size."""
     diagonal, below = (size * centre).movedim(0, -1), (size * spread[:-1]).movedim(0, -1)
     # eigvalsh reads the lower triangle.
     matrix = diagonal.diag_embed() + below.diag_embed(-1)
-    return torch.linalg.eigvalsh(matrix).movedim(-1, 0) / size
+    roots: Tensor = torch.linalg.eigvalsh(matrix)
+    return roots.movedim(-1, 0) / size
 
 
 # Directions are computed by numpy, whatever mode of torch is active, and cached.
