@@ -164,8 +164,7 @@ class _Integral(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         inputs = [loc, scale_tril, centers, spread, m]
         if torch.compiler.is_compiling():
-            found: tuple[Tensor, ...] = _integral_operator(inputs, kind)
-            return found
+            return tuple(_integral_operator(inputs, kind))
         return _by_chunks(inputs, kind, True)
 
     @staticmethod
@@ -230,22 +229,18 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
 
-_Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
 @torch.library.custom_op(
     "sparsefam::ball_integrals",
     mutates_args=(),
-    schema=f"(Tensor[] inputs, str kind) -> ({', '.join(['Tensor'] * 8)})",
+    schema="(Tensor[] inputs, str kind) -> Tensor[]",
 )
-def _integral_operator(inputs: Sequence[Tensor], kind: str) -> _Eight:
+def _integral_operator(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     """Call `_by_chunks` from a compiled graph, which could not fuse its complex numbers."""
-    a, b, c, d, e, f, g, h = (x.contiguous() for x in _by_chunks(inputs, kind, True))
-    return a, b, c, d, e, f, g, h
+    return [x.contiguous() for x in _by_chunks(inputs, kind, True)]
 
 
 @_integral_operator.register_fake
-def _(inputs: Sequence[Tensor], kind: str) -> _Eight:
+def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     loc, _, centers, spread, _ = inputs
     pairs, matrix = (loc.shape[0], centers.shape[0]), (loc.shape[1], loc.shape[1])
     whole = spread.dim() > 1
@@ -256,7 +251,7 @@ def _(inputs: Sequence[Tensor], kind: str) -> _Eight:
     by_spread = torch.empty_like(by_ball) if whole else double.new_empty(pairs)
     frame = (double.new_empty(*rows, *matrix), double.new_empty(pairs[0], *matrix))
     ends = (double.new_empty(pairs), *frame, torch.empty_like(by_b))
-    return value, by_b, by_ball, by_spread, *ends
+    return [value, by_b, by_ball, by_spread, *ends]
 
 
 def _pull_partials(
