@@ -17,15 +17,10 @@ _BLOCK = 8
 
 
 class FeatureMap(ABC):
-    """Functions of a location, of which scores are linear combinations.
+    """Functions of a location, of which scores are linear combinations."""
 
-    Attributes:
-        name: What defines the functions, for messages.
-        points: A location of each function, around which it may be narrow (*B, I, D).
-    """
-
-    name: str
-    points: Tensor
+    name: str  # What defines the functions, for messages
+    points: Tensor  # A location of each function, around which it may be narrow (*B, I, D)
 
     @property
     def batch(self) -> Size:

@@ -69,23 +69,14 @@ _LEAST_SHARED = 0.1
 
 
 class _Projected(NamedTuple):
-    """Sequences after the projections of a layer, batch first.
+    """Sequences after the projections of a layer, batch first."""
 
-    Attributes:
-        values: Values by head (B, L, heads, E), followed by the keys if the score is by content.
-        channels: What the score has made of the queries.
-        scores: Discrete scores (B, heads, Lq, L), if their context is added.
-        alpha: Entropic index.
-        positions: Where values were observed.
-        mask: What queries may read.
-    """
-
-    values: Tensor
-    channels: Tensor
-    scores: Tensor | None
+    values: Tensor  # By head (B, L, heads, E), followed by the keys if the score is by content
+    channels: Tensor  # What the score has made of the queries
+    scores: Tensor | None  # Discrete scores (B, heads, Lq, L), if their context is added
     alpha: Tensor | float
-    positions: Tensor
-    mask: AttentionMask
+    positions: Tensor  # Where values were observed
+    mask: AttentionMask  # What queries may read
 
 
 class ContinuousAttention(nn.Module):

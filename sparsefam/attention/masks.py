@@ -22,17 +22,11 @@ Shape = tuple[int, ...]
 
 
 class AttentionMask(NamedTuple):
-    """Which positions queries may read.
+    """Which positions queries may read."""
 
-    Attributes:
-        observed: Shape (B, L), True where some query may read the position. None: all positions.
-        visible: Shape (B, heads or 1, Lq, L), True where this query may. None: as observed.
-        bias: What is added to discrete scores, broadcasts to (B, heads, Lq, L), or None.
-    """
-
-    observed: Tensor | None = None
-    visible: Tensor | None = None
-    bias: Tensor | None = None
+    observed: Tensor | None = None  # Which some query may read (B, L). None: all positions
+    visible: Tensor | None = None  # Which this query may (B, heads or 1, Lq, L). None: as observed
+    bias: Tensor | None = None  # Added to discrete scores, broadcasts to (B, heads, Lq, L)
 
     @classmethod
     def from_masks(

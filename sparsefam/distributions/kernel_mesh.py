@@ -50,25 +50,15 @@ _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
 
 @dataclass(frozen=True, eq=False)
 class KernelMesh:
-    """Nodes shared by densities whose scores have the same functions, and with one base.
+    """Nodes shared by densities whose scores have the same functions, and with one base."""
 
-    Attributes:
-        axes: The mesh of each axis. Edges of supports are located along the last one.
-        nodes: All nodes (Q, D), float64, the first of every subinterval before the second of any.
-        measure: Quadrature weights times the base density, by subinterval (m, G), float64.
-        base: The base density.
-        tolerance: Relative error to which scores are polynomials.
-        matrix: The functions at the nodes (*B, I, Q), float64; None if they are learned.
-        is_wide: Whether so many functions overlap that their sums need float64.
-    """
-
-    axes: tuple[ChebyshevMesh, ...]
-    nodes: Tensor
-    measure: Tensor
+    axes: tuple[ChebyshevMesh, ...]  # Edges of supports are located along the last one
+    nodes: Tensor  # (Q, D), float64, the first of every subinterval before the second of any
+    measure: Tensor  # Quadrature weights times the base density, by subinterval (m, G), float64
     base: BaseMeasure
-    tolerance: float
-    matrix: Tensor | None
-    is_wide: bool = False
+    tolerance: float  # Relative error to which scores are polynomials
+    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64; None if learned
+    is_wide: bool = False  # Whether so many functions overlap that their sums need float64
     _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -322,22 +322,14 @@ class Frame:
     """Coordinates x = shrink (rotation' inverse (t - loc)) of all pairs (R, N), in float64.
 
     In float32 a rotation would move a center along a thin ellipsoid by many of its widths.
-
-    Attributes:
-        inverse: Inverse of scale_tril, (R, D, D).
-        rotation: Orthogonal, (R, 1, D, D) if it serves all Gaussians, else (R, N, D, D).
-        shrink: Below 1 along axes that count as thicker than they are, (R, N, D).
-        b: Centers of the Gaussians, (R, N, D).
-        lam: Their variances along the axes, (R, N, D).
-        inside: 1 - |b|^2, (R, N).
     """
 
-    inverse: Tensor
-    rotation: Tensor
-    shrink: Tensor
-    b: Tensor
-    lam: Tensor
-    inside: Tensor
+    inverse: Tensor  # Inverse of scale_tril, (R, D, D)
+    rotation: Tensor  # Orthogonal, (R, 1, D, D) if it serves all Gaussians, else (R, N, D, D)
+    shrink: Tensor  # Below 1 along axes that count as thicker than they are, (R, N, D)
+    b: Tensor  # Centers of the Gaussians, (R, N, D)
+    lam: Tensor  # Their variances along the axes, (R, N, D)
+    inside: Tensor  # 1 - |b|^2, (R, N)
 
 
 @torch.no_grad()
@@ -387,25 +379,15 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Contour:
-    """Nodes z0 (1 + d) and weights whose imaginary parts sum to one.
+    """Nodes z0 (1 + d) and weights whose imaginary parts sum to one."""
 
-    Attributes:
-        saddle: z0, shape (*pairs).
-        shrink: q_k = 1/(1 + 2 z0 lam_k), shape (D, *pairs).
-        steps: d/(1 + (1 - q_k) d), complex (D, n, *pairs).
-        nodes: d, complex (n, *pairs).
-        log_nodes: log of z/(m + 1), complex (n, *pairs).
-        weights: Complex (n, *pairs).
-        log_mean: log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1), float64 (*pairs).
-    """
-
-    saddle: Tensor
-    shrink: Tensor
-    steps: Tensor
-    nodes: Tensor
-    log_nodes: Tensor
-    weights: Tensor
-    log_mean: Tensor
+    saddle: Tensor  # z0, shape (*pairs)
+    shrink: Tensor  # q_k = 1/(1 + 2 z0 lam_k), shape (D, *pairs)
+    steps: Tensor  # d/(1 + (1 - q_k) d), complex (D, n, *pairs)
+    nodes: Tensor  # d, complex (n, *pairs)
+    log_nodes: Tensor  # log of z/(m + 1), complex (n, *pairs)
+    weights: Tensor  # Complex (n, *pairs)
+    log_mean: Tensor  # log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1), float64 (*pairs)
 
 
 def saddle_contour(
@@ -564,21 +546,13 @@ def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 
 
 class Averages(NamedTuple):
-    """The integral and its derivatives, relative to the integral of the contour's own exponent.
+    """The integral and its derivatives, relative to the integral of the contour's own exponent."""
 
-    Attributes:
-        value: (*pairs).
-        by_b: (D, *pairs).
-        by_ball: In A, symmetric, (D, D, *pairs).
-        by_spread: In log kappa for kappa Lambda, (*pairs); or in Lambda, (D, D, *pairs).
-        by_exponent: In m, (*pairs); zero for a contour of m itself.
-    """
-
-    value: Tensor
-    by_b: Tensor
-    by_ball: Tensor
-    by_spread: Tensor
-    by_exponent: Tensor
+    value: Tensor  # (*pairs)
+    by_b: Tensor  # (D, *pairs)
+    by_ball: Tensor  # In A, symmetric, (D, D, *pairs)
+    by_spread: Tensor  # In log kappa for kappa Lambda, (*pairs); or in Lambda, (D, D, *pairs)
+    by_exponent: Tensor  # In m, (*pairs); zero for a contour of m itself
 
 
 def averages(contour: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:

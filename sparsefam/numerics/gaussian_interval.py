@@ -41,13 +41,9 @@ _BLOCK = 1 << 18
 
 @dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is set
 class Profile:
-    r"""Even function on $[-1, 1]$, which is a polynomial on each half.
+    r"""Even function on $[-1, 1]$, which is a polynomial on each half."""
 
-    Attributes:
-        coefficients: Ascending coefficients of the polynomial on $[0, 1]$.
-    """
-
-    coefficients: tuple[float, ...]
+    coefficients: tuple[float, ...]  # Ascending coefficients of the polynomial on $[0, 1]$
 
     @property
     def kinked(self) -> bool:

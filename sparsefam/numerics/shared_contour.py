@@ -76,21 +76,13 @@ _PerPair = Callable[[_Inputs, float], Tensor]
 
 
 class Rows(NamedTuple):
-    """Expectations under densities (R), and arrays for their gradients.
+    """Expectations under densities (R), and arrays for their gradients."""
 
-    Attributes:
-        values: Expectations, (R, N).
-        active: Number of centers near the support, (R); -1 where a row did not converge.
-        axes: The axes of the support, in columns, (R, 3, 3).
-        indices: The indices of the centers near the support, (R, N).
-        slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
-    """
-
-    values: _Array
-    active: _Array
-    axes: _Array
-    indices: _Array
-    slopes: _Array
+    values: _Array  # Expectations, (R, N)
+    active: _Array  # Number of centers near the support, (R); -1 where a row did not converge
+    axes: _Array  # The axes of the support, in columns, (R, 3, 3)
+    indices: _Array  # The indices of the centers near the support, (R, N)
+    slopes: _Array  # Derivatives of their values along the axes, (R, D + D(D + 1)/2, N)
 
 
 def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
