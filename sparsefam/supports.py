@@ -56,6 +56,15 @@ class _PositiveFinite(constraints.Constraint):
         return (value > 0) & (value < math.inf)
 
 
+class _FiniteVector(_Finite):
+    """Vectors of finite real numbers; `constraints.independent` refuses empty batches."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        return super().check(value).all(-1)
+
+
 class _FiniteScaleTril(constraints.Constraint):
     """Finite lower-triangular matrices with positive diagonals."""
 
@@ -87,7 +96,7 @@ class _Unnormalised(constraints.Constraint):
 
 finite = _Finite()
 finite_scale_tril = _FiniteScaleTril()
-finite_vector = constraints.independent(finite, 1)
+finite_vector = _FiniteVector()
 unnormalised = _Unnormalised()
 positive_finite = _PositiveFinite()
 
@@ -542,6 +551,7 @@ def _refuse_region(constraint: Region) -> Transform:
 
 _MAPS: dict[type[constraints.Constraint], Callable[..., Transform]] = {
     _Finite: lambda _: identity_transform,
+    _FiniteVector: lambda _: identity_transform,
     _Unnormalised: lambda _: identity_transform,
     _PositiveFinite: lambda _: ExpTransform(),
     _FiniteScaleTril: lambda _: LowerCholeskyTransform(),
