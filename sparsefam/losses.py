@@ -16,7 +16,7 @@ from .distributions.kernel_family import KernelDistribution
 from .distributions.torch_adapter import cuts_of, to_float64
 from .numerics.deformed import log_beta
 from .numerics.quadrature import line_integral
-from .numerics.validation import attributes, broadcast_shapes, copied, is_count, require
+from .numerics.validation import attributes, broadcast_shapes, copied, require, require_integer
 from .prediction_map import rpm
 from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
@@ -277,8 +277,7 @@ def _checked_alpha(alpha: float) -> float:
 class _Head(nn.Module):
     def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
         super().__init__()
-        if not is_count(in_features):
-            raise ValueError(f"in_features must be a positive integer, got {in_features!r}")
+        require_integer("in_features", in_features, 1)
         self.alpha = _checked_alpha(alpha)
         self.linear = nn.Linear(in_features, out_features)
 
@@ -353,8 +352,7 @@ class ClassificationHead(_Head):
     """
 
     def __init__(self, in_features: int, num_classes: int, alpha: float = 2.0) -> None:
-        if not is_count(num_classes):
-            raise ValueError(f"num_classes must be a positive integer, got {num_classes!r}")
+        require_integer("num_classes", num_classes, 1)
         super().__init__(in_features, num_classes, alpha)
 
     def score(self, features: Tensor) -> Finite:

@@ -239,8 +239,8 @@ def test_targets_of_another_kind(name: str, target: Tensor, message: str) -> Non
     [
         (lambda: RegressionHead(2, alpha=0.5), "alpha must be finite, at least 1, got 0.5"),
         (lambda: RegressionHead(2, alpha=math.inf), "alpha must be finite, at least 1, got inf"),
-        (lambda: RegressionHead(0), "in_features must be a positive integer, got 0"),
-        (lambda: ClassificationHead(2, 0), "num_classes must be a positive integer, got 0"),
+        (lambda: RegressionHead(0), "in_features must be at least 1, got 0"),
+        (lambda: ClassificationHead(2, 0), "num_classes must be at least 1, got 0"),
         (lambda: FenchelYoungLoss(0.5), "alpha must be finite, at least 1, got 0.5"),
         (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
     ],

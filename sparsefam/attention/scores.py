@@ -33,7 +33,7 @@ from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
 from ..numerics.quadrature import constant
-from ..numerics.validation import is_count
+from ..numerics.validation import is_count, require_integer
 from ..prediction_map import rpm
 from ..scores import (
     BasisExpansion,
@@ -146,8 +146,7 @@ class MixtureScore(_ScoreProjection):
     def __init__(
         self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
     ) -> None:
-        if not is_count(components):
-            raise ValueError(f"components must be a positive integer, got {components!r}")
+        require_integer("components", components, 1)
         total = heads * components
         channels = total + sum(_quadratic_channels(total, len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
@@ -750,8 +749,7 @@ class LearnedAlpha(nn.Module):
 
 
 def _check_learned_alpha(num_heads: Any, start: Any, high: Any) -> None:
-    if not is_count(num_heads):
-        raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
+    require_integer("num_heads", num_heads, 1)
     if not isinstance(high, Real) or not float(high) > _LEAST_ALPHA:
         raise ValueError(f"high must be a number above {_LEAST_ALPHA}, got {high!r}")
     each = [start] * num_heads if isinstance(start, Real) else start

@@ -335,8 +335,14 @@ class StandardizedDistribution(SparseDistribution):
     multivariate. The mode is at $x = 0$.
     """
 
+    loc: Tensor
+
     def _log_det(self) -> Tensor:
         r"""$\log|\det A|$ (*batch)."""
+        raise NotImplementedError
+
+    def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x, or |x|^2, 0 off the support, and which values are inside."""
         raise NotImplementedError
 
     def _standard_log_prob(self, size: Tensor) -> Tensor:
@@ -421,6 +427,23 @@ class StandardizedDistribution(SparseDistribution):
         finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
         log_p = torch.where(finite, log_p, 0.0)
         return torch.where(finite, log_p * expm1_ratio(slope * log_p), math.inf)
+
+    @property
+    def mean(self) -> Tensor:
+        """The centre (*batch, *event)."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The centre (*batch, *event)."""
+        return self.loc
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        size, inside = self._standardize(value)
+        return torch.where(inside, self._standard_log_prob(size) - self._log_det(), -math.inf)
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""

@@ -74,7 +74,6 @@ class EllipticalDistribution(StandardizedDistribution):
     """
 
     arg_constraints = {"loc": finite_vector, "scale_tril": finite_scale_tril}
-    loc: Tensor
     scale_tril: Tensor
 
     def __init__(
@@ -201,16 +200,6 @@ class EllipticalDistribution(StandardizedDistribution):
         return Ellipsoid(self.loc, self.scale_tril)
 
     @property
-    def mean(self) -> Tensor:
-        """The centre (*batch, D)."""
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        """The centre (*batch, D)."""
-        return self.loc
-
-    @property
     def covariance_matrix(self) -> Tensor:
         r"""$c L L^\top$ with $c = E[u_1^2]$, (*batch, D, D)."""
         return self._moments()[0][..., None, None] * (self.scale_tril @ self.scale_tril.mT)
@@ -227,14 +216,6 @@ class EllipticalDistribution(StandardizedDistribution):
     def variance(self) -> Tensor:
         """Variances of the coordinates (*batch, D)."""
         return self._moments()[0].unsqueeze(-1) * self.scale_tril.square().sum(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density at `value` (..., D); -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
-        squared, inside = self._standardize(value)
-        density = self._standard_log_prob(squared) - self._log_det()
-        return torch.where(inside, density, -math.inf)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, D), differentiable in every parameter."""

@@ -38,6 +38,7 @@ from ..numerics.validation import (
     is_plain_cpu_tensor,
     map_tensors,
     require,
+    require_integer,
     require_power,
 )
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
@@ -421,8 +422,7 @@ class KernelDistribution(SparseDistribution):
         Raises:
             ValueError: `order` below 1.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         mesh = self.mesh.with_order(order)
         weights = self._weights_on(mesh).to(self.weights.dtype)
         count = len(mesh.nodes)

@@ -15,7 +15,14 @@ from torch.types import _size
 from ..bases import Basis, Fourier
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import attributes, in_float64, map_tensors, require, without_derivative
+from ..numerics.validation import (
+    attributes,
+    in_float64,
+    map_tensors,
+    require,
+    require_integer,
+    without_derivative,
+)
 from ..supports import RealLine
 from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
@@ -474,8 +481,7 @@ class TorchUnivariate(TorchDensity):
         Raises:
             ValueError: The weights do not sum to one, or `order` is not positive.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         coordinate = self._coordinate()
         y, step = self._grid(coordinate, 4 * max(order, _LEAST_ORDER))
         nodes, weights = self._weighted_nodes(coordinate, y, step)
