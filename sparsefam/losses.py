@@ -141,19 +141,9 @@ def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Ten
 
 def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
     """Return f(t) of samples (*S, *batch, *event)."""
-    rank, event = len(p.event_shape), tuple(p.event_shape)
-    fits = target.shape[target.dim() - rank :] == p.event_shape
-    try:
-        broadcast_shapes(target.shape[: target.dim() - rank], p.batch_shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"target must broadcast with batch shape {tuple(p.batch_shape)} and end in event shape "
-            f"{event}, got shape {tuple(target.shape)}"
-        )
     if isinstance(score, Finite):
-        return _scores_of_categories(score, target)
+        return _scores_of_categories(score, target, p)
+    p._validate_sample(target, "target")
     require(torch.isfinite(target), "target", "finite", target)
     if isinstance(p, KernelDistribution):
         located = target if p.event_shape else target.unsqueeze(-1)
@@ -161,14 +151,16 @@ def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Te
     return score(target)
 
 
-def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
+def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) -> Tensor:
     if target.is_floating_point():
         raise ValueError(f"target must be integers, the categories, got {target.dtype}")
+    target = target.long()
+    p._validate_sample(target, "target")
     last = score.scores.shape[-1] - 1
     require((target >= 0) & (target <= last), "target", f"categories 0 to {last}", target)
     shape = broadcast_shapes(target.shape, score.scores.shape[:-1])
     table = score.scores.expand(*shape, -1)
-    return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+    return table.gather(-1, target.expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
 def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:

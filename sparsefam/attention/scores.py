@@ -221,20 +221,10 @@ class _MeshCache:
         basis: Basis,
         like: Tensor,
     ) -> None:
-        """Find nodes, unless nothing has changed on which they depend.
+        """Find nodes for the functions that are made, unless what they depend on has not changed.
 
-        Compiled graphs, which cannot read values, keep the nodes of the last call outside.
-
-        Args:
-            make: Makes the functions of the scores.
-            find: Finds nodes for these.
-            source: The kernel or basis of the functions.
-            tensors: What the functions depend on besides.
-            basis: The basis of the value functions.
-            like: A tensor on the layer's device.
-
-        Raises:
-            RuntimeError: In a compiled graph, if the functions are learned.
+        That is their `source`, a kernel or basis, further tensors, and the basis of the value
+        functions. Compiled graphs, which cannot read values, keep the nodes of the last call.
         """
         if torch.compiler.is_compiling():
             is_learned = self._mesh is not None and self._mesh.matrix is None

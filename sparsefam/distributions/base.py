@@ -272,11 +272,11 @@ class SparseDistribution(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def _validate_sample(self, value: Tensor) -> None:
+    def _validate_sample(self, value: Tensor, name: str = "value") -> None:
         if not isinstance(value, Tensor):
-            raise ValueError(f"value must be a tensor, got {type(value).__name__}")
+            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
         if value.is_complex() or value.dtype == torch.bool:
-            raise ValueError(f"value must be real numbers, got {value.dtype}")
+            raise ValueError(f"{name} must be real numbers, got {value.dtype}")
         try:
             broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
             fits = value.shape[value.dim() - len(self.event_shape) :] == self.event_shape
@@ -284,10 +284,10 @@ class SparseDistribution(TorchDistribution):
             fits = False
         if not fits:
             raise ValueError(
-                f"value must broadcast with batch shape {tuple(self.batch_shape)} and end in event "
-                f"shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
+                f"{name} must broadcast with batch shape {tuple(self.batch_shape)} and end in "
+                f"event shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
             )
-        require(~torch.isnan(value), "value", "real", value)
+        require(~torch.isnan(value), name, "real", value)
 
     def _validate_probability(self, value: Tensor) -> None:
         self._validate_sample(value)
@@ -390,11 +390,8 @@ class StandardizedDistribution(SparseDistribution):
         """Apply a rule to blocks of the batch, which bounds its memory.
 
         The backward pass evaluates each block again. Compiled graphs and transforms of `torch.func`
-        take the whole batch at once.
-
-        Args:
-            rule: From a density of batch shape (B,) to a tensor (B, ...).
-            count: How many numbers the rule computes for each density.
+        take the whole batch at once. The rule maps a density of batch shape (B,) to (B, ...), and
+        computes `count` numbers for each.
         """
         size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
         if total <= size or not in_eager():

@@ -317,13 +317,8 @@ class _Coordinate:
 
     T maps the line onto the support: it is a logistic function, an exponential or a hyperbolic
     sine. Whatever the tails of a density and its powers at the ends of its support, it decays
-    double exponentially in y, so that the trapezoidal rule converges quickly.
-
-    Args:
-        lower: Lower end of the support (*batch); None if there is none.
-        upper: Upper end (*batch); None if there is none.
-        centre: A location (*batch) inside the support near most of the mass.
-        spread: Approximately the standard deviation (*batch).
+    double exponentially in y, so that the trapezoidal rule converges quickly. `centre` is near most
+    of the mass, and `spread` about the standard deviation.
 
     References:
         Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.

@@ -303,11 +303,7 @@ def _quantile(height: Any, share: float) -> float:
 
 
 def current_axes(ax: "Axes | None") -> "Axes":
-    """Return axes, by default matplotlib's current ones.
-
-    Raises:
-        ImportError: matplotlib is missing.
-    """
+    """Return axes, by default matplotlib's current ones."""
     if ax is not None:
         return ax
     try:
@@ -343,11 +339,7 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
 
 
 def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
-    """Return observations as an array (n,) or (n, 2), or None.
-
-    Raises:
-        ValueError: Another shape, or not finite.
-    """
+    """Return observations as an array (n,) or (n, 2), or None."""
     if data is None:
         return None
     try:
