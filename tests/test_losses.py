@@ -203,7 +203,7 @@ def test_a_head_excludes_classes() -> None:
         ({"alpha": 0.5}, "alpha must be at least 1"),
         ({"alpha": torch.inf}, "alpha must be finite"),
         ({"target": torch.zeros(3)}, "target must broadcast with batch shape"),
-        ({"target": torch.tensor(torch.nan)}, "target must be finite"),
+        ({"target": torch.tensor(torch.inf)}, "target must be finite"),
         ({"target": 1.0}, "target must be a tensor of samples or a distribution"),
         ({"target": Categorical(torch.ones(3))}, "target must be a density for Quadratic"),
         ({"target": sf.MultivariateNormal(torch.zeros(2), torch.eye(2))}, "target must have event"),
