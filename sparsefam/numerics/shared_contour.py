@@ -165,7 +165,7 @@ def _integrate(
         slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
     )
     integrate_rows = _loops().integrate_rows
-    rest = centers, width, _contours(exponent, dim), float(exponent), _LEAST_SHARE
+    rest = centers, width, _contours(exponent, dim), _LEAST_SHARE
 
     def part(part: slice) -> int:
         converged: int = integrate_rows(
