@@ -365,10 +365,6 @@ class StandardizedDistribution(SparseDistribution):
         """Score at the mode."""
         return 0.0
 
-    def _peak_log_prob(self) -> Tensor:
-        """Log density at the mode (*batch)."""
-        return self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
-
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
@@ -453,7 +449,8 @@ class StandardizedDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        return self._peak_score() - self._log_escort(self._peak_log_prob())
+        log_peak = self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
+        return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
         log_mean = self._log_mean_power() - self._log_det()

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -290,8 +289,12 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
+
+    def member(i: int) -> Any:
+        return select_batch(base, Size(), lambda x, event: x[i])
+
     try:
-        factors = [select_batch(base, Size(), partial(_member, i)) for i in range(dim)]
+        factors = [member(i) for i in range(dim)]
     except (IndexError, NotImplementedError):
         factors = []
     t = _inner_location(base).detach().expand(dim)
@@ -302,11 +305,6 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
             f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
         )
     return factors
-
-
-def _member(index: int, x: Tensor, event: Size) -> Tensor:
-    """Return the parameter of one member of a batch."""
-    return x[index]
 
 
 def _constant(x: Tensor) -> Tensor:

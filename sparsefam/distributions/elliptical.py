@@ -138,6 +138,21 @@ class EllipticalDistribution(StandardizedDistribution):
         loc = (sigma_tril @ (sigma_tril.mT @ theta1.unsqueeze(-1))).squeeze(-1)
         return cls.from_sigma_tril(loc, sigma_tril, *args, **options)
 
+    @property
+    def sigma_tril(self) -> Tensor:
+        r"""Lower factor of the score's matrix $\Sigma$ (*batch, D, D)."""
+        return self.scale_tril
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""The score's matrix $\Sigma$ (*batch, D, D)."""
+        return self.sigma_tril @ self.sigma_tril.mT
+
+    @property
+    def score(self) -> MultivariateQuadratic:
+        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
+        return MultivariateQuadratic(self.loc, self.sigma_tril)
+
     # Hooks of subclasses, in terms of u
 
     def _edge(self) -> float:
@@ -441,16 +456,6 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
-    @property
-    def sigma(self) -> Tensor:
-        r"""The score's matrix $\Sigma$ (*batch, D, D)."""
-        return self.sigma_tril @ self.sigma_tril.mT
-
-    @property
-    def score(self) -> MultivariateQuadratic:
-        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
-        return MultivariateQuadratic(self.loc, self.sigma_tril)
-
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateBetaGaussian":
         r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.
 
@@ -603,21 +608,6 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
         return cls(mean, scale_tril=factor, validate_args=validate_args)
-
-    @property
-    def sigma_tril(self) -> Tensor:
-        r"""Lower factor of the score's $\Sigma$, which is `scale_tril`."""
-        return self.scale_tril
-
-    @property
-    def sigma(self) -> Tensor:
-        r"""The score's matrix $\Sigma$, which is the covariance (*batch, D, D)."""
-        return self.covariance_matrix
-
-    @property
-    def score(self) -> MultivariateQuadratic:
-        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
-        return MultivariateQuadratic(self.loc, self.scale_tril)
 
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateNormal":
         r"""Return the escort, of `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.
