@@ -57,16 +57,7 @@ class FeatureMap(ABC):
         return self.points.new_empty(0)
 
     def score(self, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
-        """Evaluate scores at locations.
-
-        Args:
-            weights: (*batch, I).
-            t: Locations (*S, *batch, D), which broadcast against the batch.
-            batch: The batch.
-
-        Returns:
-            Shape (*S, *batch).
-        """
+        """Evaluate scores (*S, *batch) with weights (*batch, I) at locations (*S, *batch, D)."""
         lead = t.shape[:-1]
         columns = self.at(t.reshape(-1, t.shape[-1])).to(weights)
         if self.batch:

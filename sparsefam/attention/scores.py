@@ -462,16 +462,10 @@ class ContentScore(DiscreteScore):
         alpha: Tensor | float,
         temperature: float,
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq).
+        """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
-        Args:
-            queries: Shape (B, Lq, embed_dim).
-            functions: Coefficients of `keys`, (B, N, heads, head_dim + 1), or (B, Lq, N, heads,
-                head_dim + 1) if each query has its own.
-            means: Means of `keys` over what a query may read, (B, Lq or 1, heads, head_dim + 1).
-            basis: The basis.
-            alpha: Entropic index.
-            temperature: What scores are divided by.
+        `functions` are coefficients of `keys`, (B, N, heads, head_dim + 1), with Lq before N if
+        each query has its own, and `means` those over what a query may read, (B, Lq or 1, ...).
         """
         queries = queries.unflatten(-1, (self.heads, -1))
         if own := functions.dim() > means.dim():

@@ -189,13 +189,8 @@ class BaseMeasure:
     ) -> tuple[float, float]:
         """Return the ends of the interval outside which density times growth has negligible mass.
 
-        Args:
-            axis: The factor.
-            deviation: sqrt(k(t, t)) at locations, (q,) to (q,).
-            growth: From deviations to the greatest log density relative to the base.
-
-        Raises:
-            ValueError: A tail that does not outweigh the growth (Prop. 1).
+        `deviation` gives sqrt(k(t, t)) at locations, and `growth` from it the greatest log density
+        relative to the base. A tail that does not outweigh it raises a ValueError (Prop. 1).
         """
         # Distances from the centre, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)

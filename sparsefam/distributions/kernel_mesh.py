@@ -74,11 +74,8 @@ class KernelMesh:
     ) -> "KernelMesh":
         """Find a mesh on which functions are polynomials, with as few nodes as possible.
 
-        Args:
-            features: The functions.
-            base: The base density.
-            tolerance: Greatest error of a polynomial, relative to the greatest value.
-            growth: Bound of the log density relative to the base, from `features.size`.
+        The tolerance is relative to their greatest value. `growth` bounds the log density relative
+        to the base, from `features.size`.
 
         Raises:
             ValueError: The base does not outweigh the growth of the functions, or a mesh would be
@@ -160,9 +157,7 @@ class KernelMesh:
     def for_scores(self, scores: Columns, peaked: bool) -> "KernelMesh":
         """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
 
-        Args:
-            scores: From locations (q,), float64, to (n, q).
-            peaked: Whether their exponentials must be integrated to the tolerance, too.
+        If `peaked`, their exponentials are integrated to the tolerance, too.
         """
 
         def excess(axis: ChebyshevMesh) -> Tensor:

@@ -111,10 +111,8 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
 def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _PerPair) -> Tensor:
     """Compute expectations (*batch, N), differentiable in loc and scale_tril.
 
-    Args:
-        inputs: loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
-        exponent: m.
-        per_pair: Another algorithm, for rows that do not converge and for second derivatives.
+    Inputs are loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
+    `per_pair` is another algorithm, for rows that do not converge and for second derivatives.
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]

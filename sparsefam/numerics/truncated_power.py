@@ -399,12 +399,7 @@ def power_weights(
 ) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
 
-    Args:
-        x: Values at the nodes of subintervals (m, *columns).
-        measure: Quadrature weights times a base density, which broadcast against x.
-        power: The power, its eps a number or broadcasting against the columns.
-        names: Functions that `Power.functions` knows.
-        upper: Upper limits of the integrals (*columns), from -1 to 1; default 1.
+    Arguments are those of `integrals`, which is differentiable.
     """
     x = x.contiguous()
     found = [v * measure for v in power.functions(names, x)]
@@ -605,7 +600,7 @@ def integrals(
         measure: Quadrature weights times a base density, which broadcast against x.
         power: The power, its eps a number or (R,), which broadcasts against the columns.
         names: Functions that `Power.functions` knows.
-        upper: Upper limits (*columns), without a derivative.
+        upper: Upper limits (*columns), from -1 to 1, without a derivative; default 1.
     """
     arguments = power.eps, upper, power.ratio, power.order, names
     found: tuple[Tensor, ...] = _Weights.apply(x, measure, *arguments)
