@@ -42,11 +42,6 @@ class UniformOn(Distribution):
         self.intervals, self.whole = intervals, whole
         super().__init__(validate_args=False)
 
-    @property
-    def breaks(self) -> Tensor:
-        """Jumps of the density (2 K,)."""
-        return self.intervals.flatten()
-
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
         """The intervals."""
@@ -61,11 +56,6 @@ class UniformOn(Distribution):
     def mean(self) -> Tensor:
         """Mean."""
         return self._shares @ self.intervals.mean(-1)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance."""
-        return self.stddev.square()
 
     @property
     def stddev(self) -> Tensor:
@@ -226,7 +216,7 @@ class BaseMeasure:
         """Return the jumps of a factor."""
         factor = self.factors[axis]
         if isinstance(factor, UniformOn):
-            return factor.breaks
+            return factor.intervals.flatten()
         return self.centre(axis).new_empty(0)
 
     def centre(self, axis: int) -> Tensor:

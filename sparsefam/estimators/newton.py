@@ -180,10 +180,6 @@ class Objective:
             mesh = self.mesh.with_order(_FINE)
         return replace(self, ignores_edges=self.alpha > 1)._on(mesh)
 
-    def locating_edges(self) -> "Objective":
-        """The same with edges of the support located."""
-        return replace(self, ignores_edges=False)
-
     def _on(self, mesh: KernelMesh) -> "Objective":
         if mesh is self.mesh:
             return self
