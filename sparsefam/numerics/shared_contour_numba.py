@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["integrate_rows", "principal_axes", "pull_back_rows", "wave"]
+__all__ = ["compiled", "integrate_rows", "principal_axes", "pull_back_rows", "wave"]
 
 _Array = NDArray[Any]
 _F32, _HALF = np.float32, np.float32(0.5)
