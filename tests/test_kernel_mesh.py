@@ -26,7 +26,8 @@ from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 from sparsefam.bases import GaussianRBF
-from sparsefam.numerics.chebyshev_mesh import interpolation_errors
+from sparsefam.distributions.kernel_mesh import _thinned
+from sparsefam.numerics.chebyshev_mesh import ChebyshevMesh, interpolation_errors
 
 POINTS = np.linspace(0.0625, 0.9375, 8)
 WEIGHTS = np.array([1.5, -2.25, 3.0, 0.5, -3.5, 2.0, 1.25, -1.75])
@@ -127,6 +128,23 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
 
 
 # Refinement
+
+
+def test_equal_subintervals_are_as_few_as_an_error_allows() -> None:
+    """To half of the error that is allowed; unequal subintervals stay as they are."""
+
+    def waves(t: Tensor) -> Tensor:
+        return torch.stack([(20 * t).sin(), (17 * t).cos()])
+
+    axis = ChebyshevMesh(torch.linspace(0, 1, 17, dtype=DOUBLE), 8)
+    error = interpolation_errors(waves, axis).amax().item()
+    found = _thinned(axis, waves, error / 1e-6)
+    assert interpolation_errors(waves, found).amax() <= 0.5e-6
+    assert found.size < 0.6 * axis.size
+    fewer = ChebyshevMesh(torch.linspace(0, 1, len(found.breaks) - 1, dtype=DOUBLE), found.order)
+    assert interpolation_errors(waves, fewer).amax() > 0.5e-6
+    unequal = axis.cut(torch.tensor([0.01]))
+    assert _thinned(unequal, waves, error / 1e-6) is unequal
 
 
 def test_scores_that_cancel_are_resolved() -> None:

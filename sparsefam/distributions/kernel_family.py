@@ -211,7 +211,7 @@ class KernelDistribution(SparseDistribution):
         spread = scores.amax(0) - scores.amin(0)
         rows = spread.topk(min(_SHARPEST, len(spread))).indices
         exact = partial(self._exact_scores, rows=rows)
-        finer = self.mesh.for_scores(exact, True)
+        finer = self.mesh.for_scores(exact, True, self.features)
         if finer is not self.mesh:
             with torch.enable_grad():
                 self.mesh = finer.with_matrix_of(self.features)
@@ -244,7 +244,7 @@ class KernelDistribution(SparseDistribution):
             return mesh
         with torch.no_grad():
             peaked = bool((self.alpha < _PEAKED).any())
-            finer = mesh.for_scores(self._exact_scores, peaked)
+            finer = mesh.for_scores(self._exact_scores, peaked, self.features)
         return mesh if finer is mesh else finer.with_matrix_of(self.features)
 
     def _exact_scores(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
