@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from itertools import chain
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from .bases import Basis, GaussianRBF, Product, Stack
 from .kernels import Kernel, gram_matrix, kernel_matrix, require_kernel
@@ -17,17 +17,10 @@ _BLOCK = 8
 
 
 class FeatureMap(ABC):
-    """Functions of a location, of which scores are linear combinations.
+    """Functions of a location, of which scores are linear combinations."""
 
-    Attributes:
-        name: What defines the functions, for messages.
-        source: The kernel, or the basis.
-        points: A location of each function, around which it may be narrow (*B, I, D).
-    """
-
-    name: str
-    source: object
-    points: Tensor
+    name: str  # What defines the functions, for messages
+    points: Tensor  # A location of each function, around which it may be narrow (*B, I, D)
 
     @property
     def batch(self) -> Size:
@@ -38,12 +31,6 @@ class FeatureMap(ABC):
     def dim(self) -> int:
         """Number of coordinates of a location."""
         return self.points.shape[-1]
-
-    @property
-    def state(self) -> list[Tensor]:
-        """The tensors on which the functions depend."""
-        module = self.source
-        return [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
 
     @abstractmethod
     def at(self, t: Tensor) -> Tensor:
@@ -70,16 +57,7 @@ class FeatureMap(ABC):
         return self.points.new_empty(0)
 
     def score(self, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
-        """Evaluate scores at locations.
-
-        Args:
-            weights: (*batch, I).
-            t: Locations (*S, *batch, D), which broadcast against the batch.
-            batch: The batch.
-
-        Returns:
-            Shape (*S, *batch).
-        """
+        """Evaluate scores (*S, *batch) with weights (*batch, I) at locations (*S, *batch, D)."""
         lead = t.shape[:-1]
         columns = self.at(t.reshape(-1, t.shape[-1])).to(weights)
         if self.batch:
@@ -117,7 +95,7 @@ class KernelFeatures(FeatureMap):
     def __init__(self, inducing_points: Tensor, kernel: Kernel) -> None:
         _require_floating("inducing_points", inducing_points)
         require_kernel(kernel)
-        self.inducing_points, self.kernel, self.source = inducing_points, kernel, kernel
+        self.inducing_points, self.kernel = inducing_points, kernel
         points = inducing_points if inducing_points.dim() > 1 else inducing_points.unsqueeze(-1)
         self.points = points
 
@@ -165,7 +143,7 @@ class BasisFeatures(FeatureMap):
     def __init__(self, basis: Basis) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a basis, got {basis!r}")
-        self.basis, self.source = basis, basis
+        self.basis = basis
         with torch.no_grad():
             self.points = _points_of(basis)
 

@@ -16,7 +16,7 @@ from .distributions.kernel_family import KernelDistribution
 from .distributions.torch_adapter import cuts_of, to_float64
 from .numerics.deformed import log_beta
 from .numerics.quadrature import line_integral
-from .numerics.validation import attributes, broadcast_shapes, copied, is_count, require
+from .numerics.validation import attributes, broadcast_shapes, copied, require, require_integer
 from .prediction_map import rpm
 from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
@@ -141,19 +141,9 @@ def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Ten
 
 def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
     """Return f(t) of samples (*S, *batch, *event)."""
-    rank, event = len(p.event_shape), tuple(p.event_shape)
-    fits = target.shape[target.dim() - rank :] == p.event_shape
-    try:
-        broadcast_shapes(target.shape[: target.dim() - rank], p.batch_shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"target must broadcast with batch shape {tuple(p.batch_shape)} and end in event shape "
-            f"{event}, got shape {tuple(target.shape)}"
-        )
     if isinstance(score, Finite):
-        return _scores_of_categories(score, target)
+        return _scores_of_categories(score, target, p)
+    p._validate_sample(target, "target")
     require(torch.isfinite(target), "target", "finite", target)
     if isinstance(p, KernelDistribution):
         located = target if p.event_shape else target.unsqueeze(-1)
@@ -161,14 +151,16 @@ def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Te
     return score(target)
 
 
-def _scores_of_categories(score: Finite, target: Tensor) -> Tensor:
+def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) -> Tensor:
     if target.is_floating_point():
         raise ValueError(f"target must be integers, the categories, got {target.dtype}")
+    target = target.long()
+    p._validate_sample(target, "target")
     last = score.scores.shape[-1] - 1
     require((target >= 0) & (target <= last), "target", f"categories 0 to {last}", target)
     shape = broadcast_shapes(target.shape, score.scores.shape[:-1])
     table = score.scores.expand(*shape, -1)
-    return table.gather(-1, target.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+    return table.gather(-1, target.expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
 def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:
@@ -277,8 +269,7 @@ def _checked_alpha(alpha: float) -> float:
 class _Head(nn.Module):
     def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
         super().__init__()
-        if not is_count(in_features):
-            raise ValueError(f"in_features must be a positive integer, got {in_features!r}")
+        require_integer("in_features", in_features, 1)
         self.alpha = _checked_alpha(alpha)
         self.linear = nn.Linear(in_features, out_features)
 
@@ -353,8 +344,7 @@ class ClassificationHead(_Head):
     """
 
     def __init__(self, in_features: int, num_classes: int, alpha: float = 2.0) -> None:
-        if not is_count(num_classes):
-            raise ValueError(f"num_classes must be a positive integer, got {num_classes!r}")
+        require_integer("num_classes", num_classes, 1)
         super().__init__(in_features, num_classes, alpha)
 
     def score(self, features: Tensor) -> Finite:

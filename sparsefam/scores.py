@@ -65,7 +65,6 @@ class Quadratic(Score):
         self.loc, self.sigma = _location_scale("sigma", loc, sigma)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate the score at locations t."""
         return -0.5 * ((t - self.loc) / self.sigma).square()
 
 
@@ -133,7 +132,6 @@ class AbsoluteDeviation(Score):
         self.loc, self.b = _location_scale("b", loc, b)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate the score at locations t."""
         return -(t - self.loc).abs() / self.b
 
 
@@ -157,7 +155,6 @@ class LocationScale(Score):
         self.g = g
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate the score at locations t."""
         return -slope_of(self.g, (t - self.loc).abs() / self.scale) / self.scale
 
 
@@ -266,7 +263,6 @@ class LogDensity(Score):
         self.density = density
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate the score at locations t."""
         log_p: Tensor = self.density.log_prob(t)
         return log_p
 

@@ -56,6 +56,15 @@ class _PositiveFinite(constraints.Constraint):
         return (value > 0) & (value < math.inf)
 
 
+class _FiniteVector(_Finite):
+    """Vectors of finite real numbers; `constraints.independent` refuses empty batches."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        return super().check(value).all(-1)
+
+
 class _FiniteScaleTril(constraints.Constraint):
     """Finite lower-triangular matrices with positive diagonals."""
 
@@ -70,17 +79,6 @@ class _FiniteScaleTril(constraints.Constraint):
         upper = index.unsqueeze(-1) < index
         valid: Tensor = positive & (value * upper == 0).flatten(-2).all(-1)
         return valid
-
-
-class _FiniteVector(constraints.Constraint):
-    """Vectors of finite real numbers."""
-
-    event_dim = 1
-
-    def check(self, value: Tensor) -> Tensor:
-        # Both are NaN if any component is. No temporary is as large as the value.
-        low, high = value.amin(-1), value.amax(-1)
-        return (low > -math.inf) & (high < math.inf)
 
 
 class _Unnormalised(constraints.Constraint):
@@ -239,8 +237,8 @@ class IntervalUnion(constraints.Constraint):
         log_prob: The logarithm of a density, whose zeros are left out; default none.
 
     Raises:
-        ValueError: `intervals` of another shape, an element without an interval, a lower end above
-            its upper end, intervals that overlap or descend, or NaN before a number.
+        ValueError: `intervals` of another shape, an element without an interval, ends that
+            descend, or NaN before a number.
 
     Examples:
         >>> union = IntervalUnion(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
@@ -252,22 +250,16 @@ class IntervalUnion(constraints.Constraint):
     event_dim = 0
 
     def __init__(self, intervals: Tensor, log_prob: _LogProb | None = None) -> None:
-        if (
-            not isinstance(intervals, Tensor)
-            or intervals.dim() < 2
-            or intervals.shape[-1] != 2
-            or intervals.shape[-2] < 1
-        ):
-            shape = tuple(intervals.shape) if isinstance(intervals, Tensor) else repr(intervals)
-            raise ValueError(
-                f"intervals must be a tensor of shape (*batch, K >= 1, 2), got {shape}"
-            )
+        (intervals,) = broadcast_arguments(intervals=intervals)
+        shape = tuple(intervals.shape)
+        if len(shape) < 2 or shape[-1] != 2 or shape[-2] < 1:
+            raise ValueError(f"intervals must have shape (*batch, K >= 1, 2), got {shape}")
         ends = intervals.detach().flatten(-2)
-        ascending = (ends[..., 1:] >= ends[..., :-1]) | ends[..., 1:].isnan()
-        paired = intervals.isnan().all(-1) | ~intervals.isnan().any(-1)
-        require(ascending, "intervals", "ascending, disjoint and padded with NaN", intervals)
-        require(paired, "intervals", "pairs of ends, neither or both NaN", intervals)
-        require(~ends[..., 0].isnan(), "intervals", "one or more for every element", intervals)
+        present = ~ends.isnan()
+        ascending = (ends[..., 1:] >= ends[..., :-1]) | ~present[..., 1:]
+        valid = ascending.all(-1) & present[..., 0] & (present.sum(-1) % 2 == 0)
+        rule = "one or more pairs of ends that ascend, padded with NaN"
+        require(valid, "intervals", rule, intervals)
         self._intervals, self._log_prob = intervals, log_prob
         super().__init__()
 
@@ -330,8 +322,7 @@ class AnyOf(constraints.Constraint):
         present: Which members count (*batch, K), over all supports in order; default all.
 
     Raises:
-        ValueError: No support, an argument that is not a constraint, or supports whose event
-            dimensions differ.
+        ValueError: No support, or supports whose event dimensions differ.
     """
 
     is_discrete = False
@@ -343,10 +334,6 @@ class AnyOf(constraints.Constraint):
         batched: bool = False,
         present: Tensor | None = None,
     ) -> None:
-        if not isinstance(supports, Sequence) or not all(
-            isinstance(support, constraints.Constraint) for support in supports
-        ):
-            raise ValueError(f"supports must be a sequence of constraints, got {supports!r}")
         dims = sorted({support.event_dim for support in supports})
         if len(dims) != 1:
             raise ValueError(f"supports must be one or more of one event dimension, got {dims}")

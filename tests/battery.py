@@ -56,7 +56,7 @@ class Family:
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
-        fixed_shapes: Shapes of what is no parameter but tells an event's; None where no shapes do.
+        infers_shapes: Whether the class knows that its events are numbers.
         compiled: What is compiled each time; the others with the slow tests.
         untraced: What the error of torch.jit says, of what it cannot trace.
     """
@@ -79,7 +79,7 @@ class Family:
     constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True
-    fixed_shapes: dict[str, tuple[int, ...]] | None = field(default_factory=dict)
+    infers_shapes: bool = True
     compiled: tuple[str, ...] = ()
     untraced: str = ""
 

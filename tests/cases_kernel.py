@@ -142,7 +142,7 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         smooth=alpha == 1,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),
-        fixed_shapes={"inducing_points": (len(POINTS),)},
+        infers_shapes=False,
         compiled=("jit",) if alpha is None else COMPILED.get((alpha, inside), ()),
         untraced="torch.jit cannot trace",
     )

@@ -87,7 +87,7 @@ def _family(
         ranks={"loc": 1, "scale": 1, "logits": 1},
         connected=connected,
         constant=("log_normalizer",),
-        fixed_shapes=None,
+        infers_shapes=False,
         compiled=compiled,
     )
 

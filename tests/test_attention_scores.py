@@ -484,7 +484,7 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
             (lambda x=x: make_layer("mixture", components=x), f"components must be .*, got {x!r}")
             for x in (0, 2.5, True)
         ),
-        (lambda: LearnedAlpha(0), "num_heads must be a positive integer, got 0"),
+        (lambda: LearnedAlpha(0), "num_heads must be at least 1, got 0"),
         (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
         (lambda: LearnedAlpha(1, dtype=torch.int32), "dtype must be floating, got torch.int32"),
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),

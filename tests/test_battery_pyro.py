@@ -22,15 +22,13 @@ from torch.distributions import kl_divergence
 def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
     p = case()
     shapes = {name: value.shape for name, value in case.leaves().items()}
-    if case.family.fixed_shapes is None:
+    if not case.family.infers_shapes or case.event_shape:
         with pytest.raises(NotImplementedError):
             type(p).infer_shapes(**shapes)
-    else:
-        found = type(p).infer_shapes(**shapes, **case.family.fixed_shapes)
-        assert found == (p.batch_shape, p.event_shape)
+        return
+    assert type(p).infer_shapes(**shapes) == (p.batch_shape, p.event_shape)
     # As Pyro's own univariate distributions tell before they are made.
-    if case.family.fixed_shapes == {} and not case.event_shape:
-        assert type(p).support.event_dim == 0
+    assert type(p).support.event_dim == 0
 
 
 @every_case

@@ -340,7 +340,7 @@ def contracting(*inputs: Any, **options: Any) -> object:
         (lambda: ForgettingMemory(regression(), 1.5), "keep must be above 0 and at most 1, got 1"),
         (lambda: ForgettingMemory(regression(), 0.0), "keep must be above 0 and at most 1, got 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
-        (lambda: ContractingMemory(regression(), samples=0), "samples must be a positive integer"),
+        (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1, got 0"),
         (
             lambda: ContractingMemory(regression(), stickiness=1.5),
             "stickiness must be from 0 to 1, got 1.5",

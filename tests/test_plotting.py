@@ -143,9 +143,9 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
         ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
-        ({"limit": None}, "limit must be a positive integer, got None"),
+        ({"limit": None}, "limit must be an integer at least 1, got None"),
         ({"label": [3, 4]}, r"label must be one name or 2 of them, got \[3, 4\]"),
-        ({"points": 1}, "points must be an integer, at least 2, got 1"),
+        ({"points": 1}, "points must be at least 2, got 1"),
         ({"view": (0.0, math.inf)}, "view must be two finite numbers that increase, got"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_noisy_frame_finds_its_original() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 10_001}, "steps must be at most 10000, got 10001"),
+        ({"steps": 10_001}, "steps must be from 1 to 10000, got 10001"),
         ({"steps": 0}, "steps must be"),
         ({"temperature": 0.0}, "temperature must be positive and finite, got 0.0"),
         ({"alpha": 2.5}, "alpha must be in"),

@@ -154,18 +154,15 @@ def test_waves() -> None:
         np.testing.assert_allclose(loops.wave(size, cycles), truth, rtol=0, atol=7e-7 * 2.0**size)
 
 
-def test_only_centers_near_the_edge_of_a_parabola_take_a_contour() -> None:
-    """Half-axes of 30 and 20 widths, centers along the longer; no edge near, and far outside."""
-    offsets = np.zeros((3, 61), np.float32)
+def test_centers_far_from_a_support_are_left_out() -> None:
+    """Half-axes of 30 and 20 widths, centers along the longer."""
+    offsets, y = np.zeros((3, 61), np.float32), np.ones((3, 80), np.float32)
     offsets[0] = np.arange(61)
-    kinds = np.empty(61, np.int8)
-    for parabolic in (True, False):
-        square = np.array([900.0, 400.0, 0.0])
-        loops._classify(2, square, 30.0, parabolic, offsets, kinds)
-        assert kinds.tolist() == sorted(kinds.tolist(), reverse=True)
-        first_far = int((kinds > 0).sum())
-        assert 34 < first_far < 40
-        assert 22 < (kinds == 2).sum() < 27 if parabolic else not (kinds == 2).any()
+    indices, squares = np.empty(61, np.int32), np.array([900.0, 400.0, 0.0])
+    count = loops._gather(2, squares, 30.0, offsets, indices, y)
+    assert 34 < count < 40
+    assert indices[:count].tolist() == y[0, :count].tolist() == list(range(count))
+    assert not y[0, count : count + 16].any()
 
 
 @pytest.mark.parametrize("batch", [(), (3, 1)])

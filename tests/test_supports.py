@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -199,9 +198,9 @@ def test_check_compiles_and_maps() -> None:
     [
         ([0.0, 1.0], "shape"),
         ([[0.0], [1.0]], "shape"),
-        ([[0.0, 2.0], [1.0, 3.0]], "ascending, disjoint"),
+        ([[0.0, 2.0], [1.0, 3.0]], "ascend"),
         ([[NAN, NAN], [0.0, 1.0]], "padded with NaN"),
-        ([[0.0, NAN]], "neither or both NaN"),
+        ([[0.0, NAN]], "pairs"),
         ([[NAN, NAN]], "one or more"),
     ],
 )
@@ -317,13 +316,6 @@ def test_any_of_asks_each_member() -> None:
     for supports in ([], [RealLine(torch.tensor(0.0)), constraints.real_vector]):
         with pytest.raises(ValueError, match="supports must be one or more of one event dimension"):
             AnyOf(supports)
-    wrong: Any
-    for wrong in ([None], None, constraints.real):
-        with pytest.raises(ValueError, match="supports must be a sequence of constraints, got"):
-            AnyOf(wrong)
-    wrong = [[0.0, 1.0]]
-    with pytest.raises(ValueError, match=r"intervals must be a tensor .* got \[\[0.0, 1.0\]\]"):
-        IntervalUnion(wrong)
 
 
 @pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]]])

@@ -18,7 +18,7 @@ from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
-from ..numerics.validation import broadcasts_to, is_count
+from ..numerics.validation import broadcasts_to, is_count, require_integer
 from .context import contexts
 from .masks import (
     AttentionMask,
@@ -69,23 +69,14 @@ _LEAST_SHARED = 0.1
 
 
 class _Projected(NamedTuple):
-    """Sequences after the projections of a layer, batch first.
+    """Sequences after the projections of a layer, batch first."""
 
-    Attributes:
-        values: Values by head (B, L, heads, E), followed by the keys if the score is by content.
-        channels: What the score has made of the queries.
-        scores: Discrete scores (B, heads, Lq, L), if their context is added.
-        alpha: Entropic index.
-        positions: Where values were observed.
-        mask: What queries may read.
-    """
-
-    values: Tensor
-    channels: Tensor
-    scores: Tensor | None
+    values: Tensor  # By head (B, L, heads, E), followed by the keys if the score is by content
+    channels: Tensor  # What the score has made of the queries
+    scores: Tensor | None  # Discrete scores (B, heads, Lq, L), if their context is added
     alpha: Tensor | float
-    positions: Tensor
-    mask: AttentionMask
+    positions: Tensor  # Where values were observed
+    mask: AttentionMask  # What queries may read
 
 
 class ContinuousAttention(nn.Module):
@@ -247,8 +238,7 @@ class ContinuousAttention(nn.Module):
         else:
             self.alpha = alpha
         regression = RidgeRegression(basis, penalty, group=group, validate_args=validate_args)
-        if not is_count(ndim):
-            raise ValueError(f"ndim must be at least 1, got {ndim!r}")
+        require_integer("ndim", ndim, 1)
         self._event = Size() if ndim == 1 else Size([ndim])
         if basis.event_shape != self._event:
             raise ValueError(
@@ -433,10 +423,9 @@ class ContinuousAttention(nn.Module):
         if self.combine or isinstance(self.score_proj, MomentScore | ContentScore):
             rule = "function must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {function!r}")
-        check_tensor("query", query)
         self._check_sequence("query", query)
         query = query if self.batch_first else query.transpose(0, 1)
-        batch, queries, _ = query.shape
+        batch, queries = query.shape[:2]
         check_shape("query", query, (batch, queries, self.embed_dim))
         if not isinstance(function, ValueFunction) or function.basis.event_shape != self._event:
             raise ValueError(
@@ -593,7 +582,6 @@ class ContinuousAttention(nn.Module):
     ) -> None:
         """Raise ValueError unless inputs fit the layer and each other."""
         for name, x in {"query": query, "key": key, "value": value}.items():
-            check_tensor(name, x)
             self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
@@ -612,7 +600,6 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(value.shape)}")
         shared, hint = (length, *self._event), f", always batch first,{hint}"
         if positions is not None:
-            check_tensor("positions", positions)
             check_real("positions", positions)
             check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         elif self._event or sharded:
@@ -628,6 +615,7 @@ class ContinuousAttention(nn.Module):
             _check_mask("attn_mask", mask, *shapes, hint=hint)
 
     def _check_sequence(self, name: str, x: Tensor) -> None:
+        check_tensor(name, x)
         if not x.is_floating_point() or x.ndim != 3:
             got = f"{x.dtype} of shape {tuple(x.shape)}"
             raise ValueError(f"{name} must be floating with three dimensions, got {got}")
@@ -683,10 +671,9 @@ def _check_options(
 
 
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
-    check_tensor(name, mask)
+    check_shape(name, mask, *shapes, hint=hint)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
-    check_shape(name, mask, *shapes, hint=hint)
 
 
 def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
@@ -695,8 +682,7 @@ def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
             f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
         )
     for name, size in {"kdim": kdim, "vdim": vdim}.items():
-        if not is_count(size):
-            raise ValueError(f"{name} must be a positive integer, got {size!r}")
+        require_integer(name, size, 1)
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:

@@ -22,17 +22,11 @@ Shape = tuple[int, ...]
 
 
 class AttentionMask(NamedTuple):
-    """Which positions queries may read.
+    """Which positions queries may read."""
 
-    Attributes:
-        observed: Shape (B, L), True where some query may read the position. None: all positions.
-        visible: Shape (B, heads or 1, Lq, L), True where this query may. None: as observed.
-        bias: What is added to discrete scores, broadcasts to (B, heads, Lq, L), or None.
-    """
-
-    observed: Tensor | None = None
-    visible: Tensor | None = None
-    bias: Tensor | None = None
+    observed: Tensor | None = None  # Which some query may read (B, L). None: all positions
+    visible: Tensor | None = None  # Which this query may (B, heads or 1, Lq, L). None: as observed
+    bias: Tensor | None = None  # Added to discrete scores, broadcasts to (B, heads, Lq, L)
 
     @classmethod
     def from_masks(
@@ -131,20 +125,23 @@ def check_tensor(name: str, x: object) -> None:
 
 
 def check_real(name: str, x: Tensor) -> None:
-    """Raise ValueError for locations that are complex or boolean."""
+    """Raise ValueError unless something is a tensor, neither complex nor boolean."""
+    check_tensor(name, x)
     if x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f"{name} must be real numbers, got {x.dtype}")
 
 
 def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
-    """Raise ValueError unless a tensor has one of the shapes."""
+    """Raise ValueError unless something is a tensor of one of the shapes."""
+    check_tensor(name, x)
     if x.shape not in shapes:
         listed = " or ".join(map(str, shapes))
         raise ValueError(f"{name} must have shape {listed}{hint}, got {tuple(x.shape)}")
 
 
 def check_mask(name: str, x: Tensor, shape: Shape, hint: str = "") -> None:
-    """Raise ValueError unless a tensor is boolean and has the shape."""
+    """Raise ValueError unless something is a boolean tensor of the shape."""
+    check_tensor(name, x)
     if x.shape != shape or x.dtype != torch.bool:
         raise ValueError(
             f"{name} must be boolean of shape {shape}{hint}, got {x.dtype} of shape "

@@ -9,8 +9,8 @@ from torch import Size, Tensor, nn
 from ..distributions import SparseDistribution
 from ..distributions.torch_adapter import dtype_of
 from ..numerics.roots import increasing_root
-from ..numerics.validation import is_count
-from .masks import check_mask, check_tensor, require_all
+from ..numerics.validation import require_integer
+from .masks import check_mask, require_all
 from .regression import RidgeRegression, Statistics, ValueFunction, check_statistics
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
@@ -128,8 +128,7 @@ class ContractingMemory(nn.Module):
         _check_regression(regression)
         if not _is_positive_share(tau) or tau == 1:
             raise ValueError(f"tau must be between 0 and 1, got {tau!r}")
-        if not is_count(samples):
-            raise ValueError(f"samples must be a positive integer, got {samples!r}")
+        require_integer("samples", samples, 1)
         if regression.basis.event_shape:
             raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
         if stickiness != 0 and not _is_positive_share(stickiness):
@@ -246,7 +245,6 @@ def _keep(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
     if reset is None:
         return keep
     batch = (len(values),)
-    check_tensor("reset", reset)
     check_mask("reset", reset, batch)
     factors = torch.full(batch, keep, dtype=torch.float64, device=values.device)
     return factors.masked_fill(reset, 0.0)

@@ -64,9 +64,7 @@ def retrieve(
         torch.Size([1, 1, 8])
     """
     _check(function, query, temperature)
-    require_integer("steps", steps, 1)
-    if steps > _MOST:
-        raise ValueError(f"steps must be at most {_MOST}, got {steps}")
+    require_integer("steps", steps, 1, _MOST)
     for _ in range(steps):
         density = _density(function, query, alpha, temperature)
         query = function.expect(density)

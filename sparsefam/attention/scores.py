@@ -33,7 +33,7 @@ from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
 from ..numerics.quadrature import constant
-from ..numerics.validation import is_count
+from ..numerics.validation import is_count, require_integer
 from ..prediction_map import rpm
 from ..scores import (
     BasisExpansion,
@@ -146,8 +146,7 @@ class MixtureScore(_ScoreProjection):
     def __init__(
         self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
     ) -> None:
-        if not is_count(components):
-            raise ValueError(f"components must be a positive integer, got {components!r}")
+        require_integer("components", components, 1)
         total = heads * components
         channels = total + sum(_quadratic_channels(total, len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
@@ -222,20 +221,10 @@ class _MeshCache:
         basis: Basis,
         like: Tensor,
     ) -> None:
-        """Find nodes, unless nothing has changed on which they depend.
+        """Find nodes for the functions that are made, unless what they depend on has not changed.
 
-        Compiled graphs, which cannot read values, keep the nodes of the last call outside.
-
-        Args:
-            make: Makes the functions of the scores.
-            find: Finds nodes for these.
-            source: The kernel or basis of the functions.
-            tensors: What the functions depend on besides.
-            basis: The basis of the value functions.
-            like: A tensor on the layer's device.
-
-        Raises:
-            RuntimeError: In a compiled graph, if the functions are learned.
+        That is their `source`, a kernel or basis, further tensors, and the basis of the value
+        functions. Compiled graphs, which cannot read values, keep the nodes of the last call.
         """
         if torch.compiler.is_compiling():
             is_learned = self._mesh is not None and self._mesh.matrix is None
@@ -473,16 +462,10 @@ class ContentScore(DiscreteScore):
         alpha: Tensor | float,
         temperature: float,
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq).
+        """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
-        Args:
-            queries: Shape (B, Lq, embed_dim).
-            functions: Coefficients of `keys`, (B, N, heads, head_dim + 1), or (B, Lq, N, heads,
-                head_dim + 1) if each query has its own.
-            means: Means of `keys` over what a query may read, (B, Lq or 1, heads, head_dim + 1).
-            basis: The basis.
-            alpha: Entropic index.
-            temperature: What scores are divided by.
+        `functions` are coefficients of `keys`, (B, N, heads, head_dim + 1), with Lq before N if
+        each query has its own, and `means` those over what a query may read, (B, Lq or 1, ...).
         """
         queries = queries.unflatten(-1, (self.heads, -1))
         if own := functions.dim() > means.dim():
@@ -750,8 +733,7 @@ class LearnedAlpha(nn.Module):
 
 
 def _check_learned_alpha(num_heads: Any, start: Any, high: Any) -> None:
-    if not is_count(num_heads):
-        raise ValueError(f"num_heads must be a positive integer, got {num_heads!r}")
+    require_integer("num_heads", num_heads, 1)
     if not isinstance(high, Real) or not float(high) > _LEAST_ALPHA:
         raise ValueError(f"high must be a number above {_LEAST_ALPHA}, got {high!r}")
     each = [start] * num_heads if isinstance(start, Real) else start

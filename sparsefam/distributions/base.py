@@ -272,11 +272,11 @@ class SparseDistribution(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def _validate_sample(self, value: Tensor) -> None:
+    def _validate_sample(self, value: Tensor, name: str = "value") -> None:
         if not isinstance(value, Tensor):
-            raise ValueError(f"value must be a tensor, got {type(value).__name__}")
+            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
         if value.is_complex() or value.dtype == torch.bool:
-            raise ValueError(f"value must be real numbers, got {value.dtype}")
+            raise ValueError(f"{name} must be real numbers, got {value.dtype}")
         try:
             broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
             fits = value.shape[value.dim() - len(self.event_shape) :] == self.event_shape
@@ -284,10 +284,10 @@ class SparseDistribution(TorchDistribution):
             fits = False
         if not fits:
             raise ValueError(
-                f"value must broadcast with batch shape {tuple(self.batch_shape)} and end in event "
-                f"shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
+                f"{name} must broadcast with batch shape {tuple(self.batch_shape)} and end in "
+                f"event shape {tuple(self.event_shape)}, got shape {tuple(value.shape)}"
             )
-        require(~torch.isnan(value), "value", "real", value)
+        require(~torch.isnan(value), name, "real", value)
 
     def _validate_probability(self, value: Tensor) -> None:
         self._validate_sample(value)
@@ -335,8 +335,14 @@ class StandardizedDistribution(SparseDistribution):
     multivariate. The mode is at $x = 0$.
     """
 
+    loc: Tensor
+
     def _log_det(self) -> Tensor:
         r"""$\log|\det A|$ (*batch)."""
+        raise NotImplementedError
+
+    def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x, or |x|^2, 0 off the support, and which values are inside."""
         raise NotImplementedError
 
     def _standard_log_prob(self, size: Tensor) -> Tensor:
@@ -359,10 +365,6 @@ class StandardizedDistribution(SparseDistribution):
         """Score at the mode."""
         return 0.0
 
-    def _peak_log_prob(self) -> Tensor:
-        """Log density at the mode (*batch)."""
-        return self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
-
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
@@ -384,11 +386,8 @@ class StandardizedDistribution(SparseDistribution):
         """Apply a rule to blocks of the batch, which bounds its memory.
 
         The backward pass evaluates each block again. Compiled graphs and transforms of `torch.func`
-        take the whole batch at once.
-
-        Args:
-            rule: From a density of batch shape (B,) to a tensor (B, ...).
-            count: How many numbers the rule computes for each density.
+        take the whole batch at once. The rule maps a density of batch shape (B,) to (B, ...), and
+        computes `count` numbers for each.
         """
         size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
         if total <= size or not in_eager():
@@ -422,6 +421,23 @@ class StandardizedDistribution(SparseDistribution):
         log_p = torch.where(finite, log_p, 0.0)
         return torch.where(finite, log_p * expm1_ratio(slope * log_p), math.inf)
 
+    @property
+    def mean(self) -> Tensor:
+        """The centre (*batch, *event)."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The centre (*batch, *event)."""
+        return self.loc
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        size, inside = self._standardize(value)
+        return torch.where(inside, self._standard_log_prob(size) - self._log_det(), -math.inf)
+
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
         return self._standard_entropy() + self._log_det()
@@ -433,7 +449,8 @@ class StandardizedDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        return self._peak_score() - self._log_escort(self._peak_log_prob())
+        log_peak = self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
+        return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
         log_mean = self._log_mean_power() - self._log_det()

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -43,11 +42,6 @@ class UniformOn(Distribution):
         self.intervals, self.whole = intervals, whole
         super().__init__(validate_args=False)
 
-    @property
-    def breaks(self) -> Tensor:
-        """Jumps of the density (2 K,)."""
-        return self.intervals.flatten()
-
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
         """The intervals."""
@@ -62,11 +56,6 @@ class UniformOn(Distribution):
     def mean(self) -> Tensor:
         """Mean."""
         return self._shares @ self.intervals.mean(-1)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance."""
-        return self.stddev.square()
 
     @property
     def stddev(self) -> Tensor:
@@ -195,13 +184,8 @@ class BaseMeasure:
     ) -> tuple[float, float]:
         """Return the ends of the interval outside which density times growth has negligible mass.
 
-        Args:
-            axis: The factor.
-            deviation: sqrt(k(t, t)) at locations, (q,) to (q,).
-            growth: From deviations to the greatest log density relative to the base.
-
-        Raises:
-            ValueError: A tail that does not outweigh the growth (Prop. 1).
+        `deviation` gives sqrt(k(t, t)) at locations, and `growth` from it the greatest log density
+        relative to the base. A tail that does not outweigh it raises a ValueError (Prop. 1).
         """
         # Distances from the centre, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
@@ -237,7 +221,7 @@ class BaseMeasure:
         """Return the jumps of a factor."""
         factor = self.factors[axis]
         if isinstance(factor, UniformOn):
-            return factor.breaks
+            return factor.intervals.flatten()
         return self.centre(axis).new_empty(0)
 
     def centre(self, axis: int) -> Tensor:
@@ -295,8 +279,12 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     """Return the members of a batch of univariate distributions, made from their parameters."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
+
+    def member(i: int) -> Any:
+        return select_batch(base, Size(), lambda x, event: x[i])
+
     try:
-        factors = [select_batch(base, Size(), partial(_member, i)) for i in range(dim)]
+        factors = [member(i) for i in range(dim)]
     except (IndexError, NotImplementedError):
         factors = []
     t = _inner_location(base).detach().expand(dim)
@@ -307,11 +295,6 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
             f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
         )
     return factors
-
-
-def _member(index: int, x: Tensor, event: Size) -> Tensor:
-    """Return the parameter of one member of a batch."""
-    return x[index]
 
 
 def _constant(x: Tensor) -> Tensor:

@@ -141,12 +141,7 @@ class PowerLaw(StandardizedDistribution):
         return x
 
     def _log_stretch(self, squared: Tensor, rest: Tensor) -> Tensor:
-        r"""Return 0 with the derivatives of $\log |x|^2$ in alpha at a fixed value of its cdf.
-
-        Args:
-            squared: $|x|^2$.
-            rest: $1 - |x|^2$.
-        """
+        r"""Return 0 with the derivatives of $\log |x|^2$ in alpha at a fixed value of its cdf."""
         a, m = self._dim / 2, self._exponent
         log_surface = a * math.log(math.pi) - math.lgamma(a)
 

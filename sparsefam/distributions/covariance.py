@@ -65,15 +65,10 @@ def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torc
 
 
 class Gaussians(NamedTuple):
-    """Normalised Gaussian functions of vectors.
+    """Normalised Gaussian functions of vectors."""
 
-    Attributes:
-        centers: (N, D).
-        spread: Standard deviations (N,) or covariances (N, D, D).
-    """
-
-    centers: Tensor
-    spread: Tensor
+    centers: Tensor  # (N, D)
+    spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
 
 
 def gaussians_of(basis: Basis, like: Tensor | None = None) -> Gaussians | None:

@@ -151,15 +151,9 @@ _Rule = Callable[[Any, Any, _Integrand, bool, float], Tensor]
 def _divergence(
     p: Any, q: Any, integrand: _Integrand, nested: bool, univariate: _Rule, multivariate: _Rule
 ) -> Tensor:
-    """Compute a divergence in float64.
+    """Compute a divergence in float64; if `nested`, infinite unless p's support lies in q's.
 
-    Args:
-        p: The first density.
-        q: The second.
-        integrand: Function of both log densities.
-        nested: Whether the divergence is infinite unless p's support lies in q's.
-        univariate: Integrates; its last argument is the rounding error of the parameters.
-        multivariate: The same for vectors.
+    The last argument of the rules is the rounding error of the parameters.
     """
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
@@ -326,11 +320,7 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
 
 
 def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Integrate between the cuts of both densities.
-
-    Where `nested`, the result is infinite unless p's support lies in q's and the integral
-    converges.
-    """
+    """Integrate between the cuts of both; if `nested`, infinite unless the integral converges."""
     inside, slack = _is_nested(p, q, eps)
     p, q = _recenter(p, q)
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
@@ -531,10 +521,7 @@ def _relative(p: Any, loc: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _integral_at_nodes(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Integrate over p's support at the nodes of p's quadrature rule.
-
-    Where `nested`, the result is infinite unless p's support lies in q's.
-    """
+    """Integrate over p's support at the nodes of p's quadrature rule."""
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
     found = weighted_sum(weights * torch.exp(-at.p), integrand(at))

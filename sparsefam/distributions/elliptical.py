@@ -16,7 +16,6 @@ from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radia
 from ..numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
-    broadcast_shapes,
     cholesky_factor,
     require,
     require_integer,
@@ -75,7 +74,6 @@ class EllipticalDistribution(StandardizedDistribution):
     """
 
     arg_constraints = {"loc": finite_vector, "scale_tril": finite_scale_tril}
-    loc: Tensor
     scale_tril: Tensor
 
     def __init__(
@@ -97,13 +95,6 @@ class EllipticalDistribution(StandardizedDistribution):
             # Its message names the rule that is broken.
             require_scale_tril("scale_tril", self.scale_tril)
             raise
-
-    @classmethod
-    def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Return batch and event shape from the shapes of parameters by name, for Pyro."""
-        events = {"loc": 1, "alpha": 0}  # the others are matrices
-        batches = [shape[: len(shape) - events.get(k, 2)] for k, shape in arg_shapes.items()]
-        return broadcast_shapes(*batches), Size(arg_shapes["loc"][-1:])
 
     @classmethod
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
@@ -146,6 +137,21 @@ class EllipticalDistribution(StandardizedDistribution):
         sigma_tril = _inverse_factor(cholesky_factor("-2 theta2", -2 * theta2))
         loc = (sigma_tril @ (sigma_tril.mT @ theta1.unsqueeze(-1))).squeeze(-1)
         return cls.from_sigma_tril(loc, sigma_tril, *args, **options)
+
+    @property
+    def sigma_tril(self) -> Tensor:
+        r"""Lower factor of the score's matrix $\Sigma$ (*batch, D, D)."""
+        return self.scale_tril
+
+    @property
+    def sigma(self) -> Tensor:
+        r"""The score's matrix $\Sigma$ (*batch, D, D)."""
+        return self.sigma_tril @ self.sigma_tril.mT
+
+    @property
+    def score(self) -> MultivariateQuadratic:
+        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
+        return MultivariateQuadratic(self.loc, self.sigma_tril)
 
     # Hooks of subclasses, in terms of u
 
@@ -209,16 +215,6 @@ class EllipticalDistribution(StandardizedDistribution):
         return Ellipsoid(self.loc, self.scale_tril)
 
     @property
-    def mean(self) -> Tensor:
-        """The centre (*batch, D)."""
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        """The centre (*batch, D)."""
-        return self.loc
-
-    @property
     def covariance_matrix(self) -> Tensor:
         r"""$c L L^\top$ with $c = E[u_1^2]$, (*batch, D, D)."""
         return self._moments()[0][..., None, None] * (self.scale_tril @ self.scale_tril.mT)
@@ -235,14 +231,6 @@ class EllipticalDistribution(StandardizedDistribution):
     def variance(self) -> Tensor:
         """Variances of the coordinates (*batch, D)."""
         return self._moments()[0].unsqueeze(-1) * self.scale_tril.square().sum(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density at `value` (..., D); -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
-        squared, inside = self._standardize(value)
-        density = self._standard_log_prob(squared) - self._log_det()
-        return torch.where(inside, density, -math.inf)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, D), differentiable in every parameter."""
@@ -468,16 +456,6 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
-    @property
-    def sigma(self) -> Tensor:
-        r"""The score's matrix $\Sigma$ (*batch, D, D)."""
-        return self.sigma_tril @ self.sigma_tril.mT
-
-    @property
-    def score(self) -> MultivariateQuadratic:
-        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
-        return MultivariateQuadratic(self.loc, self.sigma_tril)
-
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateBetaGaussian":
         r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.
 
@@ -630,21 +608,6 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
         return cls(mean, scale_tril=factor, validate_args=validate_args)
-
-    @property
-    def sigma_tril(self) -> Tensor:
-        r"""Lower factor of the score's $\Sigma$, which is `scale_tril`."""
-        return self.scale_tril
-
-    @property
-    def sigma(self) -> Tensor:
-        r"""The score's matrix $\Sigma$, which is the covariance (*batch, D, D)."""
-        return self.covariance_matrix
-
-    @property
-    def score(self) -> MultivariateQuadratic:
-        r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
-        return MultivariateQuadratic(self.loc, self.scale_tril)
 
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateNormal":
         r"""Return the escort, of `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.

@@ -38,6 +38,7 @@ from ..numerics.validation import (
     is_plain_cpu_tensor,
     map_tensors,
     require,
+    require_integer,
     require_power,
 )
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
@@ -159,14 +160,6 @@ class KernelDistribution(SparseDistribution):
             raise AttributeError("a density of a basis has neither kernel nor inducing points")
         return self.features
 
-    @classmethod
-    def infer_shapes(cls, **arg_shapes: _size) -> tuple[Size, Size]:
-        """Return batch and event shape for shapes of the tensor arguments, by name; for Pyro."""
-        points, weights = arg_shapes["inducing_points"], arg_shapes["weights"]
-        batches = weights[:-1], points[:-2], arg_shapes.get("alpha", Size())
-        dim = points[-1] if len(points) > 1 else 1
-        return broadcast_shapes(*batches), Size([dim] if dim > 1 else [])
-
     def _with_parameters(
         self,
         shape: Size,
@@ -205,13 +198,11 @@ class KernelDistribution(SparseDistribution):
                 dtype, validate = self.weights.dtype, bool(self._validate_args)
                 mesh.require_fit(self.features, self.base, dtype, validate)
         self._scores = self._scores_at_nodes()
-        if mesh is not None and self._may_refine():
+        if mesh is None or self.event_shape or not self._scores.numel():
+            return
+        # Not where that would wait for a device.
+        if in_eager() and is_plain_cpu_tensor(self._scores) and (self.alpha < _PEAKED).any():
             self._refine_mesh()
-
-    def _may_refine(self) -> bool:
-        """Whether a given mesh is refined for scores; not where that would wait for a device."""
-        alive = in_eager() and is_plain_cpu_tensor(self._scores) and self._scores.numel() > 0
-        return alive and not self.event_shape and bool((self.alpha < _PEAKED).any())
 
     @torch.no_grad()
     def _refine_mesh(self) -> None:
@@ -364,14 +355,12 @@ class KernelDistribution(SparseDistribution):
         inside = torch.isfinite(self.mesh.base.log_density(located.detach())).unsqueeze(-1)
         located = torch.where(inside, located, self._inner_location().to(value.dtype).reshape(-1))
         base, inside = self.mesh.base.log_density(located), inside.squeeze(-1)
-        log = self._log_relative(self._score_at(located)) + base.to(self.weights.dtype)
-        return torch.where(inside, log, -math.inf)
-
-    def _log_relative(self, scores: Tensor) -> Tensor:
-        """Return log p relative to the base, of scores (*S, *batch)."""
-        log = _log_power(self._batched_power(), scores - self._batched(self._level))
+        offset = self._score_at(located) - self._batched(self._level)
+        log = _log_power(self._batched_power(), offset)
         # Off the support there is no gradient in Z either.
-        return torch.where(log > -math.inf, log - self._batched(self._mass.log()), -math.inf)
+        inside = inside & (log > -math.inf)
+        log = log - self._batched(self._mass.log()) + base.to(self.weights.dtype)
+        return torch.where(inside, log, -math.inf)
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (*event), where the mesh has most mass."""
@@ -429,8 +418,7 @@ class KernelDistribution(SparseDistribution):
         Raises:
             ValueError: `order` below 1.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         mesh = self.mesh.with_order(order)
         weights = self._weights_on(mesh).to(self.weights.dtype)
         count = len(mesh.nodes)

@@ -50,34 +50,23 @@ _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
 
 @dataclass(frozen=True, eq=False)
 class KernelMesh:
-    """Nodes shared by densities whose scores have the same functions, and with one base.
+    """Nodes shared by densities whose scores have the same functions, and with one base."""
 
-    Attributes:
-        axes: The mesh of each axis. Edges of supports are located along the last one.
-        nodes: All nodes (Q, D), float64, the first of every subinterval before the second of any.
-        measure: Quadrature weights times the base density, by subinterval (m, G), float64.
-        base: The base density.
-        tolerance: Relative error to which scores are polynomials.
-        matrix: The functions at the nodes (*B, I, Q), float64; None if they are learned.
-        is_wide: Whether so many functions overlap that their sums need float64.
-    """
-
-    axes: tuple[ChebyshevMesh, ...]
-    nodes: Tensor
-    measure: Tensor
+    axes: tuple[ChebyshevMesh, ...]  # Edges of supports are located along the last one
+    nodes: Tensor  # (Q, D), float64, the first of every subinterval before the second of any
+    measure: Tensor  # Quadrature weights times the base density, by subinterval (m, G), float64
     base: BaseMeasure
-    tolerance: float
-    matrix: Tensor | None
-    is_wide: bool = False
+    tolerance: float  # Relative error to which scores are polynomials
+    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64; None if learned
+    is_wide: bool = False  # Whether so many functions overlap that their sums need float64
     _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
-    _fits: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Caches belong to these tensors, not to those of a copy.
-        return {**self.__dict__, "_finer": None, "_fits": None}
+        # The cache belongs to these tensors, not to those of a copy.
+        return {**self.__dict__, "_finer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _finer=WeakKeyDictionary(), _fits=[])
+        self.__dict__.update(state, _finer=WeakKeyDictionary())
 
     @classmethod
     def find(
@@ -89,11 +78,8 @@ class KernelMesh:
     ) -> "KernelMesh":
         """Find a mesh on which functions are polynomials, with as few nodes as possible.
 
-        Args:
-            features: The functions.
-            base: The base density.
-            tolerance: Greatest error of a polynomial, relative to the greatest value.
-            growth: Bound of the log density relative to the base, from `features.size`.
+        The tolerance is relative to their greatest value. `growth` bounds the log density relative
+        to the base, from `features.size`.
 
         Raises:
             ValueError: The base does not outweigh the growth of the functions, or a mesh would be
@@ -132,8 +118,8 @@ class KernelMesh:
     ) -> None:
         """Raise unless this is the mesh of some functions and a base.
 
-        The functions are evaluated at a few nodes, only if they have changed since the last call.
-        Without `validate`, only shapes and dtypes are compared.
+        The functions are evaluated at a few nodes. Without `validate`, only shapes and dtypes are
+        compared.
 
         Raises:
             ValueError: Another dimension, base or other functions; a mesh of a dtype with fewer
@@ -152,10 +138,6 @@ class KernelMesh:
             return
         if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _COMPARED]):
             raise ValueError(f"mesh must be of a density with the same base, got {base}")
-        state = [*_versions(features.state), (points, None)]
-        known = self._fits and self._fits[0] is features.source
-        if known and _same(state, self._fits[1], values=True):
-            return
         require_inside(self.base, features)
         if self.matrix is not None:
             # At its own point a function is seldom zero.
@@ -165,7 +147,6 @@ class KernelMesh:
             found, own = features.at(self.nodes[place]), self.matrix[..., place]
             same = (found - own).abs() <= _SAME * own.abs().amax()
             require(same, "mesh", rule, "values that differ")
-        self._fits[:] = [features.source, [(x.detach(), version) for x, version in state]]
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
@@ -180,10 +161,7 @@ class KernelMesh:
     def for_scores(self, scores: Columns, peaked: bool, features: FeatureMap) -> "KernelMesh":
         """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
 
-        Args:
-            scores: From locations (q,), float64, to (n, q).
-            peaked: Whether their exponentials must be integrated to the tolerance, too.
-            features: Their functions.
+        If `peaked`, their exponentials are integrated to the tolerance, too.
         """
 
         def excess(axis: ChebyshevMesh) -> Tensor:
@@ -271,11 +249,10 @@ def _versions(tensors: Iterable[Tensor]) -> _State:
     return [(x, None if x.is_inference() else x._version) for x in tensors]
 
 
-def _same(state: _State, known: _State, values: bool = False) -> bool:
-    """Return whether tensors and versions are the same; with `values`, those of equal tensors."""
+def _same(state: _State, known: _State) -> bool:
+    """Return whether tensors and versions are the same."""
     return len(state) == len(known) and all(
-        version == before and (x is y or values and x.shape == y.shape and torch.equal(x, y))
-        for (x, version), (y, before) in zip(state, known, strict=True)
+        x is y and version == before for (x, version), (y, before) in zip(state, known, strict=True)
     )
 
 

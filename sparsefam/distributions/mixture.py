@@ -138,13 +138,7 @@ class Mixture(SoftmaxDistribution):
         return values[0] if self._batched else _stack(values, -1 - rank)
 
     def _map_at(self, function: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
-        """Return a function of each component and of locations, (*sample, *batch, K).
-
-        Args:
-            function: Takes a component, the locations and the others.
-            value: Locations (*sample, *batch, *event).
-            others: Further arguments (*sample, *batch).
-        """
+        """Return a function of each component, of locations and of others (*sample, *batch, K)."""
         dtype = torch.promote_types(self._dtype, value.dtype)
         if not self._batched:
             return _stack([function(p, value, *others).to(dtype) for p in self._parts], -1)
@@ -579,13 +573,10 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
 
 
 def _move_to_support(t: Tensor, intervals: Tensor, reached: Tensor) -> Tensor:
-    """Move locations out of the gaps between intervals.
+    """Move locations (..., *batch) out of the gaps between intervals (*batch, J, 2).
 
-    Args:
-        t: Locations (..., *batch).
-        intervals: Ends (*batch, J, 2), NaN where there are fewer.
-        reached: Whether the mass below t is at least the probability asked for: then the quantile
-            is the end of the interval below t, else the beginning of the next.
+    Where the mass below t has `reached` the probability, the quantile is the end of the interval
+    below t, else the beginning of the next.
     """
     lower, upper = intervals.detach().unbind(-1)
     at = t.unsqueeze(-1)

@@ -32,11 +32,7 @@ class DenseLaw(StandardizedDistribution):
         return -self._standard_entropy()
 
     def _escort_factor(self, beta: Tensor | float | None) -> Tensor:
-        """Return what the escort multiplies the scale by.
-
-        Raises:
-            ValueError: `beta` not positive.
-        """
+        """Return what the escort multiplies the scale by, or raise if `beta` is not positive."""
         require_power(beta)
         power = torch.as_tensor(
             1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device

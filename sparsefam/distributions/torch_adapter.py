@@ -15,7 +15,14 @@ from torch.types import _size
 from ..bases import Basis, Fourier
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import attributes, in_float64, map_tensors, require, without_derivative
+from ..numerics.validation import (
+    attributes,
+    in_float64,
+    map_tensors,
+    require,
+    require_integer,
+    without_derivative,
+)
 from ..supports import RealLine
 from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
@@ -310,13 +317,8 @@ class _Coordinate:
 
     T maps the line onto the support: it is a logistic function, an exponential or a hyperbolic
     sine. Whatever the tails of a density and its powers at the ends of its support, it decays
-    double exponentially in y, so that the trapezoidal rule converges quickly.
-
-    Args:
-        lower: Lower end of the support (*batch); None if there is none.
-        upper: Upper end (*batch); None if there is none.
-        centre: A location (*batch) inside the support near most of the mass.
-        spread: Approximately the standard deviation (*batch).
+    double exponentially in y, so that the trapezoidal rule converges quickly. `centre` is near most
+    of the mass, and `spread` about the standard deviation.
 
     References:
         Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.
@@ -474,8 +476,7 @@ class TorchUnivariate(TorchDensity):
         Raises:
             ValueError: The weights do not sum to one, or `order` is not positive.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        require_integer("order", order, 1)
         coordinate = self._coordinate()
         y, step = self._grid(coordinate, 4 * max(order, _LEAST_ORDER))
         nodes, weights = self._weighted_nodes(coordinate, y, step)

@@ -426,25 +426,14 @@ def _coordinate(x: Tensor, part: Tensor) -> Tensor:
 
 
 def _integral_series(masses: Tensor) -> Tensor:
-    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces.
-
-    Args:
-        masses: Weights of Gauss-Legendre nodes times the density there (K, Q, *batch).
-    """
+    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces."""
     x, _ = gauss_legendre(masses.shape[1], masses)
-    moments = torch.einsum("kq,jq...->k...j", torch.stack(_legendre(x, len(x))), masses)
+    polynomials = torch.stack([torch.special.legendre_polynomial_p(x, k) for k in range(len(x))])
+    moments = torch.einsum("kq,jq...->k...j", polynomials, masses)
     # The integral of (2 k + 1) P_k is the difference of its neighbours.
     upper = torch.cat([moments[1:], torch.zeros_like(moments[:2])])
     first, *others = (torch.cat([moments[:1], moments]) - upper) / 2
     return torch.stack([first + moments[0].cumsum(-1) - moments[0], *others])
-
-
-def _legendre(x: Tensor, count: int) -> list[Tensor]:
-    """Return the first Legendre polynomials at x."""
-    found = [torch.ones_like(x), x]
-    for k in range(1, count - 1):
-        found.append(((2 * k + 1) * x * found[k] - k * found[k - 1]) / (k + 1))
-    return found
 
 
 def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:

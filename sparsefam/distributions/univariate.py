@@ -44,7 +44,6 @@ class SymmetricDistribution(StandardizedDistribution):
     """
 
     arg_constraints = {"loc": finite, "scale": positive_finite}
-    loc: Tensor
     scale: Tensor
 
     def __init__(
@@ -163,27 +162,9 @@ class SymmetricDistribution(StandardizedDistribution):
         return Interval(self.loc - half, self.loc + half, self.log_prob)
 
     @property
-    def mean(self) -> Tensor:
-        """The centre."""
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        """The centre."""
-        return self.loc
-
-    @property
     def variance(self) -> Tensor:
         """Variance (*batch)."""
         return self.scale.square() * self._standard_moment(2)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
-        x, inside = self._standardize(value)
-        density = self._standard_log_prob(x) - self.scale.log()
-        return torch.where(inside, density, -math.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, relatively accurate in the lower tail."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -115,7 +116,8 @@ def best_penalty(
         if larger > penalties[0]:
             start = problem.minimum(start, larger, tol, max_iter).coefficients
     best = best_of(penalties, attempt)
-    exact = best.objective.locating_edges() if objective.alpha < PEAKED else objective
+    peaked = objective.alpha < PEAKED
+    exact = replace(best.objective, ignores_edges=False) if peaked else objective
     return refit(best._replace(objective=exact), tol, max_iter)
 
 

@@ -56,18 +56,12 @@ class Features:
 
     With $K = Q \Lambda Q^\top$ they are $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$: a score
     $c^\top \phi$ has the squared norm $c^\top c$, and penalties are well-conditioned.
-
-    Attributes:
-        kernel: The kernel.
-        points: Inducing points (I, D).
-        mixing: Matrix from coefficients to kernel weights, (I, R).
-        on_nodes: Values at the nodes of a mesh (Q, R).
     """
 
     kernel: Kernel
-    points: Tensor
-    mixing: Tensor
-    on_nodes: Tensor
+    points: Tensor  # Inducing points (I, D)
+    mixing: Tensor  # Matrix from coefficients to kernel weights, (I, R)
+    on_nodes: Tensor  # Values at the nodes of a mesh (Q, R)
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Features":
@@ -89,19 +83,12 @@ class Features:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over weighted data that determine a fit. Sums over parts of the data add up.
+    """Sums over weighted data that determine a fit. Sums over parts of the data add up."""
 
-    Attributes:
-        weight: Sum of the weights.
-        squares: Sum of their squares.
-        first: Weighted sum of the features (R,).
-        second: Weighted sum of their outer products (R, R).
-    """
-
-    weight: Tensor
-    squares: Tensor
-    first: Tensor
-    second: Tensor
+    weight: Tensor  # Sum of the weights
+    squares: Tensor  # Sum of their squares
+    first: Tensor  # Weighted sum of the features (R,)
+    second: Tensor  # Weighted sum of their outer products (R, R)
 
     @classmethod
     def of(
@@ -145,64 +132,37 @@ class Statistics:
 
 
 class _Point(NamedTuple):
-    """The loss at coefficients, and what its derivatives need.
+    """The loss at coefficients, and what its derivatives need."""
 
-    Attributes:
-        value: The loss.
-        normalizer: The normaliser A.
-        slope: Gradient (R,).
-        mean: Means of the features under the density (R,).
-        escort: Weights of p^(2 - alpha) at the nodes (Q,).
-    """
-
-    value: Tensor
-    normalizer: Tensor
-    slope: Tensor
-    mean: Tensor
-    escort: Tensor
+    value: Tensor  # The loss
+    normalizer: Tensor  # The normaliser A
+    slope: Tensor  # Gradient (R,)
+    mean: Tensor  # Means of the features under the density (R,)
+    escort: Tensor  # Weights of p^(2 - alpha) at the nodes (Q,)
 
 
 class Fit(NamedTuple):
-    """A minimum of the loss.
+    """A minimum of the loss."""
 
-    Attributes:
-        coefficients: (R,).
-        loss: The loss without its penalty.
-        criterion: Takeuchi's estimate of that loss for new data.
-        normalizer: The normaliser A.
-        steps: Number of Newton steps.
-        decrease: The decrease that another step promises.
-        factor: Cholesky factor of the curvature (R, R).
-        center: Means of the features under the escort p^(2 - alpha), normalised (R,).
-    """
-
-    coefficients: Tensor
-    loss: float
-    criterion: float
-    normalizer: float
-    steps: int
-    decrease: float
-    factor: Tensor
-    center: Tensor
+    coefficients: Tensor  # (R,)
+    loss: float  # The loss without its penalty
+    criterion: float  # Takeuchi's estimate of that loss for new data
+    normalizer: float  # The normaliser A
+    steps: int  # Number of Newton steps
+    decrease: float  # The decrease that another step promises
+    factor: Tensor  # Cholesky factor of the curvature (R, R)
+    center: Tensor  # Means of the features under the escort p^(2 - alpha), normalised (R,)
 
 
 @dataclass(frozen=True)
 class Objective:
-    r"""$\Omega^*_\alpha(f) - \bar f + \tfrac{\rho}{2} \|f\|^2$, convex in the coefficients of f.
+    r"""$\Omega^*_\alpha(f) - \bar f + \tfrac{\rho}{2} \|f\|^2$, convex in the coefficients of f."""
 
-    Attributes:
-        features: The functions that span the scores.
-        mesh: The mesh on which densities are integrated.
-        data: Sums over the data.
-        alpha: Entropic index from 1 to 2.
-        ignores_edges: Whether to sum over the nodes without locating edges of the support.
-    """
-
-    features: Features
-    mesh: KernelMesh
-    data: Statistics
-    alpha: float
-    ignores_edges: bool = False
+    features: Features  # The functions that span the scores
+    mesh: KernelMesh  # The mesh on which densities are integrated
+    data: Statistics  # Sums over the data
+    alpha: float  # Entropic index from 1 to 2
+    ignores_edges: bool = False  # Whether to sum over nodes without locating the support's edges
 
     def __str__(self) -> str:
         return f"alpha {self.alpha:g}, {self.features.kernel}"
@@ -219,10 +179,6 @@ class Objective:
         else:
             mesh = self.mesh.with_order(_FINE)
         return replace(self, ignores_edges=self.alpha > 1)._on(mesh)
-
-    def locating_edges(self) -> "Objective":
-        """The same with edges of the support located."""
-        return replace(self, ignores_edges=False)
 
     def _on(self, mesh: KernelMesh) -> "Objective":
         if mesh is self.mesh:

@@ -36,15 +36,10 @@ Columns = Callable[[Tensor], Tensor]
 
 
 class ChebyshevMesh(NamedTuple):
-    """Subintervals of an axis, on which functions are polynomials known at Gauss-Legendre nodes.
+    """Subintervals of an axis, on which functions are polynomials known at Gauss-Legendre nodes."""
 
-    Attributes:
-        breaks: Ends of the P subintervals (P + 1,), float64, increasing.
-        order: Gauss-Legendre nodes in each.
-    """
-
-    breaks: Tensor
-    order: int
+    breaks: Tensor  # Ends of the P subintervals (P + 1,), float64, increasing
+    order: int  # Gauss-Legendre nodes in each
 
     def rule(self) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (P, order)."""

@@ -10,8 +10,9 @@ whose number of nodes grows with s over the length on which V varies.
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from .shared_contour_numba import compiled
 
 __all__ = ["expect", "pull_back"]
 
@@ -20,16 +21,9 @@ _F32 = np.float32
 # Rules of up to so many nodes serve supports so short that the derivative in the scale, a small
 # difference of slopes on both sides, is summed in float64.
 _SHORT = 12
-# Sums may be taken in any order; NaN and infinity keep their meaning.
-_compiled = njit(
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-    fastmath={"reassoc", "contract", "nsz", "arcp"},
-)
 
 
-@_compiled
+@compiled
 def expect(
     coefficients: _Array,
     cells: Any,
@@ -73,7 +67,7 @@ def expect(
             out[r, e] = total[e]
 
 
-@_compiled
+@compiled
 def _rule(orders: _Array, ratio: float) -> int:
     """Return which rule integrates a Gaussian to 2e-7 on a half-width of `ratio` of its widths."""
     k = 0
@@ -82,7 +76,7 @@ def _rule(orders: _Array, ratio: float) -> int:
     return k
 
 
-@_compiled
+@compiled
 def pull_back(
     coefficients: _Array,
     cells: Any,
@@ -135,7 +129,7 @@ def pull_back(
         by_loc[r], by_scale[r] = 2 * first / length, 2 * second / length
 
 
-@_compiled
+@compiled
 def _add_slopes(c: _Array, u: Any, weight: Any, x: Any, slope: _Array, moment: _Array) -> None:
     """Add weight dV/du and x weight dV/du."""
     b2 = weight * u
@@ -149,7 +143,7 @@ def _add_slopes(c: _Array, u: Any, weight: Any, x: Any, slope: _Array, moment: _
         moment[e] += x * d
 
 
-@_compiled
+@compiled
 def _add_multiple(to: _Array, factor: Any, x: _Array) -> None:
     for e in range(len(x)):
         to[e] += factor * x[e]

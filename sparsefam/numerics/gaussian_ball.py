@@ -164,8 +164,7 @@ class _Integral(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         inputs = [loc, scale_tril, centers, spread, m]
         if torch.compiler.is_compiling():
-            found: tuple[Tensor, ...] = _integral_operator(inputs, kind)
-            return found
+            return tuple(_integral_operator(inputs, kind))
         return _by_chunks(inputs, kind, True)
 
     @staticmethod
@@ -230,22 +229,18 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
 
-_Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
 @torch.library.custom_op(
     "sparsefam::ball_integrals",
     mutates_args=(),
-    schema=f"(Tensor[] inputs, str kind) -> ({', '.join(['Tensor'] * 8)})",
+    schema="(Tensor[] inputs, str kind) -> Tensor[]",
 )
-def _integral_operator(inputs: Sequence[Tensor], kind: str) -> _Eight:
+def _integral_operator(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     """Call `_by_chunks` from a compiled graph, which could not fuse its complex numbers."""
-    a, b, c, d, e, f, g, h = (x.contiguous() for x in _by_chunks(inputs, kind, True))
-    return a, b, c, d, e, f, g, h
+    return [x.contiguous() for x in _by_chunks(inputs, kind, True)]
 
 
 @_integral_operator.register_fake
-def _(inputs: Sequence[Tensor], kind: str) -> _Eight:
+def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     loc, _, centers, spread, _ = inputs
     pairs, matrix = (loc.shape[0], centers.shape[0]), (loc.shape[1], loc.shape[1])
     whole = spread.dim() > 1
@@ -256,7 +251,7 @@ def _(inputs: Sequence[Tensor], kind: str) -> _Eight:
     by_spread = torch.empty_like(by_ball) if whole else double.new_empty(pairs)
     frame = (double.new_empty(*rows, *matrix), double.new_empty(pairs[0], *matrix))
     ends = (double.new_empty(pairs), *frame, torch.empty_like(by_b))
-    return value, by_b, by_ball, by_spread, *ends
+    return [value, by_b, by_ball, by_spread, *ends]
 
 
 def _pull_partials(
@@ -327,22 +322,14 @@ class Frame:
     """Coordinates x = shrink (rotation' inverse (t - loc)) of all pairs (R, N), in float64.
 
     In float32 a rotation would move a center along a thin ellipsoid by many of its widths.
-
-    Attributes:
-        inverse: Inverse of scale_tril, (R, D, D).
-        rotation: Orthogonal, (R, 1, D, D) if it serves all Gaussians, else (R, N, D, D).
-        shrink: Below 1 along axes that count as thicker than they are, (R, N, D).
-        b: Centers of the Gaussians, (R, N, D).
-        lam: Their variances along the axes, (R, N, D).
-        inside: 1 - |b|^2, (R, N).
     """
 
-    inverse: Tensor
-    rotation: Tensor
-    shrink: Tensor
-    b: Tensor
-    lam: Tensor
-    inside: Tensor
+    inverse: Tensor  # Inverse of scale_tril, (R, D, D)
+    rotation: Tensor  # Orthogonal, (R, 1, D, D) if it serves all Gaussians, else (R, N, D, D)
+    shrink: Tensor  # Below 1 along axes that count as thicker than they are, (R, N, D)
+    b: Tensor  # Centers of the Gaussians, (R, N, D)
+    lam: Tensor  # Their variances along the axes, (R, N, D)
+    inside: Tensor  # 1 - |b|^2, (R, N)
 
 
 @torch.no_grad()
@@ -392,25 +379,15 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Contour:
-    """Nodes z0 (1 + d) and weights whose imaginary parts sum to one.
+    """Nodes z0 (1 + d) and weights whose imaginary parts sum to one."""
 
-    Attributes:
-        saddle: z0, shape (*pairs).
-        shrink: q_k = 1/(1 + 2 z0 lam_k), shape (D, *pairs).
-        steps: d/(1 + (1 - q_k) d), complex (D, n, *pairs).
-        nodes: d, complex (n, *pairs).
-        log_nodes: log of z/(m + 1), complex (n, *pairs).
-        weights: Complex (n, *pairs).
-        log_mean: log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1), float64 (*pairs).
-    """
-
-    saddle: Tensor
-    shrink: Tensor
-    steps: Tensor
-    nodes: Tensor
-    log_nodes: Tensor
-    weights: Tensor
-    log_mean: Tensor
+    saddle: Tensor  # z0, shape (*pairs)
+    shrink: Tensor  # q_k = 1/(1 + 2 z0 lam_k), shape (D, *pairs)
+    steps: Tensor  # d/(1 + (1 - q_k) d), complex (D, n, *pairs)
+    nodes: Tensor  # d, complex (n, *pairs)
+    log_nodes: Tensor  # log of z/(m + 1), complex (n, *pairs)
+    weights: Tensor  # Complex (n, *pairs)
+    log_mean: Tensor  # log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1), float64 (*pairs)
 
 
 def saddle_contour(
@@ -569,21 +546,13 @@ def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 
 
 class Averages(NamedTuple):
-    """The integral and its derivatives, relative to the integral of the contour's own exponent.
+    """The integral and its derivatives, relative to the integral of the contour's own exponent."""
 
-    Attributes:
-        value: (*pairs).
-        by_b: (D, *pairs).
-        by_ball: In A, symmetric, (D, D, *pairs).
-        by_spread: In log kappa for kappa Lambda, (*pairs); or in Lambda, (D, D, *pairs).
-        by_exponent: In m, (*pairs); zero for a contour of m itself.
-    """
-
-    value: Tensor
-    by_b: Tensor
-    by_ball: Tensor
-    by_spread: Tensor
-    by_exponent: Tensor
+    value: Tensor  # (*pairs)
+    by_b: Tensor  # (D, *pairs)
+    by_ball: Tensor  # In A, symmetric, (D, D, *pairs)
+    by_spread: Tensor  # In log kappa for kappa Lambda, (*pairs); or in Lambda, (D, D, *pairs)
+    by_exponent: Tensor  # In m, (*pairs); zero for a contour of m itself
 
 
 def averages(contour: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:

@@ -41,13 +41,9 @@ _BLOCK = 1 << 18
 
 @dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is set
 class Profile:
-    r"""Even function on $[-1, 1]$, which is a polynomial on each half.
+    r"""Even function on $[-1, 1]$, which is a polynomial on each half."""
 
-    Attributes:
-        coefficients: Ascending coefficients of the polynomial on $[0, 1]$.
-    """
-
-    coefficients: tuple[float, ...]
+    coefficients: tuple[float, ...]  # Ascending coefficients of the polynomial on $[0, 1]$
 
     @property
     def kinked(self) -> bool:
@@ -254,19 +250,6 @@ def _select(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...]
 # The closed form
 
 
-class _Powers:  # no dict with `__missing__`, which torch 2.8 cannot trace
-    """Powers of a tensor, each computed once."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
-        self._powers: dict[int, Tensor] = {}
-
-    def __getitem__(self, k: int) -> Tensor:
-        if k not in self._powers:
-            self._powers[k] = self._x**k
-        return self._powers[k]
-
-
 def _closed_form(
     distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, orders: _Orders
 ) -> list[Tensor]:
@@ -280,7 +263,7 @@ def _closed_form(
     rounding error; scale and width may have fewer elements.
     """
     ratio = width / scale
-    powers = _Powers(ratio)
+    powers = [ratio**k for k in range(max(len(f.coefficients) for f, _ in orders))]
     lowest = -max(n for _, n in orders)
     parts = _repeated_integrals(lowest, max(len(f.coefficients) - n for f, n in orders))
     b = (distance / scale).clamp_(max=_LARGEST_RATIO)
@@ -337,7 +320,10 @@ def _horner(terms: _Terms, x: Tensor) -> Tensor | None:
 
 
 def _terms(
-    jumps: list[float], n: int, parts: dict[int, tuple[list[float], list[float]]], powers: _Powers
+    jumps: list[float],
+    n: int,
+    parts: dict[int, tuple[list[float], list[float]]],
+    powers: list[Tensor],
 ) -> tuple[_Terms, _Terms]:
     """Return the polynomials in y before density and tail, for jumps of all derivatives."""
     both: tuple[_Terms, _Terms] = ([], [])
@@ -348,7 +334,7 @@ def _terms(
     return both
 
 
-def _heat(profile: Profile, n: int, powers: _Powers) -> _Terms:
+def _heat(profile: Profile, n: int, powers: list[Tensor]) -> _Terms:
     r"""Return $(-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$, f smoothed as if it had no break."""
     terms: _Terms = []
     for k in range((len(profile.coefficients) - 1 - n) // 2 + 1):

@@ -76,21 +76,13 @@ _PerPair = Callable[[_Inputs, float], Tensor]
 
 
 class Rows(NamedTuple):
-    """Expectations under densities (R), and arrays for their gradients.
+    """Expectations under densities (R), and arrays for their gradients."""
 
-    Attributes:
-        values: Expectations, (R, N).
-        active: Number of centers near the support, (R); -1 where a row did not converge.
-        axes: The axes of the support, in columns, (R, 3, 3).
-        indices: The indices of the centers near the support, (R, N).
-        slopes: Derivatives of their values along the axes, (R, D + D(D + 1)/2, N).
-    """
-
-    values: _Array
-    active: _Array
-    axes: _Array
-    indices: _Array
-    slopes: _Array
+    values: _Array  # Expectations, (R, N)
+    active: _Array  # Number of centers near the support, (R); -1 where a row did not converge
+    axes: _Array  # The axes of the support, in columns, (R, 3, 3)
+    indices: _Array  # The indices of the centers near the support, (R, N)
+    slopes: _Array  # Derivatives of their values along the axes, (R, D + D(D + 1)/2, N)
 
 
 def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
@@ -119,10 +111,8 @@ def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
 def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _PerPair) -> Tensor:
     """Compute expectations (*batch, N), differentiable in loc and scale_tril.
 
-    Args:
-        inputs: loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
-        exponent: m.
-        per_pair: Another algorithm, for rows that do not converge and for second derivatives.
+    Inputs are loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
+    `per_pair` is another algorithm, for rows that do not converge and for second derivatives.
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
@@ -173,7 +163,7 @@ def _integrate(
         slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
     )
     integrate_rows = _loops().integrate_rows
-    rest = centers, width, _contours(exponent, dim), float(exponent), _LEAST_SHARE
+    rest = centers, width, _contours(exponent, dim), _LEAST_SHARE
 
     def part(part: slice) -> int:
         converged: int = integrate_rows(

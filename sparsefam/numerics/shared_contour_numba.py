@@ -7,7 +7,7 @@ $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi)^{D/2}\, 2\pi i}
 
 Densities (rows) are computed one by one, so that their intermediate results stay in the cache.
 Every row has three axes: the half-axes and offsets beyond D are zero. Centers too far from the
-support are left out; of the remaining ones, those near its edge come first.
+support are left out.
 """
 
 import math
@@ -17,10 +17,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["integrate_rows", "principal_axes", "pull_back_rows", "wave"]
+__all__ = ["compiled", "integrate_rows", "principal_axes", "pull_back_rows", "wave"]
 
 _Array = NDArray[Any]
-_F32, _HALF, _ONE = np.float32, np.float32(0.5), np.float32(1)
+_F32, _HALF = np.float32, np.float32(0.5)
 # Sums may be reordered; NaN and infinity keep their meaning.
 compiled = njit(
     cache=True,
@@ -122,7 +122,6 @@ def integrate_rows(
     centers: _Array,
     width: float,
     contours: _Array,
-    exponent: float,
     least_share: float,
     values: _Array,
     active: _Array,
@@ -140,7 +139,7 @@ def integrate_rows(
     scale = width**-dim  # applied last, as it would make the exponents less accurate
     squares, offsets = np.empty(3), np.zeros((3, size))
     points, middles = _in_widths(centers, width), _in_widths(loc, width)
-    y, kinds = np.zeros((3, size + _LANES), _F32), np.empty(size, np.int8)
+    y = np.zeros((3, size + _LANES), _F32)
     sums = np.empty((_SUMS[dim] if len(slopes) else 1, size + _LANES), _F32)
     for r in range(len(loc)):
         longest = principal_axes(scale_tril[r], width, squares, axes[r])
@@ -149,13 +148,10 @@ def integrate_rows(
             continue
         _project(middles[:, r], points, dim, axes[r], offsets)
         offsets32 = offsets.astype(_F32)
-        _classify(dim, squares, longest, exponent == 1, offsets32, kinds)
-        n_edge, count = _gather(kinds, dim, offsets32, indices[r], y)
+        count = _gather(dim, squares, longest, offsets32, indices[r], y)
         nodes = int(contours[p, 0, 1])
         factors, rates, largest = _node_terms(dim, squares, contours[p, 1:], nodes, len(sums))
-        _sum_nodes(factors, rates, dim, y, n_edge, sums)
-        if n_edge < count:
-            _parabola_inside(dim, squares, y, n_edge, count, sums)
+        _sum_nodes(factors, rates, dim, y, count, sums)
         top = _F32(0)
         for i in range(count):
             values[r, indices[r, i]] = sums[0, i] * scale
@@ -202,54 +198,30 @@ def _project(loc: _Array, centers: _Array, dim: int, axes: _Array, offsets: _Arr
 
 
 @compiled
-def _classify(
-    dim: int, squares: _Array, longest: float, parabolic: bool, offsets: _Array, kinds: _Array
-) -> None:
-    """Mark centers: 0 too far from the support, 2 well inside of it, 1 otherwise.
+def _gather(
+    dim: int, squares: _Array, longest: float, offsets: _Array, indices: _Array, y: _Array
+) -> int:
+    """Write indices and offsets of the centers near a support, then zeros; return their number.
 
-    By Chernoff's bounds: at any real z > 0 the integrand bounds the integral, and at any z < 0 the
-    difference from the integral of the parabola over all of space, where it is negative outside.
+    By Chernoff's bound: at any real z > 0 the integrand bounds the integral.
     """
-    rates, most = np.zeros((2, 3), _F32), np.empty(2, _F32)
-    shortest, loss = longest, 0.0
+    z, rates, near = 2.5 * longest + 4, np.zeros(3, _F32), np.empty(len(indices), np.bool_)
     for d in range(dim):
-        shortest = min(shortest, math.sqrt(squares[d]))
-    outside, inside = 2.5 * longest + 4, min(2.5 * longest, 0.3 * shortest * shortest)
-    for d in range(dim):
-        rates[0, d], rates[1, d] = 1 / (squares[d] + 2 * outside), 1 / (squares[d] - 2 * inside)
-        loss -= 0.5 * math.log(1 - 2 * inside / squares[d])
-    most[0] = 1 - _LOG_ZERO / outside
-    most[1] = 1 + (_LOG_ZERO - loss) / inside if parabolic else -1.0
-    a, b, c, outer = rates[0, 0], rates[0, 1], rates[0, 2], most[0]
-    d, e, f, inner = rates[1, 0], rates[1, 1], rates[1, 2], most[1]
-    for j in range(len(kinds)):
-        x, y, z = offsets[0, j], offsets[1, j], offsets[2, j]
-        x, y, z = x * x, y * y, z * z
-        is_near, is_inside = a * x + b * y + c * z <= outer, d * x + e * y + f * z <= inner
-        kinds[j] = np.int8(is_near) + np.int8(is_inside)
-
-
-@compiled
-def _gather(kinds: _Array, dim: int, offsets: _Array, indices: _Array, y: _Array) -> Any:
-    """Write indices and offsets of the centers near the edge, of those inside, and then zeros.
-
-    Returns the number of centers near the edge, and of both.
-    """
-    n_edge = 0
-    for j in range(len(kinds)):
-        indices[n_edge] = j
-        n_edge += kinds[j] == 1
-    count = n_edge
-    for j in range(len(kinds)):
-        if kinds[j] == 2:
-            indices[count] = j
-            count += 1
+        rates[d] = 1 / (squares[d] + 2 * z)
+    a, b, c, most = rates[0], rates[1], rates[2], _F32(1 - _LOG_ZERO / z)
+    for j in range(len(near)):
+        u, v, w = offsets[0, j], offsets[1, j], offsets[2, j]
+        near[j] = a * u * u + b * v * v + c * w * w <= most
+    count = 0
+    for j in range(len(near)):
+        indices[count] = j
+        count += near[j]
     for d in range(dim):
         for i in range(count):
             y[d, i] = offsets[d, indices[i]]
         for i in range(count, count + _LANES):
             y[d, i] = 0
-    return n_edge, count
+    return count
 
 
 @compiled
@@ -354,34 +326,6 @@ def _waves(rates: _Array, dim: int, y: _Array, start: int, size: int) -> Any:
     for i in range(nodes * size):
         waves[0, i], waves[1, i] = wave(waves[0, i], waves[1, i])
     return waves.reshape((2 * nodes, size))
-
-
-@compiled
-def _parabola_inside(
-    dim: int, squares: _Array, y: _Array, start: int, end: int, sums: _Array
-) -> None:
-    """Compute the sums of centers so far inside that a Gaussian does not reach a parabola's edge.
-
-    The expectation is the density at the center plus half of its Laplacian.
-    """
-    top = math.gamma(0.5 * dim + 2) / math.pi ** (0.5 * dim)
-    for d in range(dim):
-        top /= math.sqrt(squares[d])
-    value = sums[0, start:end]
-    for i in range(len(value)):
-        value[i] = top
-    for d in range(dim):
-        factor, offset = _F32(top / squares[d]), y[d, start:end]
-        for i in range(len(value)):
-            value[i] -= factor * (offset[i] * offset[i] + _ONE)
-    n = 1
-    for d in range(dim if len(sums) > 1 else 0):
-        for e in range(-1, d + 1):
-            factor = 2 * top / squares[d] * (2 / squares[e] if e >= 0 else 1.0)
-            row = sums[n, start:end]
-            for i in range(len(row)):
-                row[i] = factor
-            n += 1
 
 
 @compiled

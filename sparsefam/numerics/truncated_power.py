@@ -66,17 +66,11 @@ _QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
 
 @dataclass(frozen=True, eq=False)  # a graph of torch 2.8 traces no property of a NamedTuple
 class Power:
-    r"""$[1 + \epsilon x]_+^k$ with $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$.
+    r"""$[1 + \epsilon x]_+^k$, $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$."""
 
-    Attributes:
-        eps: alpha - 1 >= 0, a number, or positive numbers that broadcast against x.
-        ratio: 1, or beta for a beta-escort.
-        order: How many times the power has been differentiated.
-    """
-
-    eps: Tensor | float
-    ratio: float = 1.0
-    order: int = 0
+    eps: Tensor | float  # alpha - 1 >= 0, a number, or positive numbers that broadcast against x
+    ratio: float = 1.0  # 1, or beta for a beta-escort
+    order: int = 0  # How many times the power has been differentiated
 
     @property
     def is_exponential(self) -> bool:
@@ -222,22 +216,13 @@ def _short_power(u: Tensor, exponent: int) -> Tensor:
 
 
 class _Element(NamedTuple):
-    """Constants of the reference element with m Gauss-Legendre nodes.
+    """Constants of the reference element with m Gauss-Legendre nodes."""
 
-    Attributes:
-        weights: Gauss-Legendre weights (m,).
-        coefficients: From nodal values to Chebyshev coefficients (m, m).
-        points: Check points (C,), Chebyshev extrema with both ends.
-        checks: From nodal values to values at the check points (C, m).
-        series: From nodal values to the coefficients of the polynomial and of its first and second
-            derivative (3 m, m).
-    """
-
-    weights: Tensor
-    coefficients: Tensor
-    points: Tensor
-    checks: Tensor
-    series: Tensor
+    weights: Tensor  # Gauss-Legendre weights (m,)
+    coefficients: Tensor  # From nodal values to Chebyshev coefficients (m, m)
+    points: Tensor  # Check points (C,), Chebyshev extrema with both ends
+    checks: Tensor  # From nodal values to values at the check points (C, m)
+    series: Tensor  # To the coefficients of the polynomial and of two derivatives (3 m, m)
 
 
 @cache
@@ -284,17 +269,11 @@ def _chebyshev_polynomials(y: Tensor, count: int) -> list[Tensor]:
 
 
 class Pieces(NamedTuple):
-    """Pieces of subintervals on which polynomials are positive, ordered by column and location.
+    """Pieces of subintervals on which polynomials are positive, ordered by column and location."""
 
-    Attributes:
-        column: The polynomial (K,).
-        lower: Lower ends (K,), from -1 to 1.
-        upper: Upper ends (K,).
-    """
-
-    column: Tensor
-    lower: Tensor
-    upper: Tensor
+    column: Tensor  # The polynomial (K,)
+    lower: Tensor  # Lower ends (K,), from -1 to 1
+    upper: Tensor  # Upper ends (K,)
 
 
 def positive_pieces(u: Tensor) -> Pieces:
@@ -420,12 +399,7 @@ def power_weights(
 ) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
 
-    Args:
-        x: Values at the nodes of subintervals (m, *columns).
-        measure: Quadrature weights times a base density, which broadcast against x.
-        power: The power, its eps a number or broadcasting against the columns.
-        names: Functions that `Power.functions` knows.
-        upper: Upper limits of the integrals (*columns), from -1 to 1; default 1.
+    Arguments are those of `integrals`, which is differentiable.
     """
     x = x.contiguous()
     found = [v * measure for v in power.functions(names, x)]
@@ -626,7 +600,7 @@ def integrals(
         measure: Quadrature weights times a base density, which broadcast against x.
         power: The power, its eps a number or (R,), which broadcasts against the columns.
         names: Functions that `Power.functions` knows.
-        upper: Upper limits (*columns), without a derivative.
+        upper: Upper limits (*columns), from -1 to 1, without a derivative; default 1.
     """
     arguments = power.eps, upper, power.ratio, power.order, names
     found: tuple[Tensor, ...] = _Weights.apply(x, measure, *arguments)

@@ -10,7 +10,7 @@ from torch.distributions import constraints
 
 from ..attention.scores import Box, Domain, box_of
 from ..distributions import EllipticalDistribution, SparseCategorical, SparseDistribution
-from ..numerics.validation import is_count
+from ..numerics.validation import require_integer
 from ..supports import Ellipsoid
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> No
         raise ValueError(f"p must have one or two dimensions, got event shape {shape}")
     if p.event_shape and escort:
         raise ValueError("escort must be False for a density of two dimensions, got True")
-    if not is_count(points) or points < 2:
-        raise ValueError(f"points must be an integer, at least 2, got {points!r}")
+    require_integer("points", points, 2)
     if data is not None and isinstance(p, SparseCategorical):
         raise ValueError("data must be None for categories")
 
@@ -304,11 +303,7 @@ def _quantile(height: Any, share: float) -> float:
 
 
 def current_axes(ax: "Axes | None") -> "Axes":
-    """Return axes, by default matplotlib's current ones.
-
-    Raises:
-        ImportError: matplotlib is missing.
-    """
+    """Return axes, by default matplotlib's current ones."""
     if ax is not None:
         return ax
     try:
@@ -320,8 +315,7 @@ def current_axes(ax: "Axes | None") -> "Axes":
 
 def check_count(name: str, count: int, limit: int) -> int:
     """Check that the number of lines to draw is at most `limit`, and return it."""
-    if not is_count(limit):
-        raise ValueError(f"limit must be a positive integer, got {limit!r}")
+    require_integer("limit", limit, 1)
     if count > limit:
         raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
     return count
@@ -345,11 +339,7 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
 
 
 def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
-    """Return observations as an array (n,) or (n, 2), or None.
-
-    Raises:
-        ValueError: Another shape, or not finite.
-    """
+    """Return observations as an array (n,) or (n, 2), or None."""
     if data is None:
         return None
     try:
