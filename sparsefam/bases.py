@@ -196,7 +196,7 @@ class Stack(_Compound):
 
     @property
     def domain(self) -> tuple[Interval, ...]:
-        """The smallest range on each axis that contains those of the bases that have one."""
+        """The smallest range on each axis that contains the range of each basis that has one."""
         return tuple(map(_hull, zip(*(basis.domain for basis in self.bases), strict=True)))
 
     @property

@@ -51,7 +51,7 @@ def fenchel_young(
     Args:
         score: The score f (*batch).
         target: Samples (*S, *batch, *event), integer categories for a `Finite` score; or a density
-            whose batch broadcasts with that of the score.
+            whose batch broadcasts with the score's.
         alpha: Entropic index, at least 1 and finite.
         base: Base density of an expansion in kernels or a basis, as for `rpm`; entropies are
             relative to it.
@@ -297,7 +297,7 @@ class RegressionHead(_Head):
     r"""Map features to a density of one number: at alpha = 2 a truncated parabola.
 
     A linear layer gives the location and the width. The support bounds what can happen, and the
-    loss matches mean and variance to those of the targets, at every alpha.
+    loss matches mean and variance to the targets, at every alpha.
 
     Args:
         in_features: Number of features.

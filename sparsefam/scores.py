@@ -159,7 +159,7 @@ class LocationScale(Score):
 
 
 class FeatureExpansion(Score):
-    r"""$f(t) = \sum_i w_i\,\phi_i(t)$ for functions $\phi_i$: kernels, or those of a basis.
+    r"""$f(t) = \sum_i w_i\,\phi_i(t)$ for functions $\phi_i$: kernels, or functions of a basis.
 
     Attributes:
         weights: $w$ (*batch, I).

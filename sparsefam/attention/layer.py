@@ -110,8 +110,8 @@ class ContinuousAttention(nn.Module):
 
     `score="content"` makes the keys a function $K$ by the same regression: the score of a query is
     $q^\top (K(t) - \bar K)/\sqrt d$, where $\bar K$ is the mean of the keys that it may read, and
-    its density that of a `BasisExpansion` relative to the uniform density on the domain, which is
-    also the density of keys that are all equal. With a learned basis such a layer cannot be
+    its density maximises a `BasisExpansion` relative to the uniform density on the domain, which is
+    the density if all keys are equal. With a learned basis such a layer cannot be
     compiled. `penalty="gcv"` finds one penalty for values and keys.
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
@@ -133,9 +133,9 @@ class ContinuousAttention(nn.Module):
             require grad; a module such as `LearnedAlpha` returns such a tensor.
         score: "quadratic", "moments", "kernel", "mixture" or "content".
         combine: Whether to add the context of discrete weights, with the same alpha.
-        temperature: What all scores are divided by, positive; the attribute may be changed between
-            calls. $\sigma^2$ of quadratic scores is multiplied by it, of components too; log
-            weights and discrete scores are divided.
+        temperature: All scores are divided by this positive number. The attribute may be changed
+            between calls. $\sigma^2$ of quadratic scores, of components too, is multiplied by it;
+            log weights and discrete scores are divided.
         inducing_points: For `score="kernel"`: their number, an integer to the power `ndim`, for a
             grid on the domain, or their locations, (I,) or (I, D). Default: 64.
         kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
@@ -275,7 +275,7 @@ class ContinuousAttention(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """What all scores are divided by."""
+        """The number by which all scores are divided."""
         return self._temperature
 
     @temperature.setter
@@ -407,8 +407,8 @@ class ContinuousAttention(nn.Module):
 
         The context of a head is the sum of its channels of `v_proj(value)` with these weights, and
         `out_proj` joins the heads. `RidgeRegression.observation_weights` has the formula. Discrete
-        weights are included with `combine=True`. Arguments are those of `forward`, which raises the
-        same errors, with a dimension B.
+        weights are included with `combine=True`. It takes the same arguments as `forward`, with a
+        dimension B, and raises the same errors.
 
         Returns:
             The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They may be negative

@@ -24,8 +24,8 @@ class ForgettingMemory(nn.Module):
 
     With $\gamma$ = `keep` the function after k chunks minimises
     $\sum_j \gamma^{k - j} \lVert F_j C - H_j \rVert^2 + \lambda \lVert C \rVert^2$. At
-    $\gamma = 1$ it is that of the whole sequence, to rounding. The state has N (N + E) numbers for
-    each example, however long the sequence.
+    $\gamma = 1$ this is the function of the whole sequence, to rounding. The state has N (N + E)
+    numbers for each example, however long the sequence.
 
     Args:
         regression: How functions are fitted.

@@ -155,7 +155,7 @@ def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
 class Statistics(NamedTuple):
     r"""Sums over positions, in float64: all that `RidgeRegression` keeps of its observations.
 
-    The sums of two parts of a sequence add up to those of the whole; see `plus`.
+    The statistics of two parts of a sequence add up to the whole sequence's; see `plus`.
 
     Attributes:
         gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
@@ -255,8 +255,8 @@ class RidgeRegression(nn.Module):
             generalised cross-validation over all its channels, which is differentiable once.
         group: If sequences are sharded over processes, their group or mesh. Every rank fits with
             its own positions and gets the functions of the whole sequence, by one reduction of
-            about B N (N + E) float64 numbers. Gradients, by another reduction, are those of the sum
-            of the ranks' losses. A shard may be empty. Not under `torch.vmap`.
+            about B N (N + E) float64 numbers. Gradients, by another reduction, belong to the sum of
+            the ranks' losses. A shard may be empty. Not under `torch.vmap`.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
             many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
@@ -324,8 +324,8 @@ class RidgeRegression(nn.Module):
                 basis on D dimensions. Without the B, or with 1 in its place, all examples share
                 them, and with them a single factorisation.
             values: The observations, shape (B, L, E).
-            mask: Shape (B, L), True where an observation takes part. What lies at the other places
-                is never read, so that padding cannot leak. None: all take part.
+            mask: Shape (B, L), True where an observation takes part. Other observations are
+                never read, so padding cannot leak. None: all take part.
 
         Returns:
             The fitted functions, differentiable in positions, values and learned basis parameters.
@@ -347,8 +347,8 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Compute the sums over observations from which `solve` makes a function.
 
-        Use it for sequences that come in pieces: the sums of the pieces add up to those of the
-        whole.
+        Use it for sequences that come in pieces: the sums over pieces add up to the sum
+        over the whole.
 
         Args:
             positions: As for `fit`.
@@ -404,7 +404,7 @@ class RidgeRegression(nn.Module):
             w = F (F^\top F + \lambda I)^{-1} \, \mathbb E_p[\psi(t)]$$
 
         Weights may be negative, also where the density is zero, since functions overlap. A
-        cross-validated penalty depends on the values: the weights are those of its value here, so
+        cross-validated penalty depends on the values: the weights take its value as given, so
         that the sum is exact, but they are not the derivatives of the context.
 
         Args:

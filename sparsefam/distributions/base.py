@@ -209,7 +209,7 @@ class SparseDistribution(TorchDistribution):
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
 
     def __getitem__(self, index: Any) -> Self:
-        """Return the densities at an index of the batch, which is read as that of a tensor.
+        """Return the densities at an index of the batch, as of a tensor.
 
         It may be integers, slices, an ellipsis, None, boolean masks and tensors of integers.
         Gradients reach the parameters of this density.

@@ -66,7 +66,7 @@ class SparseCategorical(SparseDistribution):
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Constraint:
-        """All categories, including those of probability zero."""
+        """All categories, also if their probability is zero."""
         return constraints.integer_interval(0, self.probs.shape[-1] - 1)
 
     def _log_probs(self) -> Tensor:
@@ -95,7 +95,7 @@ class SparseCategorical(SparseDistribution):
         return torch.multinomial(rows, 1).reshape(shape)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Return all categories (K, *batch), including those of probability zero."""
+        """Return all categories (K, *batch), also if their probability is zero."""
         count = self.probs.shape[-1]
         categories = torch.arange(count, device=self.probs.device)
         categories = categories.reshape(count, *(1,) * len(self.batch_shape))

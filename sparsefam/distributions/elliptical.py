@@ -100,7 +100,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
         r"""Construct from the lower Cholesky factor (*batch, D, D) of the score's matrix.
 
-        Further arguments are those of `from_sigma`.
+        Further arguments are the same as for `from_sigma`.
         """
         raise NotImplementedError
 
@@ -438,7 +438,7 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
     ) -> Self:
         """Construct from mean (*batch, D) and covariance matrix (*batch, D, D).
 
-        Further arguments are those of `from_sigma`.
+        Further arguments are the same as for `from_sigma`.
 
         Raises:
             ValueError: `covariance_matrix` not symmetric and positive definite.

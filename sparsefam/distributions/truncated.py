@@ -48,9 +48,9 @@ class Truncated(SoftmaxDistribution):
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
 
     All is computed in float64: the mass of a normal density by error functions, other integrals by
-    quadrature with nodes where q changes between the ends. So they keep their digits in far tails.
-    The base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
-    end does not, as those of `torch.distributions.Uniform`.
+    quadrature with nodes where q changes between the ends. This is accurate in far tails, too. The
+    base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
+    end does not, as in `torch.distributions.Uniform`.
 
     Args:
         base: The density q (*batch): a continuous univariate distribution of torch or of this

@@ -46,14 +46,14 @@ class _ParticleELBO(ELBO):
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Return an estimate whose gradient estimates that of the loss."""
+        """Return an estimate whose gradient estimates the loss's."""
         loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         return loss + (surrogate - surrogate.detach())
 
     def loss_and_grads(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> float:
-        """Return an estimate and add its gradients to those of the parameters."""
+        """Return an estimate and add its gradients to the parameters'."""
         loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         if surrogate.requires_grad:
             surrogate.backward(retain_graph=self.retain_graph)

@@ -143,7 +143,7 @@ class AutoBetaGaussian(AutoNormal):
     def quantiles(
         self, quantiles: list[float] | Tensor, *args: Any, **kwargs: Any
     ) -> dict[str, Tensor]:
-        """Return quantiles of each site; those of 0 and 1 are the ends of the guide's support.
+        """Return quantiles of each site; levels 0 and 1 give the ends of the guide's support.
 
         Args:
             quantiles: Levels between 0 and 1, (Q).

@@ -53,7 +53,7 @@ class SupportReparam(Reparam):
     r"""Sample a latent site in standard coordinates, in which its support is fixed.
 
     Hamiltonian Monte Carlo and the automatic guides of Pyro take the bijection of a site's support
-    from the first trace and keep it. If the support depends on other latent sites, as that of
+    from the first trace and keep it. If the support depends on other latent sites, as in
     $y \sim \mathrm{Uniform}(x, x + 1)$, they silently sample a distribution other than the model's.
     This reparameteriser makes the site `name` a deterministic function of a new site, `name_base`:
 
@@ -68,7 +68,7 @@ class SupportReparam(Reparam):
     The distribution of `name` stays the same. On intervals and ellipsoids, the distribution of
     `name_base` does not depend on the location and the scale (it is decentred), which suits
     hierarchical models. Observed sites and sites with a fixed support are left unchanged.
-    `pyro.infer.Predictive(model, samples)` recomputes samples of `name` from those of `name_base`.
+    `pyro.infer.Predictive(model, samples)` recomputes samples of `name` from `name_base`.
 
     As with Pyro's own reparameterisers, a mask multiplies the density of `name_base`: a site that
     is masked out has no influence on the others.
@@ -184,7 +184,7 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 def examine(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Warn of supports that move; return their sites, and those of density zero at each start."""
+    """Warn of supports that move; return their sites, and sites of density zero at each start."""
     watched, zeros = warn_moving_supports(model), []
     store, random = pyro.get_param_store(), get_rng_state()
     try:
