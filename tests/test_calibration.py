@@ -81,7 +81,7 @@ def calibration(
 
 
 @pytest.mark.parametrize(
-    ("name", "thin"), [("hierarchy", 4), ("bounded_noise", 8), ("ellipsoid", 3), ("chain", 3)]
+    ("name", "thin"), [("hierarchy", 4), ("bounded_noise", 8), ("ellipsoid", 4), ("chain", 4)]
 )
 def test_ranks_are_uniform(name: str, thin: int) -> None:
     p_values, size = calibration(name, AutoSupportReparam(), thin)

@@ -80,7 +80,8 @@ LINE = data(-1.15, -0.08, -0.61, 0.31, 0.18, -0.35, 0.93, 0.44, 1.21, 0.65)
 def bounded_noise(seen: Tensor | None = LINE, restricted: bool = False) -> None:
     """A line and noise that never exceeds a half-width, which is learned.
 
-    To restrict its prior changes the density nowhere, but spares chains the end of the likelihood.
+    `restricted` limits the prior of the half-width to where the likelihood is positive. The
+    posterior stays the same, and chains no longer diverge where the likelihood ends.
     """
     start = pyro.sample("start", dist.Normal(0.0, 1.0))
     slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
