@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from pyro import poutine
 from scipy import integrate, stats
 
 from examples.moving_supports import __main__ as suite
@@ -52,6 +53,14 @@ def test_references_agree_with_closed_forms() -> None:
     assert known["interval"]["y"]["mean"] == pytest.approx([mean / mass], abs=1e-4)
 
 
+def test_restricted_prior_leaves_the_posterior_unchanged() -> None:
+    """Where the likelihood is positive, the two variants have one density."""
+    sites = {"start": models.ONE / 10, "slope": models.ONE, "half_width": 2 * models.ONE}
+    model = poutine.condition(models.bounded_noise, sites)
+    plain, restricted = (poutine.trace(model).get_trace(restricted=x) for x in (False, True))
+    assert plain.log_prob_sum().isfinite() and plain.log_prob_sum() == restricted.log_prob_sum()
+
+
 def test_verdicts_of_independent_draws() -> None:
     """Whose effective sample size is their number, and whose deviations are known."""
     torch.manual_seed(0)
@@ -67,6 +76,7 @@ def test_verdicts_of_independent_draws() -> None:
     apart = suite.verdict(draws + torch.tensor([0.0, 1.0])[:, None, None], known)
     assert {"r_hat", "size"} <= set(apart.unmet())
     assert suite.worst([found, off]).mean == off.mean
+    assert found._replace(divergent=0.01).unmet() == ["divergent"]
     still = suite.verdict(torch.zeros(2, 100, 1), {k: v[:1] for k, v in known.items()})
     assert still.sd == math.inf and np.isfinite(still.size)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.harness import Table, parser, show_and_write
 
 from . import chains, references
-from .chains import OURS, PLAIN, Chain, methods_of
+from .chains import OURS, PLAIN, SETTINGS, Chain, methods_of
 from .models import MODELS
 
 NAMES = [model.__name__ for model in MODELS]
@@ -26,6 +26,8 @@ NAMES = [model.__name__ for model in MODELS]
 DRAWS = {"window_mean": 4000, "window_change": 2000}
 # The largest R-hat and the least effective sample size.
 R_HAT, SIZE = 1.01, 150.0
+# The share of the draws below which divergences must stay.
+DIVERGENT = 0.01
 # The probability that correct chains exceed a limit in the table. Each deviation is normal, and
 # the worst of a hundred exceeds three standard errors in one table of four.
 FALSE_ALARM = 0.01
@@ -41,6 +43,7 @@ class Verdict(NamedTuple):
         r_hat: Largest split R-hat.
         size: Smallest effective sample size, of the numbers and of their squared deviations.
         count: Number of means and standard deviations.
+        divergent: Share of the draws that diverged.
     """
 
     mean: float
@@ -48,6 +51,7 @@ class Verdict(NamedTuple):
     r_hat: float
     size: float
     count: int
+    divergent: float = 0.0
 
     def unmet(self) -> list[str]:
         """Return the limits that are exceeded."""
@@ -57,6 +61,7 @@ class Verdict(NamedTuple):
             "sd": not self.sd < limit,
             "r_hat": not self.r_hat < R_HAT,
             "size": not self.size > SIZE,
+            "divergent": not self.divergent < DIVERGENT,
         }
         return [name for name, is_broken in broken.items() if is_broken]
 
@@ -88,32 +93,33 @@ def verdict(samples: Tensor, reference: dict[str, Any]) -> Verdict:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst diagnostics of all sites."""
-    means, sds, r_hats, sizes, counts = zip(*verdicts, strict=True)
-    return Verdict(max(means), max(sds), max(r_hats), min(sizes), sum(counts))
+    means, sds, r_hats, sizes, counts, shares = zip(*verdicts, strict=True)
+    return Verdict(max(means), max(sds), max(r_hats), min(sizes), sum(counts), max(shares))
 
 
 def judged(runs: list[Chain], reference: references.Reference) -> Verdict:
     """Judge all sites of chains."""
-    return worst(
-        verdict(torch.stack([run.draws[site] for run in runs]), numbers)
-        for site, numbers in reference.items()
-    )
+    samples = {site: torch.stack([run.draws[site] for run in runs]) for site in reference}
+    found = worst(verdict(x, reference[site]) for site, x in samples.items())
+    draws = next(iter(samples.values())).shape[:2].numel()
+    return found._replace(divergent=sum(run.divergences for run in runs) / draws)
 
 
 def row(name: str, method: str, runs: list[Chain], found: Verdict) -> list[str]:
     """Return a row of the table; numbers beyond their limits are bold."""
     unmet, seconds = found.unmet(), sum(run.seconds for run in runs)
+    draws = len(next(iter(runs[0].draws.values())))
     cells = {
         "mean": f"{found.mean:.1f}",
         "sd": f"{found.sd:.1f}",
         "r_hat": f"{found.r_hat:.3f}",
         "size": f"{found.size:.0f}",
+        "speed": f"{found.size / seconds:.1f}",
+        "divergent": str(sum(run.divergences for run in runs)),
     }
     cells = {key: f"**{cell}**" if key in unmet else cell for key, cell in cells.items()}
-    draws = len(next(iter(runs[0].draws.values())))
-    divergences = sum(run.divergences for run in runs)
-    speed = f"{found.size / seconds:.1f}"
-    return [name, method, f"{CHAINS} x {draws}", *cells.values(), speed, str(divergences)]
+    label = f"{method}, RestrictedPrior" if method == OURS and name in SETTINGS else method
+    return [name, label, f"{CHAINS} x {draws}", *cells.values()]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -25,6 +25,8 @@ except ImportError:
 PLAIN, OURS, NUMPYRO = "Pyro", "AutoSupportReparam", "NumPyro"
 # Models whose densities NumPyro lacks, or which it enumerates by means of another package.
 ONLY_PYRO = ("triangle", "bounded_noise", "ellipsoid", "separated", "meeting")
+# Arguments of the models that run with `AutoSupportReparam` and `RestrictedPrior`.
+SETTINGS = {"bounded_noise": {"restricted": True}}
 WARMUP, TREE_DEPTH = 400, 5
 
 
@@ -68,18 +70,19 @@ def _pyro(
     name: str, method: str, draws: int, sites: list[str], seed: int
 ) -> tuple[dict[str, Any], int]:
     model = getattr(models, name)
+    settings = {}
     if method == OURS:
-        model = AutoSupportReparam()(model)
+        model, settings = AutoSupportReparam()(model), SETTINGS.get(name, {})
     jit = name != "meeting"  # the number of its intervals changes
     pyro.set_rng_seed(seed)
     options: dict[str, Any] = {"jit_compile": jit, "ignore_jit_warnings": jit}
     kernel = NUTS(model, max_tree_depth=TREE_DEPTH, **options)
     mcmc = MCMC(kernel, draws, warmup_steps=WARMUP, disable_progbar=True)
-    mcmc.run()
+    mcmc.run(**settings)
     samples = mcmc.get_samples()
     rest = [site for site in sites if site not in samples]
     if rest:
-        samples |= Predictive(model, samples, return_sites=rest, parallel=True)()
+        samples |= Predictive(model, samples, return_sites=rest, parallel=True)(**settings)
     return samples, len(mcmc.diagnostics()["divergences"]["chain 0"])
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsefam import BetaGaussian, Mixture, Triangular, TruncatedParabola, TruncatedParaboloid
+from sparsefam.inference import RestrictedPrior
 
 
 def data(*values: Any) -> Tensor:
@@ -76,14 +77,22 @@ TIMES = torch.linspace(-1, 1, 10, dtype=torch.float64)
 LINE = data(-1.15, -0.08, -0.61, 0.31, 0.18, -0.35, 0.93, 0.44, 1.21, 0.65)
 
 
-def bounded_noise(seen: Tensor | None = LINE) -> None:
-    """A line and noise that never exceeds a half-width, which is learned."""
+def bounded_noise(seen: Tensor | None = LINE, restricted: bool = False) -> None:
+    """A line and noise that never exceeds a half-width, which is learned.
+
+    `restricted` limits the prior of the half-width to where the likelihood is positive. The
+    posterior stays the same, and chains no longer diverge where the likelihood ends.
+    """
     start = pyro.sample("start", dist.Normal(0.0, 1.0))
     slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
-    half_width = pyro.sample("half_width", dist.LogNormal(0.0, 0.5))
+    line = start + slope * TIMES
+    prior = dist.LogNormal(0.0, 0.5)
+    if restricted:
+        largest = (seen - line).abs().amax(-1).reshape(start.shape)
+        prior = RestrictedPrior(prior, low=largest)
+    half_width = pyro.sample("half_width", prior)
     with pyro.plate("times", 10):
-        noisy = BetaGaussian(start + slope * TIMES, half_width, alpha=1.5)
-        pyro.sample("seen", noisy, obs=seen)
+        pyro.sample("seen", BetaGaussian(line, half_width, alpha=1.5), obs=seen)
 
 
 HOURS = torch.arange(10, dtype=torch.float64)
