@@ -48,10 +48,10 @@ bench: $(STAMP) ## the tables of the documentation: 20 minutes; parts: python -m
 accuracy: $(STAMP) ## how exact expectations are, against independent references: minutes
 	$(BIN)/python -m benchmarks.accuracy
 
-inference: $(STAMP) ## chains on supports that move, against reference posteriors: ten minutes
+inference: $(STAMP) ## chains on supports that move, against reference posteriors: 10 to 20 minutes
 	$(BIN)/python -m examples.moving_supports
 
-gallery: $(STAMP) ## the pictures of docs/gallery.md and docs/start/, as the repository has them
+gallery: $(STAMP) ## the pictures of docs/gallery.md and of notebooks, as the repository has them
 	$(BIN)/python -m examples.gallery
 	$(BIN)/python docs/notebooks.py
 
