@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 
 import pytest
@@ -16,6 +17,7 @@ from sparsefam import TruncatedParabola
 from sparsefam.attention.context import contexts
 from sparsefam.bases import GaussianRBF
 from sparsefam.numerics import compiled
+from sparsefam.numerics.threads import map_threads, one_thread
 
 
 def test_loops_take_over_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_threads_work_at_once_and_in_order() -> None:
     barrier = threading.Barrier(2, timeout=10)  # broken if one waits for the other
-    assert compiled.map_threads(lambda x: (barrier.wait() >= 0, x), range(4)) == [
+    assert map_threads(lambda x: (barrier.wait() >= 0, x), range(4)) == [
         (True, x) for x in range(4)
     ]
 
@@ -68,11 +70,34 @@ def test_threads_work_at_once_and_in_order() -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_errors_reach_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
-        compiled.map_threads(lambda x: 1 // x, [1, 0, 2])
+        map_threads(lambda x: 1 // x, [1, 0, 2])
+
+
+def test_one_thread_while_any_function_needs_it() -> None:
+    barrier, seen, before = threading.Barrier(2, timeout=10), [], torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    @one_thread()
+    def work(x: int) -> None:
+        barrier.wait()  # both are inside
+        with one_thread():
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+        raise ValueError
+
+    worker = threading.Thread(target=pytest.raises, args=(ValueError, work, 0))
+    worker.start()
+    with pytest.raises(ValueError):
+        work(1)
+    worker.join()
+    assert seen == [1] * 4 and torch.get_num_threads() == 2
+    with ThreadPoolExecutor(1) as pool:  # a new thread has what was set last
+        assert pool.submit(torch.get_num_threads).result() == 2
+    torch.set_num_threads(before)
 
 
 def _in_child() -> None:
-    assert compiled.map_threads(abs, [-1, -2]) == [1, 2]
+    assert map_threads(abs, [-1, -2]) == [1, 2]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -147,6 +147,22 @@ def test_parameters_of_a_kernel_are_kept() -> None:
     assert all(parameter.requires_grad for parameter in kernel.parameters())
 
 
+def test_estimators_use_one_thread() -> None:
+    seen, own = set(), torch.get_num_threads()
+
+    def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return torch.exp(-0.5 * ((x - y.mT) / 0.1).square())
+
+    torch.set_num_threads(2)
+    try:
+        model = SparseDensity(kernel=kernel, inducing_points=10).fit(two_bumps(60))
+        model.score_samples(two_bumps(10))
+        assert seen == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(own)
+
+
 def test_weights_count_observations() -> None:
     x = np.append(two_bumps(60), [[50.0]], 0)
     weight = np.append(np.arange(60) % 3, 0)

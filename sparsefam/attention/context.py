@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
-from ..numerics.compiled import announce_compiling, enough_work, is_available, map_threads
+from ..numerics.compiled import announce_compiling, enough_work, is_available
 from ..numerics.least_squares import tensors_of
+from ..numerics.threads import map_threads
 from ..numerics.validation import in_eager, is_plain_cpu_tensor
 from .precision import full_precision
 

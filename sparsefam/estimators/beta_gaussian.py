@@ -19,6 +19,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
+from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from .data import (
     Columns,
@@ -140,6 +141,7 @@ class BetaGaussianDensity(DensityEstimator):
         self.tol = tol
         self.max_iter = max_iter
 
+    @one_thread()
     def fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> "BetaGaussianDensity":
@@ -174,7 +176,7 @@ class BetaGaussianDensity(DensityEstimator):
                 "alpha_ is 1: no beta-Gaussian with bounded support fits better than the normal "
                 "density, which is positive everywhere; give alpha for zeros, or use SparseDensity",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
@@ -196,7 +198,7 @@ class BetaGaussianDensity(DensityEstimator):
                 f"max_iter={self.max_iter} steps ended before tol={self.tol}: the next step "
                 f"promises {fit.decrease:.2g}",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return alpha, fit.matrix
 

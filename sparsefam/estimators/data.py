@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from ..numerics.distributed import sum_over_ranks
+from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from ..plotting.densities import plane_view
 
@@ -85,6 +86,7 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
 
+    @one_thread()
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
         x = as_events(self._observations(X))
@@ -96,6 +98,7 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         signs: NDArray[np.int_] = np.where(np.isneginf(self.score_samples(X)), -1, 1)
         return signs
 
+    @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
         check_is_fitted(self)
@@ -107,6 +110,7 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         samples: Floats = draws.reshape(n_samples, *(self.density_.event_shape or (1,))).numpy()
         return samples
 
+    @one_thread()
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
         check_is_fitted(self)

@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Normal
 
 from ..distributions.base_measure import BaseMeasure
 from ..kernels import Kernel, kernel_matrix, require_kernel
+from ..numerics.threads import one_thread
 from .data import (
     Columns,
     DensityEstimator,
@@ -120,6 +121,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
         self.base = base
         self.random_state = random_state
 
+    @one_thread()
     def fit(self, X: ArrayLike, y: object = None) -> "ScoreMatchingKernelExp":
         """Fit the score to data.
 
@@ -215,7 +217,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
                 f"the data fall into {count} groups more than {_GAP:g} bandwidths apart: score "
                 "matching cannot tell how they share the mass; SparseDensity(alpha=1.0) can",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def gradient(self, X: ArrayLike) -> Floats:
@@ -241,6 +243,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
         log_density: Floats = sum(bases, score).numpy()
         return log_density
 
+    @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the mean score matching loss: larger is better."""
         x = self._observations(X)

@@ -26,6 +26,7 @@ from ..kernels import Kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
+from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from .conformal import restricted, split, widened
 from .data import (
@@ -213,6 +214,7 @@ class SparseDensity(DensityEstimator):
         self.random_state = random_state
         self.group = group
 
+    @one_thread()
     def fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> "SparseDensity":
@@ -277,6 +279,7 @@ class SparseDensity(DensityEstimator):
             self._set(widened(self._whole, inner, held, self.coverage, limits))
         return self
 
+    @one_thread()
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> "SparseDensity":
@@ -367,7 +370,7 @@ class SparseDensity(DensityEstimator):
                 f"the fit ended before tol={self.tol}: after {fit.steps} steps (max_iter="
                 f"{self.max_iter}) the next promises {fit.decrease:.2g}",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._whole = self._density(choice)
         _warn_if_unresolved(self._whole)
@@ -386,6 +389,7 @@ class SparseDensity(DensityEstimator):
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
             self.support_mass_: Floats = masses.numpy()
 
+    @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:
         r"""Return minus the mean Fenchel-Young loss: larger is better.
 
@@ -448,7 +452,7 @@ def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
             f"density_ has peaks too narrow for its nodes: its mass is wrong by {error:.1g}; a "
             "larger penalty or bandwidth, or data with fewer ties, make it wider",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -514,6 +518,6 @@ def _truncated(
             "groups of the data, so that masses of its intervals are wrong; leave out far "
             "observations",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return restricted(p, intervals)

@@ -1,4 +1,4 @@
-"""Loops compiled by numba: when they replace torch operations, and their threads.
+"""Loops compiled by numba: when they replace torch operations.
 
 Compiling takes seconds, once per installation: numba keeps the result in a cache on disk. A process
 therefore starts with torch operations and uses the loops once it has done so much work that
@@ -11,17 +11,14 @@ from the first call on.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from threading import Timer
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-
-__all__ = ["LEAST_PAIRS", "announce_compiling", "enough_work", "is_available", "map_threads"]
+__all__ = ["LEAST_PAIRS", "announce_compiling", "enough_work", "is_available"]
 
 # Torch operations take about 50 ns for a pair, so this is about a second of work.
 LEAST_PAIRS = 2**24
@@ -34,8 +31,6 @@ _INSTALLED = find_spec("numba") is not None
 _setting = os.environ.get("SPARSEFAM_COMPILE", "")
 _pairs_done = 0
 _announced: set[Any] = set()
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 def enough_work(pairs: int) -> bool:
@@ -78,20 +73,3 @@ def announce_compiling(function: Any) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def map_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return `[work(item) for item in items]`, with as many threads as torch uses.
-
-    Work runs at the same time if it releases the interpreter's lock, as compiled loops do.
-    """
-    items, threads = list(items), torch.get_num_threads()
-    if threads < 2 or len(items) < 2:
-        return [work(item) for item in items]
-    return list(_pool(os.getpid(), threads).map(work, items))
-
-
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of a process; threads do not survive a fork."""
-    return ThreadPoolExecutor(threads, "sparsefam")

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .compiled import announce_compiling, enough_work, is_available, map_threads
+from .compiled import announce_compiling, enough_work, is_available
+from .threads import map_threads
 from .validation import in_eager, is_plain_cpu_tensor
 
 __all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
