@@ -51,7 +51,15 @@ LAWS = {
     ),
     "expanded": lambda a, b: dist.Uniform(a, a + b).expand((3, 2)).to_event(1),
     "cut": lambda a, b: Cut(a, b),
+    "shifted": lambda a, b: affine(dist.Exponential(b), a, b),
+    "flipped": lambda a, b: affine(dist.LogNormal(a, b), a, -b),
+    "scaled": lambda a, b: affine(dist.Beta(b, b), a, b).to_event(1),
 }
+
+
+def affine(base: dist.Distribution, loc: Tensor, scale: Tensor) -> dist.TransformedDistribution:
+    """A map whose support torch takes for the line."""
+    return dist.TransformedDistribution(base, [dist.transforms.AffineTransform(loc, scale)])
 
 
 class Below(dist.TransformedDistribution):
@@ -332,6 +340,11 @@ def half_line() -> None:
     pyro.sample("y", dist.Pareto(x, 2.0).expand([3]).to_event(1))
 
 
+def onset() -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", affine(dist.Exponential(torch.ones(2)), x, torch.ones(2)).to_event(1))
+
+
 def discrete_parent() -> None:
     z = pyro.sample("z", dist.Bernoulli(0.5))
     pyro.sample("y", dist.Uniform(z, z + 1))
@@ -340,13 +353,14 @@ def discrete_parent() -> None:
 def unmoved() -> None:
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     pyro.sample("z", dist.Normal(x, 1.0))
+    pyro.sample("m", affine(dist.Normal(0.0, 1.0), x, torch.tensor(2.0)))
     pyro.sample("u", dist.Uniform(-1.0, torch.tensor([1.0, 2.0])).to_event(1))
     pyro.sample("t", sf.TruncatedParabola(torch.zeros(3), 1.0).to_event(1))
     pyro.sample("n", dist.Binomial(5, torch.sigmoid(x)))
     pyro.sample("o", dist.Uniform(x - 9, x + 9), obs=torch.tensor(0.0))
 
 
-@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, discrete_parent])
+@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, onset, discrete_parent])
 def test_sites_that_move_are_named(moving) -> None:
     with pytest.warns(MovingSupportWarning, match=r"site 'y' .*AutoSupportReparam\(\)") as caught:
         assert check_model(moving) == ["y"]
@@ -354,7 +368,7 @@ def test_sites_that_move_are_named(moving) -> None:
 
 
 # Warnings are errors here, so that none has been given where a test passes.
-@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, discrete_parent])
+@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, onset, discrete_parent])
 def test_reparameterized_models_are_right(moving) -> None:
     assert check_model(AutoSupportReparam()(moving)) == []
     assert check_model(poutine.reparam(moving, config={"y": SupportReparam()})) == []

@@ -502,7 +502,8 @@ class RidgeRegression(nn.Module):
         self._has_warned = True
         warnings.warn(
             f"{outside.double().mean():.2g} of the positions lie where all functions of the basis "
-            "are zero; their values are ignored (this warning is shown once)",
+            "are zero; their values are ignored. Scale positions to the basis's range, or give "
+            "it theirs, as GaussianRBF.grid(n, widths, low=..., high=...) does (shown once)",
             stacklevel=4,
         )
 

@@ -5,6 +5,7 @@ They provide no hook at that point, so plain NUTS cannot warn by itself; `check_
 `warn_moving_supports` check the model instead, by the gradients of its supports.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +25,15 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
 from torch import Size, Tensor
-from torch.distributions import Independent, Uniform, biject_to, constraints
+from torch.distributions import (
+    Independent,
+    TransformedDistribution,
+    Uniform,
+    biject_to,
+    constraints,
+)
 from torch.distributions.constraints import Constraint
-from torch.distributions.transforms import IndependentTransform, Transform
+from torch.distributions.transforms import AffineTransform, IndependentTransform, Transform
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, broadcast_shapes, require
@@ -307,7 +314,33 @@ def _support_of(fn: Any) -> Constraint | None:
         support: Constraint | None = getattr(fn, "support", None)
     except NotImplementedError:
         return None
-    return support
+    inner = _innermost(fn)
+    is_map = isinstance(inner, TransformedDistribution) and inner.support is constraints.real
+    return _affine_support(inner) if is_map else support
+
+
+def _affine_support(fn: TransformedDistribution) -> Constraint:
+    """Return the support of an affine map of a bounded density, for which torch has the line."""
+    transforms = list(fn.transforms)
+    affine = []
+    while transforms and isinstance(transforms[-1], AffineTransform):
+        affine.append(transforms.pop())
+    support: Any = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
+    ends = [getattr(support, f"{end}_bound", None) for end in ("lower", "upper")]
+    if all(end is None for end in ends):
+        return constraints.real
+    low, high = (
+        torch.as_tensor(infinity if end is None else end)
+        for end, infinity in zip(ends, (-math.inf, math.inf), strict=True)
+    )
+    for transform in reversed(affine):
+        low, high = transform(low), transform(high)
+    low, high = torch.minimum(low, high), torch.maximum(low, high)
+    if high.isposinf().all():
+        return constraints.greater_than_eq(low)
+    if low.isneginf().all():
+        return constraints.less_than(high)
+    return constraints.interval(low, high)
 
 
 def _standard_coordinates(name: str, fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
