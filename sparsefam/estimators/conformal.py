@@ -10,6 +10,7 @@ from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, Mixture
 from ..distributions.base_measure import UniformOn
+from ..kernels import kernel_matrix
 from ..numerics.truncated_power import Power, integrals, sum_nodes
 from ..supports import IntervalUnion
 from .data import as_events, is_real
@@ -20,9 +21,9 @@ __all__ = ["restricted", "split", "widened"]
 _FITTED = 20
 # Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
 _ROUNDING, _END = 1e-9, 1e-12
-# A level of the score is lowered by this share of its distance to the maximum, which exceeds the
-# error of the integral that it is made from.
-_SLACK = 1e-2
+# A level is lowered by the first of these shares of its distance to the maximum that exceeds the
+# error of the integral from which it is made.
+_SLACKS = (1e-4, 1e-3, 1e-2)
 
 
 def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
@@ -47,13 +48,14 @@ def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
 
 
 def widened(
-    p: KernelDeformedExp, inner: Any, held: Tensor, coverage: float, limits: Tensor
+    p: KernelDeformedExp, inner: Any, held: Tensor, rest: Tensor, coverage: float, limits: Tensor
 ) -> Mixture:
     r"""Widen the support of a density until it contains a new observation with a probability.
 
-    The density p is fitted to all observations, the estimator `inner` to those that are not among
-    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
-    several dimensions, or under a base that is not uniform, by the score of `inner`. A new
+    The density p is fitted to all observations, the estimator `inner` to the `rest` that are not
+    among the m that are `held` (m, D). These are ranked by their distance to the support of
+    `inner`; in several dimensions, or under a base that is not uniform, by a kernel density
+    estimate from the rest. A new
     observation is exchangeable with them, so that it is further away than the one of rank
     $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
     1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
@@ -72,7 +74,7 @@ def widened(
     logits = torch.stack([1 - share, share]).log().to(held)
     whole = p.mesh.base.factors[0]
     if held.shape[1] > 1 or not isinstance(whole, Uniform):
-        return Mixture(logits, [p, _level_set(inner, held, rank, limits)])
+        return Mixture(logits, [p, _level_set(inner, held, rest, rank, limits)])
     intervals = _around(inner, held, rank, coverage).clamp(*limits[0].tolist())
     flat = _uniform(p, UniformOn(intervals, Uniform(intervals[0, 0], intervals[-1, 1])))
     inside = intervals.clamp(whole.low, whole.high)
@@ -96,11 +98,14 @@ def _around(inner: Any, held: Tensor, rank: int, coverage: float) -> Tensor:
     return merged[~merged[:, 0].isnan()]
 
 
-def _level_set(inner: Any, held: Tensor, rank: int, limits: Tensor) -> KernelDeformedExp:
-    r"""Return $[f - \tau]_+^{1/(\alpha - 1)} q_0$, normalised, with the level of the given rank.
+def _level_set(
+    inner: Any, held: Tensor, rest: Tensor, rank: int, limits: Tensor
+) -> KernelDeformedExp:
+    r"""Return a density on $\{g \ge \tau\}$, with the level $\tau$ of the given rank.
 
-    It is the family's density of a multiple of the fitted score f. Where so many of those held are
-    outside of the box of the fit, it is uniform on a larger box.
+    g is a sum of the fitted kernels, each observation counted at the nearest inducing point: unlike
+    the fitted score it has no maxima far from all data. Where so many of those held are outside of
+    the box of the fit, the density is uniform on a larger box.
     """
     p: KernelDeformedExp = inner._whole
     low, high = held.new_tensor([p.mesh.base.bounds(d) for d in range(held.shape[1])]).T
@@ -113,16 +118,31 @@ def _level_set(inner: Any, held: Tensor, rank: int, limits: Tensor) -> KernelDef
         low = torch.maximum(low - reach * side, limits[:, 0])
         high = torch.minimum(high + reach * side, limits[:, 1])
         return _uniform(p, [Uniform(a, b) for a, b in zip(low, high, strict=True)])
-    eps, values = float(p.alpha) - 1, p.score(as_events(held))
+    points = p.inducing_points.reshape(-1, held.shape[1])
+    nearest = kernel_matrix(p.kernel, rest, points).argmax(-1)
+    shares = torch.bincount(nearest, minlength=len(points)).to(held) / len(rest)
+    values = kernel_matrix(p.kernel, held, points) @ shares
     level = torch.where(farthest > 0, -torch.inf, values).sort().values[rank - 1]
-    level = torch.minimum(level, p.log_normalizer - 1 / eps)
-    unit = p._scores.amax() - level
-    level, unit = level - _SLACK * unit, (1 + _SLACK) * unit
-    relative = (p._scores - level) / unit
+    top = (kernel_matrix(p.kernel, points, points) @ shares).amax()
+    for slack in _SLACKS:
+        lowered = level - slack * (top - level)
+        found = _above(p, shares, lowered, top - lowered)
+        inside = found.log_prob(as_events(held)).isfinite().sum()
+        if inside > len(held) - rank:
+            break
+    return found
+
+
+def _above(p: KernelDeformedExp, shares: Tensor, level: Tensor, unit: Tensor) -> KernelDeformedExp:
+    r"""Return $[g - \tau]_+^{1/(\alpha - 1)} q_0$, normalised, at about the given level."""
+    eps = float(p.alpha) - 1
+    nodes = p.mesh.nodes
+    g = shares @ kernel_matrix(p.kernel, p.inducing_points.reshape(-1, nodes.shape[1]), nodes)
+    relative = ((g - level) / unit).reshape(*p.mesh.measure.shape, 1)
     mass = sum_nodes(integrals((relative - 1) / eps, p._measure(p.mesh), Power(eps))[0])
     factor = mass**-eps / (eps * unit)
     return KernelDeformedExp(
-        factor * p.weights, p.inducing_points, p.kernel, p.base, 1 + eps, tolerance=p.mesh.tolerance
+        factor * shares, p.inducing_points, p.kernel, p.base, 1 + eps, tolerance=p.mesh.tolerance
     )
 
 

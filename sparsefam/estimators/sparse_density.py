@@ -276,7 +276,7 @@ class SparseDensity(DensityEstimator):
             inner.fit(rest.numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self._whole, inner, held, self.coverage, limits))
+            self._set(widened(self._whole, inner, held, rest, self.coverage, limits))
         return self
 
     @one_thread()
