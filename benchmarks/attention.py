@@ -93,7 +93,7 @@ def fit_table(lengths: Sequence[int] = (256, 2048, 16384, 131072), longest: int 
 
 
 def spline_table(
-    counts: Sequence[int] = (128, 1024, 4096),
+    counts: Sequence[int] = (128, 4096),
     lengths: Sequence[int] = (4096, 65536),
     queries: int = 16,
 ) -> Table:

@@ -94,6 +94,13 @@ def test_public_names_have_a_place() -> None:
     assert missing == []
 
 
+def test_code_fits_the_page() -> None:
+    """A page in a window of 1280 pixels shows 88 letters of a line."""
+    for page in pages():
+        lines = "\n".join(blocks(page.read_text())).splitlines()
+        assert max(map(len, lines)) <= 88, page
+
+
 def test_one_version_is_named_everywhere() -> None:
     citation, changes = ((ROOT / name).read_text() for name in ("CITATION.cff", "CHANGELOG.md"))
     assert f"\nversion: {sparsefam.__version__}\n" in citation
