@@ -9,7 +9,9 @@ from xml.etree.ElementTree import Element
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
-FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+FORMULA = re.compile(
+    r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL
+)
 # What latex2mathml lacks, in terms of what it has.
 MACROS = {r"\arg": r"\operatorname{arg}"}
 # Which stand a thin space away from what they are next to, if it is no operator or bracket.
@@ -28,7 +30,9 @@ def on_page_content(content: str, **context: Any) -> str:
 
 def _replace(match: re.Match[str]) -> str:
     tex = html.unescape(match[2])
-    known = re.sub(r"\\[A-Za-z]+", lambda command: MACROS.get(command[0], command[0]), tex)
+    known = re.sub(
+        r"\\[A-Za-z]+", lambda command: MACROS.get(command[0], command[0]), tex
+    )
     block = match[1] == "div"
     mathml = convert(known, display="block" if block else "inline")
     unknown = re.search(r">(\\[A-Za-z]+)<", mathml)
@@ -44,7 +48,10 @@ def _spaced(mathml: str) -> str:
     for row in root.iter(_tag("mrow")):
         for name in [x for x in row if _is_function(x)]:
             place = list(row).index(name)
-            neighbours = {place + 1: row[place + 1 : place + 2], place: row[:place][-1:]}
+            neighbours = {
+                place + 1: row[place + 1 : place + 2],
+                place: row[:place][-1:],
+            }
             for side, beside in neighbours.items():
                 if beside and beside[0].tag not in (_tag("mo"), _tag("mspace")):
                     row.insert(side, Element(_tag("mspace"), width="0.167em"))

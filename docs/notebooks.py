@@ -24,9 +24,13 @@ def cells(page: str) -> list[tuple[str, str]]:
     """Return the kinds and texts of a page's cells, without pictures, which the code draws."""
     parts = BLOCK.split(re.sub(r"^!\[[^\]]*\]\([^)]*\)\n+", "", page, flags=re.M))
     # Links lead nowhere from a notebook, except to other sites.
-    parts[::2] = [re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text) for text in parts[::2]]
+    parts[::2] = [
+        re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text) for text in parts[::2]
+    ]
     kinds = ("markdown", "code")
-    return [(kinds[i % 2], text.strip()) for i, text in enumerate(parts) if text.strip()]
+    return [
+        (kinds[i % 2], text.strip()) for i, text in enumerate(parts) if text.strip()
+    ]
 
 
 def notebook(page: str) -> str:
@@ -34,7 +38,9 @@ def notebook(page: str) -> str:
     made: list[dict[str, Any]] = []
     for kind, text in cells(page):
         cell = {"id": str(len(made)), "cell_type": kind, "metadata": {}, "source": text}
-        made.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+        made.append(
+            cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+        )
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     whole = {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}

@@ -3,13 +3,14 @@
 import re
 from pathlib import Path
 
+import sparsefam
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-import sparsefam
-
 README = Path(__file__).parents[1] / "README.md"
-PICTURE = re.compile(r'<picture>.*?docs/([\w/-]+)-light\.png" alt="([^"]*)".*?</picture>', re.S)
+PICTURE = re.compile(
+    r'<picture>.*?docs/([\w/-]+)-light\.png" alt="([^"]*)".*?</picture>', re.S
+)
 
 
 def start_page(text: str) -> str:
@@ -27,4 +28,6 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> None:
     """Add the start page."""
-    files.append(File.generated(config, "index.md", content=start_page(README.read_text())))
+    files.append(
+        File.generated(config, "index.md", content=start_page(README.read_text()))
+    )

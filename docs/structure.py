@@ -13,7 +13,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sparsefam"
 PICTURE = "<!-- picture: drawn by docs/structure.py when the site is built -->"
-START, END = "<!-- map: made by python docs/structure.py --write -->", "<!-- map: end -->"
+START, END = (
+    "<!-- map: made by python docs/structure.py --write -->",
+    "<!-- map: end -->",
+)
 # Pixels of a box, and between boxes.
 WIDTH, HEIGHT, GAP_X, GAP_Y = 132, 40, 22, 46
 
@@ -33,7 +36,9 @@ def imports(path: Path) -> set[str]:
     depth, found = len(path.relative_to(PACKAGE).parts), set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.level == depth:
-            names = [node.module] if node.module else [alias.name for alias in node.names]
+            names = (
+                [node.module] if node.module else [alias.name for alias in node.names]
+            )
             found |= {name.split(".")[0] for name in names}
     return found
 
@@ -98,9 +103,7 @@ def picture() -> str:
             f'y="{y + 32}" text-anchor="middle" font-size="10" fill="#3949ab">{files}</text>'
         )
     size = f'viewBox="-4 -4 {full + 8} {len(rows) * (HEIGHT + GAP_Y) - GAP_Y + 8}"'
-    label = (
-        "Folders and files of sparsefam; a line goes from what is imported down to what imports it"
-    )
+    label = "Folders and files of sparsefam; a line goes from what is imported down to what imports it"
     body = "".join(parts)
     return f'<svg {size} role="img" aria-label="{label}" style="max-width: 100%">{body}</svg>'
 

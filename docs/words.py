@@ -141,7 +141,9 @@ def prose(text: str) -> str:
     text = re.sub(r"^ *\|.*$|^ {4,}python .*$|^::: .*$", "", text, flags=re.M)
     text = re.sub(r"<!--.*?-->|</?\w[^>]*>|\$\$.*?\$\$", " ", text, flags=re.S)
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", text)
-    return re.sub(r"`[^`\n]*`|\$[^$\n]*\$|\*+", lambda m: "" if "*" in m[0][:1] else m[0], text)
+    return re.sub(
+        r"`[^`\n]*`|\$[^$\n]*\$|\*+", lambda m: "" if "*" in m[0][:1] else m[0], text
+    )
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -186,7 +188,10 @@ def docstrings() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):
                 name = getattr(node, "name", "")
-                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {name}", text
+                yield (
+                    f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {name}",
+                    text,
+                )
 
 
 def main() -> int:
@@ -207,7 +212,9 @@ def main() -> int:
         name, text = str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
         problems = faults(text)
         if name in FIRST:
-            problems += [f"{term!r} is used before it is defined" for term in undefined(text)]
+            problems += [
+                f"{term!r} is used before it is defined" for term in undefined(text)
+            ]
         failed += len(problems)
         for problem in problems:
             print(f"{name}: {problem}")
