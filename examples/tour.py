@@ -386,7 +386,7 @@ def run(settings: Settings, folder: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Run the tour and write its page.")
-    parser.add_argument("--seeds", type=int, help="repetitions of every network (2 or 3)")
+    parser.add_argument("--seeds", type=int, help="repetitions of every network (2)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     parser.add_argument("--quick", action="store_true", help="a tiny run that tries all parts")
     options = parser.parse_args(arguments)
