@@ -22,8 +22,8 @@ _FITTED = 20
 # Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
 _ROUNDING, _END = 1e-9, 1e-12
 # A level is lowered by the first of these shares of its distance to the maximum that exceeds the
-# error of the integral from which it is made.
-_SLACKS = (1e-4, 1e-3, 1e-2)
+# error of the integral from which it is made. The last one leaves nothing out.
+_SLACKS = (1e-4, 1e-3, 1e-2, 1.0)
 
 
 def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
@@ -55,10 +55,10 @@ def widened(
     The density p is fitted to all observations, the estimator `inner` to the `rest` that are not
     among the m that are `held` (m, D). These are ranked by their distance to the support of
     `inner`; in several dimensions, or under a base that is not uniform, by a kernel density
-    estimate from the rest. A new
-    observation is exchangeable with them, so that it is further away than the one of rank
-    $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
-    1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
+    estimate from the rest. A new observation is exchangeable with them, so that it is further away
+    than the one of rank $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a
+    probability of at most 1 - coverage. All that is nearer is the new support, within known
+    `limits` (D, 2).
 
     It stays a density as a mixture of p, cut to the support if that consists of intervals, and of a
     density that is positive everywhere on the support, with the share of the `held` that `inner`
