@@ -134,13 +134,15 @@ def test_level_sets_hold_what_they_should(alpha: float) -> None:
 
 
 def test_no_places_far_from_all_data_are_covered() -> None:
+    """A level of the fitted score, which is near zero there, would cover all four."""
     rng = np.random.default_rng(0)
-    doses = np.stack([rng.exponential(0.8, 150), rng.normal(2, 0.4, 150)], 1)
-    x = np.concatenate([doses, rng.normal([7, 5], [0.8, 0.6], (150, 2))])
-    model = SparseDensity(coverage=0.95, random_state=0, bounds=[(0, None), (None, None)]).fit(x)
-    cover = model.density_.components[1]
-    far = torch.tensor([[0.3, 6.5], [2.5, 6.5], [9.5, 0.5], [6.0, 0.5]]).double()
-    assert (cover.prob(far) == 0).all()
+    doses = np.stack([rng.exponential(0.9, 180), rng.normal(2, 0.4, 180)], 1)
+    x = np.concatenate([doses, rng.normal([7, 5], [0.7, 0.55], (120, 2))])
+    settings: dict[str, Any] = {"bandwidth": [1.2, 0.6], "penalty": 1e-4, "inducing_points": 60}
+    settings |= {"bounds": [(0, None), (None, None)], "random_state": 0}
+    model = SparseDensity(2.0, coverage=0.95, **settings).fit(x)
+    far = torch.tensor([[0.3, 6.8], [2.5, 6.8], [9.8, 0.5], [6.0, 0.5]]).double()
+    assert (model.density_.components[1].prob(far) == 0).all()
 
 
 def test_observations_beyond_the_box_widen_it() -> None:
