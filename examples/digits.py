@@ -25,7 +25,7 @@ from sparsefam.plotting import plot_attention_map
 
 from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import WIDTH
-from .training import Run, accuracy, contest, parameters, show, tabulate, train
+from .training import Run, accuracy, contest, parameters, positive, show, tabulate, train
 
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate
@@ -242,7 +242,7 @@ def draw_aims(result: Answers, count: int = 4) -> Figure:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions about images of digits.")
-    parser.add_argument("--seeds", type=int, default=10, help="repetitions (10)")
+    parser.add_argument("--seeds", type=positive, default=10, help="repetitions (10)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs of a run (3)")
     parser.add_argument("--canvases", type=int, default=4000, help="training images (4000)")
     options = parser.parse_args(arguments)

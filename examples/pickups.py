@@ -213,6 +213,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=250, help="of each chain (250)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
+    if options.draws < 16:
+        parser.error(f"--draws must be at least 16, got {options.draws}")
     torch.set_num_threads(1)
     result = run(options.draws)
     show(HEADER, result.rows())

@@ -19,7 +19,7 @@ from torch import Tensor
 import sparsefam as sf
 
 from .stream import load_pressure
-from .training import Run, show, tabulate
+from .training import Run, positive, show, tabulate
 
 CHUNKS, NOISE, TAU, SLOTS = 20, 0.5, 0.9, 512
 SHORTEST, LONGEST = 0.012, 0.036  # intervals asked for: half a heartbeat to one and a half
@@ -257,7 +257,7 @@ def follow(seeds: int, sizes: tuple[int, ...], count: int = 200) -> dict[str, li
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions about a time long ago.")
-    parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
+    parser.add_argument("--seeds", type=positive, default=3, help="repetitions (3)")
     parser.add_argument("--length", type=int, default=100_000, help="readings (100000)")
     parser.add_argument("--functions", type=int, default=192, help="of ForgettingMemory (192)")
     options = parser.parse_args(arguments)

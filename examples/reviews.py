@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 import sparsefam as sf
 
 from .data import Batch
-from .training import Run, accuracy, parameters, show, tabulate, train
+from .training import Run, accuracy, parameters, positive, show, tabulate, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (
@@ -219,7 +219,7 @@ def compare(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Attention over the words of film reviews.")
-    parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
+    parser.add_argument("--seeds", type=positive, default=3, help="repetitions (3)")
     parser.add_argument("--epochs", type=int, default=3, help="of each training (3)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="keeps the data (demo)")
     options = parser.parse_args(arguments)

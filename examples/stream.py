@@ -30,7 +30,7 @@ import sparsefam as sf
 
 from .data import Batch, Series, aeon_file, interpolate
 from .look import LOOKS, WIDTH
-from .training import Run, contest, parameters, show, tabulate, train
+from .training import Run, contest, parameters, positive, show, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for
@@ -301,7 +301,7 @@ def draw(result: Comparison, shown: int = 3) -> Figure:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions to a stream of readings.")
-    parser.add_argument("--seeds", type=int, default=10, help="repetitions (10)")
+    parser.add_argument("--seeds", type=positive, default=10, help="repetitions (10)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of a run (20)")
     parser.add_argument("--streams", type=int, default=4000, help="training streams (4000)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")

@@ -20,7 +20,7 @@ import sparsefam as sf
 from . import digits, estimation, pickups, series, stream
 from .gallery import draw_families, families
 from .page import Page
-from .training import contest, tabulate
+from .training import contest, positive, tabulate
 
 Results = dict[str, Any]
 
@@ -386,14 +386,12 @@ def run(settings: Settings, folder: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Run the tour and write its page.")
-    parser.add_argument("--seeds", type=int, help="repetitions of every network (2)")
+    parser.add_argument("--seeds", type=positive, help="repetitions of every network (2)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     parser.add_argument("--quick", action="store_true", help="a tiny run that tries all parts")
     options = parser.parse_args(arguments)
     settings = QUICK if options.quick else Settings()
     if options.seeds is not None:
-        if options.seeds < 1:
-            parser.error(f"--seeds must be at least 1, got {options.seeds}")
         names = ("seeds", "leaf_seeds", "digit_seeds", "stream_seeds")
         settings = replace(settings, **dict.fromkeys(names, options.seeds))
     run(settings, options.out)

@@ -1,5 +1,6 @@
 """Train the networks of the examples and tabulate their runs."""
 
+import argparse
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,13 @@ def train(
                 schedule.step()
     model.eval()
     return time.process_time() - start
+
+
+def positive(text: str) -> int:
+    """Return a number of a command line, which must be at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

@@ -25,7 +25,7 @@ from torch.nn.functional import cosine_similarity, interpolate, normalize
 import sparsefam as sf
 
 from .look import LOOKS, WIDTH
-from .training import Run, show, tabulate
+from .training import Run, positive, show, tabulate
 
 try:
     import av
@@ -199,7 +199,7 @@ def draw(clips: Sequence[Clip], seed: int) -> Figure:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Recall the hidden half of video frames.")
-    parser.add_argument("--seeds", type=int, default=5, help="repetitions (5)")
+    parser.add_argument("--seeds", type=positive, default=5, help="repetitions (5)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of memories")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (demo)")
     options = parser.parse_args(arguments)

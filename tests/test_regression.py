@@ -482,6 +482,8 @@ def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.Monke
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match="statistics.gram must have 30 columns, got 4"):
         RidgeRegression(clamped(30), "gcv").solve(first)
+    with pytest.raises(ValueError, match="other.gram must have 4 columns, got 30"):
+        first.plus(RidgeRegression(clamped(30), "gcv").statistics(t, values))
     with pytest.raises(ValueError, match="penalty must exceed the rounding errors"):
         RidgeRegression(clamped(30), 0.0).fit(torch.full((40,), 0.5), torch.ones(1, 40, 1))
 

@@ -186,6 +186,9 @@ class Statistics(NamedTuple):
         if other.cross.shape != size:
             rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
             raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
+        columns, found = self.gram.shape[-1], other.gram.shape[-1]
+        if found != columns:
+            raise ValueError(f"other.gram must have {columns} columns, got {found}")
         weights = _check_keep(keep, self.sum_of_squares)
         parts = []
         for old, new in zip(self, other, strict=True):
