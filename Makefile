@@ -27,6 +27,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Pages of a clone from the web link to their source there.
+docs: export REPOSITORY_URL ?= $(filter https://%,$(patsubst %.git,%,$(shell git remote get-url origin 2>/dev/null)))
+docs: export EDIT_URI ?= $(if $(REPOSITORY_URL),edit/main/docs/)
 docs: $(STAMP) ## the documentation: writes site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
