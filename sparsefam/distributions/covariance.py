@@ -176,7 +176,7 @@ def _by_quadrature(
         is_narrow = rounding < error
         covariance = torch.where(is_narrow[..., None, None], product - means, covariance)
         error = torch.where(is_narrow, rounding, error)
-    if p._validate_args:
+    if p._validate_args and error.numel():
         size = _norm(covariance)
         tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
         worst = (error / size.clamp_min(torch.finfo(size.dtype).tiny)).amax()
