@@ -424,11 +424,13 @@ class GaussianRBF(Basis):
                 not below `high`.
         """
         require_integer("ndim", ndim, 1)
+        require_integer("n", n, 1)
+        _tensors(low=low, high=high)  # refuses what is no number
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"low must be below high, both finite, got low={low}, high={high}")
         (each,) = _tensors(widths=widths)
         each = each.reshape(-1)
-        count = round((n / max(len(each), 1)) ** (1 / ndim)) if n > 0 else 0
+        count = round((n / max(len(each), 1)) ** (1 / ndim))
         if not count or count**ndim * len(each) != n:
             raise ValueError(
                 f"n must be a positive integer to the power ndim={ndim} times "

@@ -209,7 +209,10 @@ def require_weights(weights: Tensor, features: FeatureMap) -> None:
     """Raise ValueError unless weights (*batch, I) fit the functions."""
     _require_floating("weights", weights)
     shape, count = tuple(weights.shape), features.points.shape[-2]
-    if shape[-1] != count or not features.points.numel():
+    if not features.points.numel():
+        got = tuple(features.points.shape)
+        raise ValueError(f"inducing_points must not be empty, got shape {got}")
+    if shape[-1] != count:
         each = "inducing point" if isinstance(features, KernelFeatures) else "function"
         raise ValueError(f"weights must have one number for each {each}, {count}, got {shape}")
     try:

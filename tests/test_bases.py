@@ -373,6 +373,8 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
     (lambda: GaussianRBF.grid(10, 0.1, ndim=2), "n must be .*power ndim=2 .*=1, got 10"),
     (lambda: GaussianRBF.grid(-8, 0.1, ndim=3), "n must be .*got -8"),
     (lambda: GaussianRBF.grid(4, 0.1, low=1.0), "low must be below high.*low=1.0, high=1.0"),
+    (lambda: GaussianRBF.grid(4, 0.1, low="0"), "low must be a number or a tensor, got '0'"),
+    (lambda: GaussianRBF.grid(None, 0.1), "n must be an integer at least 1, got None"),
     (lambda: GaussianRBF.grid(4, 0.1, ndim=0), "ndim must be at least 1, got 0"),
     (lambda: Fourier([math.inf]), "frequencies must be finite.*inf"),
     (lambda: Fourier([]), "frequencies must have .* not empty"),

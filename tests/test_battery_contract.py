@@ -199,6 +199,16 @@ def test_a_part_of_a_batch_is_that_part_of_every_quantity(case: Case) -> None:
 
 
 @every_batch
+def test_quantities_of_no_densities_are_empty(case: Case) -> None:
+    p, psi = case()[:0], bases(case.family.dim, DOUBLE)["GaussianRBF"]
+    n = len(psi)
+    assert p.expect(psi).shape == (*p.batch_shape, n)
+    assert p.generalized_covariance(psi, psi, 1.0).shape == (*p.batch_shape, n, n)
+    for get, _ in members(case).values():
+        assert get(p).numel() == 0
+
+
+@every_batch
 def test_gradients_pass_a_part_and_end_at_detach(case: Case) -> None:
     leaves = case.leaves()
     p, inputs = case.family.make(**leaves), list(leaves.values())

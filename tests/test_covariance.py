@@ -243,6 +243,16 @@ def test_a_compiled_graph_has_the_gradients(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(*slopes)
 
 
+def test_vmap_over_locations() -> None:
+    psi, locs = functions(2)["isotropic"], torch.tensor([[0.5, 0.0], [-0.25, 1.0]], dtype=DOUBLE)
+
+    def covariance(loc: Tensor) -> Tensor:
+        p = MultivariateBetaGaussian(loc, torch.eye(2, dtype=DOUBLE), 1.5)
+        return p.generalized_covariance(psi, psi)
+
+    torch.testing.assert_close(torch.vmap(covariance)(locs), covariance(locs))
+
+
 def test_stacks_are_their_members() -> None:
     p, found = member(2, 1.5), functions(2)
     stack = found["quadratic"] + found["isotropic"]

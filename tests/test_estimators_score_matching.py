@@ -95,6 +95,9 @@ def test_eight_dimensions() -> None:
     error = model.gradient(x[:200]) + x[:200]
     assert (error**2).mean() < 0.02
     assert not hasattr(model, "density_")
+    for draw in (model.sample, model.plot):
+        with pytest.raises(AttributeError, match="density_ exists for up to three columns, got 8"):
+            draw()
     center, far = model.score_samples(np.stack([np.zeros(8), np.ones(8)]))
     assert far - center == pytest.approx(-4, abs=0.4)
 

@@ -112,6 +112,23 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
         assert error(found, exact) < bound
 
 
+def test_gaussians_far_from_a_density_that_is_narrow_because_alpha_is_near_one() -> None:
+    alpha = torch.tensor(1.00001, dtype=torch.float32).item()
+    m = 1 / (alpha - 1)
+
+    def integrand(v: float, c: float) -> float:  # x = v/m
+        z = ((v / m - c) / 0.25, (-v / m - c) / 0.25)
+        waves = sum(math.exp(-0.5 * x * x) for x in z) / (0.25 * math.sqrt(2 * math.pi))
+        return (m + 1) / (2 * m) * math.exp(m * math.log1p(-v / m)) * waves
+
+    centers = [0.3125, -0.75, 1.0]
+    exact = [quad(integrand, 0, 60, args=(c,), epsabs=0, epsrel=1e-13)[0] for c in centers]
+    for dtype, bound in BOUND.items():
+        p = BetaLaplace(torch.tensor(0.0, dtype=dtype), 1.0, torch.tensor(alpha, dtype=dtype))
+        found = p.expect(GaussianRBF(torch.tensor(centers, dtype=dtype), 0.25))
+        torch.testing.assert_close(found.tolist(), exact, rtol=bound, atol=0)
+
+
 # Proposition 3
 
 

@@ -141,8 +141,8 @@ def test_particles_that_are_all_outside_cost_a_finite_amount() -> None:
         many(0.5, 10).loss(model, outside)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0, math.nan])
-def test_orders_outside_of_zero_and_one_are_refused(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0, math.nan, "0.5"])
+def test_orders_outside_of_zero_and_one_are_refused(alpha: object) -> None:
     with pytest.raises(ValueError, match="alpha must be between 0 and 1, got"):
         TsallisELBO(alpha)
 

@@ -181,8 +181,9 @@ def test_bad_arguments() -> None:
         AutoBetaGaussian(skewed, alpha=1.0)
     with pytest.raises(TypeError, match="model must be callable, got None"):
         AutoBetaGaussian(None)
-    with pytest.raises(ValueError, match="init_scale"):
-        AutoBetaGaussian(skewed, 2.0, init_scale=-1.0)
+    for size in (-1.0, math.inf, "1"):
+        with pytest.raises(ValueError, match="init_scale must be positive and finite, got"):
+            AutoBetaGaussian(skewed, 2.0, init_scale=size)
 
 
 DATA = torch.tensor([-1.2, -0.8, 0.9, 1.4, 1.0], dtype=DOUBLE)

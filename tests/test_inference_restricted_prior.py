@@ -107,6 +107,11 @@ def test_shapes_and_starts_are_those_of_the_ends() -> None:
     assert torch.equal(wide.log_prob(starts), prior.log_prob(starts))
 
 
+def test_an_integer_end_leaves_the_other_as_it_is() -> None:
+    prior = RestrictedPrior(dist.Exponential(torch.tensor(1.0)), 1, 2.5)
+    assert prior.log_prob(torch.tensor([0.9, 2.25, 2.6])).tolist() == [-math.inf, -2.25, -math.inf]
+
+
 @pytest.mark.parametrize(
     ("prior", "ends", "rule"),
     [
@@ -120,6 +125,8 @@ def test_shapes_and_starts_are_those_of_the_ends() -> None:
         ),
         (LAWS["normal"], (), "low or high must be given, got None"),
         (dist.Normal(torch.zeros(3), 1.0), (torch.zeros(2),), r"\(3,\)|\[3\]"),
+        (LAWS["normal"], ("1",), "low must be a number or a tensor, got '1'"),
+        (LAWS["normal"], (None, {}), "high must be a number or a tensor, got {}"),
     ],
 )
 def test_bad_arguments_are_refused(prior, ends: tuple[object, ...], rule: str) -> None:

@@ -483,6 +483,7 @@ GREY = torch.zeros(5, 7)
     ("arguments", "options", "message"),
     [
         ((HEADS, torch.zeros(5)), {}, r"image must have shape \(H, W\) or .*got \(5,\)"),
+        ((HEADS, None), {}, "image must be a tensor, got None"),
         ((HEADS, torch.zeros(5, 7, 3)), {}, r"image must have .*got \(5, 7, 3\)"),
         ((HEADS, GREY / 0), {}, "image must be finite, got values from nan"),
         ((HEADS, image() - 0.5), {}, r"image must have colours in \[0, 1\], .*-0.5"),

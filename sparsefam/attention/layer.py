@@ -687,7 +687,7 @@ def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     """Raise ValueError for an unknown score, or an alpha that it does not support."""
-    if score not in _SCORES:
+    if not isinstance(score, str) or score not in _SCORES:
         *names, last = map(repr, _SCORES)
         raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
     if isinstance(alpha, nn.Module):

@@ -179,12 +179,12 @@ def _by_quadrature(
     if p._validate_args:
         size = _norm(covariance)
         tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
-        worst = (error / size.clamp_min(torch.finfo(size.dtype).tiny)).amax()
         require(
             error <= tolerance * size + _ROUNDING * most,
             "phi and psi",
-            "smooth enough for quadrature over the density; `expect` of a callable takes an order",
-            f"{type(phi).__name__} and {type(psi).__name__} (relative error {worst:.1e})",
+            f"smooth enough for quadrature over the density to a relative error of {tolerance}, "
+            "instead of which `expect` of a callable takes an order",
+            error / size.clamp_min(torch.finfo(size.dtype).tiny),
         )
     return covariance
 

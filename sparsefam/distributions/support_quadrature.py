@@ -143,9 +143,10 @@ def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> T
     order = 80 if p.loc.dtype == torch.float64 else 64
     share, rule = (x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc))
     total = torch.zeros_like(h)
-    for (x0, z0), (x1, z1) in pairwise(ends):
-        # The length, from the coordinate in which the ends are further apart.
-        length = torch.where(h > 1, (z1 - z0) / h.clamp_min(1), x1 - x0)
+    for (x0, z0, cut0), (x1, z1, cut1) in pairwise(ends):
+        # The length in z only where the Gaussian ends: between edges of a density that is narrow
+        # because alpha is near 1, z hardly changes.
+        length = torch.where((h > 1) & (cut0 | cut1), (z1 - z0) / h.clamp_min(1), x1 - x0)
         density = torch.exp(p._standard_log_prob(x0 + length * share))
         gauss = torch.exp(-0.5 * (z0 + length * h * share).square())
         total = total + length * (rule * density * gauss).sum(0)
@@ -155,23 +156,22 @@ def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> T
 def _overlap(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[_Point]:
     """Return ends and middle, as (x, z), of where both the density and the Gaussian matter.
 
-    Both coordinates of a point are chosen by one condition: otherwise two points would share the
-    derivative at a tie.
+    The third entry tells whether the Gaussian ends there. Both coordinates of a point are chosen by
+    one condition: otherwise two points would share the derivative at a tie.
     """
     cut = 9.5 if offset.dtype == torch.float64 else 6.5
     half = reach * h
     reach = reach * torch.ones_like(h)
     empty = (offset + half <= -cut) | (offset - half >= cut)
-    centre = (torch.zeros_like(offset), offset)
+    centre = (torch.zeros_like(offset), offset, torch.zeros_like(empty))
     ends = []
     for sign in (-1, 1):
         inner = (sign * offset + half > cut) & ~empty
         # Replaced before the division, whose derivative overflows.
         x = torch.where(inner, sign * cut - offset, 0.0) / torch.where(inner, h, 1.0)
         x = torch.minimum(torch.maximum(x, -reach), reach)
-        end = _choose(
-            inner, (x, torch.full_like(offset, sign * cut)), (sign * reach, offset + sign * half)
-        )
+        gaussian = (x, torch.full_like(offset, sign * cut), inner)
+        end = _choose(inner, gaussian, (sign * reach, offset + sign * half, inner))
         ends.append(_choose(empty, centre, end))
     low, high = ends
     middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, centre))

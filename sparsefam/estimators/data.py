@@ -81,6 +81,14 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
         mask = self.predict(grid.reshape(-1, 2)).reshape(grid.shape[:2]) > 0
         return SupportMask(x, y, mask, grid[mask & ~binary_erosion(mask)])
 
+    def _normalized(self) -> Any:
+        """Return `density_`; raise AttributeError where the fit has none."""
+        check_is_fitted(self)
+        if not hasattr(self, "density_"):
+            rule = "density_ exists for up to three columns"
+            raise AttributeError(f"{rule}, got {self.n_features_in_}")
+        return self.density_
+
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
         check_is_fitted(self)
@@ -101,20 +109,19 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
-        check_is_fitted(self)
+        density = self._normalized()
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            draws = self.density_.sample((n_samples,))
-        samples: Floats = draws.reshape(n_samples, *(self.density_.event_shape or (1,))).numpy()
+            draws = density.sample((n_samples,))
+        samples: Floats = draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
         return samples
 
     @one_thread()
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
-        check_is_fitted(self)
-        return self.density_.plot(ax, **options)
+        return self._normalized().plot(ax, **options)
 
 
 def as_events(x: Tensor) -> Tensor:

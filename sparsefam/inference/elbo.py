@@ -137,10 +137,10 @@ class TsallisELBO(_ParticleELBO):
     """
 
     def __init__(self, alpha: float = 0.5, num_particles: int = 8, **kwargs: Any) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
+        if not isinstance(alpha, Real) or not 0 < alpha < 1:
+            raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}")
         super().__init__(num_particles, **kwargs)
-        self.alpha = alpha
+        self.alpha: float = alpha
         self._log_moment: float | None = None  # (1 - alpha) c, with the running scale c
 
     def loss(

@@ -85,6 +85,8 @@ class AutoBetaGaussian(AutoNormal):
             raise TypeError(f"model must be callable, got {model!r}")
         if not isinstance(alpha, Real) or isinstance(alpha, bool) or not alpha > 1:
             raise ValueError(f"alpha must be a number above 1, got {alpha!r}; 1 is AutoNormal")
+        if not isinstance(init_scale, Real) or not 0 < init_scale < math.inf:
+            raise ValueError(f"init_scale must be positive and finite, got {init_scale!r}")
         self.alpha: float = alpha
         options = {"init_loc_fn": init_loc_fn, "create_plates": create_plates}
         # The half-width of a density with standard deviation 1.

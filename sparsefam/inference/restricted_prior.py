@@ -12,7 +12,7 @@ from torch.distributions import Distribution, biject_to, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.validation import broadcast_shapes
+from ..numerics.validation import as_tensors, broadcast_shapes
 from ..supports import Interval, IntervalUnion
 
 __all__ = ["RestrictedPrior"]
@@ -42,7 +42,7 @@ class RestrictedPrior(TorchDistribution):
 
     Raises:
         ValueError: Not a distribution, or one that is discrete, of vectors or on several intervals;
-            neither end given; shapes that do not broadcast.
+            neither end given; ends that are no real numbers; shapes that do not broadcast.
 
     Examples:
         >>> s = RestrictedPrior(torch.distributions.Exponential(1.0), low=torch.tensor(2.0))
@@ -64,9 +64,11 @@ class RestrictedPrior(TorchDistribution):
         if low is None and high is None:
             raise ValueError("low or high must be given, got None for both")
         self.prior = prior
-        like = torch.as_tensor(high if low is None else low)
-        self.low = _innermost(torch.maximum, like, low, getattr(support, "lower_bound", None))
-        self.high = _innermost(torch.minimum, like, high, getattr(support, "upper_bound", None))
+        given = {"low": low, "high": high}
+        ends = as_tensors(**{name: end for name, end in given.items() if end is not None})
+        like, first, last = next(iter(ends.values())), ends.get("low"), ends.get("high")
+        self.low = _innermost(torch.maximum, like, first, getattr(support, "lower_bound", None))
+        self.high = _innermost(torch.minimum, like, last, getattr(support, "upper_bound", None))
         shapes = [end.shape for end in (self.low, self.high) if end is not None]
         try:
             shape = broadcast_shapes(prior.batch_shape, *shapes)

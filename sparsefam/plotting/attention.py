@@ -211,6 +211,8 @@ def _heads(attention: SparseDistribution | Tensor) -> int:
 
 def _pixels(image: Tensor) -> Any:
     """Return the image as matplotlib expects it: (H, W), or channels last."""
+    if not isinstance(image, Tensor):
+        raise ValueError(f"image must be a tensor, got {image!r}")
     pixels = image.detach().cpu()
     if pixels.dim() == 3 and pixels.shape[0] in (1, 3, 4):
         pixels = pixels.squeeze(0) if len(pixels) == 1 else pixels.movedim(0, -1)
