@@ -692,20 +692,11 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
             for shape in ((5,), (2, 1, 1, 1))
         ),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
-        (
-            lambda: build(basis=PLANE, ndim=2)(Q, K, V),
-            r"positions must be given with ndim=2, in shape \(2, 9, 2\) or \(9, 2\), got None",
-        ),
+        (lambda: build(basis=PLANE, ndim=2)(Q, K, V), "positions must be given with.*got None"),
         (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
         (lambda: build()(Q, K, V, is_causal=True), "attn_mask must be given if is_causal=True"),
-        (
-            lambda: build()(Q),
-            "key and value must be tensors, unless a function is given, got NoneType",
-        ),
-        (
-            lambda: build()(Q, K, V, T, function=FUNCTION),
-            "function must be given without key, value, .*, got both a function and a sequence",
-        ),
+        (lambda: build()(Q), "key and value must be tensors, unless a function is.*got NoneType"),
+        (lambda: build()(Q, K, V, T, function=FUNCTION), "function must be given without.*both"),
         (lambda: build(score="moments")(Q, function=FUNCTION), "function must be None for .*keys"),
         (lambda: build(combine=True)(Q, function=FUNCTION), "function must be None for .*keys"),
         (lambda: build()(Q, function=T), "function must be a ValueFunction for ndim=1"),

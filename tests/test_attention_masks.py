@@ -215,18 +215,10 @@ def test_masked_layers_map_over_examples() -> None:
     [
         ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\).*, got \(3, 8\)"),
         ("moments", torch.zeros(2, 3, 7), r"attn_mask must .*got \(2, 3, 7\)"),
-        (
-            "moments",
-            torch.zeros(3, 7).long(),
-            "attn_mask must be boolean or floating.*int64",
-        ),
+        ("moments", torch.zeros(3, 7).long(), "attn_mask must be boolean or floating.*int64"),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
         ("quadratic", torch.full((3, 7), -math.inf), "attn_mask and .* leave every query"),
-        (
-            "moments",
-            torch.full((3, 7), math.nan),
-            "attn_mask and .* must be numbers below inf, got nan",
-        ),
+        ("moments", torch.full((3, 7), math.nan), "attn_mask and .* must be numbers.*got nan"),
         ("quadratic", torch.ones(3, 7), "attn_mask and .* must be boolean, or 0 and -inf.*got 1.0"),
     ],
 )

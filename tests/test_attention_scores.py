@@ -463,21 +463,15 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
             for count in (0, 2.5, True, (0.1, 0.2))
         ),
         (lambda: kernel(2, inducing_points=10), "inducing_points must be .*power ndim=2, got 10"),
-        (
-            lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])),
-            r"inducing_points must be in the domain .*1.5",
-        ),
-        (
-            lambda: kernel(inducing_points=torch.zeros(3, 2)),
-            r"inducing_points must be floating of shape \(I, 1\) or \(I,\), got .*\(3, 2\)",
-        ),
+        (lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])), r"must be in the domain .*1.5"),
+        (lambda: kernel(inducing_points=torch.zeros(3, 2)), "must be floating of shape"),
         (lambda: kernel(alpha=2.5), "alpha must be at most 2 .*got 2.5"),
         (lambda: kernel(kernel=3), "kernel must be a callable.*got 3"),
         (lambda: kernel(kernel=RBF), "kernel must be .* instance, got the class .*RBF"),
         (lambda: kernel(kernel=lambda x, z: x), r"kernel must map .* to \(8, 8\).*, got \(8, 1\)"),
         (
             lambda: kernel(kernel=lambda x, z: -torch.exp(-((x - z.mT) ** 2))),
-            "kernel must be positive semi-definite",
+            "positive semi-definite",
         ),
         (lambda: kernel(normalization="both"), "normalization must be .*got 'both'"),
         *(
@@ -490,14 +484,8 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),
-        (
-            lambda: kernel(alpha=LearnedAlpha(2, high=3.0)),
-            "alpha.high must be at most 2 for score='kernel', got 3.0",
-        ),
-        (
-            lambda: make_layer(alpha=LearnedAlpha(3))(*data()),
-            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(3, 1\)",
-        ),
+        (lambda: kernel(alpha=LearnedAlpha(2, high=3.0)), "alpha.high must be at most 2.*got 3.0"),
+        (lambda: make_layer(alpha=LearnedAlpha(3))(*data()), r"alpha must.*got shape \(3, 1\)"),
     ],
 )
 def test_bad_settings_are_named(call: Callable[[], object], message: str) -> None:

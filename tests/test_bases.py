@@ -360,14 +360,8 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
     (lambda: GaussianRBF(CENTERS), "either widths or covariance, got neither"),
     (lambda: GaussianRBF(CENTERS, 1.0, MATRICES), "either widths or covariance, got both"),
     (lambda: GaussianRBF([0.0], covariance=[[1.0]]), r"centers must have .*, got shape \(1,\)"),
-    (
-        lambda: GaussianRBF(CENTERS, covariance=torch.eye(3)),
-        r"covariance must have shape \(2, 2\) or \(3, 2, 2\), got shape \(3, 3\)",
-    ),
-    (
-        lambda: GaussianRBF(CENTERS, covariance=torch.ones(2, 2)),
-        "covariance must be positive definite.*singular.*add a small multiple of the identity",
-    ),
+    (lambda: GaussianRBF(CENTERS, covariance=torch.eye(3)), r"covariance must have shape \(2,"),
+    (lambda: GaussianRBF(CENTERS, covariance=torch.ones(2, 2)), "covariance must be positive"),
     (lambda: GaussianRBF.grid(7, [0.1, 0.5]), r"n must be .*len\(widths\)=2, got 7"),
     (lambda: GaussianRBF.grid(4, []), r"n must be .*len\(widths\)=0"),
     (lambda: GaussianRBF.grid(10, 0.1, ndim=2), "n must be .*power ndim=2 .*=1, got 10"),

@@ -341,10 +341,7 @@ def contracting(*inputs: Any, **options: Any) -> object:
         (lambda: ForgettingMemory(regression(), 0.0), "keep must be above 0 and at most 1, got 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1, got 0"),
-        (
-            lambda: ContractingMemory(regression(), stickiness=1.5),
-            "stickiness must be from 0 to 1, got 1.5",
-        ),
+        (lambda: ContractingMemory(regression(), stickiness=1.5), "stickiness must be.*got 1.5"),
         (
             lambda: contracting(*sequence(2), SUMS.cross, density=sf.Normal(torch.zeros(3), 1)),
             r"density must be univariate and continuous, of batch shape \(2, ...\) or \(1, ...\)",
@@ -368,10 +365,7 @@ def contracting(*inputs: Any, **options: Any) -> object:
             lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
             "regression must have a basis of numbers",
         ),
-        (
-            lambda: forgetting(*sequence(2), torch.zeros(2, 12, 3)),
-            "state must be a Statistics, got Tensor",
-        ),
+        (lambda: forgetting(*sequence(2), torch.zeros(2, 12, 3)), "state must be a.*got Tensor"),
         (
             lambda: forgetting(*sequence(2), regression().statistics(*sequence(3))),
             "state must be floating, of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
@@ -382,22 +376,10 @@ def contracting(*inputs: Any, **options: Any) -> object:
             ),
             "statistics.num_observations must be finite, got nan at index .0.",
         ),
-        (
-            lambda: contracting(*sequence(2), SUMS.cross * math.nan),
-            "statistics.cross must be finite, got nan at index .0, 0, 0.",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS.cross.long()),
-            "state must be floating, of 2 .*, got .2, 12, 3. of torch.int64",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS),
-            "state must be floating, of 2 examples, .* 3 channels, got Statistics",
-        ),
-        (
-            lambda: contracting(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
-            r"positions must be in \[0, 1\]",
-        ),
+        (lambda: contracting(*sequence(2), SUMS.cross * math.nan), "cross must be finite, got nan"),
+        (lambda: contracting(*sequence(2), SUMS.cross.long()), "state must be floating.*int64"),
+        (lambda: contracting(*sequence(2), SUMS), "state must be floating, of 2.*got Statistics"),
+        (lambda: contracting(2 * torch.ones(1, 3), torch.ones(1, 3, 1)), r"must be in \[0, 1\]"),
         (
             lambda: forgetting(*sequence(2), SUMS, reset=torch.ones(2)),
             r"reset must be boolean of shape \(2,\), got torch.float32 of shape \(2,\)",

@@ -330,10 +330,7 @@ def test_a_type_error_names_the_class_that_was_called(family: Any) -> None:
         (lambda: BetaLaplace.from_b(0.0, -1.0, 1.5), "b must be positive and finite, got .*-1"),
         (lambda: Normal.from_sigma(0.0, -1.0), r"scale[\s\S]*-1"),
         (lambda: BetaGaussian.from_moments(0.0, 0.0, 1.5), "variance must be positive .*got .*0"),
-        (
-            lambda: BetaGaussian.from_moments(0.0, 1.0, 0.5),
-            "alpha must be greater than 1, got .*0.5",
-        ),
+        (lambda: BetaGaussian.from_moments(0.0, 1.0, 0.5), "alpha must be greater.*got .*0.5"),
         (
             lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),
             r"shapes must broadcast .*mean \(2,\), variance \(3,\)",
