@@ -92,15 +92,6 @@ def test_context_is_the_integral_of_the_values(
     assert (single - expected).norm() < 5e-6 * expected.norm()
 
 
-def test_any_basis_serves() -> None:
-    basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
-    layer, inputs = make_layer(basis=basis), data()
-    context, density = layer(*inputs)
-    function = RidgeRegression(basis, 0.1).fit(inputs[3], layer.v_proj(inputs[2]))
-    expected = by_hand(layer, inputs, on_line(density, function))
-    assert (context - expected).norm() < 1e-8 * expected.norm()
-
-
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
     [("quadratic", True, 1), ("kernel", False, 1), ("moments", True, 2)],
@@ -217,19 +208,6 @@ def test_torch_decoders_call_the_layer(score: str) -> None:
         assert torch.allclose(found, expected, rtol=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(2, 9, 4), (9, 4)])
-def test_torch_encoders_compile(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    block, x = transformer_layer("quadratic").eval(), torch.randn(shape, dtype=DOUBLE)
-    padding = (torch.arange(9) >= 6).expand(shape[:-1])
-    torch._dynamo.reset()
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        found, expected = (f(x, src_key_padding_mask=padding) for f in (compiled, block))
-    assert torch.allclose(found, expected, rtol=1e-9)
-
-
 def test_weights_may_be_left_out() -> None:
     layer, inputs = make_layer(), data()
     context, density = layer(*inputs, need_weights=False, average_attn_weights=True)
@@ -269,20 +247,6 @@ def test_contexts_are_weighted_sums_of_observations(
             assert not weights[..., 7:].any()
         if len(masks) > 1:
             assert not weights[..., 0, 4:].any()
-
-
-@pytest.mark.parametrize(("score", "combine", "ndim"), [("moments", True, 2), ("kernel", False, 1)])
-def test_weights_are_derivatives_of_contexts(score: str, combine: bool, ndim: int) -> None:
-    layer, (query, key, value, t) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
-    for projection in (layer.v_proj, layer.out_proj):
-        nn.init.eye_(projection.weight)
-    layer.batch_first = False
-    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-    slopes = torch.autograd.functional.jacobian(lambda v: layer(query, key, v, t)[0], value)
-    weights = layer.observation_weights(query, key, value, t)
-    for channel in range(4):
-        found = slopes[:, :, channel, :, :, channel].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
-        assert torch.allclose(found, weights[:, channel // 2], rtol=1e-9, atol=1e-12)
 
 
 # Value functions in place of sequences

@@ -156,26 +156,6 @@ def test_transformed_and_compiled_as_in_eager(way: str, monkeypatch: pytest.Monk
     torch.testing.assert_close(found, due)
 
 
-def attending(alpha: object = 1.5) -> tuple[sf.attention.ContinuousAttention, list[Tensor]]:
-    centers, widths = torch.linspace(0, 1, 16, dtype=F64), torch.full((16,), 0.1, dtype=F64)
-    basis = GaussianRBF(nn.Parameter(centers), nn.Parameter(widths))
-    layer = sf.attention.ContinuousAttention(8, 2, basis, alpha, batch_first=True, dtype=F64)
-    query, sequence = torch.randn(2, 40, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
-    return layer, [query, sequence, sequence, torch.rand(2, 20, dtype=F64)]
-
-
-def test_parameters_that_are_not_the_modules_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Backward runs when the module has its own again."""
-    layer, inputs = attending()
-    given = {name: (1.3 * x).detach().requires_grad_() for name, x in layer.named_parameters()}
-    found = []
-    for pairs in (2**20, 100):
-        monkeypatch.setattr(context, "_PAIRS", pairs)
-        output = torch.func.functional_call(layer, given, tuple(inputs))[0]
-        found.append(torch.autograd.grad(output.square().sum(), list(given.values())))
-    torch.testing.assert_close(found[1], found[0])
-
-
 @pytest.mark.parametrize("queries", [5, 1500])
 def test_centers_that_are_not_the_modules_own(
     queries: int, monkeypatch: pytest.MonkeyPatch
@@ -192,18 +172,6 @@ def test_centers_that_are_not_the_modules_own(
     layer.regression.basis = other
     due = torch.autograd.grad(layer(*inputs)[0].square().sum(), layer.score_proj.weight)
     torch.testing.assert_close(slopes, due, rtol=1e-4, atol=1e-3)
-
-
-def test_gradients_of_many_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, (query, *sequence) = attending()
-    query.requires_grad_()
-    found = []
-    for pairs in (2**20, 100):
-        monkeypatch.setattr(context, "_PAIRS", pairs)
-        each = layer(query, *sequence)[0].sum((0, 2))
-        ones = torch.eye(40, dtype=F64)
-        found.append(torch.autograd.grad(each, query, ones, is_grads_batched=True)[0])
-    torch.testing.assert_close(found[1], found[0])
 
 
 FINE = GaussianRBF.grid(64, 1.5 / 64)

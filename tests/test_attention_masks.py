@@ -158,13 +158,6 @@ def test_a_sequence_without_a_batch_is_a_batch_of_one(score: str, first: bool) -
         assert torch.allclose(density.mean, densities.mean[b], rtol=1e-9)
 
 
-@pytest.mark.parametrize("penalty", [0.1, "gcv"])
-def test_masks_that_hide_nothing_change_nothing(penalty: Any) -> None:
-    layer, inputs = make(penalty=penalty), data(12)
-    found = layer(*inputs, attn_mask=torch.zeros(3, 12, dtype=torch.bool))[0]
-    assert torch.allclose(found, layer(*inputs)[0], rtol=1e-9)
-
-
 @pytest.mark.parametrize(("masks", "grids"), [(None, 2), ((3, 7), 1), ((4, 3, 7), 2)], ids=str)
 def test_blocks_change_neither_contexts_nor_gradients(
     masks: tuple[int, ...] | None, grids: int, monkeypatch: pytest.MonkeyPatch
@@ -195,19 +188,6 @@ def test_blocks_change_neither_contexts_nor_gradients(
     for (parts, asked), due in found:
         assert asked == due
         torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
-
-
-def test_masked_layers_map_over_examples() -> None:
-    layer, inputs = make(combine=True), data(7)
-    mask = torch.rand(3, 7) < 0.4
-    mask[:, 0] = False
-
-    def single(*inputs: Tensor) -> Tensor:
-        context: Tensor = layer(*(x.unsqueeze(0) for x in inputs), attn_mask=mask)[0]
-        return context.squeeze(0)
-
-    expected = layer(*inputs, attn_mask=mask)[0]
-    assert torch.allclose(torch.func.vmap(single)(*inputs), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import torch
 from layers import SCORES, data, make_layer
 from pyro.contrib.gp.kernels import RBF, Matern52
 from torch import Tensor, nn
-from torch.autograd import gradcheck
 from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
@@ -427,22 +426,6 @@ def test_learned_alpha_starts_as_given_and_stays_in_its_range(high: float) -> No
     half = LearnedAlpha(1, start=1.02).to(torch.bfloat16)
     assert half().dtype == torch.float32
     assert 1.015 < half().item() < 1.025
-
-
-@pytest.mark.parametrize(
-    ("score", "start"),
-    [("quadratic", [1.02, 1.6]), ("moments", [1.9, 2.6]), ("kernel", [1.02, 1.98])],
-)
-def test_gradients_reach_learned_alphas(score: str, start: list[float]) -> None:
-    alpha = LearnedAlpha(2, start, 2.0 if max(start) < 2 else math.inf, dtype=DOUBLE)
-    layer, inputs = make_layer(score, combine=True, alpha=alpha), data(5)
-
-    def context(weight: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, {"alpha.weight": weight}, inputs)[0]
-
-    assert gradcheck(context, (layer.alpha.weight,), rtol=1e-4, atol=1e-7)
-    expected = torch.tensor(start, dtype=DOUBLE)[:, None].expand(2, 2, 3)
-    torch.testing.assert_close(layer(*inputs)[1].alpha, expected)
 
 
 # Errors

@@ -33,8 +33,6 @@ from benchmarks.reference import (
     line_integrals,
 )
 
-DOUBLE = torch.float64
-
 
 @pytest.mark.parametrize("family", [CLOSED[1], CLOSED[4], ANY_ALPHA[2]], ids=lambda x: x.name)
 def test_references_agree_with_adaptive_quadrature(family: Family) -> None:

@@ -9,7 +9,6 @@ from battery import frame
 from references import smooth_rule
 from torch import Tensor
 from torch.autograd import gradcheck
-from torch.distributions import Distribution
 
 from sparsefam import MultivariateBetaGaussian, MultivariateNormal
 from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial, Product
@@ -223,24 +222,6 @@ def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None
 
     inputs = [x.detach().clone().requires_grad_() for x in leaves]
     assert gradcheck(evaluate, (*inputs, index), fast_mode=True)
-
-
-def test_a_compiled_graph_has_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    found = functions(2)
-
-    def evaluate(loc: Tensor, tril: Tensor) -> Tensor:
-        q = density(loc, tril.tril(), 1.5)
-        return q.generalized_covariance(found["quadratic"], found["isotropic"], 1.0)
-
-    p = member(2, 1.5)
-    inputs = tuple(x.detach().clone().requires_grad_() for x in (p.loc, p.scale_tril))
-    torch._dynamo.reset()
-    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
-    values = compiled(*inputs), evaluate(*inputs)
-    torch.testing.assert_close(*values)
-    slopes = [torch.autograd.grad(x.square().sum(), inputs) for x in values]
-    torch.testing.assert_close(*slopes)
 
 
 def test_stacks_are_their_members() -> None:

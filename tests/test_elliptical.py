@@ -330,18 +330,6 @@ def test_the_covariance_is_the_jacobian_of_the_moments(dim: int, alpha: float) -
 # Quadrature
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
-@pytest.mark.parametrize(("dim", "order"), [(1, 5), (2, 6), (3, 7)])
-def test_quadrature_is_exact_to_its_order(dim: int, order: int, alpha: Tensor | float) -> None:
-    p = member(dim, alpha)
-    psi = Polynomial(order, ndim=dim)
-    (nodes, weights), (fine, shares) = p.quadrature(order), p.quadrature(3 * order)
-    assert len(nodes) < len(fine)
-    assert nodes.shape == (*weights.shape, dim)
-    torch.testing.assert_close(weights @ psi(nodes), shares @ psi(fine), rtol=1e-12, atol=1e-13)
-    assert p.quadrature_error(psi, order).max() < 1e-12
-
-
 @every_dtype
 @pytest.mark.parametrize("alpha", [1.0, 1.3])
 @pytest.mark.parametrize("dim", [4, 16])

@@ -9,7 +9,6 @@ from math import comb, prod
 
 import pytest
 import torch
-from battery import frame
 from cases import (
     DOUBLE,
     Case,
@@ -17,7 +16,7 @@ from cases import (
     every_univariate_case,
     every_univariate_scalar,
 )
-from references import Line, polynomial_rule, smooth_rule
+from references import Line
 from scipy.integrate import quad
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -29,19 +28,12 @@ from sparsefam import (
     LocationScale,
     MultivariateBetaGaussian,
     MultivariateNormal,
-    Normal,
     SparseDistribution,
 )
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
 from sparsefam.dispatch import _RULES, find_expect, register_expect
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
-BASES: dict[str, Basis] = {
-    "rbf": GaussianRBF([-1.0, -0.375, 0.0, 0.25, 1.0, 2.0], 0.25),
-    "fourier": Fourier([0.0, 0.5, 2.0, 8.0, 1.0]),
-    "polynomial": Polynomial(5),
-    "spline": BSpline([-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0], 2),
-}
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -115,28 +107,6 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
 # Proposition 3
 
 
-@pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.8, 2.0])
-@pytest.mark.parametrize("name", BASES)
-def test_the_jacobian_in_canonical_parameters_is_the_covariance_under_the_escort(
-    alpha: float, name: str
-) -> None:
-    psi = BASES[name].double()
-    theta = torch.tensor([[0.5, -0.8], [-1.0, -3.0]], dtype=DOUBLE).unbind(-1)
-
-    def density(first: Tensor, second: Tensor) -> SparseDistribution:
-        if alpha == 1:
-            return Normal(-first / (2 * second), (-0.5 / second).sqrt())
-        return BetaGaussian.from_canonical(first, second, alpha)
-
-    def total(*theta: Tensor) -> Tensor:
-        return density(*theta).expect(psi).sum(0)
-
-    first, second = torch.autograd.functional.jacobian(total, theta)
-    expected = torch.stack([first.mT, second.mT], 1)
-    found = density(*theta).generalized_covariance(Polynomial(2), psi)[:, 1:]
-    assert error(found, expected) < 1e-10
-
-
 # What is not a closed form
 
 
@@ -201,7 +171,6 @@ def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
 
 # Densities of vectors
 
-ALPHAS = [1.0, 1.05, 1.5, 2.0, math.inf]
 LOC = torch.tensor([[0.3125, -0.5, 0.125, 0.75], [-2.0, 1.0, 0.0, 0.5]])
 # Well conditioned, and with a condition number of about 1e3.
 FACTORS = torch.tensor(
@@ -212,7 +181,6 @@ FACTORS = torch.tensor(
 )
 
 Density = MultivariateBetaGaussian | MultivariateNormal
-every_alpha = pytest.mark.parametrize("alpha", ALPHAS, ids=lambda alpha: f"{alpha:.3g}")
 
 
 def density(
@@ -228,16 +196,6 @@ def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Densit
     return density(alpha, LOC[:, :ndim], FACTORS[:, :ndim, :ndim], dtype)
 
 
-def by_quadrature(ndim: int, alpha: float, psi: Callable[[Tensor], Tensor]) -> Tensor:
-    p = in_dimension(ndim, alpha)
-    centre, factor = frame(p, 15.0)
-    rule = polynomial_rule if isinstance(psi, Polynomial) else smooth_rule
-    u, weights = (torch.as_tensor(x) for x in rule(ndim))
-    located = centre + torch.einsum("bij,qj->qbi", factor, u)
-    shares = weights.unsqueeze(-1) * p.prob(located)
-    return torch.einsum("qb,qbn->bn", shares / shares.sum(0), psi(located))
-
-
 def fourier(ndim: int) -> Fourier:
     rows = [[0, 0, 0], [0.5, -0.25, 1], [2, 1, -1], [-3, 4, 0.5], [2**-10, 0, 0]]
     return Fourier([row[:ndim] for row in rows])
@@ -250,19 +208,6 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
     "gaussians": lambda ndim: Product(*[GaussianRBF([-1.0, 0.5], [1.5, 3.0])] * ndim),
     "waves": lambda ndim: Product(*[Fourier([1.0]), Polynomial(2), Fourier([0.5])][:ndim]),
 }
-
-
-@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("ndim", [1, 3])
-@every_alpha
-def test_against_quadrature(alpha: float, ndim: int, name: str) -> None:
-    psi = BASES_MULTIVARIATE[name](ndim)
-    exact = by_quadrature(ndim, alpha, copy.deepcopy(psi).double())
-    for dtype, bound in BOUND.items():
-        found = in_dimension(ndim, alpha, dtype).expect(copy.deepcopy(psi).to(dtype))
-        assert found.dtype == dtype
-        assert found.shape == (2, len(psi))
-        assert error(found, exact) < bound
 
 
 # Products

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 import sparsefam as sf
 from sparsefam.attention import (
@@ -18,7 +17,6 @@ from sparsefam.attention import (
     ForgettingMemory,
     RidgeRegression,
     Statistics,
-    ValueFunction,
 )
 from sparsefam.bases import GaussianRBF
 
@@ -133,18 +131,6 @@ def test_the_past_is_squeezed() -> None:
     torch.testing.assert_close(found, due, rtol=0, atol=0.01)
 
 
-def test_states_are_loaded_as_tensors_alone() -> None:
-    positions, values = sequence()
-    memory = ForgettingMemory(regression())
-    _, state = memory(positions, values)
-    file = io.BytesIO()
-    torch.save(state._asdict(), file)
-    file.seek(0)
-    loaded = Statistics(**torch.load(file, weights_only=True))
-    found, expected = (memory(positions, 2 * values, x)[0].coefficients for x in (loaded, state))
-    assert torch.equal(found, expected)
-
-
 def attended(center: float, width: float = 0.05) -> sf.SparseDistribution:
     """Two heads of three queries that look at one place."""
     centers = center + 0.01 * torch.arange(6, dtype=DOUBLE).reshape(1, 2, 3)
@@ -211,36 +197,6 @@ def test_nothing_sticks_where_attention_is_uniform(density: sf.SparseDistributio
     torch.testing.assert_close(found.coefficients, due.coefficients, rtol=0, atol=1e-5)
 
 
-def recalled(stickiness: float, periods: float, place: Tensor, chunks: int) -> Tensor:
-    """Return the error of a sine at places (1, T), after chunks while others were attended to."""
-    fine = RidgeRegression(GaussianRBF.grid(60, widths=1 / 60).double(), 1e-6)
-    memory = ContractingMemory(fine, 0.7, 600, stickiness)
-    t, rate = torch.linspace(0, 1, 300, dtype=DOUBLE), 2 * math.pi * periods
-    function, state = memory(t, torch.sin(rate * t).reshape(1, -1, 1))
-    now, looked_at = place, torch.tensor([[0.3]], dtype=DOUBLE)
-    for _ in range(chunks):
-        density = attended(float(looked_at), 0.15)
-        function, state = memory(t, torch.zeros(1, 300, 1, dtype=DOUBLE), state, density=density)
-        now, looked_at = (memory.relocate(x, density) for x in (now, looked_at))
-    missed = function(now).squeeze(-1) - torch.sin(rate * place)
-    return missed.square().mean().sqrt()
-
-
-def test_what_was_attended_to_is_remembered_in_detail() -> None:
-    place = torch.linspace(0.28, 0.37, 50, dtype=DOUBLE).unsqueeze(0)
-    assert recalled(0.5, 12, place, 3) < 0.1
-    assert recalled(0.0, 12, place, 3) > 0.7  # the standard deviation of a sine
-
-
-def test_below_one_no_past_is_forgotten_at_once() -> None:
-    """Outside the support of the density, where F is flat."""
-    place = torch.linspace(0.6, 0.9, 50, dtype=DOUBLE).unsqueeze(0)
-    assert recalled(0.5, 1, place, 1) < 0.02
-    assert recalled(1.0, 1, place, 1) > 0.2
-    memory = ContractingMemory(regression(), 0.7, stickiness=1.0)
-    torch.testing.assert_close(memory.relocate(place, attended(0.3)), torch.full_like(place, 0.7))
-
-
 def test_densities_get_no_gradient() -> None:
     positions, values = sequence()
     center = torch.tensor([0.3], dtype=DOUBLE, requires_grad=True)
@@ -282,25 +238,6 @@ def test_a_state_is_saved_and_goes_on(kind: type) -> None:
     saved = Statistics(*saved) if isinstance(saved, tuple) else saved
     found, due = (memory(positions, -values, x)[0].coefficients for x in (saved, state))
     assert torch.equal(found, due)
-
-
-@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
-def test_steps_are_checkpointed(kind: type) -> None:
-    """Formed anew in backward, a state that went in and came out has the same gradients."""
-    positions, values = sequence()
-    values.requires_grad_()
-    memory = kind(regression())
-
-    def slope(step: Callable[..., tuple[ValueFunction, Any]]) -> Tensor:
-        state = None
-        for t, h in chunks(positions, values):
-            function, state = step(t, h, state)
-        (found,) = torch.autograd.grad(function.coefficients.square().sum(), values)
-        return found
-
-    torch.testing.assert_close(
-        slope(partial(checkpoint, memory, use_reentrant=False)), slope(memory), rtol=0, atol=0
-    )
 
 
 def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:

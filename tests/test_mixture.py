@@ -11,7 +11,6 @@ import pyro.distributions
 import pytest
 import torch
 from mixtures import DOUBLE, KNOWN, Array, Known, locations, logits
-from scipy.stats import kstest
 from torch import Tensor
 from torch import distributions as td
 from torch.autograd import gradcheck
@@ -350,18 +349,6 @@ def test_quantiles_skip_gaps_and_end_where_the_support_does() -> None:
         p.icdf(torch.tensor(1.5))
 
 
-@every_known
-@every_dtype
-def test_draws_follow_the_distribution_function(known: Known, dtype: torch.dtype) -> None:
-    p = known.make(dtype)
-    draws = p.sample((100_000,))
-    assert draws.dtype == dtype and p.support.check(draws).all()
-    assert kstest(draws.double().numpy(), known.cdf).pvalue > 1e-3
-    quantiles = p.icdf(torch.rand(5_000, dtype=dtype))
-    assert p.support.check(quantiles).all()
-    assert kstest(quantiles.double().numpy(), known.cdf).pvalue > 1e-3
-
-
 def test_nested_mixtures_are_mixtures() -> None:
     inner = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 3.0]), 1.0))
     outer = Mixture(torch.tensor([0.0, 1.0]), [inner, Laplace(9.0, 0.1)])
@@ -501,18 +488,6 @@ def test_entropies_have_derivatives_where_densities_vanish(gap: float) -> None:
         second = torch.autograd.grad(slopes[2][0], scale)[0]
         exact = torch.autograd.grad(expected[1][0], scale)[0]
         torch.testing.assert_close(second, exact, rtol=1e-6, atol=1e-9)
-
-
-# T and U have an entry for each of the batch, so each of the mapped sees both.
-@every_member
-def test_mapped_they_are_the_same(member) -> None:
-    def ask(*args: Tensor) -> Tensor:
-        return member(unlike(*args))
-
-    args = tuple(x.detach() for x in leaves(2))
-    wide = tuple(x.unsqueeze(1).expand(2, 2, 3) for x in args)
-    mapped = torch.func.vmap(ask)(*wide)
-    torch.testing.assert_close(mapped.diagonal().movedim(-1, 0), ask(*args))
 
 
 def assert_mean(samples: Tensor, expected: Tensor) -> None:

@@ -121,17 +121,6 @@ def test_padding_changes_neither_fit_nor_gradients() -> None:
 # The value function
 
 
-def test_value_function_takes_locations_of_more_digits() -> None:
-    t, values, _ = (x.float() for x in data())
-    function = RidgeRegression(GaussianRBF.grid(12, 0.1)).fit(t, values)
-    at = torch.rand(3, 5, dtype=DOUBLE)
-    expected = function.basis.double()(at) @ function.coefficients.double()
-    assert torch.allclose(function(at), expected, rtol=1e-12)
-    density = Normal(at, 0.1)
-    expected = density.expect(function.basis) @ function.coefficients.double()
-    assert torch.allclose(function.expect(density), expected, rtol=1e-12)
-
-
 def test_value_function_takes_vectors() -> None:
     t, values, _ = data(ndim=3)
     function = RidgeRegression(GaussianRBF.grid(8, 0.5, ndim=3)).fit(t, values)
@@ -249,19 +238,6 @@ def test_chunks_compile_and_map_and_keep_the_checks() -> None:
     each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
     for found, exact in zip(each, expected[:2], strict=True):
         assert torch.allclose(found[2], exact, rtol=1e-10)
-
-
-def test_exports_for_any_length() -> None:
-    regression = RidgeRegression(rbf(8))
-
-    class Fit(nn.Module):
-        def forward(self, t: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-            return regression.fit(t, values, mask).coefficients
-
-    length = {1: torch.export.Dim("length", min=2, max=1000)}
-    exported = torch.export.export(Fit(), data(), dynamic_shapes=(length, length, length))
-    longer = data(3, 77)
-    assert torch.allclose(exported.module()(*longer), Fit()(*longer), rtol=1e-12)
 
 
 def test_autocast_leaves_the_sums_alone() -> None:
@@ -450,19 +426,6 @@ def test_bands_compile_map_and_export(always_bands: None) -> None:
     exported = torch.export.export(Loss(), (t, values, mask), dynamic_shapes=(length,) * 3)
     longer = data(2, 77, 1)
     assert torch.allclose(exported.module()(*longer), loss(*longer), rtol=1e-12)
-
-
-def test_which_regressions_have_bands() -> None:
-    observations = data(3, 300)[:2]
-    for basis, penalty, columns in (
-        (clamped(128), 1.0, 4),
-        (clamped(127), 1.0, 127),
-        (clamped(64, 1), 0.0, 2),
-        (clamped(128), "gcv", 128),
-        (rbf(128), 1.0, 128),
-    ):
-        sums = RidgeRegression(basis, penalty).statistics(*observations)
-        assert sums.gram.shape == (3, len(basis), columns)
 
 
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
