@@ -63,15 +63,6 @@ def test_parts_of_a_batch_take_components_of_torch_with_them() -> None:
         Mixture(logits(3, 2), [moved, Normal(loc, 1.0)])[0]
 
 
-def test_parts_of_a_batch_of_vectors() -> None:
-    rate = torch.tensor([[1.0, 2.0], [3.0, 4.0], [2.0, 5.0]], dtype=DOUBLE)
-    parts = [td.Independent(td.Gamma(rate, rate), 1), td.Dirichlet(rate)]
-    p = Mixture(logits(3, 2), parts[:1] + [TruncatedParaboloid(rate, torch.eye(2, dtype=DOUBLE))])
-    t = rate / 2
-    torch.testing.assert_close(p[1:].log_prob(t[1:]), p.log_prob(t)[1:])
-    torch.testing.assert_close(p[2].mean, p.mean[2])
-
-
 def test_sequences_and_batches_are_one() -> None:
     logits = torch.randn(2, 3, dtype=DOUBLE)
     loc, scale = torch.randn(2, 3, dtype=DOUBLE), torch.rand(3, dtype=DOUBLE) + 0.5
