@@ -18,13 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import profile
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -217,6 +220,19 @@ def allocated_megabytes(call: Callable[[], object]) -> float:
             peak = max(peak, live)
     del kept
     return (peak - live) / 1e6
+
+
+def in_processes(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> list[Any]:
+    """Map a function over items by several processes of one thread each, or here if `jobs` is 1.
+
+    The processes are spawned, since forked ones would share the locks of torch's threads.
+    """
+    if jobs == 1:
+        return [function(item) for item in items]
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    os.environ.update(dict.fromkeys(names, "1"))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        return list(tqdm(pool.map(function, items), total=len(items)))
 
 
 def relative_error(result: Tensor, expected: Tensor) -> Tensor:

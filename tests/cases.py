@@ -46,10 +46,6 @@ def quartic(x: Tensor) -> Tensor:
     return x**4 / 4 + x**2 / 3 + x / 2 + 1  # the line moves the score, not the density
 
 
-def cubic(x: Tensor) -> Tensor:
-    return x**3 / 6
-
-
 # a g'(a) - g(a) = 3 a^4/4 + a^2/3.
 _EDGE = brentq(lambda a: 3 * a**4 / 4 + a**2 / 3 - 0.5, 0, 2, xtol=1e-15)
 
@@ -57,10 +53,6 @@ _EDGE = brentq(lambda a: 3 * a**4 / 4 + a**2 / 3 - 0.5, 0, 2, xtol=1e-15)
 def _quartic_density(t: Array, loc: float, scale: float) -> Array:
     x = np.abs(t - loc) / scale
     return np.maximum(0.0, _EDGE**3 + 2 * _EDGE / 3 - x**3 - 2 * x / 3)
-
-
-def _cubic_density(t: Array, loc: float, scale: float) -> Array:
-    return np.maximum(0.0, 1.5 ** (2 / 3) - ((t - loc) / scale) ** 2)
 
 
 def _powers(name: str, cls: Callable[..., SparseDistribution], order: int, alpha: float) -> Family:
@@ -100,24 +92,18 @@ FAMILIES = [
         _power(2, 2.0),
         compiled=("jit", "log_prob", "expect-GaussianRBF"),
     ),
-    *[
-        _powers("BetaGaussian", BetaGaussian, 2, alpha)
-        for alpha in (1.05, 4 / 3, 1.5, 1.7, 3.0, math.inf)
-    ],
+    *[_powers("BetaGaussian", BetaGaussian, 2, alpha) for alpha in (1.05, 1.5, 1.7, 3.0, math.inf)],
     _learned("BetaGaussian", BetaGaussian, 2, "expect-GaussianRBF"),
     Family("Triangular", Triangular, _power(1, 2.0), compiled=("jit", "icdf")),
-    *[_powers("BetaLaplace", BetaLaplace, 1, alpha) for alpha in (1.2, 1.5, math.inf)],
+    *[_powers("BetaLaplace", BetaLaplace, 1, alpha) for alpha in (1.5, math.inf)],
     _learned("BetaLaplace", BetaLaplace, 1, "expect-BSpline"),
-    *[
-        Family(
-            f"LocationScale-{g.__name__}",
-            partial(LocationScale, g=g),
-            density,
-            escorts=(None, 0.0, 1.0),
-            no_escorts=(0.5, 2.0),
-        )
-        for g, density in ((quartic, _quartic_density), (cubic, _cubic_density))
-    ],
+    Family(
+        "LocationScale-quartic",
+        partial(LocationScale, g=quartic),
+        _quartic_density,
+        escorts=(None, 0.0, 1.0),
+        no_escorts=(0.5, 2.0),
+    ),
     Family(
         "Normal",
         Normal,

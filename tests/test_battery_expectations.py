@@ -156,7 +156,7 @@ def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 0.25, 1.0])
+@pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: float) -> None:
     p = case()
     centers = interior(p, 3)
@@ -170,7 +170,7 @@ def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: 
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 0.25, 1.0])
+@pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_locations_follow_from_derivatives(case: Case, width: float) -> None:
     p = case()
     centers = nn.Parameter(interior(p, 3))
