@@ -155,9 +155,6 @@ def _multivariate(cases: Iterable[Case]) -> list[Case]:
 
 
 every_case = _every(CASES)
-every_thorough_case = pytest.mark.parametrize(
-    "case", [weighed(case) for case in CASES if case.family.connected]
-)
 every_scalar = _every(SCALARS)
 every_batch = _every(BATCHES)
 every_pair = _every(case for case in SCALARS if len(case.parameters) > 1)
