@@ -241,6 +241,14 @@ def relative_error(result: Tensor, expected: Tensor) -> Tensor:
     return torch.where(error.isnan(), math.inf, error)
 
 
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with aligned columns; the first names the row."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for first, *rest in (header, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]).rstrip(), flush=True)
+
+
 class Table(NamedTuple):
     """Rows of text under a header and a title; the first column names the row."""
 
@@ -255,13 +263,8 @@ class Table(NamedTuple):
 
     def show(self) -> None:
         """Print the table with aligned columns."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         print(f"\n{self.title}\n")
-        for first, *rest in lines:
-            cells = [x.rjust(width) for x, width in zip(rest, widths[1:], strict=True)]
-            print("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-        sys.stdout.flush()
+        show(self.header, self.rows)
 
 
 def show_and_write(
