@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from layers import SCORES, data
+from layers import SCORES, data, make_layer
 from torch import Tensor, nn
 
-from sparsefam.attention import ContinuousAttention, regression
+from sparsefam.attention import regression
 from sparsefam.bases import GaussianRBF
 
 DOUBLE = torch.float64
@@ -17,13 +18,7 @@ DOUBLE = torch.float64
 every_score = pytest.mark.parametrize("score", SCORES)
 
 
-def make(score: str = "quadratic", alpha: Any = 1.5, ndim: int = 1, **options: Any) -> Any:
-    """A layer of two heads on four channels, in float64 and batch first."""
-    options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1, "ndim": ndim} | options
-    options = {"basis": GaussianRBF.grid(9, 0.25, ndim=ndim)} | options
-    if score == "kernel":
-        options = {"inducing_points": 9} | options
-    return ContinuousAttention(4, 2, alpha=alpha, score=score, **options)
+make = partial(make_layer, alpha=1.5)
 
 
 class Learned(GaussianRBF):
@@ -91,7 +86,7 @@ def test_masks_by_head_and_padding(score: str) -> None:
 
 @every_score
 def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
-    layer, (query, key, value, _) = make(score, 1.0, combine=True), data(7)
+    layer, (query, key, value, _) = make(score, alpha=1.0, combine=True), data(7)
     positions = torch.linspace(0, 1, 7, dtype=DOUBLE)
     mask = causal(positions)
     inputs = [x.requires_grad_() for x in (key, value, positions)]
@@ -109,7 +104,7 @@ def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
 
 @pytest.mark.parametrize("heads", [False, True])
 def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
-    layer, (query, key, value, t) = make("moments", 1.0), data(7)
+    layer, (query, key, value, t) = make("moments", alpha=1.0), data(7)
     twin = nn.MultiheadAttention(4, 2, batch_first=True, dtype=DOUBLE)
     parts = [layer.score_proj.q_proj, layer.score_proj.k_proj, layer.v_proj]
     twin.in_proj_weight = nn.Parameter(torch.cat([part.weight for part in parts]))

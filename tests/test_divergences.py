@@ -17,7 +17,7 @@ from scipy.special import roots_legendre
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
-from vectors import DOUBLE, SINGLE, centre, factor, member
+from vectors import DOUBLE, SINGLE, centre, elliptical, factor, member
 
 import sparsefam as sf
 from sparsefam import (
@@ -612,9 +612,7 @@ BALLS = {
 
 
 def ball(loc: float, radius: float, alpha: float) -> Any:
-    if alpha == 1:
-        return MultivariateNormal(loc * EYE[0], scale_tril=radius * EYE)
-    return MultivariateBetaGaussian(loc * EYE[0], radius * EYE, alpha)
+    return elliptical(loc * EYE[0], radius * EYE, alpha)
 
 
 @pytest.mark.parametrize("name", BALLS)

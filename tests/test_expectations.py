@@ -19,14 +19,14 @@ from cases import (
 from references import Pieces
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from vectors import elliptical
 
 import sparsefam as sf
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
+    EllipticalDistribution,
     LocationScale,
-    MultivariateBetaGaussian,
-    MultivariateNormal,
     SparseDistribution,
 )
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
@@ -165,20 +165,9 @@ FACTORS = torch.tensor(
     ]
 )
 
-Density = MultivariateBetaGaussian | MultivariateNormal
 
-
-def density(
-    alpha: Tensor | float, loc: Tensor, scale_tril: Tensor, dtype: torch.dtype = DOUBLE
-) -> Density:
-    loc, scale_tril = loc.to(dtype), scale_tril.to(dtype)
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return MultivariateNormal(loc, scale_tril=scale_tril)
-    return MultivariateBetaGaussian(loc, scale_tril, alpha)
-
-
-def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Density:
-    return density(alpha, LOC[:, :ndim], FACTORS[:, :ndim, :ndim], dtype)
+def in_plane(alpha: float) -> EllipticalDistribution:
+    return elliptical(LOC[:, :2].double(), FACTORS[:, :2, :2].double(), alpha)
 
 
 def fourier(ndim: int) -> Fourier:
@@ -199,7 +188,7 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 
 
 def test_products_of_gaussians_are_gaussians() -> None:
-    p = in_dimension(2, 1.5)
+    p = in_plane(1.5)
     first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
     second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
     centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
@@ -217,7 +206,7 @@ def test_products_of_gaussians_are_gaussians() -> None:
 def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -> None:
     psi = Polynomial(4, ndim=2) if name == "polynomial" else BASES_MULTIVARIATE[name](2)
     keys = [key for key, _ in psi.double().named_buffers() if key in psi.state_dict()]
-    leaves = [in_dimension(2, 2.0).loc, in_dimension(2, 2.0).scale_tril]
+    leaves = [in_plane(2.0).loc, in_plane(2.0).scale_tril]
     leaves += [torch.tensor([1.25, 2.5], dtype=DOUBLE)] if alpha == "learned" else []
     leaves += [psi.get_buffer(key) for key in keys]
     leaves = [leaf.clone().requires_grad_() for leaf in leaves]
@@ -230,7 +219,7 @@ def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -
             module = learned.get_submodule(path)
             delattr(module, attribute)
             setattr(module, attribute, value)
-        return density(index, loc, scale_tril.tril()).expect(learned)
+        return elliptical(loc, scale_tril.tril(), index).expect(learned)
 
     assert gradcheck(expectation, leaves, atol=1e-7)
     if name != "gaussians":

@@ -1,21 +1,12 @@
 """The suite of models whose supports move: its references and its command."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from examples.moving_supports import __main__ as suite
 from examples.moving_supports import models, references
 
-DOUBLE = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    torch.set_default_dtype(DOUBLE)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def test_references_are_those_of_the_file() -> None:
