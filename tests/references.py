@@ -1,4 +1,4 @@
-"""Densities in plain Python and their integrals: what the battery compares with."""
+"""Densities in numpy and their integrals: what the battery compares with."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The attention layer: contexts against brute-force integrals, gradients, state, errors."""
+"""The attention layer: contexts by hand, gradients, state, errors."""
 
 import copy
 import io

@@ -14,9 +14,6 @@ from torch.autograd import gradcheck
 
 from sparsefam.bases import Fourier, GaussianRBF
 
-# One coordinate
-
-
 # Marginals
 
 

@@ -1,4 +1,4 @@
-"""Covariances of bases under elliptical densities, against integrals of two other kinds."""
+"""Covariances of bases under elliptical densities, against quadrature and mpmath."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Characteristic functions, moments and quadrature rules of elliptical densities."""
+"""Characteristic functions, quadrature rules and nesting of elliptical densities."""
 
 import mpmath as mp
 import pytest
@@ -56,9 +56,6 @@ def test_gradients_of_the_characteristic() -> None:
         lambda w: radial_characteristic(w.square().sum(), nu[2]), torch.zeros(3, dtype=DOUBLE)
     )
     torch.testing.assert_close(hessian, torch.eye(3, dtype=DOUBLE) / -6)
-
-
-# Moments
 
 
 # Radii

@@ -1,4 +1,4 @@
-"""Elliptical densities: parametrisations, accuracy, marginals, covariances and quadrature."""
+"""Elliptical densities: parametrisations, accuracy, conditionals and covariances."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Closed forms of expectations against scipy and mpmath, their gradients, and their registry."""
+"""Closed forms of expectations against fractions and quadrature, their gradients, and their registry."""
 
 import copy
 import math
@@ -87,9 +87,6 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))
         assert error(found, exact) < bound
-
-
-# Proposition 3
 
 
 # What is not a closed form

@@ -1,4 +1,4 @@
-"""Gaussians under a ball in D dimensions against quadrature, mpmath and finite differences."""
+"""Gaussians under a ball in D dimensions against closed forms and finite differences."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Kernel families on the unit interval: arguments, accuracy, members, batches and transforms."""
+"""Kernel families on the unit interval: arguments, accuracy, batches and transforms."""
 
 import math
 from collections.abc import Callable

@@ -125,9 +125,6 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
 
 
-# Refinement
-
-
 # Bases: torch's, scipy's, and where they are not smooth
 
 BASES: dict[str, tuple[Any, Any, tuple[float, ...]]] = {

@@ -1,4 +1,4 @@
-"""Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
+"""Memories: chunks against the whole, against a weighted regression, resets, gradients."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""What Pyro's own tests ask of its distributions about expanding, events and masks, asked of ours.
+"""What Pyro's own tests ask of its distributions about expanding and events, asked of ours.
 
 The sdist of pyro-ppl does not ship tests/distributions/test_distributions.py, so its checks are
 written anew here, as of release 1.9.2. Those of shapes, samples, densities and distribution

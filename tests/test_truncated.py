@@ -1,4 +1,4 @@
-"""Truncated densities: far tails, one-sided and infinite ends, gaps, bad input, Pyro."""
+"""Truncated densities: far tails, one-sided and infinite ends, gaps, bad input."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arguments: broadcasting, refusals and singular matrices; copies of objects."""
+"""Arguments: broadcasting, refusals and singular matrices."""
 
 import math
 import subprocess
