@@ -1,4 +1,4 @@
-"""Closed forms of expectations against fractions and quadrature, their gradients, and their registry."""
+"""Closed forms of expectations against exact values, their gradients, and their registry."""
 
 import copy
 import math
