@@ -258,72 +258,55 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
 
 
 SUMS = regression().statistics(*sequence(2))
+OTHERS = regression().statistics(*sequence(3))
+NO_COUNT = SUMS._replace(num_observations=SUMS.num_observations * math.nan)
+PLANE = RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))
 
 
-def forgetting(*inputs: Any, **options: Any) -> object:
-    return ForgettingMemory(regression())(*inputs, **options)
+def forgetting(*state: Any, **options: Any) -> object:
+    return ForgettingMemory(regression())(*sequence(2), *state, **options)
 
 
-def contracting(*inputs: Any, **options: Any) -> object:
-    return ContractingMemory(regression())(*inputs, **options)
+def contracting(*state: Any, **options: Any) -> object:
+    return ContractingMemory(regression())(*sequence(2), *state, **options)
+
+
+def attending(density: Any) -> object:
+    return contracting(SUMS.cross, density=density)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: contracting(torch.ones(2, 3), torch.ones(2, 3)), "values must have shape"),
         (lambda: ForgettingMemory(None), "regression must be a RidgeRegression, got None"),
         (lambda: ContractingMemory(None), "regression must be a RidgeRegression, got None"),
         (lambda: ForgettingMemory(regression(), 1.5), "keep must be above 0 and at most 1, got 1"),
         (lambda: ForgettingMemory(regression(), 0.0), "keep must be above 0 and at most 1, got 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1, got 0"),
-        (lambda: ContractingMemory(regression(), stickiness=1.5), "stickiness must be.*got 1.5"),
+        (lambda: ContractingMemory(regression(), stickiness=1.5), "must be from 0 to 1, got 1.5"),
+        (lambda: ContractingMemory(PLANE), "regression must have a basis of numbers"),
+        (lambda: attending(sf.Normal(torch.zeros(3), 1)), r"batch shape \(2, ...\) or \(1, ...\)"),
         (
-            lambda: contracting(*sequence(2), SUMS.cross, density=sf.Normal(torch.zeros(3), 1)),
-            r"density must be univariate and continuous, of batch shape \(2, ...\) or \(1, ...\)",
-        ),
-        (
-            lambda: contracting(
-                *sequence(2),
-                SUMS.cross,
-                density=sf.TruncatedParaboloid(torch.zeros(2, 2), torch.eye(2)),
-            ),
+            lambda: attending(sf.TruncatedParaboloid(torch.zeros(2, 2), torch.eye(2))),
             "density must be univariate",
         ),
+        (lambda: attending(sf.SparseCategorical(torch.ones(2, 3))), "density must be univariate"),
+        (lambda: attending(torch.ones(2)), "density must be"),
+        (lambda: forgetting(torch.zeros(2, 12, 3)), "state must be a Statistics, got Tensor"),
+        (lambda: forgetting(OTHERS), "2 examples, 12 functions, 3 channels, got .3, 12, 3."),
+        (lambda: forgetting(NO_COUNT), "num_observations must be finite, got nan at index .0."),
+        (lambda: contracting(SUMS.cross * math.nan), "cross must be finite, got nan at index .0"),
+        (lambda: contracting(SUMS.cross.long()), r"state must be floating, .* of torch.int64"),
+        (lambda: contracting(SUMS), "state must be floating, of 2 examples, .* got Statistics"),
         (
-            lambda: contracting(
-                *sequence(2), SUMS.cross, density=sf.SparseCategorical(probs=torch.ones(2, 3) / 3)
-            ),
-            "density must be univariate",
+            lambda: forgetting(SUMS, reset=torch.ones(2)),
+            r"reset must be .*\(2,\), got torch.float32",
         ),
-        (lambda: contracting(*sequence(2), SUMS.cross, density=torch.ones(2)), "density must be"),
+        (lambda: contracting(reset=torch.tensor([True])), r"reset must be boolean .*shape \(1,\)"),
         (
-            lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
-            "regression must have a basis of numbers",
-        ),
-        (lambda: forgetting(*sequence(2), torch.zeros(2, 12, 3)), "state must be a.*got Tensor"),
-        (
-            lambda: forgetting(*sequence(2), regression().statistics(*sequence(3))),
-            "state must be floating, of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
-        ),
-        (
-            lambda: forgetting(
-                *sequence(2), SUMS._replace(num_observations=SUMS.num_observations * math.nan)
-            ),
-            "statistics.num_observations must be finite, got nan at index .0.",
-        ),
-        (lambda: contracting(*sequence(2), SUMS.cross * math.nan), "cross must be finite, got nan"),
-        (lambda: contracting(*sequence(2), SUMS.cross.long()), "state must be floating.*int64"),
-        (lambda: contracting(*sequence(2), SUMS), "state must be floating, of 2.*got Statistics"),
-        (lambda: contracting(2 * torch.ones(1, 3), torch.ones(1, 3, 1)), r"must be in \[0, 1\]"),
-        (
-            lambda: forgetting(*sequence(2), SUMS, reset=torch.ones(2)),
-            r"reset must be boolean of shape \(2,\), got torch.float32 of shape \(2,\)",
-        ),
-        (
-            lambda: contracting(*sequence(2), reset=torch.tensor([True])),
-            r"reset must be boolean of shape \(2,\), got torch.bool of shape \(1,\)",
+            lambda: ContractingMemory(regression())(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
+            r"positions must be in \[0, 1\]",
         ),
     ],
 )
