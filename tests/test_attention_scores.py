@@ -231,12 +231,12 @@ def test_contexts_are_expectations(score: str, alpha: float, ndim: int) -> None:
 def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: str) -> None:
     domain, length = (-2.0, 6.0), torch.tensor(1.5, dtype=DOUBLE)
     kernel = RBF(1, lengthscale=length).requires_grad_(False)
-    options: dict[str, Any] = {"normalization": normalization, "inducing_points": 5}
+    points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
+    options: dict[str, Any] = {"normalization": normalization, "inducing_points": points}
     layer = make_layer("kernel", alpha=alpha, kernel=kernel, domain=domain, **options)
     inputs = data()
     density = layer(*inputs)[1]
     channels = layer.score_proj(inputs[0]).unflatten(-1, (2, 5)).transpose(1, 2)
-    points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
     if alpha == 1:
         expected: Any = KernelExp(channels, points, kernel, base)
     else:
