@@ -1,9 +1,8 @@
-"""Errors of expectations and divergences against independent references: `make accuracy`.
+"""Errors of expectations against independent references: `make accuracy`.
 
-Prints a table for each part (1-D, many dimensions, kernel families, truncated densities,
-divergences) and returns 1 if an error exceeds its limit. Single kernel densities may miss theirs:
-the command fails only if one does so by far, or the median of a setting does. `--write` updates
-docs/benchmarks.md.
+Prints a table for each part (1-D, many dimensions, kernel families, truncated densities) and
+returns 1 if an error exceeds its limit. Single kernel densities may miss theirs: the command fails
+only if one does so by far, or the median of a setting does. `--write` updates docs/benchmarks.md.
 """
 
 import math
@@ -29,7 +28,6 @@ from .reference import (
     KernelTruth,
     Law,
     ball_integrals,
-    divergences,
     kernel_truth,
     line_integrals,
     truncated_truth,
@@ -539,32 +537,6 @@ def truncated_table(laws: Sequence[Law] = LAWS) -> tuple[list[Table], list[str]]
     return [Table(title, ["base", "ends", "dtype", *columns, "limits"], rows)], failures
 
 
-# Divergences between densities on nested ellipses
-
-DIVERGENCE_LIMIT = 1e-10
-
-
-def divergence_table() -> tuple[list[Table], list[str]]:
-    """Return relative errors of divergences in the plane, and which exceed their limit."""
-    loc = torch.tensor([[0.2, -0.1], [0.1, 0.3]]).double()
-    tril = torch.tensor([[[0.5, 0.0], [0.2, 0.3]], [[1.5, 0.0], [0.0, 1.5]]]).double()
-    names, rows, failures = ("KL", "Tsallis, α = 3/2"), [], []
-    for alphas in ((2.0, 2.0), (1.5, 1.75), (math.inf, 1.5)):
-        exact = divergences(loc.numpy(), tril.numpy(), (1 / (alphas[0] - 1), 1 / (alphas[1] - 1)))
-        p, q = (sf.MultivariateBetaGaussian(loc[i], tril[i], alphas[i]) for i in range(2))
-        values = torch.distributions.kl_divergence(p, q), sf.tsallis_divergence(p, q, 1.5)
-        errors = [abs(x.item() / y - 1) for x, y in zip(values, exact, strict=True)]
-        label = f"{alphas[0]:g}, {alphas[1]:g}"
-        rows.append([label, *(f"{error:.0e}" for error in errors)])
-        pairs = zip(names, errors, strict=True)
-        failures += [f"{label}: {name}" for name, error in pairs if not error <= DIVERGENCE_LIMIT]
-    title = (
-        "Divergences between beta-Gaussians on nested ellipses, float64: relative errors. "
-        f"Limit: {DIVERGENCE_LIMIT:g}."
-    )
-    return [Table(title, ["α of p, α of q", *names], rows)], failures
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if a limit is exceeded."""
     options = parser(__doc__, write=True).parse_args(arguments)
@@ -575,12 +547,10 @@ def main(arguments: list[str] | None = None) -> int:
         "dimensions": ball_table,
         "kernel accuracy": _kernels,
         "truncated": truncated_table,
-        "divergences": divergence_table,
     }.items():
         tables, broken = part()
         failures += broken
-        # docs/benchmarks.md has no section for divergences.
-        show_and_write(section, _COMMAND, tables, options.write and section != "divergences")
+        show_and_write(section, _COMMAND, tables, options.write)
     for failure in failures:
         print(f"limit exceeded: {failure}")
     return int(bool(failures))

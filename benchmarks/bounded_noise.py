@@ -3,10 +3,8 @@
 The data are scikit-learn's. `--write` puts the table into docs/inference.md.
 """
 
-import multiprocessing
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pyro
@@ -21,7 +19,7 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.inference import AutoSupportReparam, RestrictedPrior
 
-from .harness import Table, parser, show_and_write
+from .harness import Table, in_processes, parser, show_and_write
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -83,8 +81,9 @@ MODELS: dict[str, Callable[[bool, float], None]] = {
 STARTS = {"intercept": ZERO, "slopes": torch.zeros(3, dtype=DOUBLE)}
 
 
-def run(name: str, alpha: float, restricted: bool, draws: int, seed: int) -> tuple[int, Tensor]:
+def run(job: tuple[str, float, bool, int, int]) -> tuple[int, Tensor]:
     """Return the divergences of a chain, and its half-widths (draws, ...)."""
+    name, alpha, restricted, draws, seed = job
     torch.set_num_threads(1)  # the tensors are small
 
     def plain() -> None:
@@ -109,24 +108,18 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     kinds = [(name, a, r) for name in MODELS for a in (2.0, 1.5) for r in (False, True)]
     rows, failed = [], False
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
-        started = [
-            [pool.submit(run, *kind, chosen.draws, seed) for seed in (0, 1)] for kind in kinds
-        ]
-        for (name, alpha, restricted), jobs in zip(kinds, started, strict=True):
-            counts, chains = zip(*(job.result() for job in jobs), strict=True)
-            count, x = sum(counts), torch.stack(chains)
-            size = effective_sample_size(x, 0, 1)
-            numbers = (y.reshape(-1) for y in (x.mean((0, 1)), x.std((0, 1)), size))
-            cells = [
-                f"{m:.3f} ± {s / n**0.5:.3f}, {s:.3f}" for m, s, n in zip(*numbers, strict=True)
-            ]
-            kind = "restricted" if restricted else "plain"
-            total = f"{count} of {2 * chosen.draws}"
-            rows.append([name, f"{alpha:g}", kind, total, "; ".join(cells)])
-            print("  ".join(rows[-1]), flush=True)
-            failed |= restricted and count >= 0.01 * 2 * chosen.draws
+    jobs = [(*kind, chosen.draws, seed) for kind in kinds for seed in (0, 1)]
+    results = in_processes(run, jobs, 2)
+    for i, (name, alpha, restricted) in enumerate(kinds):
+        counts, chains = zip(*results[2 * i : 2 * i + 2], strict=True)
+        count, x = sum(counts), torch.stack(chains)
+        size = effective_sample_size(x, 0, 1)
+        numbers = (y.reshape(-1) for y in (x.mean((0, 1)), x.std((0, 1)), size))
+        cells = [f"{m:.3f} ± {s / n**0.5:.3f}, {s:.3f}" for m, s, n in zip(*numbers, strict=True)]
+        kind = "restricted" if restricted else "plain"
+        total = f"{count} of {2 * chosen.draws}"
+        rows.append([name, f"{alpha:g}", kind, total, "; ".join(cells)])
+        failed |= restricted and count >= 0.01 * 2 * chosen.draws
     header = ["model", "alpha", "prior", "divergences", "half-width: mean ± error, sd"]
     title = "NUTS on bounded noise, two chains"
     command = "python -m benchmarks.bounded_noise --write"

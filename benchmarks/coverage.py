@@ -5,25 +5,21 @@ without `coverage`, and counts the observations held out that fall into the supp
 the tables into docs/benchmarks.md.
 """
 
-import os
 import statistics
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
-from tqdm import tqdm
 
 from sparsefam.estimators import SparseDensity, quadratic_score
 
 from .estimation import DENSITIES, GRID, estimate_errors
-from .harness import Table, parser, show_and_write
+from .harness import Table, in_processes, parser, show_and_write
 
 __all__ = ["COLUMNS", "main", "tables"]
 
@@ -84,15 +80,7 @@ def tables(
         for (name, size, count), nominal in product(cases, NOMINAL)
         for seed in range(count)
     ]
-    if jobs == 1:
-        results = [_outcome(trial) for trial in tqdm(trials)]
-    else:
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        os.environ.update(dict.fromkeys(names, "1"))
-        # Spawned, since forked processes would share the locks of torch's threads.
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            results = list(tqdm(pool.map(_outcome, trials), total=len(trials)))
-    outcomes = dict(zip(trials, results, strict=True))
+    outcomes = dict(zip(trials, in_processes(_outcome, trials, jobs), strict=True))
 
     def row(name: str, size: int, count: int) -> list[str]:
         cells = []

@@ -4,14 +4,11 @@ Draws samples from densities with compact or separated supports. `--write` puts 
 docs/benchmarks.md.
 """
 
-import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from .harness import Table, parser, show_and_write
+from .harness import Table, in_processes, parser, show_and_write
 from .rivals import DENSITY_ESTIMATES
 
 _COMMAND = "python -m benchmarks.estimation --write"
@@ -89,9 +86,10 @@ def estimate_errors(law: MixtureOfBetas, estimate: Array) -> Errors:
     return Errors(squared, hellinger, float(estimate[~law.inside(GRID)].sum() * step))
 
 
-def _trial(size: int, density: str, seed: int) -> tuple[dict[str, Errors], float]:
-    """Return the errors by method, and the processor seconds of ours."""
+def _trial(trial: tuple[int, str, int]) -> tuple[dict[str, Errors], float]:
+    """Return the errors by method, and the processor seconds of ours, by size, density and seed."""
     torch.set_num_threads(1)
+    size, density, seed = trial
     law, errors, seconds = DENSITIES[density], {}, 0.0
     x = law.draw(size, np.random.default_rng(seed))
     for name, fit in DENSITY_ESTIMATES.items():
@@ -110,15 +108,7 @@ def tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
         for size, rounds in sorted(sizes.items(), reverse=True)  # the longest first
         for density, seed in product(DENSITIES, range(rounds))
     ]
-    if jobs == 1:
-        results = [_trial(*x) for x in trials]
-    else:
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        os.environ.update(dict.fromkeys(names, "1"))
-        # Spawned, since forked processes would share the locks of torch's threads.
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            results = list(pool.map(_trial, *zip(*trials, strict=True)))
-    outcomes = dict(zip(trials, results, strict=True))
+    outcomes = dict(zip(trials, in_processes(_trial, trials, jobs), strict=True))
     out = []
     for size, rounds in sizes.items():
         rows, slowest = [], 0.0

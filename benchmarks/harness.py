@@ -18,13 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import profile
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -219,10 +222,31 @@ def allocated_megabytes(call: Callable[[], object]) -> float:
     return (peak - live) / 1e6
 
 
+def in_processes(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> list[Any]:
+    """Map a function over items by several processes of one thread each, or here if `jobs` is 1.
+
+    The processes are spawned, since forked ones would share the locks of torch's threads.
+    """
+    if jobs == 1:
+        return [function(item) for item in items]
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    os.environ.update(dict.fromkeys(names, "1"))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        return list(tqdm(pool.map(function, items), total=len(items)))
+
+
 def relative_error(result: Tensor, expected: Tensor) -> Tensor:
     """Return the relative error in the 2-norm over the last axis; infinite where it is NaN."""
     error: Tensor = (result.double() - expected).norm(dim=-1) / expected.norm(dim=-1)
     return torch.where(error.isnan(), math.inf, error)
+
+
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with aligned columns; the first names the row."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for first, *rest in (header, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]).rstrip(), flush=True)
 
 
 class Table(NamedTuple):
@@ -239,13 +263,8 @@ class Table(NamedTuple):
 
     def show(self) -> None:
         """Print the table with aligned columns."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         print(f"\n{self.title}\n")
-        for first, *rest in lines:
-            cells = [x.rjust(width) for x, width in zip(rest, widths[1:], strict=True)]
-            print("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-        sys.stdout.flush()
+        show(self.header, self.rows)
 
 
 def show_and_write(

@@ -3,7 +3,6 @@
 * In 1-D: tanh-sinh quadrature in numpy's longdouble.
 * On ellipsoids: a contour integral along the path of steepest descent, derivatives by autograd.
 * Kernel families: Gauss-Legendre rules between the exact edges of each support.
-* Divergences in 2-D: a product rule in polar coordinates.
 * Truncated densities: tanh-sinh quadrature by mpmath with 40 digits.
 
 Inputs are numbers that float32 holds and are taken as exact, so that the tables show errors of the
@@ -11,7 +10,7 @@ package's arithmetic and not of rounding its inputs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -368,28 +367,6 @@ class _KernelDensity:
 
 
 # Divergences
-
-
-def divergences(loc: Array, tril: Array, exponents: Sequence[float]) -> tuple[float, float]:
-    """Return the KL and the Tsallis divergence at 3/2 of p from q, given (2, 2) and (2, 2, 2).
-
-    Both are C (1 - |x|^2)^m on ellipses, that of p inside that of q. The mean under p is a
-    Gauss-Legendre rule in the radius, whose nodes crowd towards both ends, times equal angles.
-    """
-    radius, w = _graded_rule(80)
-    angles = 2 * np.pi * np.arange(200) / 200
-    unit = np.stack([np.cos(angles), np.sin(angles)], -1)
-    square = radius[:, None] ** 2
-    weights = (w * radius)[:, None] * (1 - square) ** exponents[0]
-    points = loc[0] + np.multiply.outer(radius, unit) @ tril[0].T
-    there = ((points - loc[1]) @ np.linalg.inv(tril[1]).T) ** 2
-    logs = [
-        math.log((m + 1) / (math.pi * np.linalg.det(a))) + m * np.log(1 - distance)
-        for m, a, distance in zip(exponents, tril, (square, there.sum(-1)), strict=True)
-    ]
-    ratio = logs[0] - logs[1]
-    shares = weights / (weights.sum() * len(angles))
-    return float((shares * ratio).sum()), float((shares * 2 * np.expm1(ratio / 2)).sum())
 
 
 # Truncated densities

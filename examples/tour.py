@@ -195,12 +195,9 @@ def show_stream(settings: Settings, page: Page) -> Results:
     result = stream.compare(seeds, epochs, (3e-2,), settings.streams)
     best = contest(result.runs, stream.SAMPLINGS[0], stream.OURS, ".3f", sign=-1)
     page.text(
-        "What was the mean from <i>a</i> to <i>b</i>? The stream is arterial blood pressure, 2.8 "
-        "heartbeats of a real recording, of which 96 noisy readings at random times are left; in a "
-        "block outside the interval all readings are saturated. A small network turns the question "
-        "(midpoint and width) into attention. Continuous attention reads a value function fitted "
-        "to the readings, discrete attention weighs the readings. In the test, readings may also "
-        "be placed differently than in training."
+        "What was the mean from <i>a</i> to <i>b</i>? Of 2.8 heartbeats of arterial blood pressure "
+        "96 noisy readings at random times are left; in a block outside the interval all readings "
+        "are saturated. docs/tutorials/stream.md has the details, and ten seeds."
     )
     page.table(
         "Root mean squared error of the answers, whose standard deviation is "
@@ -219,9 +216,8 @@ def show_stream(settings: Settings, page: Page) -> Results:
         "uniform on an interval.",
     )
     page.text(
-        f"Best continuous attention against best other method: {best}. The answer is an expectation"
-        " under a density over an interval, which is what continuous attention computes: the task "
-        "is made for it. docs/tutorials/stream.md has ten seeds."
+        f"Best continuous attention against best other method: {best}. The task is made for it: "
+        "the answer is an expectation under a density over an interval."
     )
     return {"penalty": result.penalty, "methods": result.runs}
 
@@ -232,10 +228,9 @@ def show_posterior(settings: Settings, page: Page) -> Results:
     rows = result.rows()
     page.text(
         "Ten people picked something up five times each. Log durations are normal around each "
-        "person's own, and those follow a parabola, so that nobody is further than √5 standard "
-        "deviations from the mean of people. The support of a person's value therefore moves with "
-        "two other unknowns. NUTS in Pyro takes the interval of its first trace for granted; with "
-        "<code>AutoSupportReparam</code> it samples the posterior, which quadrature gives exactly."
+        "person's own, and those follow a parabola, whose support moves with two other unknowns. "
+        "NUTS in Pyro takes the interval of its first trace for granted; with "
+        "<code>AutoSupportReparam</code> it samples the posterior (docs/tutorials/pickups.md)."
     )
     page.table(
         f"Mean and standard deviation of the log durations' mean, spread and noise: two chains of "
@@ -261,14 +256,13 @@ def show_digits(settings: Settings, page: Page) -> Results:
     limit = digits.blind_limit(result.test.labels)
     page.text(
         "<i>Which digit is top left?</i> A canvas of 28 × 28 pixels has one of scikit-learn's "
-        "handwritten digits in each quadrant, at a random place. A network sees the canvas and one "
-        f"of four questions, each of which names a quadrant. {settings.canvases} canvases of 1200 "
-        f"digits to train, {3 * settings.canvases // 8} canvases of the other 597 digits to test.",
-        "All methods share one convolutional network, which ends in 14 × 14 features. Mean pooling "
-        "classifies their mean. Discrete softmax weighs them by the question. Continuous attention "
-        "reads a function fitted to the features, by ridge regression on 7 × 7 Gaussians, through "
-        "the density with the mean and covariance of the same weights: normal, or a paraboloid "
-        "that is zero outside an ellipse.",
+        "handwritten digits in each quadrant, at a random place, and each of four questions names "
+        f"a quadrant. {settings.canvases} canvases of 1200 digits to train, "
+        f"{3 * settings.canvases // 8} canvases of the other 597 digits to test.",
+        "All methods share a convolutional network, which ends in 14 × 14 features. Mean pooling "
+        "classifies their mean, discrete softmax weighs them by the question, and continuous "
+        "attention reads a function fitted to them through the density with the mean and "
+        "covariance of the same weights.",
         "Best attention against no attention: "
         f"{contest(result.runs, 'accuracy', list(result.models), '.1f')}. A method that knew all "
         "four digits, but not the question, could be right at most "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from references import Array, Ball, Line, Pieces
+from references import Array, Ball, Pieces, pieces
 from torch import Size, Tensor
 
 from sparsefam import SparseDistribution
@@ -38,7 +38,7 @@ class Family:
     Attributes:
         name: Identifies it among the tests.
         make: Builds the distribution from its parameters, given by name.
-        density: Its density in plain Python, up to a constant: (t, **parameters) to a float. Of
+        density: Its density in numpy, up to a constant: (t, **parameters) to an array like t. Of
             vectors from arrays (..., D) to arrays (...), a function of |scale_tril^-1 (t - loc)|.
             Where the support may be several intervals: from parameters to `Pieces`.
         scalar: Parameters of one density, by name: numbers exact in float32. Each becomes a tensor
@@ -140,33 +140,35 @@ class Case:
         }
 
     @cached_property
-    def references(self) -> list[Line] | list[Ball] | list[Pieces]:
+    def references(self) -> list[Ball] | list[Pieces]:
         """Its densities, in the order of the flattened batch."""
-        p = self()
         count = self.batch_shape.numel()
         leaves = self.spread(self.batch_shape, {k: v.detach() for k, v in self.leaves().items()})
         flat = {k: v.reshape(count, *v.shape[len(self.batch_shape) :]) for k, v in leaves.items()}
-        make = self._ball if self.event_shape else self._line
         rows = [
             {k: v[i].numpy() if v[i].dim() else v[i].item() for k, v in flat.items()}
             for i in range(count)
         ]
         if self.family.ranks:
             return [self.family.density(**row) for row in rows]
-        found = []
-        for i, centre in enumerate(p.mean.reshape(count, *self.event_shape)):
-            bare = make(p, i, partial(self.family.density, **rows[i]), centre)
-            found.append(replace(bare, mass=bare.integral(bare.shape)))
-        return found
+        p, make = self(), self._ball if self.event_shape else self._line
+        return [make(p, i, partial(self.family.density, **row)) for i, row in enumerate(rows)]
 
-    def _line(self, p: SparseDistribution, i: int, shape: Any, centre: Tensor) -> Line:
+    def _line(self, p: SparseDistribution, i: int, shape: Any) -> Pieces:
+        """With a kink in the middle, and tails of 80 standard deviations."""
         (lower, upper), reach = ends(p), 80 * p.stddev
-        lower, upper = torch.maximum(lower, p.mean - reach), torch.minimum(upper, p.mean + reach)
-        return Line(shape, (lower.flatten()[i].item(), upper.flatten()[i].item()), centre.item())
+        edges = torch.maximum(lower, p.mean - reach), torch.minimum(upper, p.mean + reach)
+        low, high, centre = (x.flatten()[i].item() for x in (*edges, p.mean))
+        inner = {centre + share * (end - centre) for end in (low, high) for share in (0, 0.1, 0.3)}
+        cuts = [low, *sorted(inner), high]
+        mass = pieces(shape, cuts).integral(shape)
+        return pieces(lambda t: shape(t) / mass, cuts)
 
-    def _ball(self, p: SparseDistribution, i: int, shape: Any, centre: Tensor) -> Ball:
+    def _ball(self, p: SparseDistribution, i: int, shape: Any) -> Ball:
         _, factor = frame(p, 15.0)
-        return Ball(shape, centre.numpy(), factor.reshape(-1, *factor.shape[-2:])[i].numpy())
+        centre = p.mean.reshape(-1, *self.event_shape)[i].numpy()
+        bare = Ball(shape, centre, factor.reshape(-1, *factor.shape[-2:])[i].numpy())
+        return replace(bare, mass=bare.integral(bare.shape))
 
     def reference(self, quantity: Callable[[Any], Any]) -> Tensor:
         """A quantity of every density of the batch, (*batch, *shape of the quantity)."""

@@ -1,4 +1,4 @@
-"""Laws of numbers that tests of divergences ask about, and their densities in numpy."""
+"""Laws of numbers that tests of mixtures and divergences ask about, with densities in numpy."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,9 +12,10 @@ import torch
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
 from kernel_references import KernelReference, gaussian
-from mixtures import KNOWN, integration_rule, triangle
 from numpy.typing import NDArray
+from references import pieces
 from scipy import stats
+from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import (
@@ -41,11 +42,19 @@ class Law:
         make: Builds it in a type.
         log_pdf: The logarithm of its density.
         marks: Ends and kinks, all mass but a rounding error between the first and the last.
+        cdf: Its distribution function, if a test asks for it.
     """
 
     make: Callable[[torch.dtype], Any]
     log_pdf: Callable[[Array], Array]
     marks: Sequence[float]
+    cdf: Callable[[Array], Array] | None = None
+
+    def expect(self, g: Callable[[Array], Array], *marks: float) -> Array:
+        """Expectation of a function, of arrays (Q,), smooth between the marks and further ones."""
+        inner = [t for t in marks if self.marks[0] < t < self.marks[-1]]
+        nodes, weights = integration_rule(sorted({*self.marks, *inner}))
+        return (g(nodes) * (weights * np.exp(self.log_pdf(nodes)))).sum(-1)
 
     @property
     def is_ours(self) -> bool:
@@ -55,6 +64,11 @@ class Law:
     def made(self, dtype: torch.dtype) -> Any:
         """The distribution, which some take long to make."""
         return self.make(dtype)
+
+
+def integration_rule(marks: Sequence[float]) -> tuple[Array, Array]:
+    """Nodes and weights of integrals from the first mark to the last of what is smooth between."""
+    return pieces(np.ones_like, marks).rule()
 
 
 def integral(function: Callable[[Array, Array], Array], p: Law, q: Law) -> float:
@@ -131,9 +145,101 @@ def _kernel(weights: Sequence[float], alpha: float) -> Law:
     return Law(make, _log(pdf), marks)
 
 
-def _mixture(name: str) -> Law:
-    known = KNOWN[name]
-    return Law(known.make, _log(known.pdf), known.marks)
+# Mixtures, whose components scipy knows too
+
+
+def locations(known: Law, count: int = 25) -> Tensor:
+    """Locations inside the support and outside, none on an end."""
+    lower, upper = known.marks[0], known.marks[-1]
+    return torch.linspace(max(lower, -9.0) - 0.617, min(upper, 9.0) + 0.531, count, dtype=DOUBLE)
+
+
+def logits(*weights: float, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.tensor(weights, dtype=dtype).log() + 0.75  # any constant will do
+
+
+def parabola(loc: float, scale: float) -> Any:
+    return stats.beta(2, 2, loc=loc - scale, scale=2 * scale)
+
+
+def triangle(loc: float, scale: float) -> Any:
+    return stats.triang(0.5, loc=loc - scale, scale=2 * scale)
+
+
+def _sum(
+    make: Callable[[torch.dtype], Mixture], weights: list[float], parts: list[Any], marks: Any
+) -> Law:
+    def total(name: str) -> Callable[[Array], Array]:
+        pairs = list(zip(weights, parts, strict=True))
+        return lambda t: np.asarray(sum(w * getattr(p, name)(t) for w, p in pairs))
+
+    return Law(make, _log(total("pdf")), marks, total("cdf"))
+
+
+def _normals(dtype: torch.dtype) -> Mixture:
+    loc, scale = torch.tensor([[0.0, 1.5, -4.0], [1.0, 0.25, 0.5]], dtype=dtype)
+    return Mixture(logits(0.5, 0.2, 0.3, dtype=dtype), Normal(loc, scale))
+
+
+def _disjoint(dtype: torch.dtype) -> Mixture:
+    loc, scale = torch.tensor([[0.0, 3.0, 5.5], [1.0, 0.5, 1.25]], dtype=dtype)
+    return Mixture(logits(0.3, 0.6, 0.1, dtype=dtype), TruncatedParabola(loc, scale))
+
+
+def _unlike(dtype: torch.dtype) -> Mixture:
+    def number(x: float) -> Tensor:
+        return torch.tensor(x, dtype=dtype)
+
+    parts = [
+        td.Uniform(number(0.0), number(1.0)),
+        Triangular(number(0.75), number(0.5)),
+        td.HalfNormal(number(0.5)),
+        td.Exponential(number(2.0)),
+        td.Laplace(number(3.0), number(0.5)),
+    ]
+    return Mixture(logits(0.1, 0.2, 0.3, 0.15, 0.25, dtype=dtype), parts)
+
+
+def _half_line(dtype: torch.dtype) -> Mixture:
+    def number(x: float) -> Tensor:
+        return torch.tensor(x, dtype=dtype)
+
+    parts = [td.Gamma(number(3.0), number(2.0)), td.Uniform(number(-3.0), number(-1.0))]
+    return Mixture(logits(0.7, 0.3, dtype=dtype), parts)
+
+
+KNOWN = {
+    "normals": _sum(
+        _normals,
+        [0.5, 0.2, 0.3],
+        [stats.norm(0, 1), stats.norm(1.5, 0.25), stats.norm(-4, 0.5)],
+        [-9.5, -4.0, 0.0, 1.5, 9.5],
+    ),
+    "disjoint": _sum(
+        _disjoint,
+        [0.3, 0.6, 0.1],
+        [parabola(0, 1), parabola(3, 0.5), parabola(5.5, 1.25)],
+        [-1.0, 1.0, 2.5, 3.5, 4.25, 6.75],
+    ),
+    "unlike": _sum(
+        _unlike,
+        [0.1, 0.2, 0.3, 0.15, 0.25],
+        [
+            stats.uniform(0, 1),
+            triangle(0.75, 0.5),
+            stats.halfnorm(scale=0.5),
+            stats.expon(scale=0.5),
+            stats.laplace(3, 0.5),
+        ],
+        [-17.0, 0.0, 0.25, 0.75, 1.0, 1.25, 3.0, 23.0],
+    ),
+    "half-line": _sum(
+        _half_line,
+        [0.7, 0.3],
+        [stats.gamma(3, scale=0.5), stats.uniform(-3, 2)],
+        [-3.0, -1.0, 0.0, 1.0, 25.0],
+    ),
+}
 
 
 def _two_normals(dtype: torch.dtype) -> Mixture:
@@ -158,9 +264,7 @@ LAWS = {
     "kernel": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 1.0),
     "kernel-1.5": _kernel([-4.0, 1.5, 2.5, 1.0, -3.5], 1.5),
     "kernel-2": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 2.0),
-    "normals": _mixture("normals"),
-    "disjoint": _mixture("disjoint"),
-    "unlike": _mixture("unlike"),
+    **{name: KNOWN[name] for name in ("normals", "disjoint", "unlike")},
     "torch-normal": Law(_numbers(td.Normal, 0.5, 0.75), stats.norm(0.5, 0.75).logpdf, SPREAD),
     "torch-laplace": Law(_numbers(td.Laplace, 0.0, 0.5), stats.laplace(0, 0.5).logpdf, LONG),
     "torch-uniform": Law(_numbers(td.Uniform, 0.0, 1.0), stats.uniform.logpdf, [0.0, 1.0]),

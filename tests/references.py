@@ -1,4 +1,4 @@
-"""Densities in plain Python and their integrals: what the battery compares with."""
+"""Densities in numpy and their integrals: what the battery compares with."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,64 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.integrate import quad
 from scipy.special import roots_gegenbauer
 
 Array = NDArray[np.float64]
 # A number, or the values at many locations of vectors.
 Values = Any
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A density of numbers, integrated by scipy.
-
-    Attributes:
-        shape: The density up to a constant, of one float.
-        ends: The support, of which 80 standard deviations if it is the line.
-        centre: Where the density may have a kink.
-        mass: Integral of `shape`.
-    """
-
-    shape: Callable[[float], float]
-    ends: tuple[float, float]
-    centre: float
-    mass: float = 1.0
-
-    @property
-    def intervals(self) -> tuple[tuple[float, float], ...]:
-        return (self.ends,)
-
-    def density(self, t: float) -> float:
-        return self.shape(t) / self.mass
-
-    def densities(self, t: Array) -> Array:
-        return np.array([self.density(x) for x in t.tolist()])
-
-    def integral(self, g: Callable[[float], float], upper: float = math.inf) -> float:
-        """Integral of g over the support, as far as `upper`."""
-        upper = min(upper, self.ends[1])
-        marks = [self.ends[0], min(self.centre, upper), upper]
-        return sum(
-            quad(g, a, b, epsabs=0, epsrel=1e-11, limit=200)[0] for a, b in pairwise(marks) if a < b
-        )
-
-    def expect(self, g: Callable[[float], float]) -> float:
-        return self.integral(lambda t: g(t) * self.density(t))
-
-    def rule(self) -> tuple[Array, Array]:
-        """Nodes and weights of integrals over the support."""
-        return self.smooth_rule()
-
-    def smooth_rule(self, marks: Sequence[float] = ()) -> tuple[Array, Array]:
-        """Nodes and weights of integrals of functions that are smooth between the marks."""
-        inside = {t for t in marks if self.ends[0] < t < self.ends[1]}
-        halves = [end - self.centre for end in self.ends]
-        near = {self.centre + share * half for half in halves for share in (0.0, 0.1, 0.3, 1.0)}
-        cuts = sorted(near | inside)
-        pieces = [tanh_sinh(0.01, a, b) for a, b in pairwise(cuts)]
-        nodes, weights = zip(*pieces, strict=True)
-        return np.concatenate(nodes), np.concatenate(weights)
 
 
 @dataclass(frozen=True, eq=False)

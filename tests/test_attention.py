@@ -1,4 +1,4 @@
-"""The attention layer: contexts against brute-force integrals, gradients, state, errors."""
+"""The attention layer: contexts by hand, gradients, state, errors."""
 
 import copy
 import io
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from layers import KINDS, SCORES, data, make_layer, require_that_padding_is_ignored
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
-from sparsefam import Normal, SparseDistribution
+from sparsefam import SparseDistribution
 from sparsefam.attention import (
     ContinuousAttention,
     ForgettingMemory,
@@ -29,19 +28,6 @@ DOUBLE = torch.float64
 
 every_score = pytest.mark.parametrize("score", SCORES)
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
-
-
-def on_line(density: SparseDistribution, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """E_p[function] by 200 panels of 16 Gauss nodes over the support, or 10 scales each way."""
-    nodes, weights = map(torch.tensor, np.polynomial.legendre.leggauss(16))
-    edge = 10.0 if isinstance(density, Normal) else 1.0
-    centers = torch.linspace(-edge, edge, 401, dtype=DOUBLE)[1::2]
-    half = edge / 200
-    x = (centers.unsqueeze(-1) + half * nodes).flatten()
-    t = density.loc.unsqueeze(-1) + density.scale.unsqueeze(-1) * x
-    mass = torch.exp(density.log_prob(t.movedim(-1, 0))).movedim(0, -1)
-    mass = mass * (half * weights).repeat(200) * density.scale.unsqueeze(-1)
-    return (mass.unsqueeze(-1) * function(t)).sum(-2)
 
 
 def by_expectations(density: SparseDistribution, function: ValueFunction) -> Tensor:
@@ -84,21 +70,11 @@ def test_context_is_the_integral_of_the_values(
     context, density = layer(*inputs)
     assert (context.shape, density.batch_shape) == ((2, 3, 4), (2, 2, 3))
     function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
-    integral = (on_line if ndim == 1 else by_expectations)(density, function)
-    expected = by_hand(layer, inputs, integral)
+    expected = by_hand(layer, inputs, by_expectations(density, function))
     assert (context - expected).norm() < 1e-8 * expected.norm()
     single, density = layer.float()(*(x.float() for x in inputs))
     assert (single.dtype, density.mean.dtype) == (torch.float32, torch.float32)
     assert (single - expected).norm() < 5e-6 * expected.norm()
-
-
-def test_any_basis_serves() -> None:
-    basis = Fourier([1.0, 3.0]) + GaussianRBF.grid(4, 0.2)
-    layer, inputs = make_layer(basis=basis), data()
-    context, density = layer(*inputs)
-    function = RidgeRegression(basis, 0.1).fit(inputs[3], layer.v_proj(inputs[2]))
-    expected = by_hand(layer, inputs, on_line(density, function))
-    assert (context - expected).norm() < 1e-8 * expected.norm()
 
 
 @pytest.mark.parametrize(
@@ -217,19 +193,6 @@ def test_torch_decoders_call_the_layer(score: str) -> None:
         assert torch.allclose(found, expected, rtol=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(2, 9, 4), (9, 4)])
-def test_torch_encoders_compile(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    block, x = transformer_layer("quadratic").eval(), torch.randn(shape, dtype=DOUBLE)
-    padding = (torch.arange(9) >= 6).expand(shape[:-1])
-    torch._dynamo.reset()
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        found, expected = (f(x, src_key_padding_mask=padding) for f in (compiled, block))
-    assert torch.allclose(found, expected, rtol=1e-9)
-
-
 def test_weights_may_be_left_out() -> None:
     layer, inputs = make_layer(), data()
     context, density = layer(*inputs, need_weights=False, average_attn_weights=True)
@@ -245,8 +208,8 @@ LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
 @pytest.mark.parametrize("penalty", [0.1, "gcv"])
 @pytest.mark.parametrize(
     "masks",
-    [(), (PADDED,), (None, LATER), (PADDED, LATER.expand(4, 3, 9))],
-    ids=["all", "padding", "mask", "both"],
+    [(), (PADDED, LATER.expand(4, 3, 9))],
+    ids=["all", "masked"],
 )
 @every_kind
 def test_contexts_are_weighted_sums_of_observations(
@@ -269,20 +232,6 @@ def test_contexts_are_weighted_sums_of_observations(
             assert not weights[..., 7:].any()
         if len(masks) > 1:
             assert not weights[..., 0, 4:].any()
-
-
-@pytest.mark.parametrize(("score", "combine", "ndim"), [("moments", True, 2), ("kernel", False, 1)])
-def test_weights_are_derivatives_of_contexts(score: str, combine: bool, ndim: int) -> None:
-    layer, (query, key, value, t) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
-    for projection in (layer.v_proj, layer.out_proj):
-        nn.init.eye_(projection.weight)
-    layer.batch_first = False
-    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-    slopes = torch.autograd.functional.jacobian(lambda v: layer(query, key, v, t)[0], value)
-    weights = layer.observation_weights(query, key, value, t)
-    for channel in range(4):
-        found = slopes[:, :, channel, :, :, channel].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
-        assert torch.allclose(found, weights[:, channel // 2], rtol=1e-9, atol=1e-12)
 
 
 # Value functions in place of sequences
@@ -693,20 +642,11 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
             for shape in ((5,), (2, 1, 1, 1))
         ),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
-        (
-            lambda: build(basis=PLANE, ndim=2)(Q, K, V),
-            r"positions must be given with ndim=2, in shape \(2, 9, 2\) or \(9, 2\), got None",
-        ),
+        (lambda: build(basis=PLANE, ndim=2)(Q, K, V), "positions must be given with.*got None"),
         (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
         (lambda: build()(Q, K, V, is_causal=True), "attn_mask must be given if is_causal=True"),
-        (
-            lambda: build()(Q),
-            "key and value must be tensors, unless a function is given, got NoneType",
-        ),
-        (
-            lambda: build()(Q, K, V, T, function=FUNCTION),
-            "function must be given without key, value, .*, got both a function and a sequence",
-        ),
+        (lambda: build()(Q), "key and value must be tensors, unless a function is.*got NoneType"),
+        (lambda: build()(Q, K, V, T, function=FUNCTION), "function must be given without.*both"),
         (lambda: build(score="moments")(Q, function=FUNCTION), "function must be None for .*keys"),
         (lambda: build(combine=True)(Q, function=FUNCTION), "function must be None for .*keys"),
         (lambda: build()(Q, function=T), "function must be a ValueFunction for ndim=1"),

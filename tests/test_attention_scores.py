@@ -4,6 +4,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import entmax
@@ -11,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from layers import SCORES, data, make_layer
-from pyro.contrib.gp.kernels import RBF, Matern52
+from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
-from torch.autograd import gradcheck
 from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
@@ -32,17 +32,6 @@ every_score = pytest.mark.parametrize("score", SCORES)
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     return bool((found - expected).norm() < tolerance * expected.norm())
-
-
-def on_grid(layer: Any, inputs: Any, t: Tensor, cell: Tensor | float) -> Tensor:
-    """The context by a sum over locations (n, *event) of density times value function."""
-    density = layer(*inputs)[1]
-    event = density.event_shape
-    p = density.prob(t.reshape(-1, *[1] * len(density.batch_shape), *event)).movedim(0, -1) * cell
-    assert (p.sum(-1) - 1).abs().max() < 1e-3
-    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
-    values = function(t.expand(2, *t.shape)).unflatten(-1, (2, 2))
-    return layer.out_proj(torch.einsum("bhqt,bthe->bqhe", p, values).flatten(2))
 
 
 # Moments of discrete weights
@@ -216,40 +205,25 @@ def test_supports_start_wide(score: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "alpha", "gain"),
-    [("mixture", 1.0, 5.0), ("mixture", 2.0, 5.0), ("kernel", 1.0, 30.0), ("kernel", 2.0, 30.0)],
+    ("score", "alpha", "ndim"),
+    [*product(["mixture", "kernel"], [1.0, 2.0], [1]), ("mixture", 1.5, 2), ("kernel", 1.5, 2)],
 )
-def test_contexts_are_integrals(score: str, alpha: float, gain: float) -> None:
+def test_contexts_are_expectations(score: str, alpha: float, ndim: int) -> None:
     """Over disjoint intervals, too; float32 follows."""
-    layer, inputs = make_layer(score, alpha=alpha), data()
+    layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(ndim=ndim)
     with torch.no_grad():
-        layer.score_proj.weight.mul_(gain)
+        layer.score_proj.weight.mul_({"mixture": 5.0, "kernel": 30.0}[score] if ndim == 1 else 1.0)
         if score == "mixture" and alpha == 2:  # narrow components
             layer.score_proj.bias[12:] = -4.0
-    ends, count = ((0, 1), 12001) if score == "kernel" else ((-3, 4), 42001)
-    t = torch.linspace(*ends, count, dtype=DOUBLE)
-    cell = torch.full_like(t, float(t[1] - t[0]))
-    cell[[0, -1]] /= 2
     context, density = layer(*inputs)
-    assert close(context, on_grid(layer, inputs, t, cell), 1e-6)
-    assert alpha == 1 or (density.support.count > 1).any()
+    function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
+    values = function.coefficients.unflatten(-1, (2, 2))
+    heads = torch.einsum("bhqn,bnhe->bqhe", density.expect(function.basis), values)
+    assert close(context, layer.out_proj(heads.flatten(2)), 1e-8)
+    assert alpha == 1 or ndim > 1 or (density.support.count > 1).any()
     single = copy.deepcopy(layer).float()(*(x.float() for x in inputs))[0]
     assert single.dtype == torch.float32
     assert close(single, context, 5e-6)
-
-
-@pytest.mark.parametrize("score", ["kernel", "mixture"])
-def test_contexts_in_the_plane_are_integrals(score: str) -> None:
-    options: dict[str, Any] = {}
-    if score == "kernel":
-        kernel = Matern52(2, lengthscale=torch.tensor(0.4)).requires_grad_(False)
-        options = {"kernel": kernel, "inducing_points": 16}
-    layer, inputs = make_layer(score, alpha=1.5, ndim=2, **options), data(ndim=2)
-    low, high, count = (0, 1, 120) if score == "kernel" else (-1, 2, 240)
-    side = low + (high - low) * (torch.arange(count, dtype=DOUBLE) + 0.5) / count
-    t = torch.cartesian_prod(side, side)
-    expected = on_grid(layer, inputs, t, ((high - low) / count) ** 2)
-    assert close(layer(*inputs)[0], expected, 1e-4 if score == "kernel" else 1e-3)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
@@ -257,12 +231,12 @@ def test_contexts_in_the_plane_are_integrals(score: str) -> None:
 def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: str) -> None:
     domain, length = (-2.0, 6.0), torch.tensor(1.5, dtype=DOUBLE)
     kernel = RBF(1, lengthscale=length).requires_grad_(False)
-    options: dict[str, Any] = {"normalization": normalization, "inducing_points": 5}
+    points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
+    options: dict[str, Any] = {"normalization": normalization, "inducing_points": points}
     layer = make_layer("kernel", alpha=alpha, kernel=kernel, domain=domain, **options)
     inputs = data()
     density = layer(*inputs)[1]
     channels = layer.score_proj(inputs[0]).unflatten(-1, (2, 5)).transpose(1, 2)
-    points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
     if alpha == 1:
         expected: Any = KernelExp(channels, points, kernel, base)
     else:
@@ -429,22 +403,6 @@ def test_learned_alpha_starts_as_given_and_stays_in_its_range(high: float) -> No
     assert 1.015 < half().item() < 1.025
 
 
-@pytest.mark.parametrize(
-    ("score", "start"),
-    [("quadratic", [1.02, 1.6]), ("moments", [1.9, 2.6]), ("kernel", [1.02, 1.98])],
-)
-def test_gradients_reach_learned_alphas(score: str, start: list[float]) -> None:
-    alpha = LearnedAlpha(2, start, 2.0 if max(start) < 2 else math.inf, dtype=DOUBLE)
-    layer, inputs = make_layer(score, combine=True, alpha=alpha), data(5)
-
-    def context(weight: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, {"alpha.weight": weight}, inputs)[0]
-
-    assert gradcheck(context, (layer.alpha.weight,), rtol=1e-4, atol=1e-7)
-    expected = torch.tensor(start, dtype=DOUBLE)[:, None].expand(2, 2, 3)
-    torch.testing.assert_close(layer(*inputs)[1].alpha, expected)
-
-
 # Errors
 
 
@@ -463,21 +421,15 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
             for count in (0, 2.5, True, (0.1, 0.2))
         ),
         (lambda: kernel(2, inducing_points=10), "inducing_points must be .*power ndim=2, got 10"),
-        (
-            lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])),
-            r"inducing_points must be in the domain .*1.5",
-        ),
-        (
-            lambda: kernel(inducing_points=torch.zeros(3, 2)),
-            r"inducing_points must be floating of shape \(I, 1\) or \(I,\), got .*\(3, 2\)",
-        ),
+        (lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])), r"must be in the domain .*1.5"),
+        (lambda: kernel(inducing_points=torch.zeros(3, 2)), "must be floating of shape"),
         (lambda: kernel(alpha=2.5), "alpha must be at most 2 .*got 2.5"),
         (lambda: kernel(kernel=3), "kernel must be a callable.*got 3"),
         (lambda: kernel(kernel=RBF), "kernel must be .* instance, got the class .*RBF"),
         (lambda: kernel(kernel=lambda x, z: x), r"kernel must map .* to \(8, 8\).*, got \(8, 1\)"),
         (
             lambda: kernel(kernel=lambda x, z: -torch.exp(-((x - z.mT) ** 2))),
-            "kernel must be positive semi-definite",
+            "positive semi-definite",
         ),
         (lambda: kernel(normalization="both"), "normalization must be .*got 'both'"),
         *(
@@ -490,14 +442,8 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),
-        (
-            lambda: kernel(alpha=LearnedAlpha(2, high=3.0)),
-            "alpha.high must be at most 2 for score='kernel', got 3.0",
-        ),
-        (
-            lambda: make_layer(alpha=LearnedAlpha(3))(*data()),
-            r"alpha must broadcast to .* \(2, 2, 3\), got shape \(3, 1\)",
-        ),
+        (lambda: kernel(alpha=LearnedAlpha(2, high=3.0)), "alpha.high must be at most 2.*got 3.0"),
+        (lambda: make_layer(alpha=LearnedAlpha(3))(*data()), r"alpha must.*got shape \(3, 1\)"),
     ],
 )
 def test_bad_settings_are_named(call: Callable[[], object], message: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyro.contrib.gp import kernels as gp
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -187,15 +186,6 @@ def test_growth_that_outweighs_a_base(name: str, kernel: Any, alpha: float) -> N
         density(kernel, LAWS[name][0], alpha, [1.0, 0.5])
 
 
-def test_kernels_of_pyro() -> None:
-    normal = td.Normal(0.0, 1.0)
-    kernel = gp.Polynomial(1, bias=torch.tensor(1.0), degree=2)
-    with pytest.raises(ValueError, match="Prop. 1"):
-        density(kernel, normal, 1.0)
-    p = density(gp.Linear(1), normal, 1.0)  # N(0.65, 1)
-    assert abs(p.mean.item() - 0.65) < 1e-10
-
-
 # Products
 
 
@@ -288,12 +278,6 @@ WRONG: list[tuple[Any, int, str]] = [
 def test_what_is_no_base(base: Any, dim: int, rule: str) -> None:
     with pytest.raises(ValueError, match=f"^base must.*{rule}"):
         BaseMeasure(base, dim, DOUBLE)
-
-
-def test_a_law_without_mean_and_quantiles_is_no_base() -> None:
-    base = td.RelaxedBernoulli(number(0.5), probs=number(0.5))
-    with pytest.raises(ValueError, match="^base must be a distribution with a mean or quantiles"):
-        KernelExp(torch.tensor(WEIGHTS), torch.tensor(POINTS), smooth, base)
 
 
 @pytest.mark.parametrize("family", [td.Normal, td.Gumbel, td.LogNormal])

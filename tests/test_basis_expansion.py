@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
+from cases_kernel import distance
 from entmax import entmax_bisect
-from scipy.optimize import brentq
+from kernel_references import KernelReference
+from references import Array
 from torch import Tensor
 from torch.distributions import Uniform
 
@@ -27,73 +29,40 @@ UNIT = Uniform(0.0, 1.0)
 TARGET = GaussianRBF.grid(16, 0.1)
 
 
-def composite_rule(edges: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1] with 20 Gauss-Legendre nodes in each of some cells."""
-    x, w = np.polynomial.legendre.leggauss(20)
-    middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
-    nodes = (middle[:, None] + half[:, None] * x).ravel()
-    return torch.tensor(nodes), torch.tensor((half[:, None] * w).ravel())
+def reference(weights: Tensor, basis: Basis, alpha: float) -> KernelReference:
+    """Of one density, whose kernel has the functions of the basis for its columns."""
+
+    def columns(t: Array, _: Array) -> Array:
+        return basis.in_float64(torch.as_tensor(t)).numpy()
+
+    kinks = () if basis.breaks is None else tuple(basis.breaks.tolist())
+    centers = np.linspace(0, 1, len(basis))
+    return KernelReference(weights.numpy(), centers, columns, 0.04, kinks=kinks, alpha=alpha)
 
 
-def expected_means(weights: Tensor, basis: Basis, alpha: float) -> Tensor:
-    """Means of TARGET under one density by a fine rule, differentiable in the weights."""
-    cells = np.linspace(0, 1, 801)
-    t, w = composite_rule(cells)
-    f = basis.in_float64(t) @ weights
-    if alpha == 1:
-        p: Tensor = torch.softmax(f + w.log(), -1)
-        return p @ TARGET.in_float64(t)
-    A = _level(f.detach(), w, alpha)
-
-    def inside_at(x: Any) -> Any:
-        score = basis.in_float64(torch.as_tensor(x, dtype=DOUBLE)) @ weights.detach()
-        return (1 + (alpha - 1) * (score - A)).numpy()
-
-    # Cells end at the edges of the support, which another level hardly moves.
-    for _ in range(2):
-        crossed = np.flatnonzero(np.diff(inside_at(cells) > 0))
-        roots = [brentq(inside_at, cells[i], cells[i + 1], xtol=1e-15) for i in crossed]
-        t, w = composite_rule(np.union1d(cells, roots))
-        f = basis.in_float64(t) @ weights
-        A = _level(f.detach(), w, alpha)
-    inside = 1 + (alpha - 1) * (f - A)
-    escort = torch.where(inside > 0, inside.clamp_min(1e-300) ** (1 / (alpha - 1) - 1), 0) * w
-    # One step of Newton's method gives A the derivatives of the implicit function.
-    change = (escort.detach() @ f) / escort.detach().sum()
-    inside = 1 + (alpha - 1) * (f - A - (change - change.detach()))
-    p = torch.where(inside > 0, inside.clamp_min(1e-300) ** (1 / (alpha - 1)), 0) * w
-    return p @ TARGET.in_float64(t)
-
-
-def _level(f: Tensor, w: Tensor, alpha: float) -> Tensor:
-    """A by bisection."""
-    low, high = f.amin(), f.amax()
-    for _ in range(100):
-        A = (low + high) / 2
-        above = (1 + (alpha - 1) * (f - A)).clamp_min(0) ** (1 / (alpha - 1)) @ w > 1
-        low, high = (A, high) if above else (low, A)
-    return (low + high) / 2
+def target(t: Array) -> Array:
+    return TARGET.in_float64(torch.as_tensor(t)).numpy()
 
 
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
 def test_means_and_gradients_are_those_of_quadrature(name: str, alpha: float, size: float) -> None:
-    draw = torch.Generator().manual_seed(0)
-    basis, target = copy.deepcopy(BASES[name]), copy.deepcopy(TARGET)
+    draw, basis = torch.Generator().manual_seed(0), copy.deepcopy(BASES[name])
     weights = torch.randn(3, len(basis), generator=draw, dtype=DOUBLE)
     spread = (basis.in_float64(torch.linspace(0, 1, 500)) @ weights.mT).std(0)
-    weights = (size * weights / spread.unsqueeze(-1)).float().double().requires_grad_()
-    above = torch.randn(3, len(target), generator=draw, dtype=DOUBLE)
-    due = torch.stack([expected_means(row, basis, alpha) for row in weights])
-    (due_grad,) = torch.autograd.grad((due * above).sum(), weights)
+    weights = (size * weights / spread.unsqueeze(-1)).float().double()
+    above = torch.randn(3, len(TARGET), generator=draw, dtype=DOUBLE)
+    exact = [reference(row, basis, alpha) for row in weights]
+    due = np.stack([r.expect(target) for r in exact])
+    slopes = [y @ r.jacobian(target) for r, y in zip(exact, above.numpy(), strict=True)]
     for dtype, most, most_grad in ((SINGLE, 2e-6, 2e-5), (DOUBLE, 1e-11, 1e-9)):
-        own = weights.detach().to(dtype).requires_grad_()
+        own = weights.to(dtype).requires_grad_()
         p = rpm(BasisExpansion(own, basis.to(dtype)), alpha, UNIT)
-        found = p.expect(target.to(dtype))
+        found = p.expect(copy.deepcopy(TARGET).to(dtype))
         (grad,) = torch.autograd.grad((found * above.to(dtype)).sum(), own)
-        assert (found - due).norm() < most * due.norm()
-        assert (grad - due_grad).norm() < most_grad * due_grad.norm()
+        assert distance(found, due) < most
+        assert distance(grad, np.stack(slopes)) < most_grad
 
 
 def test_scores_of_a_thousand_are_finite() -> None:

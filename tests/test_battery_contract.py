@@ -179,6 +179,7 @@ def test_a_part_of_a_batch_is_that_part_of_every_quantity(case: Case) -> None:
     if not case.event_shape:
         functions += [lambda q: torch.stack(ends(q), -1)]
         functions += [lambda q: q.icdf(share.new_full(q.batch_shape, 0.25))]
+        functions += [lambda q: q.cdf(share.new_full(q.batch_shape, 0.25))]
     wholes = [function(p) for function in functions]
     whole = p.log_prob(t), p.support.check(t)
     rows = torch.arange(6).reshape(2, 3)

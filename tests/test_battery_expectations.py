@@ -7,7 +7,7 @@ import pytest
 import torch
 from battery import DOUBLE, Case, bases, bounded, interior, located, masses, per_event
 from cases import SCALARS, every_case, every_multivariate_case, every_scalar, weighed
-from references import Array, Ball, Line, Values
+from references import Array, Ball, Pieces, Values
 from torch import Tensor, nn
 
 from sparsefam.bases import Basis, GaussianRBF, Polynomial
@@ -67,9 +67,7 @@ def test_quadrature_integrates_any_smooth_function(case: Case) -> None:
         torch.testing.assert_close(p.expect(torch_g, order), expected, **CLOSE)
 
 
-def smooth_mean(r: Line | Ball, g: Callable[[Values], Values]) -> Values:
-    if isinstance(r, Line):
-        return r.expect(g)
+def smooth_mean(r: Pieces | Ball, g: Callable[[Values], Values]) -> Values:
     t, weights = r.smooth_rule()
     return (weights * r.densities(t)) @ g(t)
 
@@ -158,7 +156,7 @@ def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 0.25, 1.0])
+@pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: float) -> None:
     p = case()
     centers = interior(p, 3)
@@ -172,7 +170,7 @@ def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: 
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 0.25, 1.0])
+@pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_locations_follow_from_derivatives(case: Case, width: float) -> None:
     p = case()
     centers = nn.Parameter(interior(p, 3))

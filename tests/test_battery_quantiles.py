@@ -2,26 +2,8 @@
 
 import pytest
 import torch
-from battery import DOUBLE, Case, ends, interior
+from battery import DOUBLE, Case, ends
 from cases import every_dtype, every_univariate_case, every_univariate_scalar
-
-
-@every_univariate_case
-def test_values_broadcast_and_a_batch_is_its_elements(case: Case) -> None:
-    p, shape = case(), case.batch_shape
-    whole = case.spread(shape, {k: v.detach() for k, v in case.leaves().items()})
-    values = torch.tensor([1e-3, 0.4, 0.9], dtype=DOUBLE).reshape(3, *(1,) * len(shape))
-    # Where masses are sums, those of a batch are of another order.
-    close = 1e-9 if case.family.signed else 1e-13
-    for function in ("cdf", "icdf"):
-        found = getattr(p, function)(values)
-        spread = getattr(p, function)(values.expand(3, *shape))
-        torch.testing.assert_close(found, spread, rtol=close, atol=close)
-        for index in {(0,) * len(shape), tuple(n - 1 for n in shape)}:
-            one = case.family.make(**{k: v[index] for k, v in whole.items()})
-            expected = getattr(one, function)(values.flatten())
-            mine = found[(slice(None), *index)]
-            torch.testing.assert_close(mine, expected, rtol=close, atol=close)
 
 
 @every_univariate_case
@@ -55,14 +37,6 @@ def test_cdf_ends_at_zero_and_one(case: Case) -> None:
     assert torch.equal(p.cdf(p.mean - 1e3 * p.stddev), torch.zeros_like(lower))
     end, rounding = p.cdf(p.mean + 1e3 * p.stddev), case.rounding(DOUBLE)
     torch.testing.assert_close(end, torch.ones_like(lower), rtol=0, atol=rounding)
-
-
-@every_univariate_case
-def test_the_slope_of_cdf_is_the_density(case: Case) -> None:
-    p = case()
-    t = torch.cat([interior(p), p.mean.unsqueeze(0)]).requires_grad_()
-    (slope,) = torch.autograd.grad(p.cdf(t).sum(), t)
-    torch.testing.assert_close(slope, p.prob(t).detach(), rtol=1e-10, atol=1e-12)
 
 
 @every_dtype

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case
-from cases import every_case, every_connected_line, every_dtype, every_thorough_case
+from cases import CASES, every_case, every_connected_line, every_dtype, weighed
 from pyro.distributions.testing.gof import auto_goodness_of_fit, unif01_goodness_of_fit
 from references import Array
 from torch import Tensor
@@ -95,55 +95,34 @@ def test_draws_keep_their_level_as_parameters_change(case: Case) -> None:
         assert (found.abs() < 1e-9 * (1 + scale.abs())).all(), name
 
 
-def weights(p: SparseDistribution) -> Tensor:
-    return torch.linspace(0.5, 1.25, p.event_shape[0], dtype=p.mean.dtype)
+def moments(p: SparseDistribution, along: Tensor) -> Tensor:
+    """Expectations of (w't)^2 and cos(w't), from closed forms."""
+    square = (p.mean @ along).square() + (p.covariance_matrix @ along) @ along
+    wave = Fourier([along.tolist()]).to(p.mean.dtype)
+    return torch.stack([square, p.expect(wave)[..., 0]])
 
 
-def square(p: SparseDistribution, t: Tensor) -> Tensor:
-    """t^2, of vectors that of a sum of all coordinates."""
-    return (t @ weights(p) if p.event_shape else t).square()
-
-
-def mean_square(p: SparseDistribution) -> Tensor:
-    """The expectation of `square`, from the closed forms of moments."""
-    if not p.event_shape:
-        return p.variance + p.mean.square()
-    w = weights(p)
-    return (p.mean @ w).square() + (p.covariance_matrix @ w) @ w
-
-
-def cosine(p: SparseDistribution, t: Tensor) -> Tensor:
-    return torch.cos(t @ weights(p) if p.event_shape else t)
-
-
-def mean_cosine(p: SparseDistribution) -> Tensor:
-    psi = Fourier([weights(p).tolist()] if p.event_shape else [1.0]).to(p.mean.dtype)
-    return p.expect(psi)[..., 0]
-
-
-# What draws are mapped to, and its expectation.
-PATHWISE = {"square": (square, mean_square), "cos": (cosine, mean_cosine)}
-
-
-@pytest.mark.parametrize("name", PATHWISE)
+# Draws of numbers keep their level exactly; of vectors there are means to compare.
 @float32_slowly
-@every_thorough_case
-def test_pathwise_gradients_are_those_of_the_expectation(
-    case: Case, dtype: torch.dtype, name: str
-) -> None:
-    g, expectation = PATHWISE[name]
-    # A parameter for every draw: its gradient is one draw of the estimate. Panels serve them all.
-    paths = PATHS // 10 if case.family.signed else PATHS
+@pytest.mark.parametrize(
+    "case", [weighed(case) for case in CASES if case.family.connected and case.event_shape]
+)
+def test_pathwise_gradients_are_those_of_the_expectation(case: Case, dtype: torch.dtype) -> None:
+    # A parameter for every draw: its gradient is one draw of the estimate.
     leaves, spread = (
         {k: v.detach().clone().requires_grad_() for k, v in case.spread(shape, leaves).items()}
-        for shape in (case.batch_shape, (paths, *case.batch_shape))
+        for shape in (case.batch_shape, (PATHS, *case.batch_shape))
         for leaves in [case.leaves(dtype)]
     )
-    p, q = case.of(**leaves), case.of(**spread)
-    exact = torch.autograd.grad(expectation(p).sum(), list(leaves.values()))
-    draws = torch.autograd.grad(g(q, q.rsample()).sum(), list(spread.values()))
-    for key, found, goal in zip(leaves, draws, exact, strict=True):
-        error = found.std(0) / paths**0.5
-        # Draws 12 standard deviations away, on which some depend alone, are never seen.
-        rounding = torch.finfo(dtype).eps * goal.abs().amax()
-        assert ((found.mean(0) - goal).abs() <= 5 * error + rounding).all(), key
+    along = torch.linspace(0.5, 1.25, case.event_shape[0], dtype=dtype)
+    projected = case.of(**spread).rsample() @ along
+    for value, mean in zip(
+        (projected.square(), projected.cos()), moments(case.of(**leaves), along), strict=True
+    ):
+        exact = torch.autograd.grad(mean.sum(), list(leaves.values()), retain_graph=True)
+        draws = torch.autograd.grad(value.sum(), list(spread.values()), retain_graph=True)
+        for key, found, goal in zip(leaves, draws, exact, strict=True):
+            error = found.std(0) / PATHS**0.5
+            # Draws 12 standard deviations away, on which some depend alone, are never seen.
+            rounding = torch.finfo(dtype).eps * goal.abs().amax()
+            assert ((found.mean(0) - goal).abs() <= 5 * error + rounding).all(), key

@@ -1,7 +1,6 @@
 """The battery: what is asked of densities of vectors alone."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,61 +12,7 @@ from references import Array
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from sparsefam import (
-    BetaGaussian,
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    Normal,
-    SparseDistribution,
-    TruncatedParabola,
-    TruncatedParaboloid,
-)
 from sparsefam.bases import Fourier, GaussianRBF
-
-ALPHAS = [1.05, 4 / 3, 1.5, 2.0, 3.0, math.inf, torch.tensor(1.6875, dtype=DOUBLE)]
-
-
-# One coordinate
-
-
-def twins() -> Iterator[tuple[str, SparseDistribution, SparseDistribution]]:
-    """Densities of vectors of one coordinate, and those of numbers that they should equal."""
-    loc = torch.tensor([[0.3125], [-1.25]], dtype=DOUBLE)
-    scale = torch.tensor([0.6875, 0.1875, 3.0], dtype=DOUBLE)
-    vector, factor = loc.unsqueeze(-1), scale[:, None, None]
-    for alpha in ALPHAS:
-        name = f"alpha-{alpha:.3g}" + "-tensor" * isinstance(alpha, Tensor)
-        one = MultivariateBetaGaussian(vector, factor, alpha)
-        yield name, one, BetaGaussian(loc, scale, alpha)
-    yield "paraboloid", TruncatedParaboloid(vector, factor), TruncatedParabola(loc, scale)
-    yield "normal", MultivariateNormal(vector, scale_tril=factor), Normal(loc, scale)
-
-
-@pytest.mark.parametrize(("p", "q"), [pytest.param(*x[1:], id=x[0]) for x in twins()])
-def test_one_coordinate_is_a_number(p: SparseDistribution, q: SparseDistribution) -> None:
-    t = interior(q)
-    vectors = bases(1, DOUBLE)
-    widths = vectors["GaussianRBF"]
-    numbers = GaussianRBF(widths.centers[:, 0], widths.widths)
-    pairs = {
-        "log_prob": (p.log_prob(t.unsqueeze(-1)), q.log_prob(t)),
-        "mean": (p.mean[..., 0], q.mean),
-        "variance": (p.variance[..., 0], q.variance),
-        "covariance_matrix": (p.covariance_matrix[..., 0, 0], q.variance),
-        "entropy": (p.entropy(), q.entropy()),
-        "tsallis_entropy": (p.tsallis_entropy(), q.tsallis_entropy()),
-        "log_normalizer": (p.log_normalizer, q.log_normalizer),
-        "sigma": (p.sigma[..., 0, 0], q.sigma.square()),
-        "escort": (p.escort(1.5).log_prob(t.unsqueeze(-1)), q.escort(1.5).log_prob(t)),
-        "GaussianRBF": (p.expect(widths), q.expect(numbers)),
-        "Fourier": (
-            p.expect(vectors["Fourier"]),
-            q.expect(Fourier(vectors["Fourier"].frequencies[:, 0])),
-        ),
-    }
-    for name, (found, expected) in pairs.items():
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13, msg=name)
-
 
 # Marginals
 

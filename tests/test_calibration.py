@@ -5,7 +5,7 @@ uniform: Talts, Betancourt, Simpson, Vehtari and Gelman (2018), Validating Bayes
 Algorithms with Simulation-Based Calibration. arXiv:1804.06788
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -21,19 +21,13 @@ from examples.moving_supports import chains, models
 from sparsefam.inference import AutoSupportReparam
 
 pytestmark = [
+    pytest.mark.usefixtures("double"),
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated:DeprecationWarning"),
 ]
 # A rank among the draws that are kept is one of 100 numbers, which fall into 20 bins.
 SIMULATIONS, KEPT, BINS = 200, 99, 20
 P_VALUE = 1e-3
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def calibration(

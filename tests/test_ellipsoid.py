@@ -1,4 +1,4 @@
-"""Characteristic functions, moments and quadrature rules of elliptical densities."""
+"""Characteristic functions, quadrature rules and nesting of elliptical densities."""
 
 import mpmath as mp
 import pytest
@@ -8,12 +8,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam import MultivariateBetaGaussian
-from sparsefam.bases import Polynomial
 from sparsefam.distributions.divergences import _is_inside
 from sparsefam.numerics import ellipsoid, quadrature
 from sparsefam.numerics.ellipsoid import (
     direction_rule,
-    elliptical_moments,
     radial_characteristic,
     radial_rule,
 )
@@ -58,27 +56,6 @@ def test_gradients_of_the_characteristic() -> None:
         lambda w: radial_characteristic(w.square().sum(), nu[2]), torch.zeros(3, dtype=DOUBLE)
     )
     torch.testing.assert_close(hessian, torch.eye(3, dtype=DOUBLE) / -6)
-
-
-# Moments
-
-
-def moments(degree: int, loc: Tensor, spread: Tensor, factors: Tensor) -> Tensor:
-    basis = Polynomial(degree, ndim=loc.shape[-1])
-    return elliptical_moments(loc, spread, factors, basis.exponents, basis.lowered)
-
-
-@every_dtype
-def test_slopes_of_moments_in_the_spread_far_from_the_origin(
-    dtype: torch.dtype,
-) -> None:
-    loc = torch.tensor([100.0, -50.0], dtype=dtype)
-    spread = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=dtype) * 2.0**-14
-    ones = torch.ones(1, dtype=dtype)
-    slope = torch.autograd.functional.jacobian(
-        lambda scale: moments(2, loc, scale * spread, ones), torch.ones((), dtype=dtype)
-    )
-    assert slope.tolist() == [0.0, 0.0, 0.0, *spread[[0, 0, 1], [0, 1, 1]].tolist()]
 
 
 # Radii
@@ -140,18 +117,6 @@ def test_rules_made_inside_a_transform_serve_outside_and_in_compiled_graphs() ->
         (found,) = torch.autograd.grad(total(x), x)
         assert found.item() == pytest.approx(slope.item(), rel=1e-12)
         assert direction_rule(6, 3, x)[0].mul(x).sum().requires_grad
-
-
-def test_a_compiled_graph_may_meet_other_dimensions() -> None:
-    def sums(x: Tensor) -> Tensor:
-        directions, weights = direction_rule(x.shape[-1], 3, x)
-        return (weights * torch.exp(directions @ x)).sum()
-
-    torch._dynamo.reset()
-    compiled = torch.compile(sums, fullgraph=True, backend="aot_eager")
-    for dim in (2, 3, 5):
-        x = torch.ones(dim, dtype=DOUBLE)
-        torch.testing.assert_close(compiled(x), sums(x))
 
 
 # Ellipsoids in a ball

@@ -1,4 +1,4 @@
-"""Elliptical densities: parametrisations, accuracy, marginals, covariances and quadrature."""
+"""Elliptical densities: parametrisations, accuracy, conditionals and covariances."""
 
 import math
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import pytest
 import torch
 from cases import every_dtype
 from scipy.integrate import quad
-from scipy.special import betaincinv, hyp0f1
+from scipy.special import betaincinv
 from torch import Tensor
-from vectors import DOUBLE, SINGLE, centre, factor, member
+from vectors import DOUBLE, centre, elliptical, factor, member
 
 import sparsefam as sf
 from sparsefam import (
@@ -147,9 +147,7 @@ def test_derivatives_at_the_centre_and_at_isotropic_scales(alpha: float) -> None
 
     def log_prob(loc: Tensor, tril: Tensor) -> Tensor:
         at = torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.0, 0.2]], dtype=DOUBLE)
-        if alpha == 1:
-            return MultivariateNormal(loc, scale_tril=tril.tril()).log_prob(at)
-        return MultivariateBetaGaussian(loc, tril.tril(), alpha).log_prob(at)
+        return elliptical(loc, tril.tril(), alpha).log_prob(at)
 
     assert torch.autograd.gradcheck(log_prob, (loc, tril))
     assert torch.autograd.gradgradcheck(log_prob, (loc, tril))
@@ -210,10 +208,7 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
             lambda: MultivariateNormal.from_moments(ZERO, SINGULAR),
             "covariance_matrix must be positive definite, .*" + REMEDY,
         ),
-        (
-            lambda: MultivariateNormal.from_moments(ZERO, torch.eye(3)),
-            r"covariance_matrix must be square, \(\*batch, 2, 2\) like mean",
-        ),
+        (lambda: MultivariateNormal.from_moments(ZERO, torch.eye(3)), "matrix must be square"),
         (lambda: TruncatedParaboloid.from_canonical(ZERO, EYE), "-2 theta2 must be positive def"),
         (lambda: member(2, math.inf).score, "sigma_tril must be"),
         (lambda: member(2).quadrature(0), "order must be from 1 to 1200, got 0"),
@@ -291,8 +286,7 @@ def test_gradients_of_conditionals(alpha: float) -> None:
     inputs = [x.requires_grad_() for x in (p.loc, p.scale_tril, p.loc[:1] + 0.1)]
 
     def entropy(loc: Tensor, scale_tril: Tensor, value: Tensor) -> Tensor:
-        q = type(p)(loc, scale_tril=scale_tril.tril(), **({} if alpha == 1 else {"alpha": alpha}))
-        given = q.conditional(0, value)
+        given = elliptical(loc, scale_tril.tril(), alpha).conditional(0, value)
         return given.entropy() + given.mean.sum()
 
     assert torch.autograd.gradcheck(entropy, inputs)
@@ -328,68 +322,3 @@ def test_the_covariance_is_the_jacobian_of_the_moments(dim: int, alpha: float) -
     torch.testing.assert_close(found[0], torch.zeros_like(found[0]))
     error = (found[1:].mT - jacobian).norm() / jacobian.norm()
     assert error < 1e-10
-
-
-# Quadrature
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.3, math.inf, torch.tensor(1.7, dtype=DOUBLE)])
-@pytest.mark.parametrize(("dim", "order"), [(1, 5), (2, 6), (3, 7)])
-def test_quadrature_is_exact_to_its_order(dim: int, order: int, alpha: Tensor | float) -> None:
-    p = member(dim, alpha)
-    psi = Polynomial(order, ndim=dim)
-    (nodes, weights), (fine, shares) = p.quadrature(order), p.quadrature(3 * order)
-    assert len(nodes) < len(fine)
-    assert nodes.shape == (*weights.shape, dim)
-    torch.testing.assert_close(weights @ psi(nodes), shares @ psi(fine), rtol=1e-12, atol=1e-13)
-    assert p.quadrature_error(psi, order).max() < 1e-12
-
-
-@every_dtype
-@pytest.mark.parametrize("alpha", [1.0, 1.3])
-@pytest.mark.parametrize("dim", [4, 16])
-def test_quadrature_beyond_three_dimensions_is_exact_to_degree_three(
-    dim: int, alpha: float, dtype: torch.dtype
-) -> None:
-    p = member(dim, alpha)
-    rest = {} if alpha == 1 else {"alpha": alpha}
-    p = type(p)(p.loc.to(dtype), scale_tril=p.scale_tril.to(dtype), **rest)
-    nodes, weights = p.quadrature(8)
-    x, tolerance = nodes - p.loc, 2e-6 if dtype == SINGLE else 1e-12
-    torch.testing.assert_close(weights @ x, torch.zeros_like(p.loc), rtol=0, atol=tolerance)
-    second = torch.einsum("q,qi,qj->ij", weights, x, x)
-    torch.testing.assert_close(second, p.covariance_matrix, rtol=0, atol=tolerance)
-    third = torch.einsum("q,qi,qj,qk->ijk", weights, x, x, x)
-    assert third.abs().max() < tolerance
-
-
-@pytest.mark.parametrize("dim", [1, 2, 3, 9])
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_the_error_estimate_is_about_the_error(alpha: float, dim: int) -> None:
-    # E[cos w'(t - loc)] by its Bessel function; frequencies that the rules miss by various amounts.
-    p = member(dim, alpha)
-    directions = torch.cos(torch.arange(8.0 * dim, dtype=DOUBLE)).reshape(8, dim)
-    rho = torch.tensor([4.0, 7.0, 11.0, 15.0, 18.0, 22.0, 25.0, 29.0], dtype=DOUBLE)
-    along = (p.scale_tril.mT @ directions.mT).norm(dim=0)
-    waves = directions * ((rho / 4 if dim > 3 or alpha == 1 else rho) / along)[:, None]
-    size = (p.scale_tril.mT @ waves.mT).square().sum(0)
-    exact = torch.exp(-size / 2)
-    if alpha > 1:
-        exact = torch.from_numpy(hyp0f1(1 / (alpha - 1) + 1 + dim / 2, -size.numpy() / 4))
-
-    def g(t: Tensor) -> Tensor:
-        return torch.cos((t - p.loc) @ waves.mT)
-
-    order = 24
-    nodes, weights = p.quadrature(order)
-    error = (weights @ g(nodes) - exact).abs()
-    claimed = p.quadrature_error(g, order)
-    assert claimed.shape == (8,)
-    assert (claimed >= 0).all()
-    noise = 1e-13
-    if dim > 3:
-        assert (error < 5 * claimed + noise).all()
-        assert claimed.max() < 0.1
-    else:
-        assert (error < 3 * claimed + noise).all()
-        assert (claimed < 3 * error + noise + p.quadrature_error(g, order + order // 2 + 1)).all()

@@ -86,10 +86,3 @@ def test_equal_and_excluded_and_single_scores() -> None:
         assert entmax(torch.tensor([1e30]), alpha).item() == 1
         found = entmax(torch.tensor([0.3, -torch.inf, 0.3]), alpha)
         assert torch.equal(found, torch.tensor([0.5, 0.0, 0.5]))
-
-
-def test_maps_over_rows() -> None:
-    scores = torch.randn(4, 9, dtype=DOUBLE)
-    alpha = torch.tensor([1.2, 1.5, 2.0, 2.5], dtype=DOUBLE)
-    expected = entmax(scores, alpha)
-    assert torch.allclose(torch.func.vmap(entmax)(scores, alpha), expected, rtol=1e-12)

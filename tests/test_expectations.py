@@ -1,15 +1,14 @@
-"""Closed forms of expectations against scipy and mpmath, their gradients, and their registry."""
+"""Closed forms of expectations against exact values, their gradients, and their registry."""
 
 import copy
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
 from math import comb, prod
 
+import numpy as np
 import pytest
 import torch
-from battery import frame
 from cases import (
     DOUBLE,
     Case,
@@ -17,31 +16,23 @@ from cases import (
     every_univariate_case,
     every_univariate_scalar,
 )
-from references import Line, polynomial_rule, smooth_rule
-from scipy.integrate import quad
+from references import Pieces
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from vectors import elliptical
 
 import sparsefam as sf
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
+    EllipticalDistribution,
     LocationScale,
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    Normal,
     SparseDistribution,
 )
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
 from sparsefam.dispatch import _RULES, find_expect, register_expect
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
-BASES: dict[str, Basis] = {
-    "rbf": GaussianRBF([-1.0, -0.375, 0.0, 0.25, 1.0, 2.0], 0.25),
-    "fourier": Fourier([0.0, 0.5, 2.0, 8.0, 1.0]),
-    "polynomial": Polynomial(5),
-    "spline": BSpline([-0.5, -0.5, -0.5, 0.0, 0.3125, 0.3125, 0.75, 1.0, 1.0], 2),
-}
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -72,41 +63,27 @@ def test_moments_are_fractions(order: int) -> None:
 # Narrow and wide
 
 
-def gaussian_expectations(r: Line, centers: list[float], width: float) -> list[float]:
-    """E_p[N(t; c, w^2)] as an integral over z = (t - c)/w: a narrow Gaussian is not missed."""
+def gaussian_expectations(r: Pieces, centers: list[float]) -> Tensor:
+    """E_p[N(t; c, 1)] by a rule that is cut around each center: a narrow one is not missed."""
     found = []
     for c in centers:
-        ends = [(end - c) / width for end in (*r.ends, r.centre)]
-        marks = sorted({min(max(z, -39.0), 39.0) for z in [*ends, -9, -3, 0, 3, 9]})
-        start, stop = (min(max(z, -39.0), 39.0) for z in ends[:2])
-        inside = [z for z in marks if start <= z <= stop]
-        found.append(
-            sum(
-                quad(
-                    lambda z, c=c: math.exp(-0.5 * z * z) * r.density(c + width * z),
-                    *(a, b),
-                    epsabs=1e-14 * r.density(r.centre),
-                    epsrel=1e-12,
-                    limit=200,
-                )[0]
-                for a, b in pairwise(inside)
-            )
-            / math.sqrt(2 * math.pi)
-        )
-    return found
+        t, weights = r.smooth_rule([c + z for z in (-39, -9, -3, 0, 3, 9, 39)])
+        gauss = np.exp(-0.5 * (t - c) ** 2) / math.sqrt(2 * math.pi)
+        found.append((weights * r.densities(t)) @ gauss)
+    return torch.tensor(found, dtype=DOUBLE)
 
 
 @pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
-@pytest.mark.parametrize("ratio", [1e-4, 0.03, 1.0, 3.0, 100.0, 1e4])
+@pytest.mark.parametrize("ratio", [1e-4, 1.0, 3.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
     scale = torch.tensor(ratio, dtype=torch.float32).item()
     parameters = case.parameters | {"loc": 0.0, "scale": scale}
     (r,) = (moved := Case(case.family, parameters, case.name)).references
-    edge = min(r.ends[1], 5 * scale)
+    edge = min(r.intervals[0][1], 5 * scale)
     steps = [side * edge + k for side in (-1, 0, 1) for k in (-40, -2, -0.5, 0, 0.5, 2, 40)]
     centers = torch.tensor(sorted({*steps, 0.3 * edge, 0.8 * edge}), dtype=torch.float32)
-    exact = torch.tensor(gaussian_expectations(r, centers.tolist(), 1.0), dtype=DOUBLE)
+    exact = gaussian_expectations(r, centers.double().tolist())
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))
         assert error(found, exact) < bound
@@ -127,31 +104,6 @@ def test_gaussians_far_from_a_density_that_is_narrow_because_alpha_is_near_one()
         p = BetaLaplace(torch.tensor(0.0, dtype=dtype), 1.0, torch.tensor(alpha, dtype=dtype))
         found = p.expect(GaussianRBF(torch.tensor(centers, dtype=dtype), 0.25))
         torch.testing.assert_close(found.tolist(), exact, rtol=bound, atol=0)
-
-
-# Proposition 3
-
-
-@pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.8, 2.0])
-@pytest.mark.parametrize("name", BASES)
-def test_the_jacobian_in_canonical_parameters_is_the_covariance_under_the_escort(
-    alpha: float, name: str
-) -> None:
-    psi = BASES[name].double()
-    theta = torch.tensor([[0.5, -0.8], [-1.0, -3.0]], dtype=DOUBLE).unbind(-1)
-
-    def density(first: Tensor, second: Tensor) -> SparseDistribution:
-        if alpha == 1:
-            return Normal(-first / (2 * second), (-0.5 / second).sqrt())
-        return BetaGaussian.from_canonical(first, second, alpha)
-
-    def total(*theta: Tensor) -> Tensor:
-        return density(*theta).expect(psi).sum(0)
-
-    first, second = torch.autograd.functional.jacobian(total, theta)
-    expected = torch.stack([first.mT, second.mT], 1)
-    found = density(*theta).generalized_covariance(Polynomial(2), psi)[:, 1:]
-    assert error(found, expected) < 1e-10
 
 
 # What is not a closed form
@@ -218,7 +170,6 @@ def test_gradients_reach_the_parameters_of_the_basis(case: Case) -> None:
 
 # Densities of vectors
 
-ALPHAS = [1.0, 1.05, 1.5, 2.0, math.inf]
 LOC = torch.tensor([[0.3125, -0.5, 0.125, 0.75], [-2.0, 1.0, 0.0, 0.5]])
 # Well conditioned, and with a condition number of about 1e3.
 FACTORS = torch.tensor(
@@ -228,31 +179,9 @@ FACTORS = torch.tensor(
     ]
 )
 
-Density = MultivariateBetaGaussian | MultivariateNormal
-every_alpha = pytest.mark.parametrize("alpha", ALPHAS, ids=lambda alpha: f"{alpha:.3g}")
 
-
-def density(
-    alpha: Tensor | float, loc: Tensor, scale_tril: Tensor, dtype: torch.dtype = DOUBLE
-) -> Density:
-    loc, scale_tril = loc.to(dtype), scale_tril.to(dtype)
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return MultivariateNormal(loc, scale_tril=scale_tril)
-    return MultivariateBetaGaussian(loc, scale_tril, alpha)
-
-
-def in_dimension(ndim: int, alpha: float, dtype: torch.dtype = DOUBLE) -> Density:
-    return density(alpha, LOC[:, :ndim], FACTORS[:, :ndim, :ndim], dtype)
-
-
-def by_quadrature(ndim: int, alpha: float, psi: Callable[[Tensor], Tensor]) -> Tensor:
-    p = in_dimension(ndim, alpha)
-    centre, factor = frame(p, 15.0)
-    rule = polynomial_rule if isinstance(psi, Polynomial) else smooth_rule
-    u, weights = (torch.as_tensor(x) for x in rule(ndim))
-    located = centre + torch.einsum("bij,qj->qbi", factor, u)
-    shares = weights.unsqueeze(-1) * p.prob(located)
-    return torch.einsum("qb,qbn->bn", shares / shares.sum(0), psi(located))
+def in_plane(alpha: float) -> EllipticalDistribution:
+    return elliptical(LOC[:, :2].double(), FACTORS[:, :2, :2].double(), alpha)
 
 
 def fourier(ndim: int) -> Fourier:
@@ -269,24 +198,11 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 }
 
 
-@pytest.mark.parametrize("name", BASES_MULTIVARIATE)
-@pytest.mark.parametrize("ndim", [1, 3])
-@every_alpha
-def test_against_quadrature(alpha: float, ndim: int, name: str) -> None:
-    psi = BASES_MULTIVARIATE[name](ndim)
-    exact = by_quadrature(ndim, alpha, copy.deepcopy(psi).double())
-    for dtype, bound in BOUND.items():
-        found = in_dimension(ndim, alpha, dtype).expect(copy.deepcopy(psi).to(dtype))
-        assert found.dtype == dtype
-        assert found.shape == (2, len(psi))
-        assert error(found, exact) < bound
-
-
 # Products
 
 
 def test_products_of_gaussians_are_gaussians() -> None:
-    p = in_dimension(2, 1.5)
+    p = in_plane(1.5)
     first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
     second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
     centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
@@ -304,7 +220,7 @@ def test_products_of_gaussians_are_gaussians() -> None:
 def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -> None:
     psi = Polynomial(4, ndim=2) if name == "polynomial" else BASES_MULTIVARIATE[name](2)
     keys = [key for key, _ in psi.double().named_buffers() if key in psi.state_dict()]
-    leaves = [in_dimension(2, 2.0).loc, in_dimension(2, 2.0).scale_tril]
+    leaves = [in_plane(2.0).loc, in_plane(2.0).scale_tril]
     leaves += [torch.tensor([1.25, 2.5], dtype=DOUBLE)] if alpha == "learned" else []
     leaves += [psi.get_buffer(key) for key in keys]
     leaves = [leaf.clone().requires_grad_() for leaf in leaves]
@@ -317,7 +233,7 @@ def test_gradients_in_the_density_and_the_basis(alpha: float | str, name: str) -
             module = learned.get_submodule(path)
             delattr(module, attribute)
             setattr(module, attribute, value)
-        return density(index, loc, scale_tril.tril()).expect(learned)
+        return elliptical(loc, scale_tril.tril(), index).expect(learned)
 
     assert gradcheck(expectation, leaves, atol=1e-7)
     if name != "gaussians":

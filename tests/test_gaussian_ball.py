@@ -1,4 +1,4 @@
-"""Gaussians under a ball in D dimensions against quadrature, mpmath and finite differences."""
+"""Gaussians under a ball in D dimensions against closed forms, mpmath and differences."""
 
 import math
 
@@ -6,8 +6,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from references import smooth_rule
-from scipy.stats import multivariate_normal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -43,35 +41,8 @@ def example(dim: int, full: bool, rows: int = 2, count: int = 3) -> tuple[Tensor
     )
 
 
-def quadrature(loc: Tensor, tril: Tensor, centers: Tensor, spread: Tensor, m: float) -> Tensor:
-    """The same by the battery's rule on the ball."""
-    dim = loc.shape[-1]
-    u, weights = smooth_rule(dim)
-    weights = weights * np.maximum(0, 1 - (u**2).sum(-1)) ** m
-    covariances = spread if spread.dim() > 1 else spread.square()[:, None, None] * torch.eye(dim)
-    found = np.empty((len(loc), len(centers)))
-    for i, (mu, factor) in enumerate(zip(loc.numpy(), tril.numpy(), strict=True)):
-        for j, (c, covariance) in enumerate(zip(centers.numpy(), covariances.numpy(), strict=True)):
-            found[i, j] = weights @ multivariate_normal(c, covariance).pdf(mu + u @ factor.T)
-    return torch.from_numpy(found / weights.sum())
-
-
-@pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
-@pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("m", [0.0, 0.3, 2.3])
-def test_values_against_quadrature(dim: int, full: bool, m: float) -> None:
-    inputs = example(dim, full)[:4]
-    exact = quadrature(*inputs, m)
-    for dtype, limit in ((F32, 6e-7), (F64, 1e-12)):
-        rounded = [x.to(dtype) for x in inputs]
-        for exponent in (m, torch.full((2,), m, dtype=dtype)):
-            found = gaussians_under_ball(*rounded, exponent)
-            assert found.dtype == dtype
-            assert (found.double() - exact).norm() < limit * exact.norm()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dim", "full"), [(1, False), (2, False), (2, True), (3, True)])
+@pytest.mark.parametrize(("dim", "full"), [(1, False), (2, True)])
 def test_first_and_second_derivatives(dim: int, full: bool, kind: str) -> None:
     inputs = [x.clone().requires_grad_() for x in example(dim, full, count=2)]
     if kind != "lowered":
@@ -124,19 +95,6 @@ def test_large_batches_go_in_chunks_without_a_seam() -> None:
     torch.testing.assert_close(whole[::20], torch.stack(rows), rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize("dim", [1, 3])
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_extreme_scales_are_finite_with_finite_gradients(scale: float, dim: int) -> None:
-    factor = (scale * torch.eye(dim)).requires_grad_()
-    alpha = torch.tensor(1.6, requires_grad=True)
-    centers = torch.stack([torch.zeros(dim), 0.5 * torch.ones(dim)])
-    value = gaussians_under_ball(
-        torch.full((dim,), 0.3), factor, centers, torch.tensor(0.2), 1 / (alpha - 1)
-    )
-    slopes = torch.autograd.grad(value.sum(), (factor, alpha))
-    assert all(torch.isfinite(x).all() for x in (value, *slopes))
-
-
 def test_axes_may_be_of_very_different_length() -> None:
     # The thin axis adds nothing to the Gaussian: what is left is the law of the long one.
     thin = torch.tensor([[0.7, 0.0], [0.3, 1e-6]], dtype=F32)
@@ -184,18 +142,11 @@ def reference(loc: float, scale: float, center: float, width: float, m: float) -
         return constant * mpmath.quad(f, [-mpmath.pi / 2, *inner, mpmath.pi / 2])
 
 
-POINTS = [
-    (0.3, 0.7, 0.5, 0.1, 1.3),
-    (0.3, 0.7, 1.05, 0.02, 0.7),
-    (0.0, 1e-3, 0.9, 0.5, 2.6),
-    (0.0, 50.0, 49.9, 0.3, 0.25),
-    (0.1, 2.0, 0.4, 0.2, 0.0),
-    (-0.4, 3.0, 0.2, 0.6, 20.0),
-]
+# The second Gaussian is much wider than the support: its expectation hardly varies with m.
+POINTS = [(0.3, 0.7, 1.05, 0.02, 0.7), (0.0, 1e-3, 0.9, 0.5, 2.6), (-0.4, 3.0, 0.2, 0.6, 20.0)]
 
 
-# POINTS[2] is a Gaussian much wider than the support, whose expectation hardly varies with m.
-@pytest.mark.parametrize("point", [POINTS[1], POINTS[2], POINTS[5]])
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(("dtype", "limit"), [(F32, 2e-5), (F64, 1e-9)])
 def test_slope_in_the_exponent_against_mpmath(
     point: tuple[float, ...], dtype: torch.dtype, limit: float

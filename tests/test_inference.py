@@ -451,14 +451,6 @@ def test_a_check_leaves_no_trace() -> None:
     assert list(pyro.get_param_store().keys()) == ["scale"] and pyro.param("scale") is scale
 
 
-def test_conditions_from_outside_are_no_excuse() -> None:
-    watched = warn_moving_supports(model)
-    latent = {"fixed": torch.tensor(0.5), "y": torch.tensor([0.5, 0.5])}
-    x = torch.tensor(0.1, requires_grad=True)
-    with pytest.warns(MovingSupportWarning, match="site 'y'"):
-        poutine.condition(watched, {"x": x, **latent})()
-
-
 def test_chains_warn_once_and_reparameterized_ones_never() -> None:
     def run(target) -> None:
         mcmc = MCMC(NUTS(target, max_tree_depth=2), 5, warmup_steps=5, disable_progbar=True)

@@ -96,17 +96,6 @@ def test_an_empty_interval_has_density_zero() -> None:
     assert beyond.isneginf().tolist() == [True, False]
 
 
-def test_shapes_and_starts_are_those_of_the_ends() -> None:
-    prior = RestrictedPrior(LAWS["lognormal"], high=torch.tensor([1.0, 4.0], dtype=DOUBLE))
-    wide = prior.expand([3, 2])
-    assert wide.batch_shape == (3, 2)
-    starts = wide.sample((50,))
-    assert starts.shape == (50, 3, 2)
-    assert starts.dtype == DOUBLE
-    assert wide.log_prob(starts).isfinite().all()
-    assert torch.equal(wide.log_prob(starts), prior.log_prob(starts))
-
-
 def test_an_integer_end_leaves_the_other_as_it_is() -> None:
     prior = RestrictedPrior(dist.Exponential(torch.tensor(1.0)), 1, 2.5)
     assert prior.log_prob(torch.tensor([0.9, 2.25, 2.6])).tolist() == [-math.inf, -2.25, -math.inf]

@@ -1,4 +1,4 @@
-"""Kernel families on the unit interval: arguments, accuracy, members, batches and transforms."""
+"""Kernel families on the unit interval: arguments, accuracy, batches and transforms."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from references import Array
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import KernelDeformedExp, KernelExp, rpm, scores
+from sparsefam import KernelDeformedExp, KernelExp, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
 TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
@@ -366,96 +366,7 @@ def test_float32_where_large_weights_cancel(
         assert (error / torch.linalg.vector_norm(other, dim=-1)).max() < 2e-6
 
 
-@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])
-def test_other_members_in_float32_where_large_weights_cancel(alpha: float, inside: bool) -> None:
-    w, level = wide_weights(WIDE, 3.0, 6), torch.linspace(0.05, 0.95, 7).unsqueeze(-1)
-    psi = GaussianRBF(torch.linspace(0, 1, 5), torch.tensor(0.2))
-    results, near = [], None
-    for dtype in (SINGLE, DOUBLE):
-        p = kernel_density(w.to(dtype), LINE.to(dtype), wide(WIDE), None, alpha, inside)
-        t, own = p.icdf(level.to(dtype)), psi.to(dtype)
-        near = t if near is None else near
-        rows = [p.log_normalizer, p.mean, p.variance, p.entropy(), p.tsallis_entropy()]
-        nodes, shares = p.quadrature(20)
-        rows += [(nodes * shares).sum(0), p.escort(2.0).mean, p.escort().mean]
-        assert nodes.dtype == shares.dtype == p.sample((3,)).dtype == dtype
-        assert p.support.intervals.dtype == dtype
-        covariances = p.covariance_matrix.flatten(1), p.generalized_covariance(own, own).flatten(1)
-        results.append((torch.stack(rows), t, p.cdf(near.to(dtype)), *covariances))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=2e-6, atol=2e-6)
-
-
-def test_learned_alpha_and_bases_where_large_weights_cancel() -> None:
-    w, centers = wide_weights(WIDE, 2.0, 3), torch.linspace(0, 1, 5)
-    results = []
-    for dtype in (SINGLE, DOUBLE):
-        alpha = torch.tensor(1.4, dtype=dtype, requires_grad=True)
-        p = KernelDeformedExp(w.to(dtype), LINE.to(dtype), wide(WIDE), alpha=alpha)
-        psi = GaussianRBF(torch.nn.Parameter(centers.to(dtype)), torch.tensor(0.1, dtype=dtype))
-        value = p.expect(psi)[..., 0].sum()
-        results.append([x.double() for x in torch.autograd.grad(value, (alpha, psi.centers))])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
-
-
 # Members
-
-
-def sections(r: KernelReference) -> tuple[GaussianRBF, float]:
-    """A basis, and the factor from its functions to the kernel at each inducing point."""
-    return GaussianRBF(torch.tensor(r.centers), r.width).to(DOUBLE), r.width * math.sqrt(
-        2 * math.pi
-    )
-
-
-@pytest.mark.parametrize(
-    ("alpha", "inside", "beta"),
-    [(1.0, True, 0.4), (1.5, True, None), (1.5, False, 1.5), (2.0, True, 0.0), (2.0, False, None)],
-)
-def test_escorts_and_covariances(alpha: float, inside: bool, beta: float | None) -> None:
-    r, p = reference(0.05, alpha, inside), density(0.05, alpha, inside)
-    q, power = p.escort(beta), 2 - alpha if beta is None else beta
-    t, shares = r.weighted(power)
-    total, shares = shares.sum(), shares / shares.sum()
-    assert distance(q.expect(basis(DOUBLE)), shares @ bumps(t)) < 1e-9
-    at = torch.tensor(t[:: len(t) // 50])
-    # At an edge rounding decides, and the density may jump.
-    at = at[(at.unsqueeze(-1) - torch.tensor(r.edges).flatten()).abs().amin(-1) > 1e-12]
-    due = r.relative(r.score(at.numpy()), r.shift, power) / r.mass**power / total
-    assert distance(q.prob(at), due) < 1e-9
-    if alpha > 1:
-        torch.testing.assert_close(q.support.intervals, p.support.intervals)
-    assert q.log_prob(torch.tensor(1.5, dtype=DOUBLE)) == -math.inf
-    mean = shares @ t
-    assert abs(q.mean.item() - mean) < 1e-9
-    assert abs(q.variance.item() - shares @ (t - mean) ** 2) < 1e-9
-    x = torch.tensor([0.2, 0.5, 0.8], dtype=DOUBLE)
-    nodes, weights = r.weighted(power, marks=x.numpy())
-    levels = [weights[nodes < at].sum() / total for at in x.tolist()]
-    torch.testing.assert_close(q.cdf(x), torch.tensor(levels, dtype=DOUBLE), atol=1e-9, rtol=0)
-    torch.testing.assert_close(q.cdf(q.icdf(x)), x, rtol=0, atol=1e-9)
-    log = np.log(np.maximum(r.relative(r.score(t), r.shift, power), 1e-300) / r.mass**power / total)
-    assert abs(q.entropy().item() + shares @ log) < 1e-8
-    phi, peak = sections(r)
-    found = p.generalized_covariance(phi, basis(DOUBLE), beta)
-    due = r.covariance(lambda t: r.kernel(t, r.centers) / peak, bumps, power)
-    assert distance(found, due) < 1e-8
-
-
-def test_the_map_of_a_kernel_expansion() -> None:
-    weights, points = (torch.tensor(x) for x in expansion(0.05))
-    p = density(0.05, 1.5)
-    f, t = (
-        scores.KernelExpansion(weights, points, p.kernel),
-        torch.linspace(0.01, 0.99, 77).double(),
-    )
-    due = torch.as_tensor(reference(0.05, 1.5).score(t.numpy()))
-    torch.testing.assert_close(f(t), due, rtol=1e-9, atol=1e-9)
-    for alpha in (1.5, torch.tensor(1.5, dtype=DOUBLE)):
-        torch.testing.assert_close(rpm(f, alpha).prob(t), p.prob(t), rtol=1e-9, atol=1e-9)
-    q = rpm(f, 1.5, base=td.Normal(0.5, 0.25))
-    assert not torch.allclose(q.prob(t), p.prob(t), atol=0.01)
 
 
 def test_members_computed_without_gradients_do_not_lose_them() -> None:

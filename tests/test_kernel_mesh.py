@@ -26,8 +26,6 @@ from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 from sparsefam.bases import GaussianRBF
-from sparsefam.distributions.kernel_mesh import _thinned
-from sparsefam.numerics.chebyshev_mesh import ChebyshevMesh, interpolation_errors
 
 POINTS = np.linspace(0.0625, 0.9375, 8)
 WEIGHTS = np.array([1.5, -2.25, 3.0, 0.5, -3.5, 2.0, 1.25, -1.75])
@@ -127,39 +125,6 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
 
 
-# Refinement
-
-
-def test_equal_subintervals_are_as_few_as_an_error_allows() -> None:
-    """To half of the error that is allowed; unequal subintervals stay as they are."""
-
-    def waves(t: Tensor) -> Tensor:
-        return torch.stack([(20 * t).sin(), (17 * t).cos()])
-
-    axis = ChebyshevMesh(torch.linspace(0, 1, 17, dtype=DOUBLE), 8)
-    error = interpolation_errors(waves, axis).amax().item()
-    found = _thinned(axis, waves, error / 1e-6)
-    assert interpolation_errors(waves, found).amax() <= 0.5e-6
-    assert found.size < 0.6 * axis.size
-    fewer = ChebyshevMesh(torch.linspace(0, 1, len(found.breaks) - 1, dtype=DOUBLE), found.order)
-    assert interpolation_errors(waves, fewer).amax() > 0.5e-6
-    unequal = axis.cut(torch.tensor([0.01]))
-    assert _thinned(unequal, waves, error / 1e-6) is unequal
-
-
-def test_scores_that_cancel_are_resolved() -> None:
-    """15 subintervals of 8 nodes, halved for the score and thinned to 10 of 12."""
-    points = torch.tensor([0.0037, 0.1545, 0.2676, 0.3695, 0.83])
-    weights = 75.9 * torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
-    p = KernelDeformedExp(
-        weights, points, lambda x, z: torch.exp(-171.3 * torch.cdist(x, z).square())
-    )
-    t = p.mesh.axes[0].rule()[0].flatten()
-    rounding = 100 * torch.finfo(t.dtype).eps * p._exact_scores(t).abs().amax()
-    errors = interpolation_errors(p._exact_scores, p.mesh.axes[0])
-    assert errors.amax() <= 0.2 * p.mesh.tolerance + rounding
-
-
 # Bases: torch's, scipy's, and where they are not smooth
 
 BASES: dict[str, tuple[Any, Any, tuple[float, ...]]] = {
@@ -223,21 +188,6 @@ def test_bases(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> Non
 
 def fourth(x: Tensor, z: Tensor) -> Tensor:
     return (x @ z.mT) ** 3 + (x @ z.mT) ** 4
-
-
-def test_powers_of_scores_that_a_base_bounds() -> None:
-    # Of a quartic score the deformed density at alpha = 2 is a quartic against the normal.
-    values, points = np.array([1.0, -0.5]), np.array([0.5, 1.0])
-    weights = leaf(DOUBLE, values)
-    p = kernel_density(weights, torch.tensor(points), fourth, td.Normal(0.0, 1.0), 2.0)
-    r = KernelReference(
-        values,
-        points,
-        lambda t, c: (t[:, None] * c) ** 3 + (t[:, None] * c) ** 4,
-        0.5,
-        stats.norm(),
-    )
-    agree(p, weights, r)
 
 
 # Moments under unbounded bases
@@ -314,16 +264,6 @@ def test_moments_along_every_axis() -> None:
     p = KernelExp(torch.ones(1), torch.full((1, 2), 0.5), bump, base)
     with pytest.raises(ValueError, match=r"base must be so light .*order 1 .*Cauchy"):
         _ = p.mean
-
-
-@pytest.mark.parametrize(("size", "dtype"), [(4.0, SINGLE), (12.0, DOUBLE)])
-def test_a_density_in_the_tail_of_its_base(size: float, dtype: torch.dtype) -> None:
-    # exp(w t) N(t; 0, 1) is N(t; w, 1), where the kernel's exponential is out of range elsewhere.
-    weights, points = torch.tensor([size], dtype=dtype), torch.ones(1, dtype=dtype)
-    p = KernelExp(weights, points, linear, td.Normal(0.0, 1.0))
-    close = 1e-5 if dtype == SINGLE else 5e-6
-    assert p.mean.item() == pytest.approx(size, rel=close)
-    assert p.variance.item() == pytest.approx(1.0, rel=close)
 
 
 @pytest.mark.parametrize(("weight", "dtype"), [(40.0, SINGLE), (20.0, DOUBLE), (100.0, DOUBLE)])

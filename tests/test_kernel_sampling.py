@@ -7,7 +7,7 @@ import numpy as np
 import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
-from battery import DOUBLE, SINGLE
+from battery import DOUBLE
 from cases_kernel import (
     ONE,
     POINTS,
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import biject_to
 
-from sparsefam import KernelDeformedExp, SparseDistribution
+from sparsefam import SparseDistribution
 from sparsefam.distributions import kernel_family
 
 # Numbers
@@ -110,16 +110,6 @@ def test_absent_components_have_no_mass() -> None:
     assert slope.isfinite().all()
 
 
-def test_draws_over_gaps_have_no_gradient() -> None:
-    p = make(torch.tensor(TWO, requires_grad=True), 2.0)
-    assert not p.sample((3,)).requires_grad
-    with pytest.raises(NotImplementedError, match="rsample_components"):
-        p.rsample((3,))
-    # One density of a batch is enough.
-    assert not make(torch.tensor([ONE, TWO]), 2.0).has_rsample
-    assert make(torch.tensor([ONE, ONE]), 2.0).has_rsample
-
-
 # Vectors, against masses of cells by the midpoint rule
 
 COUNT, SIZE = 20_000, 0.15
@@ -196,65 +186,42 @@ def p_value(draws: Tensor, masses: Array, ends: list[tuple[float, float]]) -> fl
     return float(stats.chisquare(seen, due).pvalue)
 
 
-BOX = [(0.0, 1.0)] * 2
+NORMAL_AND_EXPONENTIAL = [td.Normal(0.5, 0.25), td.Exponential(3.0)]
 
 
-@pytest.mark.parametrize(
-    ("alpha", "inside", "dtype"), [(1.0, True, DOUBLE), (1.5, False, SINGLE), (2.0, True, SINGLE)]
-)
-def test_batches_of_draws_in_the_plane(alpha: float, inside: bool, dtype: torch.dtype) -> None:
-    torch.manual_seed(2)
-    p = of_vectors([[LEFT], [RIGHT]], PLANE.to(dtype), alpha, inside)
-    draws = p.sample((40, COUNT // 40))
-    assert draws.shape == (40, COUNT // 40, 2, 1, 2)
-    assert draws.dtype == dtype
-    assert p.support.check(draws).all()
-    for row, weights in enumerate((LEFT, RIGHT)):
-        masses = cell_masses(weights, PLANE, alpha, inside, BOX, 16, 30)
-        assert p_value(draws[..., row, 0, :].flatten(0, 1), masses, BOX) > 1e-3
+def law(t: Array) -> Array:
+    found = stats.norm(0.5, 0.25).pdf(t[..., 0]) * stats.expon(scale=1 / 3).pdf(t[..., 1])
+    return np.asarray(found)
 
 
-@pytest.mark.parametrize(("alpha", "inside"), [(2.0, True), (1.5, False)])
-def test_draws_in_space(alpha: float, inside: bool) -> None:
-    torch.manual_seed(1)
-    p, box = of_vectors(LEFT, SPACE.float(), alpha, inside), [(0.0, 1.0)] * 3
-    draws = p.sample((COUNT,))
-    assert draws.shape == (COUNT, 3)
-    assert p.support.check(draws).all()
-    assert p_value(draws, cell_masses(LEFT, SPACE, alpha, inside, box, 6, 16), box) > 1e-3
-
-
-def test_a_batch_with_points_and_exponents_of_its_own() -> None:
-    torch.manual_seed(3)
-    points, alpha = torch.stack([PLANE, 1 - PLANE[:, [1, 0]]]), torch.tensor([1.25, 2.0]).double()
-    weights = torch.tensor([LEFT, RIGHT], dtype=DOUBLE)
-    draws = KernelDeformedExp(weights, points, bump, None, alpha).sample((COUNT,))
-    for row, w in enumerate((LEFT, RIGHT)):
-        masses = cell_masses(w, points[row], alpha[row].item(), True, BOX, 16, 30)
-        assert p_value(draws[:, row], masses, BOX) > 1e-3
-
-
-def test_draws_relative_to_a_base() -> None:
-    torch.manual_seed(4)
-    p = of_vectors(LEFT, PLANE, 2.0, True, [td.Normal(0.5, 0.25), td.Exponential(3.0)])
-    draws, ends = p.sample((COUNT,)), [(-0.75, 1.75), (0.0, 5.0)]
-    assert p.support.check(draws).all()
-
-    def law(t: Array) -> Array:
-        found = stats.norm(0.5, 0.25).pdf(t[..., 0]) * stats.expon(scale=1 / 3).pdf(t[..., 1])
-        return np.asarray(found)
-
-    masses = cell_masses(LEFT, PLANE, 2.0, True, ends, 50, 24, law)
-    draws = torch.stack([draws[:, i].clamp(*ends[i]) for i in range(2)], -1)
-    assert p_value(draws, masses, ends) > 1e-3
-
-
-def test_a_large_score() -> None:
+# Rows of weights, points, alpha, inside, base, cells along an axis, parts of each.
+SCENES: dict[str, tuple[list[list[float]], Tensor, float, bool, Any, int, int]] = {
+    "exponential": ([LEFT, RIGHT], PLANE, 1.0, True, None, 16, 30),
+    "outside": ([LEFT, RIGHT], PLANE.float(), 1.5, False, None, 16, 30),
+    "inside": ([LEFT, RIGHT], PLANE.float(), 2.0, True, None, 16, 30),
+    "space": ([LEFT], SPACE.float(), 2.0, True, None, 6, 16),
+    "space, outside": ([LEFT], SPACE.float(), 1.5, False, None, 6, 16),
+    "base": ([LEFT], PLANE, 2.0, True, NORMAL_AND_EXPONENTIAL, 50, 24),
     # Peaks that are much higher than the neighbours of a node let expect.
-    torch.manual_seed(8)
-    weights = [60.0, -80.0, 58.0]
-    draws = of_vectors(weights, PLANE, 1.0).sample((COUNT,))
-    assert p_value(draws, cell_masses(weights, PLANE, 1.0, True, BOX, 64, 20), BOX) > 1e-3
+    "large": ([[60.0, -80.0, 58.0]], PLANE, 1.0, True, None, 64, 20),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_draws_fall_into_cells_as_masses_say(name: str) -> None:
+    torch.manual_seed(2)
+    rows, points, alpha, inside, base, cells, fine = SCENES[name]
+    dim = points.shape[-1]
+    p = of_vectors(rows, points, alpha, inside, base)
+    draws = p.sample((40, COUNT // 40))
+    assert draws.shape == (40, COUNT // 40, len(rows), dim) and draws.dtype == points.dtype
+    assert p.support.check(draws).all()
+    ends = [(-0.75, 1.75), (0.0, 5.0)] if base else [(0.0, 1.0)] * dim
+    draws = torch.stack([draws[..., i].clamp(*ends[i]) for i in range(dim)], -1).flatten(0, 1)
+    for row, weights in enumerate(rows):
+        density = law if base else None
+        masses = cell_masses(weights, points, alpha, inside, ends, cells, fine, density)
+        assert p_value(draws[:, row], masses, ends) > 1e-3
 
 
 def test_vectors_are_independent_reproducible_and_without_gradient() -> None:
@@ -266,16 +233,11 @@ def test_vectors_are_independent_reproducible_and_without_gradient() -> None:
         correlation = (x[lag:] * x[:-lag]).mean() / x.square().mean()
         assert abs(correlation.item()) < 4.5 / math.sqrt(COUNT)
     torch.manual_seed(7)
-    assert torch.equal(p.sample((COUNT,)), first)
-    assert not torch.equal(p.sample((50,)), first[:50])
-    assert p.sample().shape == (2, 2)
+    assert torch.equal(p.sample((COUNT,)), first) and not first.requires_grad
     assert p.sample((0,)).shape == (0, 2, 2)
-    assert not first.requires_grad
-    assert not p.has_rsample
-    with pytest.raises(NotImplementedError, match="sample for vectors"):
-        p.rsample((3,))
-    with pytest.raises(NotImplementedError, match="numbers only"):
-        p.rsample_components((3,))
+    for ask, message in ((p.rsample, "sample for vectors"), (p.rsample_components, "numbers only")):
+        with pytest.raises(NotImplementedError, match=message):
+            ask((3,))
 
 
 def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Memories: chunks against the whole, weights against a weighted regression, resets, constants."""
+"""Memories: chunks against the whole, against a weighted regression, resets, gradients."""
 
 import io
 import math
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 import sparsefam as sf
 from sparsefam.attention import (
@@ -18,7 +17,6 @@ from sparsefam.attention import (
     ForgettingMemory,
     RidgeRegression,
     Statistics,
-    ValueFunction,
 )
 from sparsefam.bases import GaussianRBF
 
@@ -133,18 +131,6 @@ def test_the_past_is_squeezed() -> None:
     torch.testing.assert_close(found, due, rtol=0, atol=0.01)
 
 
-def test_states_are_loaded_as_tensors_alone() -> None:
-    positions, values = sequence()
-    memory = ForgettingMemory(regression())
-    _, state = memory(positions, values)
-    file = io.BytesIO()
-    torch.save(state._asdict(), file)
-    file.seek(0)
-    loaded = Statistics(**torch.load(file, weights_only=True))
-    found, expected = (memory(positions, 2 * values, x)[0].coefficients for x in (loaded, state))
-    assert torch.equal(found, expected)
-
-
 def attended(center: float, width: float = 0.05) -> sf.SparseDistribution:
     """Two heads of three queries that look at one place."""
     centers = center + 0.01 * torch.arange(6, dtype=DOUBLE).reshape(1, 2, 3)
@@ -211,36 +197,6 @@ def test_nothing_sticks_where_attention_is_uniform(density: sf.SparseDistributio
     torch.testing.assert_close(found.coefficients, due.coefficients, rtol=0, atol=1e-5)
 
 
-def recalled(stickiness: float, periods: float, place: Tensor, chunks: int) -> Tensor:
-    """Return the error of a sine at places (1, T), after chunks while others were attended to."""
-    fine = RidgeRegression(GaussianRBF.grid(60, widths=1 / 60).double(), 1e-6)
-    memory = ContractingMemory(fine, 0.7, 600, stickiness)
-    t, rate = torch.linspace(0, 1, 300, dtype=DOUBLE), 2 * math.pi * periods
-    function, state = memory(t, torch.sin(rate * t).reshape(1, -1, 1))
-    now, looked_at = place, torch.tensor([[0.3]], dtype=DOUBLE)
-    for _ in range(chunks):
-        density = attended(float(looked_at), 0.15)
-        function, state = memory(t, torch.zeros(1, 300, 1, dtype=DOUBLE), state, density=density)
-        now, looked_at = (memory.relocate(x, density) for x in (now, looked_at))
-    missed = function(now).squeeze(-1) - torch.sin(rate * place)
-    return missed.square().mean().sqrt()
-
-
-def test_what_was_attended_to_is_remembered_in_detail() -> None:
-    place = torch.linspace(0.28, 0.37, 50, dtype=DOUBLE).unsqueeze(0)
-    assert recalled(0.5, 12, place, 3) < 0.1
-    assert recalled(0.0, 12, place, 3) > 0.7  # the standard deviation of a sine
-
-
-def test_below_one_no_past_is_forgotten_at_once() -> None:
-    """Outside the support of the density, where F is flat."""
-    place = torch.linspace(0.6, 0.9, 50, dtype=DOUBLE).unsqueeze(0)
-    assert recalled(0.5, 1, place, 1) < 0.02
-    assert recalled(1.0, 1, place, 1) > 0.2
-    memory = ContractingMemory(regression(), 0.7, stickiness=1.0)
-    torch.testing.assert_close(memory.relocate(place, attended(0.3)), torch.full_like(place, 0.7))
-
-
 def test_densities_get_no_gradient() -> None:
     positions, values = sequence()
     center = torch.tensor([0.3], dtype=DOUBLE, requires_grad=True)
@@ -284,25 +240,6 @@ def test_a_state_is_saved_and_goes_on(kind: type) -> None:
     assert torch.equal(found, due)
 
 
-@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
-def test_steps_are_checkpointed(kind: type) -> None:
-    """Formed anew in backward, a state that went in and came out has the same gradients."""
-    positions, values = sequence()
-    values.requires_grad_()
-    memory = kind(regression())
-
-    def slope(step: Callable[..., tuple[ValueFunction, Any]]) -> Tensor:
-        state = None
-        for t, h in chunks(positions, values):
-            function, state = step(t, h, state)
-        (found,) = torch.autograd.grad(function.coefficients.square().sum(), values)
-        return found
-
-    torch.testing.assert_close(
-        slope(partial(checkpoint, memory, use_reentrant=False)), slope(memory), rtol=0, atol=0
-    )
-
-
 def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
     """Float32 values: one shot against chunks of a thousand."""
     length = 200_000
@@ -321,90 +258,55 @@ def test_a_long_stream_needs_no_more_memory_and_is_the_whole() -> None:
 
 
 SUMS = regression().statistics(*sequence(2))
+OTHERS = regression().statistics(*sequence(3))
+NO_COUNT = SUMS._replace(num_observations=SUMS.num_observations * math.nan)
+PLANE = RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))
 
 
-def forgetting(*inputs: Any, **options: Any) -> object:
-    return ForgettingMemory(regression())(*inputs, **options)
+def forgetting(*state: Any, **options: Any) -> object:
+    return ForgettingMemory(regression())(*sequence(2), *state, **options)
 
 
-def contracting(*inputs: Any, **options: Any) -> object:
-    return ContractingMemory(regression())(*inputs, **options)
+def contracting(*state: Any, **options: Any) -> object:
+    return ContractingMemory(regression())(*sequence(2), *state, **options)
+
+
+def attending(density: Any) -> object:
+    return contracting(SUMS.cross, density=density)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: contracting(torch.ones(2, 3), torch.ones(2, 3)), "values must have shape"),
         (lambda: ForgettingMemory(None), "regression must be a RidgeRegression, got None"),
         (lambda: ContractingMemory(None), "regression must be a RidgeRegression, got None"),
         (lambda: ForgettingMemory(regression(), 1.5), "keep must be above 0 and at most 1, got 1"),
         (lambda: ForgettingMemory(regression(), 0.0), "keep must be above 0 and at most 1, got 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1, got 0"),
+        (lambda: ContractingMemory(regression(), stickiness=1.5), "must be from 0 to 1, got 1.5"),
+        (lambda: ContractingMemory(PLANE), "regression must have a basis of numbers"),
+        (lambda: attending(sf.Normal(torch.zeros(3), 1)), r"batch shape \(2, ...\) or \(1, ...\)"),
         (
-            lambda: ContractingMemory(regression(), stickiness=1.5),
-            "stickiness must be from 0 to 1, got 1.5",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS.cross, density=sf.Normal(torch.zeros(3), 1)),
-            r"density must be univariate and continuous, of batch shape \(2, ...\) or \(1, ...\)",
-        ),
-        (
-            lambda: contracting(
-                *sequence(2),
-                SUMS.cross,
-                density=sf.TruncatedParaboloid(torch.zeros(2, 2), torch.eye(2)),
-            ),
+            lambda: attending(sf.TruncatedParaboloid(torch.zeros(2, 2), torch.eye(2))),
             "density must be univariate",
         ),
+        (lambda: attending(sf.SparseCategorical(torch.ones(2, 3))), "density must be univariate"),
+        (lambda: attending(torch.ones(2)), "density must be"),
+        (lambda: forgetting(torch.zeros(2, 12, 3)), "state must be a Statistics, got Tensor"),
+        (lambda: forgetting(OTHERS), "2 examples, 12 functions, 3 channels, got .3, 12, 3."),
+        (lambda: forgetting(NO_COUNT), "num_observations must be finite, got nan at index .0."),
+        (lambda: contracting(SUMS.cross * math.nan), "cross must be finite, got nan at index .0"),
+        (lambda: contracting(SUMS.cross.long()), r"state must be floating, .* of torch.int64"),
+        (lambda: contracting(SUMS), "state must be floating, of 2 examples, .* got Statistics"),
         (
-            lambda: contracting(
-                *sequence(2), SUMS.cross, density=sf.SparseCategorical(probs=torch.ones(2, 3) / 3)
-            ),
-            "density must be univariate",
+            lambda: forgetting(SUMS, reset=torch.ones(2)),
+            r"reset must be .*\(2,\), got torch.float32",
         ),
-        (lambda: contracting(*sequence(2), SUMS.cross, density=torch.ones(2)), "density must be"),
+        (lambda: contracting(reset=torch.tensor([True])), r"reset must be boolean .*shape \(1,\)"),
         (
-            lambda: ContractingMemory(RidgeRegression(GaussianRBF.grid(4, widths=0.1, ndim=2))),
-            "regression must have a basis of numbers",
-        ),
-        (
-            lambda: forgetting(*sequence(2), torch.zeros(2, 12, 3)),
-            "state must be a Statistics, got Tensor",
-        ),
-        (
-            lambda: forgetting(*sequence(2), regression().statistics(*sequence(3))),
-            "state must be floating, of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
-        ),
-        (
-            lambda: forgetting(
-                *sequence(2), SUMS._replace(num_observations=SUMS.num_observations * math.nan)
-            ),
-            "statistics.num_observations must be finite, got nan at index .0.",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS.cross * math.nan),
-            "statistics.cross must be finite, got nan at index .0, 0, 0.",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS.cross.long()),
-            "state must be floating, of 2 .*, got .2, 12, 3. of torch.int64",
-        ),
-        (
-            lambda: contracting(*sequence(2), SUMS),
-            "state must be floating, of 2 examples, .* 3 channels, got Statistics",
-        ),
-        (
-            lambda: contracting(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
+            lambda: ContractingMemory(regression())(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
             r"positions must be in \[0, 1\]",
-        ),
-        (
-            lambda: forgetting(*sequence(2), SUMS, reset=torch.ones(2)),
-            r"reset must be boolean of shape \(2,\), got torch.float32 of shape \(2,\)",
-        ),
-        (
-            lambda: contracting(*sequence(2), reset=torch.tensor([True])),
-            r"reset must be boolean of shape \(2,\), got torch.bool of shape \(1,\)",
         ),
     ],
 )

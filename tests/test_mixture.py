@@ -10,8 +10,7 @@ import pyro
 import pyro.distributions
 import pytest
 import torch
-from mixtures import DOUBLE, KNOWN, Array, Known, locations, logits
-from scipy.stats import kstest
+from laws import DOUBLE, KNOWN, Array, Law, locations, logits
 from torch import Tensor
 from torch import distributions as td
 from torch.autograd import gradcheck
@@ -62,15 +61,6 @@ def test_parts_of_a_batch_take_components_of_torch_with_them() -> None:
     moved = td.TransformedDistribution(td.Normal(loc, 1.0), [td.ExpTransform()])
     with pytest.raises(NotImplementedError, match="TransformedDistribution is not determined by"):
         Mixture(logits(3, 2), [moved, Normal(loc, 1.0)])[0]
-
-
-def test_parts_of_a_batch_of_vectors() -> None:
-    rate = torch.tensor([[1.0, 2.0], [3.0, 4.0], [2.0, 5.0]], dtype=DOUBLE)
-    parts = [td.Independent(td.Gamma(rate, rate), 1), td.Dirichlet(rate)]
-    p = Mixture(logits(3, 2), parts[:1] + [TruncatedParaboloid(rate, torch.eye(2, dtype=DOUBLE))])
-    t = rate / 2
-    torch.testing.assert_close(p[1:].log_prob(t[1:]), p.log_prob(t)[1:])
-    torch.testing.assert_close(p[2].mean, p.mean[2])
 
 
 def test_sequences_and_batches_are_one() -> None:
@@ -249,11 +239,11 @@ def values(psi: bases.Basis, t: Array) -> Array:
 
 @every_known
 @every_dtype
-def test_moments_entropy_and_mass_are_those_of_quadrature(known: Known, dtype: torch.dtype) -> None:
+def test_moments_entropy_and_mass_are_those_of_quadrature(known: Law, dtype: torch.dtype) -> None:
     p, tolerance = known.make(dtype), TOLERANCE[dtype]
     mean = known.expect(lambda t: t)
     variance = known.expect(lambda t: (t - mean) ** 2)
-    entropy = known.expect(lambda t: -np.log(np.maximum(known.pdf(t), 1e-300)))
+    entropy = known.expect(lambda t: -np.maximum(known.log_pdf(t), -700.0))
     assert p.mean.item() == pytest.approx(mean, rel=tolerance, abs=tolerance)
     assert p.variance.item() == pytest.approx(variance, rel=2 * tolerance)
     assert p.entropy().item() == pytest.approx(entropy, rel=2 * tolerance)
@@ -279,7 +269,7 @@ BASES = {
 
 @every_known
 @pytest.mark.parametrize("psi", BASES.values(), ids=list(BASES))
-def test_expectations_are_those_of_quadrature(known: Known, psi: bases.Basis) -> None:
+def test_expectations_are_those_of_quadrature(known: Law, psi: bases.Basis) -> None:
     psi = copy.deepcopy(psi).double()
     breaks = [] if psi.breaks is None else psi.breaks.tolist()
     expected = torch.as_tensor(known.expect(lambda t: values(psi, t), *breaks, *NARROW))
@@ -291,7 +281,7 @@ def test_expectations_are_those_of_quadrature(known: Known, psi: bases.Basis) ->
 
 @every_known
 @pytest.mark.parametrize("name", ["Fourier", "narrow", "Stack"])
-def test_covariances_are_those_of_quadrature(known: Known, name: str) -> None:
+def test_covariances_are_those_of_quadrature(known: Law, name: str) -> None:
     phi = bases.Polynomial(2).double()
     narrow = bases.GaussianRBF(torch.tensor([-0.25, 0.2, 3.0], dtype=DOUBLE), 0.03125)
     psi = {"Fourier": bases.Fourier([1.5]).double(), "narrow": narrow, "Stack": phi + narrow}[name]
@@ -321,7 +311,7 @@ def test_covariance_of_powers_does_not_cancel() -> None:
 
 @every_known
 @every_dtype
-def test_distribution_function_is_scipys(known: Known, dtype: torch.dtype) -> None:
+def test_distribution_function_is_scipys(known: Law, dtype: torch.dtype) -> None:
     t, p = locations(known), known.make(dtype)
     expected = torch.as_tensor(known.cdf(t.numpy()))
     found = p.cdf(t.to(dtype)).double()
@@ -348,18 +338,6 @@ def test_quantiles_skip_gaps_and_end_where_the_support_does() -> None:
     assert KNOWN["normals"].make(DOUBLE).icdf(u)[[0, -1]].tolist() == [-math.inf, math.inf]
     with pytest.raises(ValueError, match=r"value must be a probability in \[0, 1\]"):
         p.icdf(torch.tensor(1.5))
-
-
-@every_known
-@every_dtype
-def test_draws_follow_the_distribution_function(known: Known, dtype: torch.dtype) -> None:
-    p = known.make(dtype)
-    draws = p.sample((100_000,))
-    assert draws.dtype == dtype and p.support.check(draws).all()
-    assert kstest(draws.double().numpy(), known.cdf).pvalue > 1e-3
-    quantiles = p.icdf(torch.rand(5_000, dtype=dtype))
-    assert p.support.check(quantiles).all()
-    assert kstest(quantiles.double().numpy(), known.cdf).pvalue > 1e-3
 
 
 def test_nested_mixtures_are_mixtures() -> None:
@@ -411,11 +389,7 @@ PAIR = Normal(torch.zeros(2), 1.0)
         (torch.zeros(3, 2), Normal(torch.zeros(4, 2), 1.0), r"logits must have a batch .*\(4,\)"),
         (torch.tensor(0.0), PAIR, "logits must be a real tensor"),
         (torch.zeros(2), Normal(0.0, 1.0), r"components must have batch shape \(\*batch, K >= 1\)"),
-        (
-            torch.zeros(0),
-            Normal(torch.zeros(0), 1.0),
-            r"components must have batch shape .*K >= 1.*got \(0,\)",
-        ),
+        (torch.zeros(0), Normal(torch.zeros(0), 1.0), r"components must have batch.*got \(0,\)"),
         (torch.zeros(0), [], "components must be a distribution .* or a sequence"),
         (torch.zeros(2), [PAIR, 3], "components must be a distribution .* or a sequence"),
         (torch.zeros(2), td.Poisson(torch.ones(2)), "components must be continuous, got Poisson"),
@@ -505,18 +479,6 @@ def test_entropies_have_derivatives_where_densities_vanish(gap: float) -> None:
         second = torch.autograd.grad(slopes[2][0], scale)[0]
         exact = torch.autograd.grad(expected[1][0], scale)[0]
         torch.testing.assert_close(second, exact, rtol=1e-6, atol=1e-9)
-
-
-# T and U have an entry for each of the batch, so each of the mapped sees both.
-@every_member
-def test_mapped_they_are_the_same(member) -> None:
-    def ask(*args: Tensor) -> Tensor:
-        return member(unlike(*args))
-
-    args = tuple(x.detach() for x in leaves(2))
-    wide = tuple(x.unsqueeze(1).expand(2, 2, 3) for x in args)
-    mapped = torch.func.vmap(ask)(*wide)
-    torch.testing.assert_close(mapped.diagonal().movedim(-1, 0), ask(*args))
 
 
 def assert_mean(samples: Tensor, expected: Tensor) -> None:

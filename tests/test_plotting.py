@@ -387,16 +387,6 @@ def test_small_islands_are_in_view(ax: Axes) -> None:
         assert -0.6 < low < -0.29 and 1.95 < high < 2.4
 
 
-def test_contours_of_what_never_ends(ax: Axes) -> None:
-    normal = sf.MultivariateNormal(torch.zeros(1, 2), scale_tril=torch.eye(2))
-    plot_density(sf.Mixture(torch.zeros(1), normal), ax)
-    (outline,) = collection(ax, "support")
-    assert outline.get_linestyle()[0][1] is not None
-    radius = np.linalg.norm(vertices(outline), axis=-1)
-    # all but 1e-3 of the mass is inside, by the chi-squared law of two degrees of freedom
-    np.testing.assert_allclose(radius, math.sqrt(-2 * math.log(1e-3)), atol=0.06)
-
-
 def test_the_outline_of_a_kernel_density_is_where_it_ends(ax: Axes) -> None:
     points = torch.tensor([[0.3, 0.3], [0.7, 0.6]], dtype=torch.float64)
     weights = torch.tensor([[40.0, 0.0], [40.0, 30.0]], dtype=torch.float64)
@@ -441,13 +431,6 @@ def test_rows_of_the_image_run_down_the_second_coordinate(ax: Axes) -> None:
     assert ax.get_ylim() == (1, -1) and len(found) > 5000
     # up in the picture is towards smaller second coordinates
     assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
-
-
-def test_an_example_over_an_image(ax: Axes) -> None:
-    p = sf.TruncatedParaboloid(LOC.reshape(3, 1, 2), SCALE.reshape(3, 1, 2, 2))
-    plot_attention_map(p, image(), example=2, ax=ax)
-    (outline,) = collection(ax, "support")
-    np.testing.assert_allclose(standardized(p, 2, vertices(outline)), 1, atol=0.05)
 
 
 def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:

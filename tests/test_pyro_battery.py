@@ -1,4 +1,4 @@
-"""What Pyro's own tests ask of its distributions about expanding, events and masks, asked of ours.
+"""What Pyro's own tests ask of its distributions about expanding and events, asked of ours.
 
 The sdist of pyro-ppl does not ship tests/distributions/test_distributions.py, so its checks are
 written anew here, as of release 1.9.2. Those of shapes, samples, densities and distribution
@@ -13,7 +13,6 @@ import torch
 from battery import SINGLE, Case
 from cases import BATCHES, CASES
 from pyro.distributions import TorchDistribution
-from pyro.distributions.util import broadcast_shape, scale_and_mask
 from torch import Size, Tensor
 
 import sparsefam as sf
@@ -56,23 +55,6 @@ def check_draws(small: TorchDistribution, large: TorchDistribution) -> None:
     assert_close(small.log_prob(x), large.log_prob(x))
 
 
-@every_example
-def test_log_prob_broadcasts(make: Any) -> None:
-    p = make()
-    one = p.sample()
-    single = one.reshape(-1, *p.event_shape)[0]
-    for x in (one, single, p.sample((5,)), p.sample((4, 1)), single.expand(4, *p.shape())):
-        shape = Size(broadcast_shape(p.shape(), x.shape, strict=True)[: -p.event_dim or None])
-        assert p.log_prob(x).shape == shape
-        assert_close(p.log_prob(x), p.log_prob(x.expand(broadcast_shape(x.shape, p.shape()))))
-    # An axis of length one in the batch widens to that of the value.
-    for axis, size in enumerate(p.batch_shape):
-        if size == 1:
-            wide = p.expand((*p.batch_shape[:axis], 5, *p.batch_shape[axis + 1 :]))
-            x = wide.sample()
-            assert_close(p.log_prob(x), wide.log_prob(x))
-
-
 @pytest.mark.parametrize("validate_args", [False, True])
 def test_validation_is_pyros(validate_args: bool) -> None:
     with pyro.validation_enabled(validate_args):
@@ -92,26 +74,6 @@ def test_enumerate_support() -> None:
     assert_close(p.log_prob(support).exp().sum(0), torch.ones(2, 1))
     wide = TorchDistribution.expand(p, (4, 2, 1)).enumerate_support(expand=True)
     assert wide.shape == (3, 4, 2, 1)
-
-
-@both_expands
-@pytest.mark.parametrize("sample_shape", [Size(), (2,), [2, 3]])
-@every_example
-def test_expand(make: Any, sample_shape: Any, default: bool) -> None:
-    small, shape_type = make(), type(sample_shape)
-    shape = (*sample_shape, *small.batch_shape)
-    for large in (
-        small.expand_by(sample_shape),
-        expanded(small, shape_type(shape), default),
-    ):
-        assert large.batch_shape == shape
-        check_draws(small, large)
-    for axis, size in enumerate(small.batch_shape):
-        if size == 1:
-            shape = (*small.batch_shape[:axis], 5, *small.batch_shape[axis + 1 :])
-            large = expanded(small, shape_type(shape), default)
-            assert large.batch_shape == shape
-            check_draws(small, large)
 
 
 @both_expands
@@ -147,17 +109,3 @@ def test_to_event(make: Any, batch_shape: tuple[int, ...], count: int) -> None:
     expected = p.log_prob(x)
     assert_close(q.log_prob(x), expected.flatten(kept + 1).sum(-1) if count else expected)
     assert q.expand((6, *q.batch_shape)).sample().shape == (6, *p.shape())
-
-
-@every_example
-def test_scores_are_masked(make: Any) -> None:
-    p = make().expand_by((4,))
-    mask = torch.arange(p.batch_shape.numel()).reshape(p.batch_shape) % 2 == 0
-    q, x = p.mask(mask), p.sample()
-    assert_close(q.log_prob(x), scale_and_mask(p.log_prob(x), mask=mask))
-    if p.has_enumerate_support:
-        assert_close(q.enumerate_support(), p.enumerate_support())
-        return
-    found, expected = q.score_parts(x), p.score_parts(x).scale_and_mask(mask=mask)
-    for a, b in zip(found, expected, strict=True):
-        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))

@@ -97,19 +97,10 @@ def test_finite_scores_are_indexed_by_category() -> None:
         (lambda: scores.AbsoluteDeviation(0.0, 0.0), r"b must be positive and finite, got .*0"),
         (lambda: scores.LocationScale(0.0, -3.0, cosh), r"scale must be positive .*-3"),
         (lambda: scores.Quadratic("left", 1.0), "loc must be a number or a tensor, got 'left'"),
-        (
-            lambda: scores.Quadratic(torch.zeros(2), torch.ones(3)),
-            r"shapes must broadcast .* loc \(2,\), sigma \(3,\)",
-        ),
-        (
-            lambda: scores.MultivariateQuadratic([math.nan, 0.0], EYE),
-            r"loc must be finite, got .*nan",
-        ),
+        (lambda: scores.Quadratic(torch.zeros(2), torch.ones(3)), "shapes must broadcast"),
+        (lambda: scores.MultivariateQuadratic([math.nan, 0.0], EYE), "loc must be.*got .*nan"),
         (lambda: scores.MultivariateQuadratic(0.0, EYE), r"loc must have shape \(\*batch, D\)"),
-        (
-            lambda: scores.MultivariateQuadratic([0.0, 0.0, 0.0], EYE),
-            r"sigma_tril must be square, \(\*batch, 3, 3\) like loc .* got shape \(2, 2\)",
-        ),
+        (lambda: scores.MultivariateQuadratic([0.0, 0.0, 0.0], EYE), "must be square"),
         (
             lambda: scores.MultivariateQuadratic.from_sigma([0.0, 0.0], torch.ones(2, 2)),
             "sigma must be positive definite, and is singular or indefinite: add a small multiple",

@@ -1,18 +1,12 @@
 """One contour for all pairs, in float32, against a contour for each pair in float64."""
 
-import math
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import sparsefam as sf
 from sparsefam.numerics import compiled, shared_contour
-from sparsefam.numerics import shared_contour_numba as loops
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
-from sparsefam.numerics.shared_contour import has_shared_contour
 
 F64 = torch.float64
 
@@ -146,25 +140,6 @@ def test_closed_forms_serve_the_rows_that_it_leaves(alpha: float) -> None:
         assert not x[2].any()
 
 
-def test_waves() -> None:
-    draw = np.random.default_rng(0)
-    for size, cycles in draw.uniform((-126, -4), (30, 4), (500, 2)).astype(np.float32):
-        angle = 2 * math.pi * float(cycles)
-        truth = 2.0 ** float(size) * np.array([math.cos(angle), math.sin(angle)])
-        np.testing.assert_allclose(loops.wave(size, cycles), truth, rtol=0, atol=7e-7 * 2.0**size)
-
-
-def test_centers_far_from_a_support_are_left_out() -> None:
-    """Half-axes of 30 and 20 widths, centers along the longer."""
-    offsets, y = np.zeros((3, 61), np.float32), np.ones((3, 80), np.float32)
-    offsets[0] = np.arange(61)
-    indices, squares = np.empty(61, np.int32), np.array([900.0, 400.0, 0.0])
-    count = loops._gather(2, squares, 30.0, offsets, indices, y)
-    assert 34 < count < 40
-    assert indices[:count].tolist() == y[0, :count].tolist() == list(range(count))
-    assert not y[0, count : count + 16].any()
-
-
 @pytest.mark.parametrize("batch", [(), (3, 1)])
 def test_values_may_be_changed_in_place(batch: tuple[int, ...]) -> None:
     loc = torch.zeros(*batch, 1, requires_grad=True)
@@ -200,43 +175,6 @@ def test_gradients_of_many_outputs_at_once() -> None:
     each = torch.stack([torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total])
     for found in (batched, mapped(torch.eye(3))):
         torch.testing.assert_close(found, each, rtol=1e-5, atol=1e-5)
-
-
-def test_forward_mode_through_a_gradient() -> None:
-    loc, tril, centers, above = scene(3, 2, 1.0, 8.0)
-    loc.requires_grad_()
-    spread = torch.tensor(0.5).expand(len(centers))
-    value = gaussians_under_ball(loc, tril, centers, spread, 1.0)
-    (expected,) = torch.autograd.grad(value, loc, above, retain_graph=True)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(torch.zeros_like(above), above)
-        tangent = forward_ad.unpack_dual(torch.autograd.grad(value, loc, dual)[0]).tangent
-    torch.testing.assert_close(tangent, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is", "ignore::torch.jit.TracerWarning")
-def test_inputs_without_a_shared_contour() -> None:
-    loc, tril, centers, _ = scene(2, 2, 1.0, 8.0)
-    one = torch.full((len(centers),), 0.5)
-    inputs = (loc, tril, centers, one)
-    assert has_shared_contour(inputs, 1.0)
-    assert not has_shared_contour(inputs, torch.tensor(1.0))
-    assert not has_shared_contour(inputs, 0.9)
-    assert not has_shared_contour(inputs, 25.1)
-    assert not has_shared_contour((loc, tril, centers, one + torch.rand(len(centers))), 1.0)
-    assert not has_shared_contour((loc, tril, centers, one.clone().requires_grad_()), 1.0)
-    assert not has_shared_contour(tuple(x.double() for x in inputs), 1.0)
-    asked = []
-
-    def ask(x: Tensor) -> Tensor:
-        asked.append(has_shared_contour((x, *inputs[1:]), 1.0))
-        return 2 * x
-
-    torch.func.vmap(ask)(loc.unsqueeze(0))
-    torch.jit.trace(ask, loc, check_trace=False)
-    with forward_ad.dual_level():
-        ask(forward_ad.make_dual(loc, torch.ones_like(loc)))
-    assert asked == [False, False, False]
 
 
 def test_blocks_of_centers_have_no_seam() -> None:

@@ -1,7 +1,7 @@
 """Formulas of docs/theory: of every slip the printed one fails, the corrected one holds."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -14,17 +14,12 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.numerics.deformed import exp_beta, log_beta
 
+pytestmark = pytest.mark.usefixtures("double")
+
 # A truncated parabola and a Gaussian function for eqs. 49 and 52.
 MU, SIGMA, MU_J, SIGMA_J = 0.3, 0.8, 0.5, 0.4
 A = (1.5 * SIGMA**2) ** (1 / 3)
 U, V = (MU - MU_J - A) / SIGMA_J, (MU - MU_J + A) / SIGMA_J
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def close(x: float | Tensor, y: float | Tensor, tolerance: float = 1e-9) -> bool:

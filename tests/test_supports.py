@@ -179,20 +179,6 @@ def test_members_are_the_intervals_with_their_ends() -> None:
     assert repr(union).startswith("IntervalUnion(intervals=tensor(")
 
 
-def test_check_compiles_and_maps() -> None:
-    ends, value = torch.tensor(ENDS), torch.linspace(-3, 5, 9)
-
-    def check(ends: Tensor) -> tuple[Tensor, Tensor]:
-        union = IntervalUnion(ends)
-        return union.check(value[:, None] if ends.dim() == 3 else value), union.upper_bound
-
-    expected = check(ends)
-    mapped = torch.func.vmap(check, out_dims=(1, 0))(ends)
-    compiled = torch.compile(check, fullgraph=True, backend="aot_eager")(ends)
-    for found in (mapped, compiled):
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
 @pytest.mark.parametrize(
     ("ends", "rule"),
     [

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from mixtures import integration_rule
+from laws import integration_rule
 from pyro.distributions import InverseGamma
 from scipy import stats
 from scipy.special import gamma

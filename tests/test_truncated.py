@@ -1,4 +1,4 @@
-"""Truncated densities: far tails, one-sided and infinite ends, gaps, bad input, Pyro."""
+"""Truncated densities: far tails, one-sided and infinite ends, gaps, bad input."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyro.infer import MCMC, NUTS
 from scipy import special, stats
-from torch import Size, Tensor
+from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
 
@@ -228,15 +228,6 @@ def test_results_have_the_type_of_the_parameters() -> None:
     assert Truncated(td.Normal(*double(0.0, 1.0)), 1.0).mean.dtype == DOUBLE
 
 
-def test_members_of_a_batch_are_taken_with_their_parameters() -> None:
-    p = Truncated(Normal(double([0.0, 1.0, 2.0]), 1.0), double([[0.0], [1.0]]), 4.0)
-    q = p._with_parameters(Size([2]), lambda x, event: x[..., 1] if not event else x[:, 1])
-    expected = Truncated(Normal(*double(1.0, 1.0)), double([0.0, 1.0]), 4.0)
-    t = double([1.5, 2.0])
-    torch.testing.assert_close(q.log_prob(t), expected.log_prob(t))
-    torch.testing.assert_close(q.icdf(t / 4), expected.icdf(t / 4))
-
-
 # With other densities
 
 
@@ -263,14 +254,6 @@ def test_components_of_mixtures() -> None:
 
 
 # Pyro
-
-
-def test_event_dimensions_and_plates() -> None:
-    base = td.Normal(torch.zeros(3), 1.0)
-    p = Truncated(base, 0.0, 1.0).to_event(1)
-    assert (p.event_shape, p.log_prob(torch.full((3,), 0.5)).shape) == ((3,), ())
-    with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
-        assert pyro.sample("x", Truncated(td.Normal(0.0, 1.0), 0.0, 1.0)).shape == (2, 3)
 
 
 @pytest.mark.slow

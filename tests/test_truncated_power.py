@@ -8,9 +8,7 @@ from torch import Tensor
 from sparsefam.numerics.quadrature import gauss_legendre
 from sparsefam.numerics.truncated_power import (
     Power,
-    integrals,
     positive_pieces,
-    power_quantiles,
     power_weights,
 )
 
@@ -54,15 +52,6 @@ def test_a_dip_between_nodes_is_found(gap: float) -> None:
         assert pieces.upper[0].item() == pytest.approx(low, abs=1e-9)
 
 
-def test_an_integral_up_to_a_limit() -> None:
-    x, w = gauss_legendre(8, torch.zeros((), dtype=torch.float64))
-    upper = torch.tensor([-1.0, -0.5, 0.1, 0.9, 1.0], dtype=torch.float64)
-    u = (x + 0.2).unsqueeze(-1).expand(-1, 5)
-    (found,) = integrals(u - 1, w.unsqueeze(-1), Power(1.0), ("power",), upper)
-    due = (upper + 0.2).clamp_min(0).square() / 2
-    torch.testing.assert_close(found.sum(0), due, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("eps", [1e-12, 1e-6, 1e-3, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_powers_keep_their_digits_as_eps_vanishes(eps: float, dtype: torch.dtype) -> None:
@@ -71,14 +60,6 @@ def test_powers_keep_their_digits_as_eps_vanishes(eps: float, dtype: torch.dtype
     for exponent in (eps, torch.full((5,), eps, dtype=torch.float64).to(dtype)):
         found = Power(exponent).at(x)
         torch.testing.assert_close(found.double(), due, rtol=20 * torch.finfo(dtype).eps, atol=0)
-
-
-def test_powers_of_nothing_are_nothing() -> None:
-    x = torch.tensor([-2.0, -1.0, 0.5])
-    for power in (Power(1.0), Power(1.0, 1.0, 1), Power(0.7, 1.0, 2)):
-        found = power.at(x / power.eps)
-        assert found[:2].tolist() == [0, 0]
-        assert found[2] > 0
 
 
 @pytest.mark.parametrize("order", [12, 22])
@@ -90,19 +71,3 @@ def test_an_edge_between_the_last_node_and_the_end_is_found(order: int, end: int
     assert u.amax() < 0
     (found,) = power_weights(u - 1, w.unsqueeze(-1), Power(1.0), ("power",))
     assert found.sum() > 0
-
-
-def test_several_pieces_and_their_quantiles() -> None:
-    x, w = element(12)
-    u = torch.cos(3 * torch.pi * x).unsqueeze(-1)
-    pieces = positive_pieces(u)
-    assert pieces.column.tolist() == [0, 0, 0]
-    torch.testing.assert_close(
-        pieces.lower, torch.tensor([-5, -1, 3]).double() / 6, rtol=0, atol=1e-2
-    )
-    (weights,) = power_weights(u - 1, w.unsqueeze(-1), Power(1.0), ("power",))
-    mass = weights.sum()
-    for share in (0.1, 0.5, 0.9):
-        y = power_quantiles(u - 1, torch.ones_like(u), Power(1.0), share * mass.reshape(1))
-        (below,) = integrals(u - 1, w.unsqueeze(-1), Power(1.0), ("power",), y)
-        torch.testing.assert_close(below.sum(), share * mass, rtol=0, atol=1e-13)

@@ -1,4 +1,4 @@
-"""Arguments: broadcasting, refusals and singular matrices; copies of objects."""
+"""Arguments: broadcasting, refusals and singular matrices."""
 
 import math
 import subprocess
@@ -6,33 +6,18 @@ import sys
 
 import pytest
 import torch
-from battery import Case, interior
-from cases import SCALARS
 from torch import Tensor
 
 from sparsefam.numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
-    broadcast_shapes,
     cholesky_factor,
-    copied,
-    is_plain_cpu_tensor,
     require_scale_tril,
 )
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 EYE = torch.eye(2)
-
-
-@pytest.mark.parametrize(
-    "shapes", [[], [()], [(3, 1), (4,)], [(0,), (1,)], [(2, 1), (7, 1, 1), ()]]
-)
-def test_shapes_broadcast_as_those_of_torch(shapes: list[tuple[int, ...]]) -> None:
-    found = broadcast_shapes(*map(torch.Size, shapes))
-    assert isinstance(found, torch.Size) and found == torch.broadcast_shapes(*shapes)
-    with pytest.raises(RuntimeError, match="must broadcast"):
-        broadcast_shapes(*map(torch.Size, shapes), torch.Size([3, 5]), torch.Size([3, 2]))
 
 
 _FIRST_CALLS = """
@@ -59,11 +44,6 @@ def test_first_calls_import_no_compiler() -> None:
 def test_numbers_that_float32_does_not_hold_are_infinite(sign: int) -> None:
     arguments = {"loc": torch.zeros(2), "scale_tril": EYE.float(), "alpha": sign * 1e300}
     assert broadcast_location_scale(**arguments)[-1].item() == sign * math.inf
-
-
-def test_tensors_with_a_pending_negation_are_not_plain() -> None:
-    x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
-    assert is_plain_cpu_tensor(torch.ones(2)) and not is_plain_cpu_tensor(torch.ones(2), x)
 
 
 def test_integers_become_floats_and_precisions_the_widest() -> None:
@@ -112,17 +92,3 @@ def test_checks_pass_through_vmap_and_compilation() -> None:
     torch.testing.assert_close(compiled(loc, sigma), expected)
     with pytest.raises(ValueError, match="sigma must be positive definite"):
         torch.func.vmap(build)(loc, -sigma)
-
-
-@pytest.mark.parametrize("case", SCALARS[::3], ids=str)
-def test_copies_in_compiled_graphs_answer_as_the_original(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p = case()
-    t = interior(p)
-    expected = p.log_prob(t)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    q, wide = copied(p), p.expand((2, *p.batch_shape))
-    monkeypatch.undo()
-    assert q is not p and torch.equal(q.log_prob(t), expected)
-    torch.testing.assert_close(wide.log_prob(t.unsqueeze(1))[:, 1], expected)

@@ -19,8 +19,15 @@ def centre(dim: int, dtype: torch.dtype = DOUBLE) -> Tensor:
     return torch.sin(2.1 * torch.arange(1.0, dim + 1, dtype=dtype))
 
 
-def member(dim: int, alpha: Tensor | float = 2.0) -> EllipticalDistribution:
-    """Return a density of some dimension; the normal at alpha = 1."""
+def elliptical(
+    loc: Tensor, scale_tril: Tensor, alpha: Tensor | float, **options: bool
+) -> EllipticalDistribution:
+    """Return the member of any alpha; the normal at alpha = 1."""
     if not isinstance(alpha, Tensor) and alpha == 1:
-        return MultivariateNormal(centre(dim), scale_tril=factor(dim))
-    return MultivariateBetaGaussian(centre(dim), factor(dim), alpha)
+        return MultivariateNormal(loc, scale_tril=scale_tril, **options)
+    return MultivariateBetaGaussian(loc, scale_tril, alpha, **options)
+
+
+def member(dim: int, alpha: Tensor | float = 2.0) -> EllipticalDistribution:
+    """Return a density of some dimension."""
+    return elliptical(centre(dim), factor(dim), alpha)
