@@ -9,6 +9,7 @@ from math import comb, prod
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 from cases import (
     DOUBLE,
     Case,
