@@ -9,7 +9,6 @@ from math import comb, prod
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import quad
 from cases import (
     DOUBLE,
     Case,
@@ -18,6 +17,7 @@ from cases import (
     every_univariate_scalar,
 )
 from references import Pieces
+from scipy.integrate import quad
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from vectors import elliptical
