@@ -128,3 +128,11 @@ def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh() -> None:
     start = torch.zeros_like(exact.data.first)
     criteria = [p.minimum(start, 1e-3, 1e-8, 100).criterion for p in (exact, rough)]
     assert criteria[1] == pytest.approx(criteria[0], abs=1e-3)
+
+
+def test_negative_weights_at_edges_leave_a_curvature() -> None:
+    """In space they made the Hessian of a small penalty indefinite, and the fit a LinAlgError."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(0, 1, (200, 3)), rng.normal(5, 0.7, (150, 3))])
+    model = SparseDensity(bandwidth=2.6, penalty=1e-6, random_state=0).fit(x)
+    assert (model.predict(x) == 1).mean() > 0.9

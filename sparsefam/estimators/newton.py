@@ -260,9 +260,11 @@ class Objective:
             # Most nodes are off the support in two and three dimensions.
             (on,) = torch.nonzero(escort, as_tuple=True)
             some = rows[on]
-            # Weights of subintervals with an edge may be negative.
             hessian.addmm_((escort[on].unsqueeze(-1) * some).mT, some)
         hessian.diagonal().add_(penalty)
+        if (at.escort < 0).any() and torch.linalg.cholesky_ex(hessian).info:
+            # Weights of subintervals with an edge may be negative.
+            return self._curvature(at._replace(escort=at.escort.clamp_min(0)), penalty)
         return torch.linalg.cholesky(hessian), center
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:

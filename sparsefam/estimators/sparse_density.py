@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -28,7 +27,7 @@ from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
-from .conformal import restricted, split, widened
+from .conformal import split, widened
 from .data import (
     MARGIN,
     Columns,
@@ -54,9 +53,7 @@ from .model_selection import (
     refit,
 )
 from .newton import PEAKED, Features, Objective, Statistics
-
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
+from .truncation import extreme_observations, truncated
 
 __all__ = ["Gaussian", "SparseDensity", "kernel_density"]
 
@@ -72,13 +69,6 @@ _SCORE = 10.0
 # The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
 # several dimensions edges are located along the last axis only.
 _TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
-# Number of equal parts of the base whose extreme observations are kept.
-_PARTS = 2**14
-# The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
-# many observations of any density miss there.
-_BEYOND = 0.5
-# Warn if the support that is cut holds less of the mass of the fit.
-_LEAST_KEPT = 0.5
 # Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
 _MASS_ERROR = 1e-2
 # A mesh resolves scores whose range is below this.
@@ -267,8 +257,8 @@ class SparseDensity(DensityEstimator):
             losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
             choice = choices[int(np.argmin(losses))]
         self._extremes, self._known = None, torch.isfinite(limits[0])
-        if self.base is None and dim == 1:
-            self._extremes = extreme_observations(x[:, 0], weight, self.base_[0], group)
+        if self.base is None:
+            self._extremes = extreme_observations(x, weight, self.base_, group)
         self._keep(choice)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
@@ -276,7 +266,7 @@ class SparseDensity(DensityEstimator):
             inner.fit(rest.numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self._whole, inner, held, rest, self.coverage, limits))
+            self._set(widened(self, inner, held, rest, self.coverage, limits))
         return self
 
     @one_thread()
@@ -306,9 +296,9 @@ class SparseDensity(DensityEstimator):
         known, group = self._objective, self._group()
         data = known.data + Statistics.of(known.features, x, weight, group)
         if self._extremes is not None:
-            more = extreme_observations(x[:, 0], weight, self.base_[0], group)
+            more = extreme_observations(x, weight, self.base_, group)
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
-            self._extremes = extreme_observations(values, weights, self.base_[0])
+            self._extremes = extreme_observations(values, weights, self.base_)
         with progress(type(self).__name__, len(self._penalties()), self.verbose) as report:
             return self._keep(self._best_penalty(replace(known, data=data), report))
 
@@ -374,12 +364,18 @@ class SparseDensity(DensityEstimator):
             )
         self._whole = self._density(choice)
         _warn_if_unresolved(self._whole)
-        self._set(_truncated(self._whole, self._extremes, choice.objective.data, self._known))
+        self._set(self._truncated(self._whole, choice.objective.data))
         kernel = choice.objective.features.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
+
+    def _truncated(self, p: KernelExp | KernelDeformedExp, data: Statistics) -> SparseDistribution:
+        """Cut a density under the default base; one that is positive everywhere stays."""
+        if self._extremes is None or isinstance(p, KernelExp):
+            return p
+        return truncated(p, *self._extremes, data, self._known)
 
     def _set(self, density: SparseDistribution) -> None:
         """Set the density, and what follows from it."""
@@ -454,70 +450,3 @@ def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
             RuntimeWarning,
             stacklevel=5,
         )
-
-
-def extreme_observations(
-    x: Tensor, weight: Tensor, base: Uniform, group: "ProcessGroup | None" = None
-) -> tuple[Tensor, Tensor]:
-    """Return the least and greatest observation (K,) in equal parts of a base's support.
-
-    With each comes the total weight of the observations that are equal to it. The extremes of a
-    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
-    """
-    values, index = x.unique(return_inverse=True)
-    weight = torch.zeros_like(values).index_add(0, index, weight)
-    part = ((values - base.low) / (base.high - base.low) * _PARTS).long().clamp(0, _PARTS - 1)
-    edge = torch.ones_like(part[:1], dtype=torch.bool)
-    starts = part.diff() != 0
-    kept = torch.cat([edge, starts]) | torch.cat([starts, edge])
-    extremes = values[kept], weight[kept]
-    if group is None:
-        return extremes
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, extremes, group)
-    values, weight = map(torch.cat, zip(*gathered, strict=True))
-    return extreme_observations(values, weight, base)
-
-
-def _truncated(
-    p: KernelExp | KernelDeformedExp,
-    extremes: tuple[Tensor, Tensor] | None,
-    data: Statistics,
-    known: Tensor,
-) -> KernelExp | KernelDeformedExp:
-    """Truncate a density under a uniform base near the extreme observations of its intervals.
-
-    The mass beyond the outermost of n observations of any density exceeds t with probability
-    (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
-    observation reaches half of that: three of five true ends are further out. With tied
-    observations, up to half the mass of the largest tie may lie outside as well, because the
-    estimate smooths an atom into a peak. Intervals without observations are removed. Densities that
-    are positive everywhere are not truncated, nor are intervals at ends of the base that are known.
-    """
-    if extremes is None or isinstance(p, KernelExp):
-        return p
-    (x, weight), support = extremes, p.support
-    lower, upper = support.intervals.T.unsqueeze(-1)
-    inside = (lower <= x) & (x <= upper)
-    first = torch.where(inside, x, torch.inf).amin(-1)
-    outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, weight, 0.0).amax(-1)
-    some = inside.any(-1)
-    ends, outermost, tie = support.intervals[some], outermost[some], largest[some] / data.weight
-    beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
-    signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
-    cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
-    at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
-    cut = torch.where(at_bound, ends, cut)
-    lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
-    intervals = torch.stack([lower, upper], -1)
-    kept = float(p.cdf(intervals).diff().sum())
-    if kept < _LEAST_KEPT:
-        warnings.warn(
-            f"support_ holds only {kept:.2g} of the mass of the fit, whose kernels are wider than "
-            "groups of the data, so that masses of its intervals are wrong; leave out far "
-            "observations",
-            RuntimeWarning,
-            stacklevel=5,
-        )
-    return restricted(p, intervals)
