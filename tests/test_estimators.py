@@ -379,7 +379,7 @@ def two_moons(count: int) -> np.ndarray:
 def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     """Sums of wide kernels have ripples, which are positive far from the moons."""
     x, new = np.split(two_moons(1300), [300])
-    model = SparseDensity(bandwidth=0.4, penalty=1e-7, inducing_points=60, random_state=0).fit(x)
+    model = SparseDensity(bandwidth=0.4, penalty=1e-6, random_state=0).fit(x)
     p, whole = model.density_, model._whole
     ends = torch.tensor([[side.low, side.high] for side in model.base_])
     share = (torch.arange(250, dtype=torch.float64) + 0.5) / 250
@@ -393,9 +393,9 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     mass = float(full[found > 0].sum()) * area
     torch.testing.assert_close(found[found > 0] * mass, full[found > 0], rtol=1e-3, atol=0)
     assert (model.predict(model.sample(500, random_state=0)) == 1).all()
-    # Of 1,000 new observations few are left out that the fit had in its support.
+    # Of 1,000 new observations hardly one is lost: of 300, six could be expected.
     lost = (whole.log_prob(torch.from_numpy(new)) > -math.inf).numpy() & (model.predict(new) < 0)
-    assert lost.sum() <= 10
+    assert lost.sum() <= 5
     np.testing.assert_array_equal(
         pickle.loads(pickle.dumps(model)).score_samples(new), model.score_samples(new)
     )

@@ -125,10 +125,12 @@ class SparseDensity(DensityEstimator):
             default. Not with `kernel`.
         base: Base density, or one for each column: univariate distributions of torch, or frozen
             ones of scipy. Default: uniform on the range of the data and a quarter of it more on
-            either side. In one dimension, at alpha above 1, that default is then cut: an interval
-            of the support ends where the mass beyond its outermost observations reaches $1/(2n)$,
-            half of the mean mass that n observations of any density miss there, plus half of its
-            largest tie.
+            either side. At alpha above 1 that default is then cut: parts of the support without
+            observations are left out. In one dimension an interval ends where the mass beyond its
+            outermost observations reaches $1/(2n)$, half of the mean mass that n observations of
+            any density miss there, plus half of its largest tie. In two and three, a part ends
+            where a place is farther from all observations, relative to the base, than each of those
+            in the part is from its nearest neighbour.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
@@ -277,7 +279,7 @@ class SparseDensity(DensityEstimator):
 
         The first data decide on alpha, the inducing points, the bandwidth and the base, so give
         these if the first data are few. A penalty that was not given is chosen anew each time. Only
-        sums over the data are kept.
+        sums over the data, and few of the locations, are kept.
 
         Args:
             X: More observations (n, D), in the support of the base.
