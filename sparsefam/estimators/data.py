@@ -150,23 +150,20 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
 
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
-    pairs: Any = (None, None) if bounds is None else bounds
-    rule = f"(low, high) with low below high, or a pair for each of {x.shape[1]} columns"
+    dim, given = x.shape[1], np.array((None, None) if bounds is None else bounds, dtype=object)
     try:
-        pairs = [pairs] * x.shape[1] if all(np.ndim(end) == 0 for end in pairs) else pairs
-        unknown = ([-np.inf, np.inf] for _ in x.T)
-        rows = [
-            [other if end is None else float(end) for end, other in zip(*two, strict=True)]
-            for two in zip(pairs, unknown, strict=True)
-        ]
+        ends = np.where(np.equal(given, np.array(None)), [-np.inf, np.inf], given).astype(
+            np.float64
+        )
+        if ends.shape not in ((2,), (dim, 2)) or not (ends[..., 0] < ends[..., 1]).all():
+            raise ValueError
     except (TypeError, ValueError):
+        rule = f"(low, high) with low below high, or a pair for each of {dim} columns"
         raise ValueError(f"bounds must be {rule}, got {bounds!r}") from None
-    low, high = x.new_tensor(rows).T
-    if not (low < high).all():
-        raise ValueError(f"bounds must be {rule}, got {bounds!r}")
-    if not ((low <= x) & (x <= high)).all():
+    pairs = x.new_tensor(ends).expand(dim, 2)
+    if not ((pairs[:, 0] <= x) & (x <= pairs[:, 1])).all():
         raise ValueError(f"X must be inside bounds={bounds!r}, got values outside")
-    return torch.stack([low, high], -1)
+    return pairs
 
 
 def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
@@ -246,11 +243,9 @@ def inducing_points(
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
     ranks = 1 if group is None else dist.get_world_size(group)
-    count = -(-count // ranks)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
-    # Every rank must give the same number; duplicates have no effect.
-    index = index if group is None else np.resize(index, count)
+    own = min(-(-count // ranks), len(x))
+    _, index = kmeans_plusplus(scaled, own, random_state=random_state)
     return all_gather(x[torch.as_tensor(index)], group)
 
 
@@ -260,11 +255,11 @@ def sum_over(x: Tensor, group: "ProcessGroup | None") -> Tensor:
 
 
 def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
-    """Concatenate the rows of all processes of a group, equally many each."""
+    """Concatenate the rows of all processes of a group, if there is one."""
     if group is None:
         return rows
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, rows.contiguous(), group)
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, rows, group)
     return torch.cat(parts)
 
 

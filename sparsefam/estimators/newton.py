@@ -101,10 +101,8 @@ class Statistics:
             phi = features.at(rows)
             first = first + share @ phi
             second = second + (share.unsqueeze(-1) * phi).mT @ phi
-        parts = [weight.sum(), weight.square().sum(), first, second]
-        flat = sum_over(torch.cat([part.reshape(-1) for part in parts]), group)
-        sums = flat.split([part.numel() for part in parts])
-        return cls(*[a.reshape(b.shape) for a, b in zip(sums, parts, strict=True)])
+        parts = weight.sum(), weight.square().sum(), first, second
+        return cls(*[sum_over(part, group) for part in parts])
 
     def __add__(self, other: "Statistics") -> "Statistics":
         return Statistics(

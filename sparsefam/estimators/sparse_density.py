@@ -45,7 +45,6 @@ from .data import (
 from .model_selection import (
     BIAS_FACTOR,
     Choice,
-    Report,
     best_of,
     best_penalty,
     held_out_loss,
@@ -244,14 +243,16 @@ class SparseDensity(DensityEstimator):
             points = inducing_points(x, columns, measure.bounds(0), points, state, group)
             least = _NARROWEST * float((points[1:] - points[:-1]).amax()) if dim == 1 else 0.0
         kernels = self._kernels(bandwidth, columns.deviation, least)
-        total = len(alphas) * len(kernels) * len(self._penalties())
+        search = self._search()
+        total = len(alphas) * len(kernels) * len(search[0])
         with progress(type(self).__name__, total, self.verbose) as report:
 
             def attempt(alpha: float, kernel: Kernel) -> Choice:
                 mesh = _mesh(kernel, points, self.base_, alpha)
                 features = Features.of(kernel, points, mesh)
                 data = Statistics.of(features, x, weight, group)
-                return self._best_penalty(Objective(features, mesh, data, alpha), report)
+                objective = Objective(features, mesh, data, alpha)
+                return best_penalty(objective, *search, report)
 
             choices = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
         choice = choices[0]
@@ -301,8 +302,10 @@ class SparseDensity(DensityEstimator):
             more = extreme_observations(x, weight, self.base_, group)
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
             self._extremes = extreme_observations(values, weights, self.base_)
-        with progress(type(self).__name__, len(self._penalties()), self.verbose) as report:
-            return self._keep(self._best_penalty(replace(known, data=data), report))
+        search = self._search()
+        with progress(type(self).__name__, len(search[0]), self.verbose) as report:
+            choice = best_penalty(replace(known, data=data), *search, report)
+        return self._keep(choice)
 
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
@@ -339,15 +342,13 @@ class SparseDensity(DensityEstimator):
         widest, *others = (share * deviation for share in _BANDWIDTHS)
         return [Gaussian(widest), *(Gaussian(h) for h in others if float(h.amin()) >= least)]
 
-    def _penalties(self) -> tuple[float, ...]:
-        return _PENALTIES if self.penalty is None else (check_positive("penalty", self.penalty),)
-
-    def _limits(self) -> tuple[float, int]:
+    def _search(self) -> tuple[tuple[float, ...], float, int]:
+        """Return the penalties that are tried, the tolerance and the number of steps."""
         require_integer("max_iter", self.max_iter, 0)
-        return check_positive("tol", self.tol), self.max_iter
-
-    def _best_penalty(self, problem: Objective, report: Report) -> Choice:
-        return best_penalty(problem, self._penalties(), *self._limits(), report)
+        tol = check_positive("tol", self.tol)
+        if self.penalty is None:
+            return _PENALTIES, tol, self.max_iter
+        return (check_positive("penalty", self.penalty),), tol, self.max_iter
 
     def _density(self, choice: Choice) -> KernelExp | KernelDeformedExp:
         features, alpha = choice.objective.features, choice.objective.alpha
@@ -355,7 +356,7 @@ class SparseDensity(DensityEstimator):
         return kernel_density(features.kernel, features.points, weights, self.base_, alpha)
 
     def _keep(self, choice: Choice) -> "SparseDensity":
-        choice = refit(choice, *self._limits())
+        choice = refit(choice, self.tol, self.max_iter)
         self._objective, fit = choice.objective, choice.fit
         if fit.decrease >= self.tol:
             warnings.warn(
@@ -364,20 +365,16 @@ class SparseDensity(DensityEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._whole = self._density(choice)
-        _warn_if_unresolved(self._whole)
-        self._set(self._truncated(self._whole, choice.objective.data))
+        self._whole = density = self._density(choice)
+        _warn_if_unresolved(density)
+        if self._extremes is not None and isinstance(density, KernelDeformedExp):
+            density = truncated(density, *self._extremes, choice.objective.data, self._known)
+        self._set(density)
         kernel = choice.objective.features.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
         self.loss_, self.criterion_ = fit.loss, fit.criterion
         return self
-
-    def _truncated(self, p: KernelExp | KernelDeformedExp, data: Statistics) -> SparseDistribution:
-        """Cut a density under the default base; one that is positive everywhere stays."""
-        if self._extremes is None or isinstance(p, KernelExp):
-            return p
-        return truncated(p, *self._extremes, data, self._known)
 
     def _set(self, density: SparseDistribution) -> None:
         """Set the density, and what follows from it."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, label
 from scipy.spatial import cKDTree
@@ -17,7 +16,7 @@ from torch.distributions import Uniform
 from ..distributions import KernelDeformedExp
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
 from ..distributions.kernel_mesh import KernelMesh
-from .data import Floats
+from .data import Floats, all_gather
 from .newton import Statistics
 
 if TYPE_CHECKING:  # some builds of torch lack process groups
@@ -49,12 +48,9 @@ def extreme_observations(
     edge = torch.ones_like(cell[:1], dtype=torch.bool)
     starts = cell.diff() != 0
     kept = order[torch.cat([edge, starts]) | torch.cat([starts, edge])]
-    extremes = values[kept], weight[kept]
     if group is None:
-        return extremes
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, extremes, group)
-    values, weight = map(torch.cat, zip(*gathered, strict=True))
+        return values[kept], weight[kept]
+    values, weight = all_gather(values[kept], group), all_gather(weight[kept], group)
     return extreme_observations(values, weight, box)
 
 
