@@ -152,9 +152,5 @@ def _uniform(p: KernelDeformedExp, base: Any) -> KernelDeformedExp:
     centre = [base.mean] if isinstance(base, UniformOn) else [[factor.mean for factor in base]]
     points = p.weights.new_tensor(centre)
     zero, alpha = p.weights.new_zeros(1), float(p.alpha)
-    return KernelDeformedExp(zero, points, _linear, base, alpha, tolerance=p.mesh.tolerance)
-
-
-def _linear(x: Tensor, y: Tensor) -> Tensor:
-    """Evaluate the linear kernel between (n, D) and (m, D): (n, m)."""
-    return x @ y.mT
+    linear = torch.inner
+    return KernelDeformedExp(zero, points, linear, base, alpha, tolerance=p.mesh.tolerance)

@@ -136,12 +136,10 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tensor | None:
+def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
     """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen."""
     if bandwidth is None:
         return None
-    if kernel is not None:
-        raise ValueError(f"bandwidth must be None if kernel is given, got {bandwidth!r}")
     values = _tensor("bandwidth", bandwidth)
     if values.numel() not in (1, dim) or not (torch.isfinite(values) & (values > 0)).all():
         raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")

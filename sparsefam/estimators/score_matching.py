@@ -15,19 +15,18 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from ..distributions.base_measure import BaseMeasure
-from ..kernels import Kernel, kernel_matrix, require_kernel
+from ..kernels import Kernel, kernel_matrix
 from ..numerics.threads import one_thread
 from .data import (
     Columns,
     DensityEstimator,
     Floats,
-    bandwidth_of,
     check_positive,
     inducing_points,
     inducing_points_of,
 )
 from .newton import whitening
-from .sparse_density import Gaussian, kernel_density
+from .sparse_density import Gaussian, candidate_kernels, kernel_density
 
 __all__ = ["ScoreMatchingKernelExp"]
 
@@ -136,7 +135,6 @@ class ScoreMatchingKernelExp(DensityEstimator):
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         x = torch.from_numpy(data.copy())
         dim, state = x.shape[1], check_random_state(self.random_state)
-        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, torch.ones(len(x), dtype=x.dtype))
         self.base_: Any = self.base
         if self.base is None:
@@ -146,7 +144,9 @@ class ScoreMatchingKernelExp(DensityEstimator):
         points = inducing_points_of(self.inducing_points, dim)
         if isinstance(points, int):
             points = inducing_points(x, columns, self._measure.bounds(0), points, state)
-        kernels = self._kernels(bandwidth, columns.deviation)
+        # Distances grow with the root of the number of columns.
+        widths = [share * dim**0.5 * columns.deviation for share in _BANDWIDTHS]
+        kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
         folds = torch.from_numpy(state.permutation(len(x)) % min(_FOLDS, len(x)))
         fits = [self._best_penalty(kernel, points, x, folds) for kernel in kernels]
         fit = min(fits, key=lambda fit: fit.held_out)
@@ -161,16 +161,6 @@ class ScoreMatchingKernelExp(DensityEstimator):
             self.__dict__.pop("density_", None)
         self._warn_of_groups(data)
         return self
-
-    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor) -> list[Kernel]:
-        if self.kernel is not None:
-            require_kernel(self.kernel)
-            return [self.kernel]
-        if bandwidth is not None:
-            return [Gaussian(bandwidth)]
-        # Distances grow with the root of the number of columns.
-        scale = deviation * len(deviation) ** 0.5
-        return [Gaussian(share * scale) for share in _BANDWIDTHS]
 
     def _best_penalty(self, kernel: Kernel, points: Tensor, x: Tensor, folds: Tensor) -> _Fit:
         mixing = whitening(kernel, points)

@@ -21,7 +21,7 @@ from torch.distributions import Uniform
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure
 from ..feature_maps import KernelFeatures
-from ..kernels import Kernel
+from ..kernels import Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
@@ -54,7 +54,7 @@ from .model_selection import (
 from .newton import PEAKED, Features, Objective, Statistics
 from .truncation import extreme_observations, truncated
 
-__all__ = ["Gaussian", "SparseDensity", "kernel_density"]
+__all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
 
 # Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -231,7 +231,6 @@ class SparseDensity(DensityEstimator):
             self._require_coverage(weight)
             alphas = [alpha for alpha in alphas if alpha > 1]
         group, dim = self._group(), x.shape[1]
-        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, weight, group)
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
@@ -242,7 +241,9 @@ class SparseDensity(DensityEstimator):
             state = check_random_state(self.random_state)
             points = inducing_points(x, columns, measure.bounds(0), points, state, group)
             least = _NARROWEST * float((points[1:] - points[:-1]).amax()) if dim == 1 else 0.0
-        kernels = self._kernels(bandwidth, columns.deviation, least)
+        widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
+        widths = [widest, *(width for width in others if float(width.amin()) >= least)]
+        kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
         search = self._search()
         total = len(alphas) * len(kernels) * len(search[0])
         with progress(type(self).__name__, total, self.verbose) as report:
@@ -331,17 +332,6 @@ class SparseDensity(DensityEstimator):
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
 
-    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor, least: float) -> list[Kernel]:
-        """Return the candidates, beginning with the widest."""
-        if isinstance(self.kernel, nn.Module):  # of Pyro, say: its parameters are not learned
-            return [copy.deepcopy(self.kernel).requires_grad_(False)]
-        if self.kernel is not None:
-            return [self.kernel]
-        if bandwidth is not None:
-            return [Gaussian(bandwidth)]
-        widest, *others = (share * deviation for share in _BANDWIDTHS)
-        return [Gaussian(widest), *(Gaussian(h) for h in others if float(h.amin()) >= least)]
-
     def _search(self) -> tuple[tuple[float, ...], float, int]:
         """Return the penalties that are tried, the tolerance and the number of steps."""
         require_integer("max_iter", self.max_iter, 0)
@@ -395,6 +385,25 @@ class SparseDensity(DensityEstimator):
         """
         x, f = as_events(self._observations(X)), self._whole.score
         return float(f(x).mean() - conjugate(f, self._whole))
+
+
+def candidate_kernels(
+    kernel: Kernel | None, bandwidth: ArrayLike | None, widths: Sequence[Tensor]
+) -> list[Kernel]:
+    """Return the kernel that is given, or Gaussian ones with a given bandwidth or with widths (D,).
+
+    Raises:
+        ValueError: `bandwidth` not positive, or given with a kernel; `kernel` not callable.
+    """
+    if kernel is None:
+        given = bandwidth_of(bandwidth, len(widths[0]))
+        return [Gaussian(width) for width in (widths if given is None else [given])]
+    if bandwidth is not None:
+        raise ValueError(f"bandwidth must be None if kernel is given, got {bandwidth!r}")
+    require_kernel(kernel)
+    if isinstance(kernel, nn.Module):  # of Pyro, say: its parameters are not learned
+        return [copy.deepcopy(kernel).requires_grad_(False)]
+    return [kernel]
 
 
 def _box(columns: Columns, limits: Tensor) -> list[Uniform]:

@@ -117,9 +117,9 @@ def _intervals(
 class _Near:
     """Whether places are near the observations of their part of a support.
 
-    They are if some observation is not farther than, in this part, the farthest one from its
-    nearest neighbour. A new observation is exchangeable with n old ones, and therefore the farthest
-    from its neighbours with a probability of 1/(n + 1).
+    They are unless they are farther from all observations than each of those in this part is from
+    its nearest neighbour. A new observation is exchangeable with n old ones, and is that far away
+    with a probability of at most 1/(n + 1).
     """
 
     box: Sequence[Uniform]
