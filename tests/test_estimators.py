@@ -393,6 +393,7 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     mass = float(full[found > 0].sum()) * area
     torch.testing.assert_close(found[found > 0] * mass, full[found > 0], rtol=1e-3, atol=0)
     assert (model.predict(model.sample(500, random_state=0)) == 1).all()
+    assert (model.predict([[1e300, 0.0], [0.0, -1e300]]) == -1).all()
     # Of 1,000 new observations hardly one is lost: of 300, six could be expected.
     lost = (whole.log_prob(torch.from_numpy(new)) > -math.inf).numpy() & (model.predict(new) < 0)
     assert lost.sum() <= 5

@@ -150,9 +150,8 @@ def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], np.array((None, None) if bounds is None else bounds, dtype=object)
     try:
-        ends = np.where(np.equal(given, np.array(None)), [-np.inf, np.inf], given).astype(
-            np.float64
-        )
+        unknown = np.equal(given, np.array(None))
+        ends = np.where(unknown, [-np.inf, np.inf], given).astype(np.float64)
         if ends.shape not in ((2,), (dim, 2)) or not (ends[..., 0] < ends[..., 1]).all():
             raise ValueError
     except (TypeError, ValueError):

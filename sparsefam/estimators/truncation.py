@@ -41,11 +41,14 @@ def extreme_observations(
     With each comes the total weight of the observations that are equal to it. The extremes of a
     union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
     """
-    values, index = x.unique(dim=0, return_inverse=True)
+    order = torch.from_numpy(np.lexsort(x.T.flip(0).numpy()))
+    x, weight = x[order], weight[order]
+    edge = torch.ones_like(weight[:1], dtype=torch.bool)
+    new = torch.cat([edge, x.diff(dim=0).any(1)])
+    values, index = x[new], new.cumsum(0) - 1
     weight = weight.new_zeros(len(values)).index_add(0, index, weight)
     cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
     cell, order = torch.from_numpy(cells).sort(stable=True)
-    edge = torch.ones_like(cell[:1], dtype=torch.bool)
     starts = cell.diff() != 0
     kept = order[torch.cat([edge, starts]) | torch.cat([starts, edge])]
     if group is None:
@@ -149,9 +152,9 @@ class _Near:
 
 
 def _relative(x: Tensor, box: Sequence[Uniform]) -> Floats:
-    """Return locations (n, D) relative to a box, whose ends are 0 and 1."""
+    """Return the nearest places (n, D) in a box, relative to it, with ends at 0 and 1."""
     sides = [(t - side.low) / (side.high - side.low) for t, side in zip(x.T, box, strict=True)]
-    relative: Floats = torch.stack(sides, -1).numpy()
+    relative: Floats = torch.stack(sides, -1).nan_to_num().clamp(0, 1).numpy()
     return relative
 
 
@@ -163,7 +166,7 @@ def _shape(dim: int) -> tuple[int, ...]:
 def _cells(relative: Floats) -> tuple[NDArray[np.int_], ...]:
     """Return the indices of the cells that contain locations (n, D) relative to the box."""
     counts = np.array(_shape(relative.shape[1]))
-    return tuple((relative * counts).astype(int).clip(0, counts - 1).T)
+    return tuple(np.minimum(relative * counts, counts - 1).astype(int).T)
 
 
 def restricted(p: KernelDeformedExp, intervals: Tensor) -> KernelDeformedExp:
