@@ -228,6 +228,10 @@ def test_points_and_box_stay_within_known_bounds() -> None:
     ]
 
 
+def test_one_inducing_point_is_enough() -> None:
+    assert SparseDensity(inducing_points=1).fit(two_bumps(50)).density_.weights.shape == (1,)
+
+
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:
     model = SparseDensity(bandwidth=0.2, penalty=1e-3).fit(two_bumps(50))
     torch.manual_seed(3)

@@ -35,7 +35,6 @@ __all__ = [
     "check_alpha",
     "check_positive",
     "inducing_points",
-    "inducing_points_of",
     "is_real",
     "sample_weights",
     "sum_over",
@@ -163,23 +162,6 @@ def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     return pairs
 
 
-def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
-    """Return the inducing points (I, D), or their number if they are to be chosen."""
-    if points is None:
-        return _COUNTS.get(dim, _COUNTS[2])
-    if isinstance(points, Integral):
-        require_integer("inducing_points", points, 1)
-        return int(points)
-    rows = _tensor("inducing_points", points)
-    rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
-    shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
-    if not shaped or not torch.isfinite(rows).all():
-        raise ValueError(
-            f"inducing_points must be finite, (I, {dim}), got shape {tuple(rows.shape)}"
-        )
-    return rows
-
-
 def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:
     """Return the weight (n,) of each observation, 1 by default; one must be positive."""
     weight: Floats = _check_sample_weight(
@@ -225,15 +207,31 @@ class Columns(NamedTuple):
 
 
 def inducing_points(
+    given: ArrayLike | None,
     x: Tensor,
     columns: Columns,
     bounds: tuple[float, float],
-    count: int,
     random_state: Any,
     group: "ProcessGroup | None" = None,
 ) -> Tensor:
-    """Choose inducing points (I, D): in 1-D evenly spaced, else observations by k-means++."""
-    if x.shape[1] == 1:
+    """Return inducing points (I, D) that are given, or choose their number or the default one.
+
+    In 1-D they are evenly spaced, else observations chosen by k-means++.
+    """
+    dim = x.shape[1]
+    if given is None:
+        given = _COUNTS.get(dim, _COUNTS[2])
+    if not isinstance(given, Integral):
+        rows = _tensor("inducing_points", given)
+        rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
+        shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
+        if not shaped or not torch.isfinite(rows).all():
+            rule = f"finite, (I, {dim})"
+            raise ValueError(f"inducing_points must be {rule}, got shape {tuple(rows.shape)}")
+        return rows
+    require_integer("inducing_points", given, 1)
+    count = int(given)
+    if dim == 1:
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])

@@ -23,7 +23,6 @@ from .data import (
     Floats,
     check_positive,
     inducing_points,
-    inducing_points_of,
 )
 from .newton import whitening
 from .sparse_density import Gaussian, candidate_kernels, kernel_density
@@ -141,9 +140,8 @@ class ScoreMatchingKernelExp(DensityEstimator):
             pairs = zip(columns.mean, _WIDE * columns.deviation, strict=True)
             self.base_ = [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
         self._measure = BaseMeasure(self.base_, dim, x.dtype)
-        points = inducing_points_of(self.inducing_points, dim)
-        if isinstance(points, int):
-            points = inducing_points(x, columns, self._measure.bounds(0), points, state)
+        ends = self._measure.bounds(0)
+        points = inducing_points(self.inducing_points, x, columns, ends, state)
         # Distances grow with the root of the number of columns.
         widths = [share * dim**0.5 * columns.deviation for share in _BANDWIDTHS]
         kernels = candidate_kernels(self.kernel, self.bandwidth, widths)

@@ -1,7 +1,6 @@
 """`SparseDensity`: density estimation with exact zeros."""
 
 import copy
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 from torch.distributions import Uniform
@@ -39,7 +37,6 @@ from .data import (
     check_alpha,
     check_positive,
     inducing_points,
-    inducing_points_of,
     sample_weights,
 )
 from .model_selection import (
@@ -235,12 +232,10 @@ class SparseDensity(DensityEstimator):
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
-        points = inducing_points_of(self.inducing_points, dim)
-        least = 0.0
-        if isinstance(points, int):
-            state = check_random_state(self.random_state)
-            points = inducing_points(x, columns, measure.bounds(0), points, state, group)
-            least = _NARROWEST * float((points[1:] - points[:-1]).amax()) if dim == 1 else 0.0
+        given: Any = self.inducing_points
+        points = inducing_points(given, x, columns, measure.bounds(0), self.random_state, group)
+        evenly_spaced = dim == 1 and np.ndim(given) == 0
+        least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
         widths = [widest, *(width for width in others if float(width.amin()) >= least)]
         kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
@@ -424,7 +419,7 @@ def kernel_density(
     far = float((points.abs().amax(0) / span).amax())
     rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
     tolerance = _TOLERANCE[points.shape[-1]]
-    tolerance = max(tolerance, rounding) if math.isfinite(rounding) else tolerance
+    tolerance = max(tolerance, rounding) if rounding < 1 else tolerance
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
