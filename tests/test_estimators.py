@@ -1,6 +1,7 @@
 """Density estimates: optimality, known edges, leave-one-out refits, scikit-learn's own checks."""
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyro.contrib.gp.kernels import RBF
 from ranks import on_ranks
 from scipy.integrate import quad
 from scipy.optimize import minimize
+from scipy.spatial import cKDTree
 from scipy.stats import gaussian_kde
 from sklearn.utils.estimator_checks import check_estimator
 from torch.distributions import Uniform, kl_divergence
@@ -18,7 +20,8 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.sparse_density import Gaussian, extreme_observations
+from sparsefam.estimators.sparse_density import Gaussian
+from sparsefam.estimators.truncation import extreme_observations
 from sparsefam.losses import fenchel_young
 
 EDGES = np.array([[0.15, 0.41], [0.67, 0.83]])
@@ -225,6 +228,10 @@ def test_points_and_box_stay_within_known_bounds() -> None:
     ]
 
 
+def test_one_inducing_point_is_enough() -> None:
+    assert SparseDensity(inducing_points=1).fit(two_bumps(50)).density_.weights.shape == (1,)
+
+
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:
     model = SparseDensity(bandwidth=0.2, penalty=1e-3).fit(two_bumps(50))
     torch.manual_seed(3)
@@ -354,16 +361,61 @@ def test_intervals_without_data_are_left_out() -> None:
 def test_extremes_of_parts_are_those_of_all() -> None:
     x = torch.tensor([0.2, 0.5, 0.2, 0.2, 0.5, 0.3, 0.20001, 0.500001], dtype=torch.float64)
     weight = torch.tensor([1.0, 2.0, 3.0, 1.0, 5.0, 7.0, 1.0, 1.0]).double()
-    base = Uniform(0.0, 1.0)
-    parts = [extreme_observations(x[some], weight[some], base) for some in (slice(3), slice(3, 8))]
-    both = extreme_observations(*(torch.cat(pair) for pair in zip(*parts, strict=True)), base)
+    box, x = [Uniform(0.0, 1.0)], x.unsqueeze(-1)
+    parts = [extreme_observations(x[some], weight[some], box) for some in (slice(3), slice(3, 8))]
+    both = extreme_observations(*(torch.cat(pair) for pair in zip(*parts, strict=True)), box)
     # Of the three numbers in the first of 2^14 parts, and of the others, none is between two.
     due = ([0.2, 0.20001, 0.3, 0.5, 0.500001], [5, 1, 7, 7, 1])
-    for values, total in (both, extreme_observations(x, weight, base)):
-        assert (values.tolist(), total.tolist()) == due
-    inner = torch.cat([x, torch.tensor([0.200005], dtype=torch.float64)])
-    values, _ = extreme_observations(inner, torch.ones_like(inner), base)
-    assert values.tolist() == due[0]
+    for values, total in (both, extreme_observations(x, weight, box)):
+        assert (values[:, 0].tolist(), total.tolist()) == due
+    inner = torch.cat([x, torch.tensor([[0.200005]], dtype=torch.float64)])
+    values, _ = extreme_observations(inner, torch.ones_like(inner[:, 0]), box)
+    assert values[:, 0].tolist() == due[0]
+
+
+def two_moons(count: int) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    x, upper = np.pi * rng.random(count), rng.random(count) < 0.5
+    x = np.stack([np.cos(x), np.sin(x)], 1)
+    return np.where(upper[:, None], x, [1, 0.5] - x) + rng.normal(0, 0.08, (count, 2))
+
+
+def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
+    """Sums of wide kernels have ripples, which are positive far from the moons."""
+    x, new = np.split(two_moons(1300), [300])
+    model = SparseDensity(bandwidth=0.4, penalty=1e-6, random_state=0).fit(x)
+    p, whole = model.density_, model._whole
+    ends = torch.tensor([[side.low, side.high] for side in model.base_])
+    share = (torch.arange(250, dtype=torch.float64) + 0.5) / 250
+    grid = torch.cartesian_prod(*[torch.lerp(low, high, share) for low, high in ends])
+    found, full = p.prob(grid), whole.prob(grid)
+    distance = torch.from_numpy(cKDTree(x).query(grid)[0])
+    assert float(distance[full > 0].amax()) > 0.4 > 0.25 > float(distance[found > 0].amax())
+    # A density, elsewhere proportional to the fit.
+    area = float((ends[:, 1] - ends[:, 0]).prod()) / len(grid)
+    assert float(found.sum()) * area == pytest.approx(1, abs=1e-3)
+    mass = float(full[found > 0].sum()) * area
+    torch.testing.assert_close(found[found > 0] * mass, full[found > 0], rtol=1e-3, atol=0)
+    assert (model.predict(model.sample(500, random_state=0)) == 1).all()
+    assert (model.predict([[1e300, 0.0], [0.0, -1e300]]) == -1).all()
+    # Of 1,000 new observations hardly one is lost: of 300, six could be expected.
+    lost = (whole.log_prob(torch.from_numpy(new)) > -math.inf).numpy() & (model.predict(new) < 0)
+    assert lost.sum() <= 5
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(model)).score_samples(new), model.score_samples(new)
+    )
+
+
+def test_parts_of_data_in_the_plane_are_the_whole() -> None:
+    x = two_moons(300)
+    ends = np.concatenate([x.argmin(0), x.argmax(0)])  # The first data decide on the box.
+    x = np.concatenate([x[ends], np.delete(x, ends, 0)])
+    fixed: dict[str, Any] = {"bandwidth": 0.4, "penalty": 1e-7, "inducing_points": x[:60]}
+    whole, parts = SparseDensity(**fixed).fit(x), SparseDensity(**fixed)
+    for part in np.split(x, [120]):
+        parts.partial_fit(part)
+    grid = np.random.default_rng(0).uniform([-1.5, -1], [2.5, 1.5], (5000, 2))
+    np.testing.assert_array_equal(parts.predict(grid), whole.predict(grid))
 
 
 def test_a_value_of_many_observations_keeps_its_mass() -> None:

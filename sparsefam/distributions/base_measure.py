@@ -12,7 +12,7 @@ from ..numerics.validation import in_float64, is_plain_cpu_tensor, map_tensors, 
 from ..supports import IntervalUnion
 from .base import select_batch
 
-__all__ = ["Base", "BaseMeasure", "UniformOn"]
+__all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin"]
 
 # Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
@@ -76,6 +76,21 @@ class UniformOn(Distribution):
         return torch.where(inside, -self.lengths.sum().log(), -math.inf)
 
 
+class UniformWithin(Distribution):
+    """Uniform density on a region of a box, up to a constant factor.
+
+    Args:
+        box: Uniform densities of the axes.
+        region: A function of locations (*S, D) that returns whether they are in the region (*S).
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, box: Sequence[Uniform], region: Callable[[Tensor], Tensor]) -> None:
+        self.box, self.region = box, region
+        super().__init__(event_shape=Size([len(box)]), validate_args=False)
+
+
 class FrozenScipy(Distribution):
     """A frozen univariate continuous distribution of scipy."""
 
@@ -126,6 +141,7 @@ class BaseMeasure:
 
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype, self._source = dim, dtype, base
+        self._region = base.region if isinstance(base, UniformWithin) else None
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
         self.factors = [
             map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
@@ -138,7 +154,8 @@ class BaseMeasure:
 
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at t (..., D), -inf off the support."""
-        return torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
+        log = torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
+        return log if self._region is None else torch.where(self._region(t), log, -math.inf)
 
     def require_inside(self, name: str, points: Tensor) -> None:
         """Raise unless points (..., D) are finite and in the closed support or a gap in it."""
@@ -255,6 +272,8 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
     if base is None:
         base = Uniform(0.0, 1.0, validate_args=False)
         return [base] * dim
+    if isinstance(base, UniformWithin):
+        return list(base.box)
     if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1:
         return _split(base.base_dist, dim)
     given: list[Any] = list(base) if isinstance(base, Sequence) else [base]

@@ -14,8 +14,9 @@ from ..kernels import kernel_matrix
 from ..numerics.truncated_power import Power, integrals, sum_nodes
 from ..supports import IntervalUnion
 from .data import as_events, is_real
+from .truncation import restricted
 
-__all__ = ["restricted", "split", "widened"]
+__all__ = ["split", "widened"]
 
 # The least number of observations that are left for the fit which the others calibrate.
 _FITTED = 20
@@ -48,21 +49,20 @@ def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
 
 
 def widened(
-    p: KernelDeformedExp, inner: Any, held: Tensor, rest: Tensor, coverage: float, limits: Tensor
+    outer: Any, inner: Any, held: Tensor, rest: Tensor, coverage: float, limits: Tensor
 ) -> Mixture:
-    r"""Widen the support of a density until it contains a new observation with a probability.
+    r"""Widen the support of an estimate until it contains a new observation with a probability.
 
-    The density p is fitted to all observations, the estimator `inner` to the `rest` that are not
-    among the m that are `held` (m, D). These are ranked by their distance to the support of
-    `inner`; in several dimensions, or under a base that is not uniform, by a kernel density
-    estimate from the rest. A new observation is exchangeable with them, so that it is further away
-    than the one of rank $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a
-    probability of at most 1 - coverage. All that is nearer is the new support, within known
-    `limits` (D, 2).
+    The estimator `outer` is fitted to all observations, `inner` to the `rest` that are not among
+    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
+    several dimensions, or under a base that is not uniform, by a kernel density estimate from the
+    rest. A new observation is exchangeable with them, so that it is further away than the one of
+    rank $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
+    1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
 
-    It stays a density as a mixture of p, cut to the support if that consists of intervals, and of a
-    density that is positive everywhere on the support, with the share of the `held` that `inner`
-    misses.
+    It stays a density as a mixture of the estimate, cut to the support if that consists of
+    intervals, and of a density that is positive everywhere on the support, with the share of the
+    `held` that `inner` misses.
 
     References:
         Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108, sec. 3.2.
@@ -72,9 +72,10 @@ def widened(
     missed = torch.isneginf(inner.density_.log_prob(as_events(held))).sum()
     share = (missed + 1) / (len(held) + 2)
     logits = torch.stack([1 - share, share]).log().to(held)
+    p: KernelDeformedExp = outer._whole
     whole = p.mesh.base.factors[0]
     if held.shape[1] > 1 or not isinstance(whole, Uniform):
-        return Mixture(logits, [p, _level_set(inner, held, rest, rank, limits)])
+        return Mixture(logits, [outer.density_, _level_set(inner, held, rest, rank, limits)])
     intervals = _around(inner, held, rank, coverage).clamp(*limits[0].tolist())
     flat = _uniform(p, UniformOn(intervals, Uniform(intervals[0, 0], intervals[-1, 1])))
     inside = intervals.clamp(whole.low, whole.high)
@@ -151,22 +152,5 @@ def _uniform(p: KernelDeformedExp, base: Any) -> KernelDeformedExp:
     centre = [base.mean] if isinstance(base, UniformOn) else [[factor.mean for factor in base]]
     points = p.weights.new_tensor(centre)
     zero, alpha = p.weights.new_zeros(1), float(p.alpha)
-    return KernelDeformedExp(zero, points, _linear, base, alpha, tolerance=p.mesh.tolerance)
-
-
-def _linear(x: Tensor, y: Tensor) -> Tensor:
-    """Evaluate the linear kernel between (n, D) and (m, D): (n, m)."""
-    return x @ y.mT
-
-
-def restricted(p: KernelDeformedExp, intervals: Tensor) -> KernelDeformedExp:
-    """Cut a density under a uniform base to intervals (J, 2) inside the support of the base."""
-    whole: Any = p.mesh.base.factors[0]
-    base = UniformOn(intervals, whole)
-    # p^(alpha - 1) is linear in the score, relative to the base.
-    mass, share = p.cdf(intervals).diff().sum(), base.lengths.sum() / (whole.high - whole.low)
-    eps = float(p.alpha) - 1
-    weights = (share / mass) ** eps * p.weights
-    return KernelDeformedExp(
-        weights, p.inducing_points, p.kernel, base, 1 + eps, tolerance=p.mesh.tolerance
-    )
+    linear = torch.inner
+    return KernelDeformedExp(zero, points, linear, base, alpha, tolerance=p.mesh.tolerance)

@@ -35,7 +35,6 @@ __all__ = [
     "check_alpha",
     "check_positive",
     "inducing_points",
-    "inducing_points_of",
     "is_real",
     "sample_weights",
     "sum_over",
@@ -143,12 +142,10 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tensor | None:
+def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
     """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen."""
     if bandwidth is None:
         return None
-    if kernel is not None:
-        raise ValueError(f"bandwidth must be None if kernel is given, got {bandwidth!r}")
     values = _tensor("bandwidth", bandwidth)
     if values.numel() not in (1, dim) or not (torch.isfinite(values) & (values > 0)).all():
         raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")
@@ -157,40 +154,19 @@ def bandwidth_of(bandwidth: ArrayLike | None, kernel: object, dim: int) -> Tenso
 
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
-    pairs: Any = (None, None) if bounds is None else bounds
-    rule = f"(low, high) with low below high, or a pair for each of {x.shape[1]} columns"
+    dim, given = x.shape[1], np.array((None, None) if bounds is None else bounds, dtype=object)
     try:
-        pairs = [pairs] * x.shape[1] if all(np.ndim(end) == 0 for end in pairs) else pairs
-        unknown = ([-np.inf, np.inf] for _ in x.T)
-        rows = [
-            [other if end is None else float(end) for end, other in zip(*two, strict=True)]
-            for two in zip(pairs, unknown, strict=True)
-        ]
+        unknown = np.equal(given, np.array(None))
+        ends = np.where(unknown, [-np.inf, np.inf], given).astype(np.float64)
+        if ends.shape not in ((2,), (dim, 2)) or not (ends[..., 0] < ends[..., 1]).all():
+            raise ValueError
     except (TypeError, ValueError):
+        rule = f"(low, high) with low below high, or a pair for each of {dim} columns"
         raise ValueError(f"bounds must be {rule}, got {bounds!r}") from None
-    low, high = x.new_tensor(rows).T
-    if not (low < high).all():
-        raise ValueError(f"bounds must be {rule}, got {bounds!r}")
-    if not ((low <= x) & (x <= high)).all():
+    pairs = x.new_tensor(ends).expand(dim, 2)
+    if not ((pairs[:, 0] <= x) & (x <= pairs[:, 1])).all():
         raise ValueError(f"X must be inside bounds={bounds!r}, got values outside")
-    return torch.stack([low, high], -1)
-
-
-def inducing_points_of(points: ArrayLike | None, dim: int) -> Tensor | int:
-    """Return the inducing points (I, D), or their number if they are to be chosen."""
-    if points is None:
-        return _COUNTS.get(dim, _COUNTS[2])
-    if isinstance(points, Integral):
-        require_integer("inducing_points", points, 1)
-        return int(points)
-    rows = _tensor("inducing_points", points)
-    rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
-    shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
-    if not shaped or not torch.isfinite(rows).all():
-        raise ValueError(
-            f"inducing_points must be finite, (I, {dim}), got shape {tuple(rows.shape)}"
-        )
-    return rows
+    return pairs
 
 
 def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:
@@ -238,26 +214,40 @@ class Columns(NamedTuple):
 
 
 def inducing_points(
+    given: ArrayLike | None,
     x: Tensor,
     columns: Columns,
     bounds: tuple[float, float],
-    count: int,
     random_state: Any,
     group: "ProcessGroup | None" = None,
 ) -> Tensor:
-    """Choose inducing points (I, D): in 1-D evenly spaced, else observations by k-means++."""
-    if x.shape[1] == 1:
+    """Return inducing points (I, D) that are given, or choose their number or the default one.
+
+    In 1-D they are evenly spaced, else observations chosen by k-means++.
+    """
+    dim = x.shape[1]
+    if given is None:
+        given = _COUNTS.get(dim, _COUNTS[2])
+    if not isinstance(given, Integral):
+        rows = _tensor("inducing_points", given)
+        rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
+        shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
+        if not shaped or not torch.isfinite(rows).all():
+            rule = f"finite, (I, {dim})"
+            raise ValueError(f"inducing_points must be {rule}, got shape {tuple(rows.shape)}")
+        return rows
+    require_integer("inducing_points", given, 1)
+    count = int(given)
+    if dim == 1:
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
     ranks = 1 if group is None else dist.get_world_size(group)
-    count = -(-count // ranks)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
-    # Every rank must give the same number; duplicates have no effect.
-    index = index if group is None else np.resize(index, count)
+    own = min(-(-count // ranks), len(x))
+    _, index = kmeans_plusplus(scaled, own, random_state=random_state)
     return all_gather(x[torch.as_tensor(index)], group)
 
 
@@ -267,11 +257,11 @@ def sum_over(x: Tensor, group: "ProcessGroup | None") -> Tensor:
 
 
 def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
-    """Concatenate the rows of all processes of a group, equally many each."""
+    """Concatenate the rows of all processes of a group, if there is one."""
     if group is None:
         return rows
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, rows.contiguous(), group)
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, rows, group)
     return torch.cat(parts)
 
 

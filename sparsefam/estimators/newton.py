@@ -101,10 +101,8 @@ class Statistics:
             phi = features.at(rows)
             first = first + share @ phi
             second = second + (share.unsqueeze(-1) * phi).mT @ phi
-        parts = [weight.sum(), weight.square().sum(), first, second]
-        flat = sum_over(torch.cat([part.reshape(-1) for part in parts]), group)
-        sums = flat.split([part.numel() for part in parts])
-        return cls(*[a.reshape(b.shape) for a, b in zip(sums, parts, strict=True)])
+        parts = weight.sum(), weight.square().sum(), first, second
+        return cls(*[sum_over(part, group) for part in parts])
 
     def __add__(self, other: "Statistics") -> "Statistics":
         return Statistics(
@@ -260,9 +258,11 @@ class Objective:
             # Most nodes are off the support in two and three dimensions.
             (on,) = torch.nonzero(escort, as_tuple=True)
             some = rows[on]
-            # Weights of subintervals with an edge may be negative.
             hessian.addmm_((escort[on].unsqueeze(-1) * some).mT, some)
         hessian.diagonal().add_(penalty)
+        if (at.escort < 0).any() and torch.linalg.cholesky_ex(hessian).info:
+            # Weights of subintervals with an edge may be negative.
+            return self._curvature(at._replace(escort=at.escort.clamp_min(0)), penalty)
         return torch.linalg.cholesky(hessian), center
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> Fit:

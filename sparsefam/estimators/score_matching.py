@@ -15,19 +15,17 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from ..distributions.base_measure import BaseMeasure
-from ..kernels import Kernel, kernel_matrix, require_kernel
+from ..kernels import Kernel, kernel_matrix
 from ..numerics.threads import one_thread
 from .data import (
     Columns,
     DensityEstimator,
     Floats,
-    bandwidth_of,
     check_positive,
     inducing_points,
-    inducing_points_of,
 )
 from .newton import whitening
-from .sparse_density import Gaussian, kernel_density
+from .sparse_density import Gaussian, candidate_kernels, kernel_density
 
 __all__ = ["ScoreMatchingKernelExp"]
 
@@ -136,14 +134,17 @@ class ScoreMatchingKernelExp(DensityEstimator):
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         x = torch.from_numpy(data.copy())
         dim, state = x.shape[1], check_random_state(self.random_state)
-        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, torch.ones(len(x), dtype=x.dtype))
-        self.base_ = self._base_of(columns)
-        points = inducing_points_of(self.inducing_points, dim)
-        if isinstance(points, int):
-            bounds = BaseMeasure(self.base_, dim, x.dtype).bounds(0)
-            points = inducing_points(x, columns, bounds, points, state)
-        kernels = self._kernels(bandwidth, columns.deviation)
+        self.base_: Any = self.base
+        if self.base is None:
+            pairs = zip(columns.mean, _WIDE * columns.deviation, strict=True)
+            self.base_ = [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
+        self._measure = BaseMeasure(self.base_, dim, x.dtype)
+        ends = self._measure.bounds(0)
+        points = inducing_points(self.inducing_points, x, columns, ends, state)
+        # Distances grow with the root of the number of columns.
+        widths = [share * dim**0.5 * columns.deviation for share in _BANDWIDTHS]
+        kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
         folds = torch.from_numpy(state.permutation(len(x)) % min(_FOLDS, len(x)))
         fits = [self._best_penalty(kernel, points, x, folds) for kernel in kernels]
         fit = min(fits, key=lambda fit: fit.held_out)
@@ -159,31 +160,10 @@ class ScoreMatchingKernelExp(DensityEstimator):
         self._warn_of_groups(data)
         return self
 
-    def _base_of(self, columns: Columns) -> list[Distribution]:
-        if self.base is None:
-            pairs = zip(columns.mean, _WIDE * columns.deviation, strict=True)
-            return [Normal(loc, scale, validate_args=False) for loc, scale in pairs]
-        base = [self.base] if isinstance(self.base, Distribution) else self.base
-        fits = isinstance(base, Sequence) and len(base) == len(columns.mean)
-        if not fits or not all(isinstance(law, Distribution) for law in base):
-            rule = f"a distribution of torch for each of {len(columns.mean)} columns"
-            raise ValueError(f"base must be {rule}, got {self.base!r}")
-        return list(base)
-
-    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor) -> list[Kernel]:
-        if self.kernel is not None:
-            require_kernel(self.kernel)
-            return [self.kernel]
-        if bandwidth is not None:
-            return [Gaussian(bandwidth)]
-        # Distances grow with the root of the number of columns.
-        scale = deviation * len(deviation) ** 0.5
-        return [Gaussian(share * scale) for share in _BANDWIDTHS]
-
     def _best_penalty(self, kernel: Kernel, points: Tensor, x: Tensor, folds: Tensor) -> _Fit:
         mixing = whitening(kernel, points)
         parts = [
-            _Loss.of(kernel, points, mixing, self.base_, x[folds == k])
+            _Loss.of(kernel, points, mixing, self._measure, x[folds == k])
             for k in range(int(folds.max()) + 1)
         ]
         whole = _Loss(*(sum(terms) for terms in zip(*parts, strict=True)))
@@ -227,7 +207,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
             t = x.clone().requires_grad_()
             score = self.weights_ @ kernel_matrix(self.kernel_, self.points_, t)
             (slope,) = torch.autograd.grad(score.sum(), t)
-        gradient: Floats = (slope + _base_gradient(self.base_, x)).numpy()
+        gradient: Floats = (slope + _base_gradient(self._measure, x)).numpy()
         return gradient
 
     def score_samples(self, X: ArrayLike) -> Floats:
@@ -239,8 +219,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
             return super().score_samples(X)
         x = self._observations(X)
         score = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
-        bases = (law.log_prob(t) for law, t in zip(self.base_, x.T, strict=True))
-        log_density: Floats = sum(bases, score).numpy()
+        log_density: Floats = (self._measure.log_density(x) + score).numpy()
         return log_density
 
     @one_thread()
@@ -248,7 +227,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
         """Return minus the mean score matching loss: larger is better."""
         x = self._observations(X)
         features = torch.eye(len(self.points_), dtype=x.dtype)
-        loss = _Loss.of(self.kernel_, self.points_, features, self.base_, x)
+        loss = _Loss.of(self.kernel_, self.points_, features, self._measure, x)
         return -loss.at(self.weights_)
 
 
@@ -268,15 +247,16 @@ def _kernel_derivatives(kernel: Kernel, points: Tensor, x: Tensor) -> tuple[Tens
     return torch.stack(first), torch.stack(second)
 
 
-def _base_gradient(base: Sequence[Distribution], x: Tensor) -> Tensor:
+def _base_gradient(base: BaseMeasure, x: Tensor) -> Tensor:
     """Return the gradient (n, D) of the log density of a base at locations (n, D)."""
     with torch.enable_grad():
         t = x.detach().requires_grad_()
-        log = torch.stack([law.log_prob(t[:, d]) for d, law in enumerate(base)]).sum(0)
+        log = base.log_density(t)
         if not torch.isfinite(log).all():
             raise ValueError("X must be inside the support of the base, got values outside")
         if not log.requires_grad:
-            raise ValueError(f"base must have log densities with a derivative, got {base}")
+            rule = "base must have log densities with a derivative"
+            raise ValueError(f"{rule}, got {base.factors}")
         (slope,) = torch.autograd.grad(log.sum(), t)
     return slope
 
@@ -290,12 +270,7 @@ class _Loss(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        kernel: Kernel,
-        points: Tensor,
-        mixing: Tensor,
-        base: Sequence[Distribution],
-        x: Tensor,
+        cls, kernel: Kernel, points: Tensor, mixing: Tensor, base: BaseMeasure, x: Tensor
     ) -> "_Loss":
         """Sum over data (n, D), for features with a mixing matrix (I, R)."""
         rank = mixing.shape[1]

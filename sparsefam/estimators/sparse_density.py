@@ -1,20 +1,17 @@
 """`SparseDensity`: density estimation with exact zeros."""
 
 import copy
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 from torch.distributions import Uniform
@@ -22,13 +19,13 @@ from torch.distributions import Uniform
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure
 from ..feature_maps import KernelFeatures
-from ..kernels import Kernel
+from ..kernels import Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.chebyshev_mesh import product_rule
 from ..numerics.distributed import process_group
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
-from .conformal import restricted, split, widened
+from .conformal import split, widened
 from .data import (
     MARGIN,
     Columns,
@@ -40,13 +37,11 @@ from .data import (
     check_alpha,
     check_positive,
     inducing_points,
-    inducing_points_of,
     sample_weights,
 )
 from .model_selection import (
     BIAS_FACTOR,
     Choice,
-    Report,
     best_of,
     best_penalty,
     held_out_loss,
@@ -54,11 +49,9 @@ from .model_selection import (
     refit,
 )
 from .newton import PEAKED, Features, Objective, Statistics
+from .truncation import extreme_observations, truncated
 
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
-
-__all__ = ["Gaussian", "SparseDensity", "kernel_density"]
+__all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
 
 # Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -72,13 +65,6 @@ _SCORE = 10.0
 # The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
 # several dimensions edges are located along the last axis only.
 _TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
-# Number of equal parts of the base whose extreme observations are kept.
-_PARTS = 2**14
-# The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
-# many observations of any density miss there.
-_BEYOND = 0.5
-# Warn if the support that is cut holds less of the mass of the fit.
-_LEAST_KEPT = 0.5
 # Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
 _MASS_ERROR = 1e-2
 # A mesh resolves scores whose range is below this.
@@ -135,10 +121,12 @@ class SparseDensity(DensityEstimator):
             default. Not with `kernel`.
         base: Base density, or one for each column: univariate distributions of torch, or frozen
             ones of scipy. Default: uniform on the range of the data and a quarter of it more on
-            either side. In one dimension, at alpha above 1, that default is then cut: an interval
-            of the support ends where the mass beyond its outermost observations reaches $1/(2n)$,
-            half of the mean mass that n observations of any density miss there, plus half of its
-            largest tie.
+            either side. At alpha above 1 that default is then cut: parts of the support without
+            observations are left out. In one dimension an interval ends where the mass beyond its
+            outermost observations reaches $1/(2n)$, half of the mean mass that n observations of
+            any density miss there, plus half of its largest tie. In two and three, a part ends
+            where a place is farther from all observations, relative to the base, than each of those
+            in the part is from its nearest neighbour.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
@@ -240,26 +228,27 @@ class SparseDensity(DensityEstimator):
             self._require_coverage(weight)
             alphas = [alpha for alpha in alphas if alpha > 1]
         group, dim = self._group(), x.shape[1]
-        bandwidth = bandwidth_of(self.bandwidth, self.kernel, dim)
         columns = Columns.of(x, weight, group)
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
-        points = inducing_points_of(self.inducing_points, dim)
-        least = 0.0
-        if isinstance(points, int):
-            state = check_random_state(self.random_state)
-            points = inducing_points(x, columns, measure.bounds(0), points, state, group)
-            least = _NARROWEST * float((points[1:] - points[:-1]).amax()) if dim == 1 else 0.0
-        kernels = self._kernels(bandwidth, columns.deviation, least)
-        total = len(alphas) * len(kernels) * len(self._penalties())
+        given: Any = self.inducing_points
+        points = inducing_points(given, x, columns, measure.bounds(0), self.random_state, group)
+        evenly_spaced = dim == 1 and np.ndim(given) == 0
+        least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
+        widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
+        widths = [widest, *(width for width in others if float(width.amin()) >= least)]
+        kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
+        search = self._search()
+        total = len(alphas) * len(kernels) * len(search[0])
         with progress(type(self).__name__, total, self.verbose) as report:
 
             def attempt(alpha: float, kernel: Kernel) -> Choice:
                 mesh = _mesh(kernel, points, self.base_, alpha)
                 features = Features.of(kernel, points, mesh)
                 data = Statistics.of(features, x, weight, group)
-                return self._best_penalty(Objective(features, mesh, data, alpha), report)
+                objective = Objective(features, mesh, data, alpha)
+                return best_penalty(objective, *search, report)
 
             choices = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
         choice = choices[0]
@@ -267,8 +256,8 @@ class SparseDensity(DensityEstimator):
             losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
             choice = choices[int(np.argmin(losses))]
         self._extremes, self._known = None, torch.isfinite(limits[0])
-        if self.base is None and dim == 1:
-            self._extremes = extreme_observations(x[:, 0], weight, self.base_[0], group)
+        if self.base is None:
+            self._extremes = extreme_observations(x, weight, self.base_, group)
         self._keep(choice)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
@@ -276,7 +265,7 @@ class SparseDensity(DensityEstimator):
             inner.fit(rest.numpy())
             if self.base is not None:
                 limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self._whole, inner, held, rest, self.coverage, limits))
+            self._set(widened(self, inner, held, rest, self.coverage, limits))
         return self
 
     @one_thread()
@@ -287,7 +276,7 @@ class SparseDensity(DensityEstimator):
 
         The first data decide on alpha, the inducing points, the bandwidth and the base, so give
         these if the first data are few. A penalty that was not given is chosen anew each time. Only
-        sums over the data are kept.
+        sums over the data, and few of the locations, are kept.
 
         Args:
             X: More observations (n, D), in the support of the base.
@@ -306,11 +295,13 @@ class SparseDensity(DensityEstimator):
         known, group = self._objective, self._group()
         data = known.data + Statistics.of(known.features, x, weight, group)
         if self._extremes is not None:
-            more = extreme_observations(x[:, 0], weight, self.base_[0], group)
+            more = extreme_observations(x, weight, self.base_, group)
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
-            self._extremes = extreme_observations(values, weights, self.base_[0])
-        with progress(type(self).__name__, len(self._penalties()), self.verbose) as report:
-            return self._keep(self._best_penalty(replace(known, data=data), report))
+            self._extremes = extreme_observations(values, weights, self.base_)
+        search = self._search()
+        with progress(type(self).__name__, len(search[0]), self.verbose) as report:
+            choice = best_penalty(replace(known, data=data), *search, report)
+        return self._keep(choice)
 
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
@@ -336,26 +327,13 @@ class SparseDensity(DensityEstimator):
     def _group(self) -> Any:
         return None if self.group is None else process_group(self.group)
 
-    def _kernels(self, bandwidth: Tensor | None, deviation: Tensor, least: float) -> list[Kernel]:
-        """Return the candidates, beginning with the widest."""
-        if isinstance(self.kernel, nn.Module):  # of Pyro, say: its parameters are not learned
-            return [copy.deepcopy(self.kernel).requires_grad_(False)]
-        if self.kernel is not None:
-            return [self.kernel]
-        if bandwidth is not None:
-            return [Gaussian(bandwidth)]
-        widest, *others = (share * deviation for share in _BANDWIDTHS)
-        return [Gaussian(widest), *(Gaussian(h) for h in others if float(h.amin()) >= least)]
-
-    def _penalties(self) -> tuple[float, ...]:
-        return _PENALTIES if self.penalty is None else (check_positive("penalty", self.penalty),)
-
-    def _limits(self) -> tuple[float, int]:
+    def _search(self) -> tuple[tuple[float, ...], float, int]:
+        """Return the penalties that are tried, the tolerance and the number of steps."""
         require_integer("max_iter", self.max_iter, 0)
-        return check_positive("tol", self.tol), self.max_iter
-
-    def _best_penalty(self, problem: Objective, report: Report) -> Choice:
-        return best_penalty(problem, self._penalties(), *self._limits(), report)
+        tol = check_positive("tol", self.tol)
+        if self.penalty is None:
+            return _PENALTIES, tol, self.max_iter
+        return (check_positive("penalty", self.penalty),), tol, self.max_iter
 
     def _density(self, choice: Choice) -> KernelExp | KernelDeformedExp:
         features, alpha = choice.objective.features, choice.objective.alpha
@@ -363,7 +341,7 @@ class SparseDensity(DensityEstimator):
         return kernel_density(features.kernel, features.points, weights, self.base_, alpha)
 
     def _keep(self, choice: Choice) -> "SparseDensity":
-        choice = refit(choice, *self._limits())
+        choice = refit(choice, self.tol, self.max_iter)
         self._objective, fit = choice.objective, choice.fit
         if fit.decrease >= self.tol:
             warnings.warn(
@@ -372,9 +350,11 @@ class SparseDensity(DensityEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._whole = self._density(choice)
-        _warn_if_unresolved(self._whole)
-        self._set(_truncated(self._whole, self._extremes, choice.objective.data, self._known))
+        self._whole = density = self._density(choice)
+        _warn_if_unresolved(density)
+        if self._extremes is not None and isinstance(density, KernelDeformedExp):
+            density = truncated(density, *self._extremes, choice.objective.data, self._known)
+        self._set(density)
         kernel = choice.objective.features.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
@@ -402,6 +382,25 @@ class SparseDensity(DensityEstimator):
         return float(f(x).mean() - conjugate(f, self._whole))
 
 
+def candidate_kernels(
+    kernel: Kernel | None, bandwidth: ArrayLike | None, widths: Sequence[Tensor]
+) -> list[Kernel]:
+    """Return the kernel that is given, or Gaussian ones with a given bandwidth or with widths (D,).
+
+    Raises:
+        ValueError: `bandwidth` not positive, or given with a kernel; `kernel` not callable.
+    """
+    if kernel is None:
+        given = bandwidth_of(bandwidth, len(widths[0]))
+        return [Gaussian(width) for width in (widths if given is None else [given])]
+    if bandwidth is not None:
+        raise ValueError(f"bandwidth must be None if kernel is given, got {bandwidth!r}")
+    require_kernel(kernel)
+    if isinstance(kernel, nn.Module):  # of Pyro, say: its parameters are not learned
+        return [copy.deepcopy(kernel).requires_grad_(False)]
+    return [kernel]
+
+
 def _box(columns: Columns, limits: Tensor) -> list[Uniform]:
     """Return uniform densities on the range of each column and a margin, or up to its limit."""
     margin, known = MARGIN * (columns.high - columns.low), torch.isfinite(limits)
@@ -420,7 +419,7 @@ def kernel_density(
     far = float((points.abs().amax(0) / span).amax())
     rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
     tolerance = _TOLERANCE[points.shape[-1]]
-    tolerance = max(tolerance, rounding) if math.isfinite(rounding) else tolerance
+    tolerance = max(tolerance, rounding) if rounding < 1 else tolerance
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
@@ -454,70 +453,3 @@ def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
             RuntimeWarning,
             stacklevel=5,
         )
-
-
-def extreme_observations(
-    x: Tensor, weight: Tensor, base: Uniform, group: "ProcessGroup | None" = None
-) -> tuple[Tensor, Tensor]:
-    """Return the least and greatest observation (K,) in equal parts of a base's support.
-
-    With each comes the total weight of the observations that are equal to it. The extremes of a
-    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
-    """
-    values, index = x.unique(return_inverse=True)
-    weight = torch.zeros_like(values).index_add(0, index, weight)
-    part = ((values - base.low) / (base.high - base.low) * _PARTS).long().clamp(0, _PARTS - 1)
-    edge = torch.ones_like(part[:1], dtype=torch.bool)
-    starts = part.diff() != 0
-    kept = torch.cat([edge, starts]) | torch.cat([starts, edge])
-    extremes = values[kept], weight[kept]
-    if group is None:
-        return extremes
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, extremes, group)
-    values, weight = map(torch.cat, zip(*gathered, strict=True))
-    return extreme_observations(values, weight, base)
-
-
-def _truncated(
-    p: KernelExp | KernelDeformedExp,
-    extremes: tuple[Tensor, Tensor] | None,
-    data: Statistics,
-    known: Tensor,
-) -> KernelExp | KernelDeformedExp:
-    """Truncate a density under a uniform base near the extreme observations of its intervals.
-
-    The mass beyond the outermost of n observations of any density exceeds t with probability
-    (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
-    observation reaches half of that: three of five true ends are further out. With tied
-    observations, up to half the mass of the largest tie may lie outside as well, because the
-    estimate smooths an atom into a peak. Intervals without observations are removed. Densities that
-    are positive everywhere are not truncated, nor are intervals at ends of the base that are known.
-    """
-    if extremes is None or isinstance(p, KernelExp):
-        return p
-    (x, weight), support = extremes, p.support
-    lower, upper = support.intervals.T.unsqueeze(-1)
-    inside = (lower <= x) & (x <= upper)
-    first = torch.where(inside, x, torch.inf).amin(-1)
-    outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, weight, 0.0).amax(-1)
-    some = inside.any(-1)
-    ends, outermost, tie = support.intervals[some], outermost[some], largest[some] / data.weight
-    beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
-    signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
-    cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
-    at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
-    cut = torch.where(at_bound, ends, cut)
-    lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
-    intervals = torch.stack([lower, upper], -1)
-    kept = float(p.cdf(intervals).diff().sum())
-    if kept < _LEAST_KEPT:
-        warnings.warn(
-            f"support_ holds only {kept:.2g} of the mass of the fit, whose kernels are wider than "
-            "groups of the data, so that masses of its intervals are wrong; leave out far "
-            "observations",
-            RuntimeWarning,
-            stacklevel=5,
-        )
-    return restricted(p, intervals)
