@@ -24,6 +24,7 @@ from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated_power import (
     LOG_LARGE,
     Power,
+    below,
     integrals,
     pieces_by_column,
     positive_pieces,
@@ -683,7 +684,8 @@ class KernelDistribution(SparseDistribution):
         low, high = breaks[cell], breaks[cell + 1]
         y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
         x, measure, power = self._cell_values(cell)
-        (part,) = integrals(x, measure, power, ("power",), y.reshape(-1).to(x))
+        x, measure = below(x, measure, y.reshape(-1).to(x))
+        (part,) = integrals(x, measure, power, ("power",))
         part = part.sum(0).reshape(value.shape) / self._mass.reshape(self.batch_shape)
         masses = self._cell_masses()
         before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
