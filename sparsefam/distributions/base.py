@@ -193,6 +193,11 @@ class SparseDistribution(TorchDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
         """
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        return self._beta_covariance(phi, psi, beta)
+
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         raise NotImplementedError
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -456,11 +461,7 @@ class StandardizedDistribution(SparseDistribution):
         log_mean = self._log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
         log_norm = self._log_power_integral(power) + (1 - power) * self._log_det()

@@ -567,12 +567,8 @@ class KernelDistribution(SparseDistribution):
             raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
         return replace(self._power, ratio=self._power.ratio * float(beta))
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
         mesh = self.mesh.for_basis(phi).for_basis(psi)
         weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T
         left, right = self._values_of(phi, mesh), self._values_of(psi, mesh)

@@ -430,12 +430,8 @@ class Mixture(SoftmaxDistribution):
             return super()._quadrature_expect(psi, order)
         return self._average(self._map(lambda p: p.expect(psi, order), 1), 1)
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""$\sum_k \pi_k \mathrm{Cov}_k + \sum_k \pi_k (m_k - m)(n_k - n)'$, (*batch, M, N)."""
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
         self.escort(beta)
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
         within = self._map(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
