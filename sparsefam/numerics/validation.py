@@ -135,8 +135,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Size:
         return traced
     try:
         return Size(np.broadcast_shapes(*shapes))
-    except ValueError as error:
-        raise RuntimeError(str(error)) from None
+    except ValueError:
+        raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}") from None
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
