@@ -262,12 +262,11 @@ def test_a_batch_of_distributions_that_keep_parameters_in_others(law: Any) -> No
     torch.testing.assert_close(p.mean, law.mean, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_that_cannot_be_divided_is_refused() -> None:
-    mixed = td.MixtureSameFamily(
-        td.Categorical(torch.ones(2, 2)), td.Normal(torch.zeros(2, 2), torch.ones(2, 2))
-    )
-    with pytest.raises(ValueError, match="base must be a sequence of 2 univariate"):
-        KernelExp(torch.zeros(1), torch.zeros(1, 2), vectors, td.Independent(mixed, 1))
+def test_a_batch_of_mixtures_is_divided() -> None:
+    loc = torch.tensor([[-1.0, 0.0], [1.0, 3.0]])
+    mixed = td.MixtureSameFamily(td.Categorical(torch.ones(2, 2)), td.Normal(loc, 1.0))
+    p = KernelExp(torch.zeros(1), torch.zeros(1, 2), vectors, td.Independent(mixed, 1))
+    torch.testing.assert_close(p.mean, loc.mean(-1), rtol=1e-5, atol=1e-5)
 
 
 # Arguments

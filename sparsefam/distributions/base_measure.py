@@ -276,25 +276,14 @@ def _is_frozen_scipy(x: Any) -> bool:
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:
-    """Return the members of a batch of univariate distributions, made from their parameters."""
+    """Return the members of a batch of univariate distributions."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
 
     def member(i: int) -> Any:
         return select_batch(base, Size(), lambda x, event: x[i])
 
-    try:
-        factors = [member(i) for i in range(dim)]
-    except (IndexError, NotImplementedError):
-        factors = []
-    t = _inner_location(base).detach().expand(dim)
-    members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
-    if not members or not torch.allclose(torch.stack(members), base.log_prob(t), equal_nan=True):
-        raise ValueError(
-            f"base must be a sequence of {dim} univariate distributions, as one member of a batch "
-            f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
-        )
-    return factors
+    return [member(i) for i in range(dim)]
 
 
 def _constant(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .deformed import log1p_ratio
-from .quadrature import constant, gauss_legendre, smooth_unit_rule
+from .quadrature import MAKERS, Numbers, constant, gauss_legendre, smooth_unit_rule, table
 from .validation import NO_SECOND_DERIVATIVE
 
 __all__ = [
@@ -226,12 +226,21 @@ class _Element(NamedTuple):
     series: Tensor  # To the coefficients of the polynomial and of two derivatives (3 m, m)
 
 
+def _coefficients(order: int) -> Numbers:
+    """Return the matrix from values at Gauss-Legendre nodes to Chebyshev coefficients."""
+    nodes, _ = scipy.special.roots_legendre(order)
+    return np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+
+
+MAKERS["chebyshev"] = _coefficients
+
+
 @cache
 def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
-    nodes, weights = scipy.special.roots_legendre(order)
+    _, weights = scipy.special.roots_legendre(order)
     count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
-    coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+    coefficients = _coefficients(order)
     checks = chebyshev.chebvander(points, order - 1) @ coefficients
     derivative = np.zeros((order, order))
     for k in range(1, order):
@@ -604,10 +613,10 @@ def integrals(
 
 def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return x and the measure (m, n) at the nodes of the parts [-1, y] (n) of subintervals."""
-    element, share = _element_like(x), (1 + y) / 2
+    series, share = table("chebyshev", (len(x),), x), (1 + y) / 2
     nodes, weights = (v.unsqueeze(-1) for v in gauss_legendre(len(x), x))
     at = (1 + nodes) * share - 1
-    x, density = (_chebyshev_sum(element.coefficients @ v, at) for v in (x, measure / weights))
+    x, density = (_chebyshev_sum(series @ v, at) for v in (x, measure / weights))
     return x, density * weights * share
 
 
