@@ -160,7 +160,7 @@ def test_scores_that_cancel_are_resolved() -> None:
     assert errors.amax() <= 0.2 * p.mesh.tolerance + rounding
 
 
-# Bases: torch's, scipy's, and where they are not smooth
+# Bases: torch's, and where they are not smooth
 
 BASES: dict[str, tuple[Any, Any, tuple[float, ...]]] = {
     "Uniform": (td.Uniform(-1.0, 3.0), stats.uniform(-1, 4), ()),

@@ -133,12 +133,11 @@ class SparseDensity(DensityEstimator):
         penalty: $\rho > 0$; chosen from the data by default.
         bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen by
             default. Not with `kernel`.
-        base: Base density, or one for each column: univariate distributions of torch, or frozen
-            ones of scipy. Default: uniform on the range of the data and a quarter of it more on
-            either side. In one dimension, at alpha above 1, that default is then cut: an interval
-            of the support ends where the mass beyond its outermost observations reaches $1/(2n)$,
-            half of the mean mass that n observations of any density miss there, plus half of its
-            largest tie.
+        base: Base density, or one for each column: univariate distributions of torch. Default:
+            uniform on the range of the data and a quarter of it more on either side. In one
+            dimension, at alpha above 1, that default is then cut: an interval of the support ends
+            where the mass beyond its outermost observations reaches $1/(2n)$, half of the mean mass
+            that n observations of any density miss there, plus half of its largest tie.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
