@@ -1,4 +1,4 @@
-r"""The deformed logarithm and two smooth quotients, accurate through $\beta = 1$.
+r"""Deformed exponentials and logarithms, accurate through $\beta = 1$.
 
 The textbook forms $[1 + (1-\beta)u]_+^{1/(1-\beta)}$ of the deformed exponential and
 $(u^{1-\beta} - 1)/(1-\beta)$ of the logarithm are undefined at $\beta = 1$ and inaccurate near it.
