@@ -431,6 +431,68 @@ class EllipsoidTransform(Transform):
         return self.forward_shape(shape)
 
 
+class OntoIntervals(Transform):
+    """Increasing map of the line onto a union of intervals, with a jump between each two.
+
+    For `torch.distributions.transform_to` and `pyro.infer.autoguide.init_to_uniform`, which need
+    values in the union. It has no Jacobian, as it is not continuous.
+
+    Args:
+        union: A constraint with `intervals` (*batch, K, 2), ascending and padded with NaN.
+        cache_size: As in torch.distributions.
+    """
+
+    domain = constraints.real
+
+    def __init__(self, union: constraints.Constraint, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.codomain = union
+        self._ends: Tensor = union.intervals.detach()  # type: ignore[attr-defined]
+        ends = self._ends.flatten(-2)
+        ends = torch.where(ends.isfinite(), ends, torch.nan)
+        self._centre = ends.nanmean(-1).nan_to_num(0.0)
+        size = (ends - self._centre.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
+        self._size = torch.where(size > 0, size, 1.0)
+        # In the line shrunk to (-1, 1) all intervals have a finite length.
+        self._lower, upper = (
+            self._shrink(x).movedim(0, -1) for x in self._ends.movedim(-2, 0).unbind(-1)
+        )
+        self._length = (upper - self._lower).nan_to_num(0.0)
+        self._total = self._length.cumsum(-1)
+
+    def with_cache(self, cache_size: int = 1) -> "OntoIntervals":
+        """Return the same transform with another cache."""
+        return OntoIntervals(self.codomain, cache_size)
+
+    def _shrink(self, x: Tensor) -> Tensor:
+        u = (x - self._centre) / self._size
+        return torch.where(u.isinf(), u.sign(), u / (1 + u.abs()))
+
+    def _call(self, x: Tensor) -> Tensor:
+        place = torch.sigmoid(x) * self._total[..., -1]
+        order = torch.arange(self._length.shape[-1], device=x.device)
+        last = (order * (self._length > 0)).amax(-1)
+        index = torch.minimum((place.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
+        z = (place - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
+        t = self._centre + self._size * z / (1 - z.abs())
+        # Rounding may move t beyond the ends.
+        low, high = (entries_of(self._ends[..., k], index) for k in (0, 1))
+        return torch.minimum(torch.maximum(t, low), high)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
+        return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
+
+    def _gap(self, index: Tensor) -> Tensor:
+        """Return what lies between -1 and an interval in the shrunk line but in no interval."""
+        return entries_of(self._total - self._length - self._lower, index)
+
+
+def entries_of(values: Tensor, index: Tensor) -> Tensor:
+    """Return entries (*sample, *batch) of values (*batch, K)."""
+    return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
+
+
 def _to_interval(constraint: Interval) -> Transform:
     width = constraint.upper_bound - constraint.lower_bound
     return ComposeTransform([SigmoidTransform(), AffineTransform(constraint.lower_bound, width)])
@@ -446,19 +508,30 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
             "component a site of its own and enumerate it"
         )
     lower, upper = constraint.lower_bound, constraint.upper_bound
-    ends = (lower.isfinite(), upper.isfinite())
-    if any(bool(end.any() != end.all()) for end in ends):
+    if not _ends_alike(constraint):
         raise ValueError(
             "support must be bounded on the same sides in all of the batch to have one bijection, "
             f"got {constraint}"
         )
-    below, above = (bool(end.all()) for end in ends)
+    below, above = bool(lower.isfinite().all()), bool(upper.isfinite().all())
     if below and above:
         return _to_interval(Interval(lower, upper))
     if below or above:
         end = AffineTransform(lower, 1) if below else AffineTransform(upper, -1)
         return ComposeTransform([ExpTransform(), end])
     return identity_transform
+
+
+def _map_onto_union(constraint: IntervalUnion) -> Transform:
+    if bool((constraint.count == 1).all()) and _ends_alike(constraint):
+        return _bijection_onto_union(constraint)
+    return OntoIntervals(constraint)
+
+
+def _ends_alike(constraint: IntervalUnion) -> bool:
+    """Return whether the whole batch is bounded, or unbounded, on each side."""
+    ends = (constraint.lower_bound.isfinite(), constraint.upper_bound.isfinite())
+    return all(bool(end.all() == end.any()) for end in ends)
 
 
 def _refuse_union(constraint: AnyOf) -> Transform:
@@ -483,7 +556,6 @@ _MAPS: dict[type[constraints.Constraint], Callable[..., Transform]] = {
     _PositiveFinite: lambda _: ExpTransform(),
     _FiniteScaleTril: lambda _: LowerCholeskyTransform(),
     Interval: _to_interval,
-    IntervalUnion: _bijection_onto_union,
     RealLine: lambda _: identity_transform,
     Ellipsoid: EllipsoidTransform,
     AnyOf: _refuse_union,
@@ -492,3 +564,5 @@ _MAPS: dict[type[constraints.Constraint], Callable[..., Transform]] = {
 for _kind, _map in _MAPS.items():
     biject_to.register(_kind, _map)
     transform_to.register(_kind, _map)
+biject_to.register(IntervalUnion, _bijection_onto_union)
+transform_to.register(IntervalUnion, _map_onto_union)

@@ -16,6 +16,7 @@ from sparsefam.supports import (
     Ellipsoid,
     Interval,
     IntervalUnion,
+    OntoIntervals,
     RealLine,
     finite,
     finite_scale_tril,
@@ -256,15 +257,44 @@ def test_one_interval_has_a_bijection(registry, ends: tuple, twin: constraints.C
     torch.testing.assert_close(transform.log_abs_det_jacobian(u, t), slope.abs().log())
 
 
-def test_several_intervals_have_none() -> None:
+def test_several_intervals_have_none_and_a_way_round() -> None:
+    with pytest.raises(ValueError, match=r"one interval .* \[3, 2\].*p\.icdf\(u\).*SupportRep"):
+        biject_to(IntervalUnion(torch.tensor(ENDS)))
     unlike = torch.tensor([[[0.0, 1.0]], [[0.0, INF]]])
+    with pytest.raises(ValueError, match="same sides"):
+        biject_to(IntervalUnion(unlike))
     for registry in (biject_to, transform_to):
-        with pytest.raises(ValueError, match=r"one interval .* \[3, 2\].*p\.icdf\(u\).*SupportR"):
-            registry(IntervalUnion(torch.tensor(ENDS)))
-        with pytest.raises(ValueError, match="same sides"):
-            registry(IntervalUnion(unlike))
         with pytest.raises(ValueError, match="one piece .* enumerate"):
             registry(AnyOf([constraints.real_vector, constraints.real_vector]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_the_line_is_mapped_onto_several_intervals(dtype: torch.dtype) -> None:
+    ends = torch.tensor(
+        [
+            [[0.0, 1.0], [2.0, 4.0], [NAN, NAN]],
+            [[-INF, -1.0], [0.0, 0.5], [3.0, INF]],
+            [[1e4, 1e4 + 1], [1e4 + 2, 1e4 + 3], [NAN, NAN]],
+            [[0.0, INF], [NAN, NAN], [NAN, NAN]],
+            [[-INF, INF], [NAN, NAN], [NAN, NAN]],
+        ],
+        dtype=dtype,
+    )
+    union = IntervalUnion(ends)
+    transform = transform_to(union)
+    y = torch.linspace(-9, 9, 2001, dtype=dtype)[:, None].expand(-1, 5)
+    t = transform(y)
+    assert union.check(t).all() and t.isfinite().all()
+    assert (t[1:] >= t[:-1]).all()
+    # No interval is left out, nor is an end.
+    for row, found in zip(ends, t.T, strict=True):
+        for low, high in row[~row[:, 0].isnan()].nan_to_num(posinf=1e3, neginf=-1e3):
+            inside = found[(found >= low) & (found <= high)]
+            assert len(inside) > 20
+            gap = (high - low) * 0.3
+            assert inside.min() < low + gap and inside.max() > high - gap
+    if dtype == DOUBLE:
+        torch.testing.assert_close(transform.inv(t), y, rtol=1e-5, atol=1e-5)
 
 
 def test_any_of_asks_each_member() -> None:
@@ -286,3 +316,12 @@ def test_any_of_asks_each_member() -> None:
     for supports in ([], [RealLine(torch.tensor(0.0)), constraints.real_vector]):
         with pytest.raises(ValueError, match="supports must be one or more of one event dimension"):
             AnyOf(supports)
+
+
+@pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]]])
+def test_points_of_a_union_are_passed_over(ends: list[list[float]]) -> None:
+    """Starts must not fall on a component of a mixture that has no width."""
+    line = torch.linspace(-30, 30, 13, dtype=DOUBLE)
+    t = OntoIntervals(IntervalUnion(torch.tensor(ends, dtype=DOUBLE)))(line)
+    assert ((t >= 1) & (t <= 2)).all() and (t.diff() >= 0).all()
+    assert t[0] < 1.001 and t[-1] > 1.999

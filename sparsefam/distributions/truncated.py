@@ -15,7 +15,7 @@ from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
 from ..scores import slope_of
-from ..supports import Interval, IntervalUnion
+from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
 from .normal import Normal
@@ -301,7 +301,7 @@ class Truncated(SoftmaxDistribution):
         inside = (first < value) & (value < last)
         t = torch.where(inside, value, (first + last).detach() / 2)
         panel = (cuts[..., 1:-1] <= t.unsqueeze(-1)).sum(-1, keepdim=True)
-        start, before = (_entries(x, panel) for x in (cuts, below))
+        start, before = (entries_of(x, panel) for x in (cuts, below))
         share = (before + self._mass_between(start, t)) / below[..., -1]
         share = torch.where(inside, share.clamp(max=1), (value >= last).to(share))
         return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
@@ -326,7 +326,7 @@ class Truncated(SoftmaxDistribution):
         series, known = _integral_series(masses.detach()), goal.detach()
         # All Legendre polynomials are 1 at the upper end.
         piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
-        coefficients = [_entries(x, piece) for x in series]
+        coefficients = [entries_of(x, piece) for x in series]
         x = increasing_root(
             lambda x: _legendre_sum(coefficients, x) - known,
             torch.full_like(known, -1),
@@ -334,7 +334,7 @@ class Truncated(SoftmaxDistribution):
             _STEPS,
         )
         panel = piece // _PARTS
-        start, end, before = (_entries(x, panel) for x in (cuts, cuts[..., 1:], below))
+        start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         low, high = start.detach(), end.detach()
         near = graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0]
         gap, height = before - goal + self._mass_between(start, near), self._density(near)
@@ -414,11 +414,6 @@ class Truncated(SoftmaxDistribution):
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
         return covariance.to(self.alpha.dtype)
-
-
-def _entries(values: Tensor, index: Tensor) -> Tensor:
-    """Return entries (*sample, *batch) of values (*batch, K)."""
-    return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 
 
 def _coordinate(x: Tensor, part: Tensor) -> Tensor:
