@@ -125,7 +125,7 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
 
 
-# Bases: torch's, scipy's, and where they are not smooth
+# Bases: torch's, and where they are not smooth
 
 BASES: dict[str, tuple[Any, Any, tuple[float, ...]]] = {
     "Uniform": (td.Uniform(-1.0, 3.0), stats.uniform(-1, 4), ()),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
-from torch.distributions import Independent, constraints
+from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self
@@ -193,6 +193,11 @@ class SparseDistribution(TorchDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
         """
+        self._check_basis("phi", phi)
+        self._check_basis("psi", psi)
+        return self._beta_covariance(phi, psi, beta)
+
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         raise NotImplementedError
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -216,8 +221,7 @@ class SparseDistribution(TorchDistribution):
 
         Raises:
             BatchIndexError: `index` does not fit the batch. It is an IndexError and a ValueError.
-            NotImplementedError: A mixture with components of torch that are not determined by the
-                parameters of their constructor, such as `TransformedDistribution`.
+            ValueError: A component of torch in a mixture holds tensors of another batch.
         """
         given = index if isinstance(index, tuple) else (index,)
         key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
@@ -302,25 +306,24 @@ class SparseDistribution(TorchDistribution):
 def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
     """Return a density, or a distribution of torch, of the batch that `take` selects.
 
-    A distribution of torch is constructed anew from its parameters, as they are in `p`.
+    All tensors that a distribution of torch holds begin with its batch or broadcast against it.
     """
     if isinstance(p, SparseDistribution):
         return p._select(shape, take)
-    if isinstance(p, Independent):
-        own = p.base_dist.batch_shape[len(p.batch_shape) :]
-        base = select_batch(p.base_dist, shape + own, lambda x, event: take(x, own + event))
-        return Independent(base, p.reinterpreted_batch_ndims, validate_args=False)
-    parameters = {}
-    for name, constraint in p.arg_constraints.items():
-        # Either probabilities or logits.
-        if name in p.__dict__ or "probs" not in p.arg_constraints:
-            x = getattr(p, name)
-            parameters[name] = take(x, x.shape[x.dim() - constraint.event_dim :])
-    try:
-        return type(p)(**parameters, validate_args=False)
-    except TypeError:
-        name = type(p).__name__
-        raise NotImplementedError(f"{name} is not determined by its arg_constraints") from None
+    batch = p.batch_shape
+    rank = len(batch)
+
+    def change(x: Tensor) -> Tensor:
+        return take(x, x.shape[rank:]) if x.shape[:rank] == batch else take(x.expand(batch), Size())
+
+    def with_shape(q: Any) -> Any:
+        q._batch_shape = shape + q._batch_shape[rank:]
+        for held in vars(q).values():
+            if isinstance(held, Distribution):
+                with_shape(held)
+        return q
+
+    return with_shape(map_tensors(p, change))
 
 
 # Values of functions at nodes in one block of the batch. The backward pass of a block keeps about a
@@ -456,11 +459,7 @@ class StandardizedDistribution(SparseDistribution):
         log_mean = self._log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
         log_norm = self._log_power_integral(power) + (1 - power) * self._log_det()

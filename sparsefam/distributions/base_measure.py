@@ -8,7 +8,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from ..numerics.validation import in_float64, is_plain_cpu_tensor, map_tensors, require
+from ..numerics.validation import in_float64, map_tensors, require
 from ..supports import IntervalUnion
 from .base import select_batch
 
@@ -91,47 +91,12 @@ class UniformWithin(Distribution):
         super().__init__(event_shape=Size([len(box)]), validate_args=False)
 
 
-class FrozenScipy(Distribution):
-    """A frozen univariate continuous distribution of scipy."""
-
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
-    def __init__(self, frozen: Any) -> None:
-        self.frozen = frozen
-        super().__init__(validate_args=False)
-
-    def __repr__(self) -> str:
-        given = [*self.frozen.args, *(f"{name}={x}" for name, x in self.frozen.kwds.items())]
-        return f"{self.frozen.dist.name}({', '.join(map(str, given))})"
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> Any:
-        """The interval between the ends."""
-        return constraints.interval(*map(float, self.frozen.support()))
-
-    @property
-    def scale(self) -> Tensor:
-        """Distance of the quartiles, which all distributions have."""
-        return self.icdf(torch.tensor([0.25, 0.75])).diff().squeeze()
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density."""
-        if value.requires_grad or not is_plain_cpu_tensor(value.cpu()):
-            rule = "a distribution of torch for derivatives in locations"
-            raise ValueError(f"base must be {rule}, got scipy's {self}")
-        return torch.as_tensor(self.frozen.logpdf(value.cpu().numpy())).to(value)
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantiles."""
-        return torch.as_tensor(self.frozen.ppf(value.cpu().numpy()), dtype=torch.float64)
-
-
 class BaseMeasure:
     """A product of univariate densities, which are constants.
 
     Args:
         base: None (uniform on the unit box), a univariate distribution, an `Independent` of one, or
-            a sequence of univariate ones; also frozen ones of scipy.
+            a sequence of univariate ones.
         dim: The number of factors.
         dtype: The dtype of the kernel family, which decides how much of the tails is cut.
 
@@ -276,44 +241,26 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
         return list(base.box)
     if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1:
         return _split(base.base_dist, dim)
-    given: list[Any] = list(base) if isinstance(base, Sequence) else [base]
-    factors = [FrozenScipy(x) if _is_frozen_scipy(x) else x for x in given]
+    factors: list[Any] = list(base) if isinstance(base, Sequence) else [base]
     fits = len(factors) == dim and all(isinstance(factor, Distribution) for factor in factors)
     if not fits or any(factor.batch_shape or factor.event_shape for factor in factors):
         raise ValueError(
-            "base must be a univariate distribution with an empty batch, or a frozen one of scipy"
+            "base must be a univariate distribution of torch with an empty batch"
             + (f", or {dim} of them" if dim > 1 else "")
             + f", got {base}"
         )
     return factors
 
 
-def _is_frozen_scipy(x: Any) -> bool:
-    """Return whether x is one frozen univariate continuous distribution of scipy."""
-    frozen = all(hasattr(x, name) for name in ("dist", "logpdf", "ppf"))
-    return frozen and not any(torch.as_tensor(end).dim() for end in x.support())
-
-
 def _split(base: Distribution, dim: int) -> list[Distribution]:
-    """Return the members of a batch of univariate distributions, made from their parameters."""
+    """Return the members of a batch of univariate distributions."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
 
     def member(i: int) -> Any:
         return select_batch(base, Size(), lambda x, event: x[i])
 
-    try:
-        factors = [member(i) for i in range(dim)]
-    except (IndexError, NotImplementedError):
-        factors = []
-    t = _inner_location(base).detach().expand(dim)
-    members = [factor.log_prob(t[d]) for d, factor in enumerate(factors)]
-    if not members or not torch.allclose(torch.stack(members), base.log_prob(t), equal_nan=True):
-        raise ValueError(
-            f"base must be a sequence of {dim} univariate distributions, as one member of a batch "
-            f"of {type(base).__name__} cannot be taken from its parameters, got {base}"
-        )
-    return factors
+    return [member(i) for i in range(dim)]
 
 
 def _constant(x: Tensor) -> Tensor:

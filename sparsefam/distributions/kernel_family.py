@@ -24,6 +24,7 @@ from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated_power import (
     LOG_LARGE,
     Power,
+    below,
     integrals,
     pieces_by_column,
     positive_pieces,
@@ -566,12 +567,8 @@ class KernelDistribution(SparseDistribution):
             raise ValueError(f"beta must be None for the escort of an escort, got {beta}")
         return replace(self._power, ratio=self._power.ratio * float(beta))
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
         mesh = self.mesh.for_basis(phi).for_basis(psi)
         weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T
         left, right = self._values_of(phi, mesh), self._values_of(psi, mesh)
@@ -683,7 +680,8 @@ class KernelDistribution(SparseDistribution):
         low, high = breaks[cell], breaks[cell + 1]
         y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
         x, measure, power = self._cell_values(cell)
-        (part,) = integrals(x, measure, power, ("power",), y.reshape(-1).to(x))
+        x, measure = below(x, measure, y.reshape(-1).to(x))
+        (part,) = integrals(x, measure, power, ("power",))
         part = part.sum(0).reshape(value.shape) / self._mass.reshape(self.batch_shape)
         masses = self._cell_masses()
         before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
@@ -1094,8 +1092,6 @@ def _implicit(t: Tensor, residual: Tensor, slope: Tensor) -> Tensor:
 # A cell's bound is the node's score, plus this share of the way to the greatest of its neighbours
 # and that share of their range, at most 1, for peaks between nodes.
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
-# The number of locations in a cell at which the base is evaluated.
-_LOOKS = 17
 # Numbers in the largest matrix of a round; proposals for each draw, and in any case.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
 
@@ -1176,16 +1172,16 @@ def _bounds(p: KernelDistribution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return bounds of the log density times Z in cells (R, Q), and logarithms of volumes (Q,)."""
     counts = [len(end) - 1 for end in ends]
     x = p._offsets_on(p.mesh).permute(2, 1, 0).reshape(-1, *counts)
-    high = low = x
+    log_base = p.mesh.base.log_density(p.mesh.nodes).reshape(p.mesh.measure.shape).T
+    high, low, log_base = x, x, log_base.reshape(1, *counts)
     for axis in range(1, x.dim()):
         high, low = _neighbours_max(high, axis), -_neighbours_max(-low, axis)
+        log_base = _neighbours_max(log_base, axis)
     beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
     x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
     rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
-    base = [_highest_of_base(p.mesh.base, axis, end) for axis, end in enumerate(ends)]
-    log_base = torch.cartesian_prod(*base).sum(-1)
     log_volume = torch.cartesian_prod(*(end.diff().log() for end in ends)).sum(-1)
-    return _log_power(p._power.take(rows), x).double() + log_base, log_volume
+    return _log_power(p._power.take(rows), x).double() + log_base.flatten(1), log_volume
 
 
 def _cell_ends(axis: ChebyshevMesh) -> Tensor:
@@ -1199,12 +1195,3 @@ def _neighbours_max(x: Tensor, axis: int) -> Tensor:
     """Return the greatest of each entry and its neighbours along an axis."""
     first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
     return torch.cat([first, x, last], axis).unfold(axis, 3, 1).amax(-1)
-
-
-def _highest_of_base(base: BaseMeasure, axis: int, ends: Tensor) -> Tensor:
-    """Return the greatest log density (n,) of a factor of the base, at points of each cell."""
-    share = torch.linspace(0, 1, _LOOKS + 2, dtype=ends.dtype, device=ends.device)[1:-1]
-    log = base.log_factor(axis, ends[:-1].unsqueeze(-1) + ends.diff().unsqueeze(-1) * share)
-    high = log.amax(-1)
-    rise = (high - log.amin(-1)).clamp_max(1.0).nan_to_num(0.0)
-    return high + 2 * rise / _LOOKS

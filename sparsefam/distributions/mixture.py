@@ -430,12 +430,8 @@ class Mixture(SoftmaxDistribution):
             return super()._quadrature_expect(psi, order)
         return self._average(self._map(lambda p: p.expect(psi, order), 1), 1)
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""$\sum_k \pi_k \mathrm{Cov}_k + \sum_k \pi_k (m_k - m)(n_k - n)'$, (*batch, M, N)."""
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
         self.escort(beta)
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
         within = self._map(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
@@ -473,25 +469,22 @@ def _members(components: Distribution | Sequence[Distribution]) -> list[Distribu
 def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) -> tuple[Size, int]:
     """Return the batch shape of a mixture and the number of its components, or raise ValueError."""
     batches = [p.batch_shape for p in members]
-    try:
-        batch: Size = broadcast_shapes(*batches)
-    except RuntimeError:
-        shapes = [tuple(batch) for batch in batches]
-        raise ValueError(f"components must have batches that broadcast, got {shapes}") from None
-    if batched and not (batch and batch[-1]):
-        raise ValueError(f"components must have batch shape (*batch, K >= 1), got {tuple(batch)}")
-    count, batch = (batch[-1], batch[:-1]) if batched else (len(members), batch)
+    if batched and not (batches[0] and batches[0][-1]):
+        shape = tuple(batches[0])
+        raise ValueError(f"components must have batch shape (*batch, K >= 1), got {shape}")
+    count = batches[0][-1] if batched else len(members)
     if logits.shape[-1] != count:
         raise ValueError(
             f"logits must have shape (*batch, K) for K = {count} components, got "
             f"{tuple(logits.shape)}"
         )
+    batches = [logits.shape[:-1], *([batches[0][:-1]] if batched else batches)]
     try:
-        return broadcast_shapes(logits.shape[:-1], batch), count
+        return broadcast_shapes(*batches), count
     except RuntimeError:
+        own, *others = map(tuple, batches)
         raise ValueError(
-            f"logits must have a batch that broadcasts with the components' {tuple(batch)}, got "
-            f"{tuple(logits.shape[:-1])}"
+            f"components must have batches that broadcast with that of logits {own}, got {others}"
         ) from None
 
 

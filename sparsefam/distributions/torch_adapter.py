@@ -561,11 +561,7 @@ class TorchUnivariate(TorchDensity):
             means = means + (weights.movedim(1, -1) * values).sum(0)
         return means
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         if torch_name(self.base) == "Uniform":
             return self._uniform().generalized_covariance(phi, psi, 1.0)
         nodes, weights = self.quadrature(_FINE)

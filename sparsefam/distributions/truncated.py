@@ -407,11 +407,7 @@ class Truncated(SoftmaxDistribution):
         """Return numbers (N,) as (N, *ones), with an axis for each one of the batch."""
         return x.to(self._log_mass).reshape(-1, *(1,) * self.alpha.dim())
 
-    def generalized_covariance(
-        self, phi: Basis, psi: Basis, beta: Tensor | float | None = None
-    ) -> Tensor:
-        self._check_basis("phi", phi)
-        self._check_basis("psi", psi)
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)
         nodes, weights = self._rule(_FINE, self._with_breaks(Stack(phi, psi)))
         f, g = (basis(nodes) for basis in (phi, psi))

@@ -119,8 +119,8 @@ class SparseDensity(DensityEstimator):
         penalty: $\rho > 0$; chosen from the data by default.
         bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen by
             default. Not with `kernel`.
-        base: Base density, or one for each column: univariate distributions of torch, or frozen
-            ones of scipy. Default: uniform on the range of the data and a quarter of it more on
+        base: Base density, or one for each column: univariate distributions of torch.
+            Default: uniform on the range of the data and a quarter of it more on
             either side. At alpha above 1 that default is then cut: parts of the support without
             observations are left out. In one dimension an interval ends where the mass beyond its
             outermost observations reaches $1/(2n)$, half of the mean mass that n observations of

@@ -1,16 +1,14 @@
 """Characteristic functions, moments and quadrature rules of elliptical densities."""
 
 import math
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
 import scipy  # loads its submodules lazily, which keeps `import sparsefam` quick
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from .quadrature import constant
+from .quadrature import MAKERS, Numbers, table
 from .special import characteristic
 
 __all__ = [
@@ -105,8 +103,7 @@ _FRAME_ROUNDS = 80
 # distance between roots, even for 257 roots, and two Newton steps reduce it to rounding.
 _TABLE = 32
 
-_Numbers = NDArray[np.float64]
-_Array = TypeVar("_Array", Tensor, _Numbers)
+_Array = TypeVar("_Array", Tensor, Numbers)
 
 
 def orthogonalize(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +138,7 @@ def direction_rule(dim: int, order: int, like: Tensor) -> tuple[Tensor, Tensor]:
         order: Degree; beyond three dimensions a set has 4 order directions, and at least 16 D.
         like: A tensor of the dtype and device of the result.
     """
-    rule = _rule("directions", dim, order, like.dtype, like.device)
+    rule = table("directions", (dim, order), like)
     return rule[:, :dim], rule[:, dim]
 
 
@@ -201,18 +198,15 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
 
 def _start(count: int, dim: int, m: Tensor) -> Tensor:
     """Return approximate roots (count, *batch) from a table."""
-    table = _rule("roots", dim, count, m.dtype, m.device)
+    fits = table("roots", (dim, count), m)
     middle = 2 * count + dim / 2
     x = (m - middle) / (m + middle)
     degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
     waves = torch.cos(degrees * torch.arccos(x.clamp(-1, 1)).unsqueeze(-1))
-    return ((waves @ table).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
+    return ((waves @ fits).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
 
 
-# Tables are computed by numpy, whatever mode of torch is active, and cached.
-
-
-def _roots(dim: int, count: int) -> _Numbers:
+def _roots(dim: int, count: int) -> Numbers:
     r"""Chebyshev coefficients (_TABLE, count) of $\sqrt{(m + c) y_i(m)}$ in $(m - c)/(m + c)$.
 
     The roots are eigenvalues of the Jacobi matrix. Scaled like this they are smooth functions up to
@@ -229,11 +223,11 @@ def _roots(dim: int, count: int) -> _Numbers:
     roots = np.linalg.eigvalsh(matrix * (m + middle)[:, None, None]).clip(0)
     waves = np.cos(np.arange(_TABLE)[:, None] * angles) * 2 / _TABLE
     waves[0] /= 2
-    coefficients: _Numbers = waves @ np.sqrt(roots)
+    coefficients: Numbers = waves @ np.sqrt(roots)
     return coefficients
 
 
-def _directions(dim: int, order: int) -> _Numbers:
+def _directions(dim: int, order: int) -> Numbers:
     """Return directions and weights side by side, (K, D + 1)."""
     if dim == 1:
         return np.array([[1.0, 0.5], [-1.0, 0.5]])
@@ -246,13 +240,13 @@ def _directions(dim: int, order: int) -> _Numbers:
     return np.column_stack([frames, np.full(len(frames), 1 / len(frames))])
 
 
-def _circle(order: int) -> _Numbers:
+def _circle(order: int) -> Numbers:
     half = np.arange(order // 2 + 1) * np.pi / (order // 2 + 1)
     upper = np.stack([np.cos(half), np.sin(half)], -1)
     return np.concatenate([upper, -upper])
 
 
-def _sphere(order: int) -> _Numbers:
+def _sphere(order: int) -> Numbers:
     circle = _circle(order)
     z, weights = scipy.special.roots_legendre(order // 2 + 1)
     z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
@@ -260,7 +254,7 @@ def _sphere(order: int) -> _Numbers:
     return np.column_stack([across, z, shares])
 
 
-def _tight_frame(dim: int, order: int, seed: int) -> _Numbers:
+def _tight_frame(dim: int, order: int, seed: int) -> Numbers:
     """Return a shifted Kronecker sequence on the sphere with its opposites, exact to degree 3.
 
     Alternating between unit length and exact second moments divides the error for Gaussians by 10
@@ -280,32 +274,4 @@ def _tight_frame(dim: int, order: int, seed: int) -> _Numbers:
     return np.concatenate([x, -x])
 
 
-_MAKERS = {"directions": _directions, "roots": _roots}
-
-
-@cache
-def _numbers(kind: str, dim: int, size: int) -> _Numbers:
-    return _MAKERS[kind](dim, size)
-
-
-@cache
-def _cached(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return constant(_numbers(kind, dim, size), dtype, device)
-
-
-@torch.library.custom_op("sparsefam::ball_rule", mutates_args=())
-def _opaque(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a table in compiled graphs, which cannot trace numpy."""
-    return _cached(kind, dim, size, dtype, device).clone()
-
-
-@_opaque.register_fake
-def _(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    # int() fixes sizes that a trace may hold as symbols.
-    shape = _numbers(kind, int(dim), int(size)).shape
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-def _rule(kind: str, dim: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    find = _opaque if torch.compiler.is_compiling() else _cached
-    return find(kind, dim, size, dtype, device)
+MAKERS.update(directions=_directions, roots=_roots)

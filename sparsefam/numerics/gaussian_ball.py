@@ -241,17 +241,7 @@ def _integral_operator(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
 
 @_integral_operator.register_fake
 def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
-    loc, _, centers, spread, _ = inputs
-    pairs, matrix = (loc.shape[0], centers.shape[0]), (loc.shape[1], loc.shape[1])
-    whole = spread.dim() > 1
-    value = loc.new_empty(pairs)
-    double = loc.new_empty(0, dtype=torch.float64)
-    by_b, by_ball = double.new_empty(*pairs, *matrix[1:]), double.new_empty(*pairs, *matrix)
-    rows = pairs if whole else (pairs[0], 1)
-    by_spread = torch.empty_like(by_ball) if whole else double.new_empty(pairs)
-    frame = (double.new_empty(*rows, *matrix), double.new_empty(pairs[0], *matrix))
-    ends = (double.new_empty(pairs), *frame, torch.empty_like(by_b))
-    return [value, by_b, by_ball, by_spread, *ends]
+    return [x.contiguous() for x in _integrals(inputs, kind, True)]
 
 
 def _pull_partials(

@@ -1,14 +1,16 @@
 """Normal equations of least squares: their sums over chunks of the observations, and solutions."""
 
-from functools import reduce
-from typing import Any
+from collections.abc import Callable
+from functools import partial, reduce
 
 import torch
 from torch import Size, Tensor, nn
-from torch.func import functional_call, vjp
+from torch.func import functional_call
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 from .b_splines import nonzero_splines
+from .validation import in_eager
 
 __all__ = [
     "add_event_dims",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 Sums = tuple[Tensor, Tensor, Tensor]
+_Chunk = tuple[Tensor, Tensor, Tensor | None]
 
 # Rows of a block of a band matrix, at least: where small batched products are fast.
 _ROWS = 8
@@ -32,8 +35,8 @@ def normal_sums(
 ) -> Sums:
     r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
 
-    $F$ exists for one chunk of rows at a time. Backward evaluates it again, for half as many rows,
-    since it holds twice as much of each. There is no forward-mode derivative of several chunks.
+    $F$ exists for one chunk of rows at a time, and the backward pass evaluates it again. Compiled
+    graphs and transforms of `torch.func` keep what their derivatives need of it.
 
     Args:
         design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
@@ -45,13 +48,24 @@ def normal_sums(
     Returns:
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
-    state = tensors_of(design)
-    names, parameters = tuple(state), tuple(state.values())
+    state, chunks = tensors_of(design), _chunks(positions, values, mask, rows)
+    products: Callable[..., tuple[Tensor, Tensor]] = _products
+    if len(chunks) > 1 and in_eager():
+        products = partial(checkpoint, _products, use_reentrant=False, preserve_rng_state=False)
+    terms = []
+    for t, h, taken in chunks:
+        squares = torch.linalg.vector_norm(_mask(h, taken), dim=(1, 2), dtype=torch.float64) ** 2
+        terms.append((*products(design, tuple(state), t, h, taken, *state.values()), squares))
+    return reduce(_add, terms)
+
+
+def _chunks(positions: Tensor, values: Tensor, mask: Tensor | None, rows: int) -> list[_Chunk]:
+    """Divide observations by `split`: the gradient of a slice would be as large as the whole."""
     if len(blocks(values.shape[1], rows)) == 1:
-        return _sums(design, names, positions, values, mask, *parameters)
-    inputs = (rows, design, names, positions, values, mask)
-    sums: Sums = _NormalSums.apply(*inputs, *parameters)
-    return sums
+        return [(positions, values, mask)]
+    parts = [x.split(rows, 1) for x in (positions, values)]
+    masks = [None] * len(parts[0]) if mask is None else mask.split(rows, 1)
+    return list(zip(*parts, masks, strict=True))
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -65,33 +79,30 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
-    """Evaluate rows of the design with some parameters, in float64."""
-    state = dict(zip(names, parameters, strict=True))
-    rows: Tensor = functional_call(design, state, (t,)).double()
-    return rows
-
-
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
-    if mask is None:
-        return x.double()
-    return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
+    return _mask(x, mask).double()
 
 
-def _sums(
+def _mask(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else torch.where(add_event_dims(mask, x.shape[2:]), x, 0)
+
+
+def _products(
     design: nn.Module,
     names: tuple[str, ...],
     positions: Tensor,
     values: Tensor,
     mask: Tensor | None,
     *parameters: Tensor,
-) -> Sums:
-    f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
+) -> tuple[Tensor, Tensor]:
+    """Return the products with the rows of the design for some parameters."""
+    state = dict(zip(names, parameters, strict=True))
+    f = _prepare(functional_call(design, state, (_prepare(positions, mask),)), mask)
     h = _prepare(values, mask)
     cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
-    flat = h.flatten(1)
-    return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
+    # Last, as a checkpoint repeats nothing after the last product with a derivative.
+    return f.mT @ f, cross
 
 
 def _add(a: Sums, b: Sums) -> Sums:
@@ -102,16 +113,12 @@ def band_sums(
     knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
 ) -> Sums:
     """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`."""
-    if len(blocks(values.shape[1], rows)) == 1:
-        return _band_sums(knots, degree, positions, values, mask)
-    # The gradient of a slice would be as large as the whole.
-    parts = [x.split(rows, 1) for x in (positions, values, mask) if x is not None]
-    terms = (_band_sums(knots, degree, *chunk) for chunk in zip(*parts, strict=True))
-    return reduce(_add, terms)
+    chunks = _chunks(positions, values, mask, rows)
+    return reduce(_add, (_band_sums(knots, degree, *chunk) for chunk in chunks))
 
 
 def _band_sums(
-    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None = None
+    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None
 ) -> Sums:
     h = _prepare(values, mask)
     index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
@@ -126,88 +133,6 @@ def _band_sums(
         cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
     gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
     return gram, _as_examples(cross, h), h.square().sum((1, 2))
-
-
-class _NormalSums(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        rows: int,
-        design: nn.Module,
-        names: tuple[str, ...],
-        positions: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
-        *parameters: Tensor,
-    ) -> Sums:
-        chunks = (_rows(i, positions, values, mask) for i in blocks(values.shape[1], rows))
-        return reduce(_add, (_sums(design, names, *chunk, *parameters) for chunk in chunks))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
-        ctx.rows, ctx.design, ctx.names, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.shapes = [x.shape for x in output[:2]]
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-        positions, values, mask, *parameters = ctx.saved_tensors
-        _, _, _, needs_positions, needs_values, _, *needs = ctx.needs_input_grad
-        learned = [i for i, need in enumerate(needs) if need]
-        zeros = (values.new_zeros(shape, dtype=torch.float64) for shape in ctx.shapes)
-        pairs = zip(slopes[:2], zeros, strict=True)
-        of_gram, of_cross = (zero if slope is None else slope for slope, zero in pairs)
-        of_squares = slopes[2]
-
-        def evaluate(t: Tensor, *some: Tensor) -> Tensor:
-            now = dict(enumerate(parameters)) | dict(zip(learned, some, strict=True))
-            return _evaluate(ctx.design, ctx.names, t, *now.values())
-
-        by_positions = by_values = None
-        by_parameters: list[Tensor | None] = [None] * len(parameters)
-        for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
-            t, h, taken = _rows(block, positions, values, mask)
-            t = _prepare(t, taken)
-            if needs_positions or learned:
-                f, pull_back, *_ = vjp(evaluate, t, *(parameters[i] for i in learned))
-            else:
-                f = evaluate(t)
-            # Masked rows of both are zero, and so are their gradients below.
-            f = _prepare(f, taken)
-            if needs_positions or learned or of_squares is not None:
-                h = _prepare(h, taken)
-            if needs_values:
-                slope = _as_examples(f @ _as_columns(of_cross, f.shape[0]), h)
-                if of_squares is not None:
-                    slope = slope + 2 * of_squares[:, None, None] * h
-                by_values = _write(by_values, block, slope, values)
-            if not (needs_positions or learned):
-                continue
-            slope = _as_columns(h, f.shape[0]) @ _as_columns(of_cross, f.shape[0]).mT
-            slope = slope + f @ (of_gram + of_gram.mT)
-            by_t, *by_learned = pull_back(slope)
-            if needs_positions:
-                # With a mask each example has copies of the positions that all share.
-                by_t = by_t.sum_to_size(positions[:, block].shape)
-                by_positions = _write(by_positions, block, by_t, positions)
-            for i, more in zip(learned, by_learned, strict=True):
-                total = by_parameters[i]
-                by_parameters[i] = more if total is None else total + more
-        return None, None, None, by_positions, by_values, None, *by_parameters
-
-
-def _write(whole: Tensor | None, block: slice, part: Tensor, like: Tensor) -> Tensor:
-    """Set rows of a gradient, which is made with the first of them."""
-    if whole is None:
-        whole = part.new_empty(like.shape, dtype=like.dtype)
-    whole[:, block] = part
-    return whole
-
-
-def _rows(block: slice, *tensors: Tensor | None) -> Any:
-    return tuple(None if x is None else x[:, block] for x in tensors)
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

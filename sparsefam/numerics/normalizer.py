@@ -65,20 +65,12 @@ def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
     share, scores = measure.reshape(1, -1), f.flatten(0, 1)
     A = _lower_bound(f, measure, power.eps)
-    rows, current = torch.arange(len(A), device=A.device), A
     for _ in range(_INITIAL_STEPS.get(f.dtype, 8)):
-        mass, rate = ((share @ v)[0] for v in power.pair(scores - current))
+        mass, rate = ((share @ v)[0] for v in power.pair(scores - A))
         step = newton_step(mass, rate, power.eps)
-        current = current + step
-        A = A.index_copy(0, rows, current)
-        if f.is_cuda:
-            continue
-        left = (step.abs() >= _NEAR).nonzero().squeeze(-1)
-        if not len(left):
+        A = A + step
+        if not f.is_cuda and bool((step.abs() < _NEAR).all()):
             break
-        if 2 * len(left) <= len(rows):
-            rows, scores, current = rows[left], scores[:, left], current[left]
-            power = power.take(left)
     return A
 
 

@@ -1,7 +1,7 @@
 """Gauss rules, cached by order, dtype and device, and adaptive integrals on the line."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = [
+    "MAKERS",
+    "Numbers",
     "constant",
     "gauss_legendre",
     "graded",
@@ -18,11 +20,14 @@ __all__ = [
     "line_integral",
     "smooth_unit_rule",
     "sort_cuts",
+    "table",
     "weighted_sum",
 ]
 
+Numbers = NDArray[np.float64]
 
-def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.device) -> Tensor:
+
+def constant(numbers: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a tensor that may be cached whatever mode or transform is active.
 
     A tensor made under inference mode could not enter an autograd graph later, and one made inside
@@ -32,40 +37,60 @@ def constant(numbers: NDArray[np.float64], dtype: torch.dtype, device: torch.dev
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
+def _gauss(order: int) -> Numbers:
+    return np.stack(scipy.special.roots_legendre(order))
+
+
+def _smooth(order: int, bits: int) -> Numbers:
+    y, w = scipy.special.roots_legendre(order)
+    y, w = (y + 1) / 2, w / 2
+    x = np.minimum(y**3 * (10 + y * (6 * y - 15)), 1 - 2.0**-bits)
+    return np.stack([x, 30 * w * (y * (1 - y)) ** 2])
+
+
+# Functions of integers that make the tables of `table`, by name.
+MAKERS: dict[str, Callable[..., Numbers]] = {"gauss": _gauss, "smooth": _smooth}
+
+
 @cache
-def _cached(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    x, w = scipy.special.roots_legendre(order)
-    if smooth:
-        y, w = (x + 1) / 2, w / 2
-        x, w = y**3 * (10 + y * (6 * y - 15)), 30 * w * (y * (1 - y)) ** 2
-        x = np.minimum(x, 1 - torch.finfo(dtype).eps)
-    return constant(np.stack([x, w]), dtype, device)
+def _numbers(name: str, sizes: Sequence[int]) -> Numbers:
+    return MAKERS[name](*sizes)
 
 
-@torch.library.custom_op("sparsefam::gauss_rule", mutates_args=())
-def _rule_operator(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the rule in a compiled graph, which cannot trace into scipy."""
-    return _cached(order, smooth, dtype, device).clone()
+@cache
+def _cached(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return constant(_numbers(name, sizes), dtype, device)
 
 
-@_rule_operator.register_fake
-def _(order: int, smooth: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(2, order, dtype=dtype, device=device)
+@torch.library.custom_op("sparsefam::table", mutates_args=())
+def _table_operator(
+    name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return a table in a compiled graph, which cannot trace into numpy."""
+    return _cached(name, tuple(sizes), dtype, device).clone()
 
 
-def _rule(order: int, smooth: bool, like: Tensor) -> tuple[Tensor, Tensor]:
-    arguments = (order, smooth, like.dtype, like.device)
+@_table_operator.register_fake
+def _(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    # int() fixes sizes that a trace may hold as symbols.
+    shape = _numbers(name, tuple(int(size) for size in sizes)).shape
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def table(name: str, sizes: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return an array that numpy makes once, whatever mode of torch is active."""
+    arguments = (name, sizes, like.dtype, like.device)
     if torch.compiler.is_dynamo_compiling():
-        nodes, weights = _rule_operator(*arguments).unbind()
-    else:  # an export without dynamo keeps the numbers, as fake tensors that must not be cached
-        find = _cached.__wrapped__ if torch.compiler.is_compiling() else _cached
-        nodes, weights = find(*arguments).unbind()
-    return nodes, weights
+        found: Tensor = _table_operator(*arguments)
+        return found
+    # An export without dynamo keeps the numbers, as fake tensors that must not be cached.
+    return (_cached.__wrapped__ if torch.compiler.is_compiling() else _cached)(*arguments)
 
 
 def gauss_legendre(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return nodes and weights (order,) on [-1, 1], exact to degree 2 order - 1."""
-    return _rule(order, False, like)
+    nodes, weights = table("gauss", (order,), like).unbind()
+    return nodes, weights
 
 
 def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +99,9 @@ def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
     It is Gauss-Legendre after $x = y^3(10 - 15y + 6y^2)$, which turns a power $m$ at an end into
     $3m + 2$ and so converges fast for densities that vanish at the edge of their support.
     """
-    return _rule(order, True, like)
+    bits = 52 if like.dtype == torch.float64 else 23
+    nodes, weights = table("smooth", (order, bits), like).unbind()
+    return nodes, weights
 
 
 # Adaptive integrals on the line

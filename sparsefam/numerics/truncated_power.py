@@ -23,12 +23,13 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .deformed import log1p_ratio
-from .quadrature import constant, gauss_legendre, smooth_unit_rule
+from .quadrature import MAKERS, Numbers, constant, gauss_legendre, smooth_unit_rule, table
 from .validation import NO_SECOND_DERIVATIVE
 
 __all__ = [
     "LOG_LARGE",
     "Power",
+    "below",
     "fold_rows",
     "integrals",
     "lowered_derivative",
@@ -225,12 +226,21 @@ class _Element(NamedTuple):
     series: Tensor  # To the coefficients of the polynomial and of two derivatives (3 m, m)
 
 
+def _coefficients(order: int) -> Numbers:
+    """Return the matrix from values at Gauss-Legendre nodes to Chebyshev coefficients."""
+    nodes, _ = scipy.special.roots_legendre(order)
+    return np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+
+
+MAKERS["chebyshev"] = _coefficients
+
+
 @cache
 def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
-    nodes, weights = scipy.special.roots_legendre(order)
+    _, weights = scipy.special.roots_legendre(order)
     count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
-    coefficients = np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+    coefficients = _coefficients(order)
     checks = chebyshev.chebvander(points, order - 1) @ coefficients
     derivative = np.zeros((order, order))
     for k in range(1, order):
@@ -395,7 +405,6 @@ def power_weights(
     measure: Tensor,
     power: Power,
     names: tuple[str, ...] = ("power", "lowered"),
-    upper: Tensor | None = None,
 ) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
 
@@ -404,8 +413,7 @@ def power_weights(
     x = x.contiguous()
     found = [v * measure for v in power.functions(names, x)]
     if power.is_exponential or not isinstance(power.eps, Tensor) and power.exponent > _SMOOTH:
-        if upper is None:
-            return found
+        return found
     if isinstance(power.eps, Tensor):
         power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
     columns, scale = x.reshape(len(x), -1), measure.flatten(1)
@@ -413,7 +421,7 @@ def power_weights(
     copies = columns.shape[1] // scale.shape[1]
     flat = [whole.view_as(columns) for whole in found]
     polynomial = _is_polynomial(power, names)
-    if upper is not None or x.is_cuda:
+    if x.is_cuda:
         candidates = torch.arange(columns.shape[1], device=x.device)
     else:
         candidates = _near_root(columns, power, _BEYOND / len(x) ** 2 if polynomial else _NEAR)
@@ -422,10 +430,7 @@ def power_weights(
     for block in candidates.split(len(candidates) if x.is_cuda else _BLOCK):
         values = columns.index_select(1, block)
         index, lower, end = positive_pieces(power.take(block).inside(values))
-        if upper is not None:
-            limit = upper.reshape(-1)[block[index]]
-            lower, end = torch.minimum(lower, limit), torch.minimum(end, limit)
-        elif polynomial and not x.is_cuda:
+        if polynomial and not x.is_cuda:
             # The quadrature rule is exact for the others.
             cut = ((lower > -1) | (end < 1)).nonzero().squeeze(-1)
             index, lower, end = index[cut], lower[cut], end[cut]
@@ -588,7 +593,6 @@ def integrals(
     measure: Tensor,
     power: Power,
     names: tuple[str, ...] = ("power", "lowered"),
-    upper: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Compute differentiable weights (m, *columns) of functions of 1 + eps x.
 
@@ -600,11 +604,20 @@ def integrals(
         measure: Quadrature weights times a base density, which broadcast against x.
         power: The power, its eps a number or (R,), which broadcasts against the columns.
         names: Functions that `Power.functions` knows.
-        upper: Upper limits (*columns), from -1 to 1, without a derivative; default 1.
     """
-    arguments = power.eps, upper, power.ratio, power.order, names
-    found: tuple[Tensor, ...] = _Weights.apply(x, measure, *arguments)
+    found: tuple[Tensor, ...] = _Weights.apply(
+        x, measure, power.eps, power.ratio, power.order, names
+    )
     return found
+
+
+def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and the measure (m, n) at the nodes of the parts [-1, y] (n) of subintervals."""
+    series, share = table("chebyshev", (len(x),), x), (1 + y) / 2
+    nodes, weights = (v.unsqueeze(-1) for v in gauss_legendre(len(x), x))
+    at = (1 + nodes) * share - 1
+    x, density = (_chebyshev_sum(series @ v, at) for v in (x, measure / weights))
+    return x, density * weights * share
 
 
 def sum_nodes(w: Tensor) -> Tensor:
@@ -617,14 +630,13 @@ def _weights(
     measure: Tensor,
     eps: Tensor | None,
     number: float,
-    upper: Tensor | None,
     ratio: float,
     order: int,
     names: list[str],
 ) -> list[Tensor]:
     """Compute `power_weights` from the arguments of an operator."""
     power = Power(number if eps is None else eps, ratio, order)
-    return [w.contiguous() for w in power_weights(x, measure, power, tuple(names), upper)]
+    return [w.contiguous() for w in power_weights(x, measure, power, tuple(names))]
 
 
 # One operation in a compiled graph, since which subintervals are cut depends on the data. The
@@ -633,7 +645,7 @@ _weights_op = torch.library.custom_op(
     "sparsefam::power_weights",
     _weights,
     mutates_args=(),
-    schema="(Tensor x, Tensor measure, Tensor? eps, float number, Tensor? upper, float ratio, "
+    schema="(Tensor x, Tensor measure, Tensor? eps, float number, float ratio, "
     "int order, str[] names) -> Tensor[]",
 )
 
@@ -651,7 +663,6 @@ class _Weights(torch.autograd.Function):
         x: Tensor,
         measure: Tensor,
         eps: Tensor | float,
-        upper: Tensor | None,
         ratio: float,
         order: int,
         names: tuple[str, ...],
@@ -659,15 +670,15 @@ class _Weights(torch.autograd.Function):
         number = 0.0 if isinstance(eps, Tensor) else float(eps)
         tensor = eps if isinstance(eps, Tensor) else None
         function = _weights_op if torch.compiler.is_compiling() else _weights
-        return tuple(function(x, measure, tensor, number, upper, ratio, order, list(names)))
+        return tuple(function(x, measure, tensor, number, ratio, order, list(names)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, measure, eps, upper, ctx.ratio, ctx.order, ctx.names = inputs
+        x, measure, eps, ctx.ratio, ctx.order, ctx.names = inputs
         ctx.set_materialize_grads(False)
         ctx.number = None if isinstance(eps, Tensor) else eps
         lowered = output[1] if ctx.names == ("power", "lowered") else None
-        ctx.save_for_backward(x, measure, upper, lowered, None if ctx.number == eps else eps)
+        ctx.save_for_backward(x, measure, lowered, None if ctx.number == eps else eps)
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
@@ -677,56 +688,46 @@ class _Weights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        x, measure, upper, lowered, eps = ctx.saved_tensors
+        x, measure, lowered, eps = ctx.saved_tensors
         power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
         by_x, by_eps = None, None
         for name, grad in zip(ctx.names, grads, strict=True):
             if grad is None:
                 continue
             if name == "lowered":
-                rate = lowered_derivative(x, measure, power, upper)
+                rate = lowered_derivative(x, measure, power)
             elif name == "power" and lowered is not None:
                 rate = _scaled(lowered, power)
             elif name in _BY_X:
-                (rate,) = integrals(x, measure, power, (_BY_X[name],), upper)
+                (rate,) = integrals(x, measure, power, (_BY_X[name],))
                 rate = _scaled(rate, power) if name == "power" else rate
             else:
                 raise RuntimeError(NO_SECOND_DERIVATIVE)
             by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
             if ctx.needs_input_grad[2]:
-                slope = power_slopes(x, measure, power, name, grad, upper)
+                slope = power_slopes(x, measure, power, name, grad)
                 by_eps = slope if by_eps is None else by_eps + slope
-        return by_x, None, by_eps, None, None, None, None
+        return by_x, None, by_eps, None, None, None
 
 
 def _scaled(lowered: Tensor, power: Power) -> Tensor:
     return power.factor * lowered if power.order or power.ratio != 1 else lowered
 
 
-def lowered_derivative(
-    x: Tensor, measure: Tensor, power: Power, upper: Tensor | None = None
-) -> Tensor:
+def lowered_derivative(x: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return the derivative in x of the weights of the power with its exponent less by one."""
     if isinstance(power.eps, Tensor):
         raise RuntimeError("second derivatives need alpha to be a number, not a tensor")
     lowered = power.lowered()
-    return lowered.factor * integrals(x, measure, lowered, upper=upper)[1]
+    return lowered.factor * integrals(x, measure, lowered)[1]
 
 
-def power_slopes(
-    x: Tensor,
-    measure: Tensor,
-    power: Power,
-    name: str,
-    grad: Tensor,
-    upper: Tensor | None = None,
-) -> Tensor:
+def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tensor) -> Tensor:
     """Return the gradient in eps (R,) from that of the weights of a function."""
     if name not in _BY_EPS or power.order:
         raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
-    (slopes,) = integrals(x, measure, power, (_BY_EPS[name],), upper)
-    product = grad * slopes
-    return product.flatten(0, -2).sum(0) if upper is None else product.sum(0)
+    (slopes,) = integrals(x, measure, power, (_BY_EPS[name],))
+    return sum_nodes(grad * slopes)
 
 
 def fold_rows(

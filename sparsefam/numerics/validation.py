@@ -6,6 +6,7 @@ from functools import reduce
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Size, Tensor, nn
 from torch.autograd import forward_ad
@@ -124,7 +125,7 @@ def _broadcast(tensors: Mapping[str, Tensor], event_dims: list[int]) -> tuple[Te
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Size:
-    """Compute `torch.broadcast_shapes` without its first call's import of sympy.
+    """Broadcast shapes by numpy, as torch's first call imports sympy, which takes long.
 
     Raises:
         RuntimeError: Shapes that do not broadcast against each other.
@@ -132,13 +133,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Size:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         traced: Size = torch.broadcast_shapes(*map(Size, shapes))
         return traced
-    result = [1] * max(map(len, shapes), default=0)
-    for shape in shapes:
-        for axis in range(-len(shape), 0):
-            if shape[axis] != result[axis] and 1 not in (shape[axis], result[axis]):
-                raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}")
-            result[axis] = shape[axis] if result[axis] == 1 else result[axis]
-    return Size(result)
+    try:
+        return Size(np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise RuntimeError(f"shapes must broadcast, got {', '.join(map(str, shapes))}") from None
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
