@@ -223,7 +223,7 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
-    assert max(sizes) == values.numel()
+    assert max(sizes) < 50 * 16
 
 
 def test_chunks_compile_and_map_and_keep_the_checks() -> None:

@@ -18,10 +18,10 @@ from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import (
     add_event_dims,
     band_sums,
-    blocks,
     eliminate,
     normal_sums,
     solve_shared,
+    split_rows,
 )
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
@@ -484,7 +484,7 @@ class RidgeRegression(nn.Module):
         # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
-            sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
+            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, rows)
         else:
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
@@ -596,7 +596,8 @@ class RidgeRegression(nn.Module):
             _require_valid(invalid, t, values.flatten(2), observed)
 
         def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-            f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
+            f, h = self.basis(t.double()).double(), h.double()
+            weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             # Examples with the same positions are further rows of one product.
             products = batch // max(f.shape[0], 1) * groups * queries
@@ -608,7 +609,7 @@ class RidgeRegression(nn.Module):
 
         each = t.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
+        chunks = [sums(*chunk) for chunk in split_rows(rows, t, values, visible.movedim(-1, 1))]
         gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))

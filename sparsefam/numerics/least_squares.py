@@ -1,23 +1,26 @@
 """Normal equations of least squares: their sums over chunks of the observations, and solutions."""
 
+from collections.abc import Callable
 from functools import reduce
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
-from torch.func import functional_call, vjp
+from torch.func import functional_call
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
-from .b_splines import nonzero_splines
+from .validation import in_eager
 
 __all__ = [
     "add_event_dims",
     "band_sums",
-    "blocks",
     "eliminate",
     "normal_sums",
     "solve_band",
     "solve_shared",
+    "split_rows",
     "tensors_of",
 ]
 
@@ -32,8 +35,7 @@ def normal_sums(
 ) -> Sums:
     r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
 
-    $F$ exists for one chunk of rows at a time. Backward evaluates it again, for half as many rows,
-    since it holds twice as much of each. There is no forward-mode derivative of several chunks.
+    $F$ exists for one chunk of rows at a time, and backward evaluates it again.
 
     Args:
         design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
@@ -45,31 +47,33 @@ def normal_sums(
     Returns:
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
-    state = tensors_of(design)
-    names, parameters = tuple(state), tuple(state.values())
-    if len(blocks(values.shape[1], rows)) == 1:
-        return _sums(design, names, positions, values, mask, *parameters)
-    inputs = (rows, design, names, positions, values, mask)
-    sums: Sums = _NormalSums.apply(*inputs, *parameters)
-    return sums
+    chunks = split_rows(rows, positions, values, mask)
+    again = len(chunks) > 1 and in_eager()
+    # After a functional call the design has other tensors when the backward pass comes.
+    state = tensors_of(design) if again else {}
+
+    def sums(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+        t, h = _prepare(positions, mask), _prepare(values, mask)
+        f = _prepare(functional_call(design, state, (t,)) if again else design(t), mask)
+        flat = h.flatten(1)
+        squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
+        cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
+        # Last what has no gradient in values: a checkpoint need not compute it again.
+        return f.mT @ f, cross, squares
+
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    terms = (checkpoint(sums, *x, **options) if again else sums(*x) for x in chunks)
+    return reduce(_add, terms)
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
-    for prefix, part in modules:
+    for prefix, part in module.named_modules():
         for name, x in vars(part).items():
             if isinstance(x, Tensor):
                 tensors[f"{prefix}.{name}" if prefix else name] = x
     return tensors
-
-
-def _evaluate(design: nn.Module, names: tuple[str, ...], t: Tensor, *parameters: Tensor) -> Tensor:
-    """Evaluate rows of the design with some parameters, in float64."""
-    state = dict(zip(names, parameters, strict=True))
-    rows: Tensor = functional_call(design, state, (t,)).double()
-    return rows
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -79,135 +83,40 @@ def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
 
 
-def _sums(
-    design: nn.Module,
-    names: tuple[str, ...],
-    positions: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    *parameters: Tensor,
-) -> Sums:
-    f = _prepare(_evaluate(design, names, _prepare(positions, mask), *parameters), mask)
-    h = _prepare(values, mask)
-    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
-    flat = h.flatten(1)
-    return f.mT @ f, cross, (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
-
-
 def _add(a: Sums, b: Sums) -> Sums:
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
 def band_sums(
-    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+    nonzero: Callable[[Tensor], tuple[Tensor, Tensor]],
+    size: int,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    rows: int,
 ) -> Sums:
-    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`."""
-    if len(blocks(values.shape[1], rows)) == 1:
-        return _band_sums(knots, degree, positions, values, mask)
-    # The gradient of a slice would be as large as the whole.
-    parts = [x.split(rows, 1) for x in (positions, values, mask) if x is not None]
-    terms = (_band_sums(knots, degree, *chunk) for chunk in zip(*parts, strict=True))
-    return reduce(_add, terms)
+    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`.
 
+    `nonzero` returns indices, from 0 to size - 1, and values of those that may not be zero.
+    """
 
-def _band_sums(
-    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None = None
-) -> Sums:
-    h = _prepare(values, mask)
-    index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
-    f = _prepare(f, mask)
-    columns, (examples, size) = _as_columns(h, len(f)), (len(f), len(knots) - degree - 1)
-    gram = f.new_zeros(examples * size, degree + 1)
-    cross = f.new_zeros(examples * size, columns.shape[-1])
-    index = index + size * torch.arange(examples, device=f.device)[:, None, None]
-    for k in range(degree + 1):
-        to, each = index[..., k].flatten(), f[..., k : k + 1]
-        gram = gram.index_put((to,), pad(each * f[..., k:], (0, k)).flatten(0, 1), accumulate=True)
-        cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
-    gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
-    return gram, _as_examples(cross, h), h.square().sum((1, 2))
+    def sums(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+        h = _prepare(values, mask)
+        index, f = nonzero(_prepare(positions, mask))
+        f = _prepare(f, mask)
+        columns, examples, count = _as_columns(h, len(f)), len(f), f.shape[-1]
+        gram = f.new_zeros(examples * size, count)
+        cross = f.new_zeros(examples * size, columns.shape[-1])
+        index = index + size * torch.arange(examples, device=f.device)[:, None, None]
+        for k in range(count):
+            to, each = index[..., k].flatten(), f[..., k : k + 1]
+            products = pad(each * f[..., k:], (0, k)).flatten(0, 1)
+            gram = gram.index_put((to,), products, accumulate=True)
+            cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
+        gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
+        return gram, _as_examples(cross, h), h.square().sum((1, 2))
 
-
-class _NormalSums(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        rows: int,
-        design: nn.Module,
-        names: tuple[str, ...],
-        positions: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
-        *parameters: Tensor,
-    ) -> Sums:
-        chunks = (_rows(i, positions, values, mask) for i in blocks(values.shape[1], rows))
-        return reduce(_add, (_sums(design, names, *chunk, *parameters) for chunk in chunks))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sums) -> None:
-        ctx.rows, ctx.design, ctx.names, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.shapes = [x.shape for x in output[:2]]
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-        positions, values, mask, *parameters = ctx.saved_tensors
-        _, _, _, needs_positions, needs_values, _, *needs = ctx.needs_input_grad
-        learned = [i for i, need in enumerate(needs) if need]
-        zeros = (values.new_zeros(shape, dtype=torch.float64) for shape in ctx.shapes)
-        pairs = zip(slopes[:2], zeros, strict=True)
-        of_gram, of_cross = (zero if slope is None else slope for slope, zero in pairs)
-        of_squares = slopes[2]
-
-        def evaluate(t: Tensor, *some: Tensor) -> Tensor:
-            now = dict(enumerate(parameters)) | dict(zip(learned, some, strict=True))
-            return _evaluate(ctx.design, ctx.names, t, *now.values())
-
-        by_positions = by_values = None
-        by_parameters: list[Tensor | None] = [None] * len(parameters)
-        for block in blocks(values.shape[1], max(1, ctx.rows // 2)):
-            t, h, taken = _rows(block, positions, values, mask)
-            t = _prepare(t, taken)
-            if needs_positions or learned:
-                f, pull_back, *_ = vjp(evaluate, t, *(parameters[i] for i in learned))
-            else:
-                f = evaluate(t)
-            # Masked rows of both are zero, and so are their gradients below.
-            f = _prepare(f, taken)
-            if needs_positions or learned or of_squares is not None:
-                h = _prepare(h, taken)
-            if needs_values:
-                slope = _as_examples(f @ _as_columns(of_cross, f.shape[0]), h)
-                if of_squares is not None:
-                    slope = slope + 2 * of_squares[:, None, None] * h
-                by_values = _write(by_values, block, slope, values)
-            if not (needs_positions or learned):
-                continue
-            slope = _as_columns(h, f.shape[0]) @ _as_columns(of_cross, f.shape[0]).mT
-            slope = slope + f @ (of_gram + of_gram.mT)
-            by_t, *by_learned = pull_back(slope)
-            if needs_positions:
-                # With a mask each example has copies of the positions that all share.
-                by_t = by_t.sum_to_size(positions[:, block].shape)
-                by_positions = _write(by_positions, block, by_t, positions)
-            for i, more in zip(learned, by_learned, strict=True):
-                total = by_parameters[i]
-                by_parameters[i] = more if total is None else total + more
-        return None, None, None, by_positions, by_values, None, *by_parameters
-
-
-def _write(whole: Tensor | None, block: slice, part: Tensor, like: Tensor) -> Tensor:
-    """Set rows of a gradient, which is made with the first of them."""
-    if whole is None:
-        whole = part.new_empty(like.shape, dtype=like.dtype)
-    whole[:, block] = part
-    return whole
-
-
-def _rows(block: slice, *tensors: Tensor | None) -> Any:
-    return tuple(None if x is None else x[:, block] for x in tensors)
+    return reduce(_add, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -330,9 +239,12 @@ def add_event_dims(mask: Tensor, event: Size) -> Tensor:
     return mask.reshape(*mask.shape, *(1,) * len(event))
 
 
-def blocks(length: int, rows: int) -> list[slice]:
-    """Return slices of at most `rows` rows that cover `length`, at least one slice."""
+def split_rows(rows: int, *tensors: Tensor | None) -> list[Any]:
+    """Split tensors (., L, ...) into chunks of at most so many rows; None stays None."""
+    length = max(0 if x is None else x.shape[1] for x in tensors)
     # A graph of dynamic length need not know how many there are, and an exported one cannot.
     if torch.compiler.is_exporting() or length <= rows:
-        return [slice(None)]
-    return [slice(start, start + rows) for start in range(0, length, rows)]
+        return [tensors]
+    # The gradient of a slice would be as large as the whole.
+    parts = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]
+    return list(zip(*parts, strict=False))
