@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from functools import reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Size, Tensor, nn
@@ -26,9 +26,6 @@ from ..numerics.least_squares import (
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
 from .precision import full_precision
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
 
 __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
@@ -464,21 +461,34 @@ class RidgeRegression(nn.Module):
         if positions.ndim == 1 + len(self.basis.event_shape):
             positions = positions.unsqueeze(0)
         sums = self._local_statistics(positions, values, mask)
-        invalid = sums.cross.new_zeros(2)
-        if self.validate_args:
-            invalid = _count_invalid(positions, values, mask, sums.cross)
         if self.group is not None:
-            sums, invalid = _sum_statistics(sums, invalid, self.group)
+            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
+            pieces = flat.split([x.numel() for x in sums])
+            sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
         if self.validate_args:
-            _require_valid(invalid, positions, values, mask)
+            self._check_finite(sums, positions, values, mask)
             if in_eager() and not self._has_warned:
                 self._warn_if_unreached(positions, mask, values.shape[:2])
         return sums
 
+    def _check_finite(
+        self, sums: Statistics, positions: Tensor, values: Tensor, mask: Tensor | None
+    ) -> None:
+        """Raise ValueError if an observation is not finite, here or on another rank."""
+        totals = {"positions": sums.num_observations, "values": sums.cross}
+        for (name, total), x in zip(totals.items(), (positions, values), strict=True):
+            # If a sum is finite, so are all numbers in it, which need not be read again.
+            compiling = torch.compiler.is_compiling()
+            if compiling or not torch._is_all_true(total.detach().sum().isfinite()):
+                _require_finite(name, x, values.shape, mask)
+                if self.group is not None and not compiling:
+                    rule = f"{name} must be finite where they take part"
+                    raise ValueError(f"{rule}, got others on another rank")
+
     def _local_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Statistics:
-        """Sum over the observations of this process alone."""
+        """Sum over the observations of this process; positions that are not finite count as NaN."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         # Cross-validation needs eigenvalues.
@@ -489,9 +499,10 @@ class RidgeRegression(nn.Module):
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
             sums = normal_sums(basis, positions, values, mask, rows)
-        gram, cross, squares = sums
-        count = torch.full_like(squares, length)
-        return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
+        counts = torch.where(positions.isfinite(), 1.0, math.nan).unsqueeze(-1).flatten(2).mean(-1)
+        counts = counts.to(sums[2]).expand(batch, length)
+        counts = counts if mask is None else torch.where(mask, counts, 0)
+        return Statistics(*sums, counts.sum(-1))
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
         bounds = _bounds(self.basis)
@@ -592,8 +603,8 @@ class RidgeRegression(nn.Module):
         t = positions.reshape(-1, length, *event)
         if self.validate_args:
             observed = visible.flatten(1, 2).any(1) if queries else None
-            invalid = _count_invalid(t, values.flatten(2), observed)
-            _require_valid(invalid, t, values.flatten(2), observed)
+            for name, x in {"positions": t, "values": values}.items():
+                _require_finite(name, x, values.shape, observed)
 
         def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
             f, h = self.basis(t.double()).double(), h.double()
@@ -631,49 +642,12 @@ def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
     return (centers - far).amin(0), (centers + far).amax(0)
 
 
-def _count_invalid(
-    positions: Tensor, values: Tensor, mask: Tensor | None, cross: Tensor | None = None
-) -> Tensor:
-    """Count the positions and the values that take part and are not finite, shape (2,)."""
-
-    def count(x: Tensor) -> Tensor:
-        bad = ~x.isfinite()
-        return (bad if mask is None else bad & add_event_dims(mask, x.shape[2:])).sum()
-
-    # Every value enters `cross`: if that is finite, the values need not be read again.
-    if cross is not None and not torch.compiler.is_compiling():
-        if torch._is_all_true(cross.detach().sum().isfinite()):
-            bad = count(positions)
-            return torch.stack([bad, torch.zeros_like(bad)])
-    return torch.stack([count(positions), count(values)])
-
-
-def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-    """Raise ValueError if there are numbers that are not finite, here or on another rank."""
-    if not torch.compiler.is_compiling() and torch._is_all_true(invalid == 0):
-        return
-    for name, count, x in zip(("positions", "values"), invalid, (positions, values), strict=True):
-        rule = f"{name} must be finite where they take part"
-        if torch.compiler.is_compiling():
-            torch._assert_async(count == 0, rule)
-        elif not torch._is_all_true(count == 0):
-            x = x.expand(*values.shape[:2], *x.shape[2:])
-            valid = x.isfinite()
-            if mask is not None:
-                valid = valid | ~add_event_dims(mask, x.shape[2:])
-            require_all(valid, rule, x)
-            raise ValueError(f"{rule}, got others on another rank")
-
-
-def _sum_statistics(
-    sums: Statistics, invalid: Tensor, group: "ProcessGroup"
-) -> tuple[Statistics, Tensor]:
-    """Add up statistics and counts of invalid numbers over all ranks, by one reduction."""
-    parts = [*sums, invalid]
-    flat = torch.cat([part.to(sums.gram.dtype).reshape(-1) for part in parts])
-    pieces = sum_over_ranks(flat, group).split([math.prod(part.shape) for part in parts])
-    *totals, invalid = (a.reshape(b.shape) for a, b in zip(pieces, parts, strict=True))
-    return Statistics(*totals), invalid
+def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
+    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
+    x = x.expand(*shape[:2], *x.shape[2:])
+    valid = x.isfinite()
+    valid = valid if mask is None else valid | ~add_event_dims(mask, x.shape[2:])
+    require_all(valid, f"{name} must be finite where they take part", x)
 
 
 def _check_pivots(pivots: Tensor, gram: Tensor, penalty: Tensor | float) -> None:
