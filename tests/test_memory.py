@@ -374,7 +374,7 @@ def contracting(*inputs: Any, **options: Any) -> object:
         ),
         (
             lambda: forgetting(*sequence(2), regression().statistics(*sequence(3))),
-            "state must be floating, of 2 examples, 12 functions, 3 channels, got .3, 12, 3.",
+            r"state.cross must have shape \(2, 12, 3\), got \(3, 12, 3\)",
         ),
         (
             lambda: forgetting(
@@ -387,13 +387,10 @@ def contracting(*inputs: Any, **options: Any) -> object:
             "statistics.cross must be finite, got nan at index .0, 0, 0.",
         ),
         (
-            lambda: contracting(*sequence(2), SUMS.cross.long()),
-            "state must be floating, of 2 .*, got .2, 12, 3. of torch.int64",
+            lambda: contracting(*sequence(2), SUMS.cross[:1]),
+            r"state must have shape \(2, 12, 3\), got \(1, 12, 3\)",
         ),
-        (
-            lambda: contracting(*sequence(2), SUMS),
-            "state must be floating, of 2 examples, .* 3 channels, got Statistics",
-        ),
+        (lambda: contracting(*sequence(2), SUMS), "state must be a tensor, got Statistics"),
         (
             lambda: contracting(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
             r"positions must be in \[0, 1\]",

@@ -731,7 +731,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         (lambda: RidgeRegression(rbf()).solve("x"), "statistics must be a Statistics, got str"),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(num_observations=None)),
-            "statistics.num_observations must be floating, of one dtype with all, got None",
+            "statistics.num_observations must be a tensor, got NoneType",
         ),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),

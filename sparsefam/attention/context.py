@@ -17,7 +17,7 @@ from ..numerics.compiled import announce_compiling, enough_work, is_available
 from ..numerics.least_squares import tensors_of
 from ..numerics.threads import map_threads
 from ..numerics.validation import in_eager, is_plain_cpu_tensor
-from .precision import full_precision
+from .masks import full_precision
 
 __all__ = ["contexts"]
 

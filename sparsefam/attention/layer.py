@@ -1,6 +1,5 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
-import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,9 +26,11 @@ from .masks import (
     check_real,
     check_shape,
     check_tensor,
+    full_precision,
+    is_autocasting,
     readable,
+    to_single,
 )
-from .precision import full_precision, is_autocasting, to_single
 from .regression import RidgeRegression, ValueFunction
 from .scores import (
     ContentScore,
@@ -46,22 +47,16 @@ from .scores import (
 
 __all__ = ["ContinuousAttention"]
 
-_SCORES: dict[str, Any] = {
-    "quadratic": QuadraticScore,
-    "moments": MomentScore,
-    "kernel": KernelScore,
-    "mixture": MixtureScore,
-    "content": ContentScore,
+# Scores and the options that they read.
+_SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "quadratic": (QuadraticScore, ()),
+    "moments": (MomentScore, ()),
+    "kernel": (KernelScore, ("inducing_points", "kernel", "normalization")),
+    "mixture": (MixtureScore, ("components",)),
+    "content": (ContentScore, ()),
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
-# The score to which an option belongs.
-_SCORE_OF_OPTION = {
-    "inducing_points": "kernel",
-    "kernel": "kernel",
-    "normalization": "kernel",
-    "components": "mixture",
-}
 # Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # A domain and the range of a basis that share less than this part of the longer one disagree.
@@ -254,15 +249,16 @@ class ContinuousAttention(nn.Module):
             "components": components,
         }
         options = {name: value for name, value in options.items() if value is not None}
-        for name in options:
-            if _SCORE_OF_OPTION[name] != score:
-                rule = f"{name} must not be given unless score={_SCORE_OF_OPTION[name]!r}"
-                raise ValueError(f"{rule}, got score={score!r}")
+        projection, read = _SCORES[score]
+        for name in options.keys() - read:
+            owner = next(key for key, (_, names) in _SCORES.items() if name in names)
+            rule = f"{name} must not be given unless score={owner!r}"
+            raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if score in _READ_KEYS:
-            self.score_proj = _SCORES[score](embed_dim, kdim, num_heads, box, bias, **factory)
+            self.score_proj = projection(embed_dim, kdim, num_heads, box, bias, **factory)
         else:
-            self.score_proj = _SCORES[score](embed_dim, num_heads, box, **options, **factory)
+            self.score_proj = projection(embed_dim, num_heads, box, **options, **factory)
         self.discrete_proj = None
         if combine and score != "moments":
             self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
@@ -380,7 +376,7 @@ class ContinuousAttention(nn.Module):
         if function is None:
             parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
             with full_precision(query):
-                heads, density = self._attend(parts)
+                heads, density, _ = self._attend(parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)
             if any(x is not None for x in sequence):
@@ -415,8 +411,19 @@ class ContinuousAttention(nn.Module):
             and need not sum to one.
         """
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        values, mask, regression = parts.values, parts.mask, self.regression
         with full_precision(query):
-            return self._weigh(parts)
+            _, density, discrete = self._attend(parts)
+            if mask.visible is None:
+                weights = regression.observation_weights(
+                    density, parts.positions, values.flatten(2), mask.observed
+                )
+            else:
+                features = density.expect(regression.basis)
+                weights = regression._weights_per_query(
+                    features, parts.positions, values, mask.visible
+                )
+            return weights if discrete is None else weights + discrete
 
     def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
@@ -497,71 +504,38 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         return alpha
 
-    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
+    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution, Tensor | None]:
+        """Return contexts (B, Lq, heads, head_dim), densities (B, heads, Lq), added weights."""
         self.rebuild_cache()
-        size, mask = self.head_dim, parts.mask
+        values, positions, mask, discrete = parts.values, parts.positions, parts.mask, None
+        regression, size = self.regression, self.head_dim
         # The regression checks positions and values, and comes first.
-        coefficients = self._fit(parts)
-        density, weights = self._densities(parts, coefficients[..., size:])
+        if mask.visible is None:
+            function = regression.fit(positions, values.flatten(2), mask.observed)
+            coefficients = function.coefficients.unflatten(-1, values.shape[2:])
+        else:
+            coefficients = regression._fit_per_query(positions, values, mask.visible)
+        if self.discrete_proj is not None and parts.scores is not None:
+            discrete = self.discrete_proj.weights(parts.scores, parts.alpha, self.temperature, mask)
+        options = parts.channels, parts.alpha, self.temperature
+        if isinstance(self.score_proj, MomentScore):
+            discrete = self.score_proj.weights(*options, mask)
+            density = self.score_proj.match(discrete, positions, parts.alpha)
+        elif isinstance(self.score_proj, ContentScore):
+            keys, means = coefficients[..., size:], mask.mean(values[..., size:])
+            density = self.score_proj.densities(*options, keys, means, regression.basis)
+        else:
+            density = self.score_proj.densities(*options)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
-            context = contexts(density, self.regression.basis, coefficients)
+            context = contexts(density, regression.basis, coefficients)
         else:
-            features = density.expect(self.regression.basis).to(coefficients.dtype)
+            features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
-        if self.combine and weights is not None:
-            values = parts.values[..., :size]
-            context = context + torch.einsum("bhql,blhe->bqhe", weights, values)
-        return context, density
-
-    def _weigh(self, parts: _Projected) -> Tensor:
-        """Return weights of observations (B, heads, Lq, L)."""
-        self.rebuild_cache()
-        values, positions, mask = parts.values, parts.positions, parts.mask
-        keys = self._fit(parts) if isinstance(self.score_proj, ContentScore) else values
-        density, discrete = self._densities(parts, keys[..., self.head_dim :])
-        regression = self.regression
-        if mask.visible is None:
-            weights = regression.observation_weights(
-                density, positions, values.flatten(2), mask.observed
-            )
-        else:
-            features = density.expect(regression.basis)
-            weights = regression._weights_per_query(features, positions, values, mask.visible)
-        return weights + discrete if self.combine and discrete is not None else weights
-
-    def _fit(self, parts: _Projected) -> Tensor:
-        """Return coefficients of the values (B, N, heads, E), or (B, Lq, N, heads, E) if masked."""
-        values, positions, mask = parts.values, parts.positions, parts.mask
-        if mask.visible is not None:
-            return self.regression._fit_per_query(positions, values, mask.visible)
-        function = self.regression.fit(positions, values.flatten(2), mask.observed)
-        coefficients: Tensor = function.coefficients.unflatten(-1, values.shape[2:])
-        return coefficients
-
-    def _densities(
-        self, parts: _Projected, keys: Tensor
-    ) -> tuple[SparseDistribution, Tensor | None]:
-        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if any.
-
-        A score by content reads coefficients of the keys.
-        """
-        channels, alpha, mask, discrete = parts.channels, parts.alpha, parts.mask, None
-        if isinstance(self.score_proj, MomentScore):
-            discrete = self.score_proj.weights(channels, alpha, self.temperature, mask)
-            return self.score_proj.match(discrete, parts.positions, alpha), discrete
-        if isinstance(self.score_proj, ContentScore):
-            means = mask.mean(parts.values[..., self.head_dim :])
-            basis = self.regression.basis
-            density = self.score_proj.densities(
-                channels, keys, means, basis, alpha, self.temperature
-            )
-        else:
-            density = self.score_proj.densities(channels, alpha, self.temperature)
-        if self.discrete_proj is not None and parts.scores is not None:
-            discrete = self.discrete_proj.weights(parts.scores, alpha, self.temperature, mask)
-        return density, discrete
+        if not self.combine or discrete is None:
+            return context, density, None
+        context = context + torch.einsum("bhql,blhe->bqhe", discrete, values[..., :size])
+        return context, density, discrete
 
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
         """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""
@@ -690,13 +664,7 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     if score not in _SCORES:
         *names, last = map(repr, _SCORES)
         raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
-    if isinstance(alpha, nn.Module):
-        try:
-            inspect.signature(alpha.forward).bind()
-        except TypeError:
-            rule = "alpha must be a module that is called without arguments"
-            raise ValueError(f"{rule}, got {alpha!r}") from None
-    elif not isinstance(alpha, Tensor):
+    if not isinstance(alpha, Tensor | nn.Module):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
         if score in _UP_TO_TWO and alpha > 2:

@@ -1,6 +1,7 @@
-"""Masks of attention layers, and the checks of shapes and values that attention shares."""
+"""Masks of attention layers, and the checks and conversions of inputs that attention shares."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,11 @@ __all__ = [
     "check_real",
     "check_shape",
     "check_tensor",
+    "full_precision",
+    "is_autocasting",
     "readable",
     "require_all",
+    "to_single",
 ]
 
 Shape = tuple[int, ...]
@@ -153,3 +157,22 @@ def check_dtype(dtype: object) -> None:
     """Raise ValueError unless a dtype is None or floating."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be floating, got {dtype!r}")
+
+
+# What autocast may round: projections of sequences, and nothing between values and contexts
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which autocast is off on the device of a tensor."""
+    return torch.autocast(x.device.type, enabled=False) if is_autocasting(x) else nullcontext()
+
+
+def is_autocasting(x: Tensor) -> bool:
+    """Whether autocast is on for the device of a tensor."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def to_single(x: Tensor) -> Tensor:
+    """Convert half precision to float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -24,8 +24,15 @@ from ..numerics.least_squares import (
     split_rows,
 )
 from ..numerics.validation import differentiable_once, in_eager, is_count
-from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
-from .precision import full_precision
+from .masks import (
+    check_dtype,
+    check_mask,
+    check_real,
+    check_shape,
+    check_tensor,
+    full_precision,
+    require_all,
+)
 
 __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
@@ -203,12 +210,13 @@ def check_statistics(name: str, statistics: object) -> None:
     if not isinstance(statistics, Statistics):
         raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
     cross = statistics.cross
-    dtype = cross.dtype if isinstance(cross, Tensor) else None
-    # torch 2.8 cannot trace `_asdict`.
+    check_tensor(f"{name}.cross", cross)
     for part, x in zip(Statistics._fields, statistics, strict=True):
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
-            got = x.dtype if isinstance(x, Tensor) else repr(x)
-            raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
+        check_tensor(f"{name}.{part}", x)
+        if not x.is_floating_point() or x.dtype != cross.dtype:
+            raise ValueError(
+                f"{name}.{part} must be floating, of one dtype with all, got {x.dtype}"
+            )
     if cross.ndim != 3:
         raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
     batch, size, _ = cross.shape
@@ -237,11 +245,10 @@ class RidgeRegression(nn.Module):
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
-    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk. Backward
-    evaluates the basis again. That takes O(L N (N + E)) time, and O(N (N + E)) memory besides the
-    observations and their gradients. For 32 (degree + 1) or more B-splines and a given penalty it
-    takes O((L + N) E) time and O(N E) memory, times a power of the degree, besides a float64 copy
-    of the observations: $F^\top F$ has few bands, and block cyclic reduction solves the system.
+    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk, in
+    O(L N (N + E)) time and O(N (N + E)) memory besides the observations and their gradients. For
+    32 (degree + 1) or more B-splines and a given penalty it takes O((L + N) E) time and O(N E)
+    memory, times a power of the degree: $F^\top F$ has few bands.
 
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
     would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
@@ -347,8 +354,7 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Compute the sums over observations from which `solve` makes a function.
 
-        Use it for sequences that come in pieces: the sums over pieces add up to the sum
-        over the whole.
+        The sums over pieces of a sequence add up to the sum over the whole.
 
         Args:
             positions: As for `fit`.
@@ -436,9 +442,8 @@ class RidgeRegression(nn.Module):
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless shapes and dtypes fit. Only a shard may be empty."""
-        check_tensor("positions", positions)
-        check_tensor("values", values)
         check_real("positions", positions)
+        check_tensor("values", values)
         if mask is not None:
             check_tensor("mask", mask)
         event, sharded = self.basis.event_shape, self.group is not None
@@ -539,7 +544,10 @@ class RidgeRegression(nn.Module):
         else:
             coefficients, pivots = solve_shared(gram, right)
             if self.validate_args:
-                _check_pivots(pivots, gram, penalty)
+                # The largest number in a positive definite matrix is on its diagonal.
+                rounding = size * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
+                rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
+                require_all(pivots > rounding, rule, torch.zeros_like(pivots) + penalty)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
@@ -586,16 +594,8 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum for each query over the positions that it may read.
 
-        That holds N (N + E) float64 numbers for each example and query, and for each head where
-        heads differ in what they may read, besides the products of functions of one chunk.
-
-        Args:
-            positions: Shape (B, L, *event), (1, L, *event) or (L, *event).
-            values: Observations by head, shape (B, L, heads, E).
-            visible: Shape (B, heads or 1, Lq, L), True where a query may read the position.
-
-        Returns:
-            The sums of B * G * Lq examples with heads // G * E channels, where G is heads or 1.
+        Values are by head (B, L, heads, E). The sums are those of B * G * Lq examples with
+        heads // G * E channels, where `visible` is (B, G, Lq, L) and G is heads or 1.
         """
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
@@ -650,28 +650,18 @@ def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> N
     require_all(valid, f"{name} must be finite where they take part", x)
 
 
-def _check_pivots(pivots: Tensor, gram: Tensor, penalty: Tensor | float) -> None:
-    """Raise ValueError if penalised matrices or bands are singular to rounding, by least pivots."""
-    # The largest number in a positive definite matrix is on its diagonal.
-    valid = pivots > gram.shape[-2] * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
-    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-    require_all(valid, rule, torch.zeros_like(pivots) + penalty)
-
-
 def gcv_penalty(statistics: Statistics) -> Tensor:
     r"""Minimise generalised cross-validation for each example; return penalties of shape (B,).
 
     $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
         {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
 
-    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$, whose eigenvalues make
-    every evaluation O(N) work. The statistics cannot resolve residuals below rounding times
-    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$: smaller ones are replaced by
-    that bound. Of penalties that tie within rounding, as all do for a single observation, the
-    smallest is chosen.
+    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
+    times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
+    cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
 
-    Penalties have first derivatives: by the implicit function theorem at a minimum inside the
-    range; at its ends, and where residuals are not resolved, those of the trace.
+    First derivatives are by the implicit function theorem at a minimum inside the range; at its
+    ends, and where residuals are not resolved, they are those of the trace.
 
     References:
         Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good

@@ -43,8 +43,7 @@ from ..scores import (
     MultivariateQuadratic,
     Quadratic,
 )
-from .masks import AttentionMask, check_dtype
-from .precision import full_precision, to_single
+from .masks import AttentionMask, check_dtype, full_precision, to_single
 
 __all__ = [
     "Box",
@@ -185,18 +184,17 @@ class _MeshCache:
     It does not see changes made in place through `.data`.
     """
 
-    # Nodes for the scores' functions, and for the value functions' basis, too; what they were made
-    # from; those made inside a transform, for one call.
-    _own: KernelMesh | None
-    _mesh: KernelMesh | None
-    _state: list[tuple[Any, ...]]
-    _passing: KernelMesh | None
-
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self._own, self._mesh, self._state, self._passing = None, None, [], None
+        # Nodes for the scores' functions, and for the value functions' basis, too.
+        self._own: KernelMesh | None = None
+        self._mesh: KernelMesh | None = None
+        # What they were made from, and the objects themselves, whose ids stay theirs while kept.
+        self._state: list[Any] = []
+        self._kept: list[Any] = []
+        self._passing: KernelMesh | None = None  # made inside a transform, for one call
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
@@ -215,7 +213,7 @@ class _MeshCache:
     def update(
         self,
         make: Callable[[], FeatureMap],
-        find: Callable[[FeatureMap], KernelMesh],
+        box: Box,
         source: Kernel | Basis,
         tensors: Iterable[Tensor],
         basis: Basis,
@@ -241,21 +239,23 @@ class _MeshCache:
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             features = make()
-            self._passing = find(features).for_basis(basis).with_matrix_of(features)
+            passing = _find_mesh(features, box, like).for_basis(basis)
+            self._passing = passing.with_matrix_of(features)
             return
         self._passing = None  # of a call that raised
         module = source if isinstance(source, nn.Module) else None
         if module is not None:
             tensors = [*tensors, *module.parameters(), *module.buffers()]
-        state = [(source, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
+        tensors = list(tensors)
+        state = [id(source), *map(_facts, tensors)]
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            features, mesh = make(), self._own if _is_same(state, self._state) else None
+            features, mesh = make(), self._own if state == self._state else None
             # Changes of what a function has learned cannot be seen.
             if mesh is None or (module is None and mesh.matrix is None):
                 self.clear()
-                mesh = find(features)
-                self._own, self._state = mesh, state
+                self._own = mesh = _find_mesh(features, box, like)
+                self._state, self._kept = state, [source, *tensors, *(x.detach() for x in tensors)]
             mesh = mesh.for_basis(basis)
             if self._mesh is None or self._mesh.nodes is not mesh.nodes:
                 self._mesh = mesh.with_matrix_of(features)
@@ -326,7 +326,7 @@ class KernelScore(_ScoreProjection):
     def rebuild_cache(self, basis: Basis) -> None:
         """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
         points = self.inducing_points
-        self._cache.update(self._features, self._find, self.kernel, [points], basis, points)
+        self._cache.update(self._features, self.box, self.kernel, [points], basis, points)
 
     def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -335,9 +335,6 @@ class KernelScore(_ScoreProjection):
         valid = moved <= _SLACK * (high - low)
         validation.require(valid, "inducing_points", rule, self.inducing_points)
         return KernelFeatures(points, self.kernel)
-
-    def _find(self, features: FeatureMap) -> KernelMesh:
-        return _find_mesh(features, *_ends(self.box, self.inducing_points))
 
 
 def _kernel_density(
@@ -353,23 +350,18 @@ def _kernel_density(
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
 
 
-def _find_mesh(features: FeatureMap, low: Tensor, high: Tensor) -> KernelMesh:
-    """Return nodes between ends (D,) for all scores that are made of some functions."""
-    tolerance = None if low.dtype == torch.float64 else _TOLERANCE
-    dtype = torch.promote_types(low.dtype, torch.float32)  # no half precision
-    score = FeatureExpansion(low.new_zeros(features.points.shape[-2], dtype=dtype), features)
-    return KernelDeformedExp.from_score(score, _uniform(low, high), tolerance=tolerance).mesh
+def _find_mesh(features: FeatureMap, box: Box, like: Tensor) -> KernelMesh:
+    """Return nodes on the domain for all scores that are made of some functions."""
+    tolerance = None if like.dtype == torch.float64 else _TOLERANCE
+    dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
+    score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
+    base = _uniform(*_ends(box, like))
+    return KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
     version = None if x.is_inference() else x._version
-    return x.data_ptr(), x.requires_grad, x.dtype, x.device, version
-
-
-def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> bool:
-    return len(state) == len(cached) and all(
-        new[0] is old[0] and new[2:] == old[2:] for new, old in zip(state, cached, strict=True)
-    )
+    return id(x), x.data_ptr(), x.requires_grad, x.dtype, x.device, version
 
 
 class DiscreteScore(nn.Module):
@@ -456,11 +448,11 @@ class ContentScore(DiscreteScore):
     def densities(
         self,
         queries: Tensor,
+        alpha: Tensor | float,
+        temperature: float,
         functions: Tensor,
         means: Tensor,
         basis: Basis,
-        alpha: Tensor | float,
-        temperature: float,
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
@@ -482,14 +474,7 @@ class ContentScore(DiscreteScore):
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         like = to_single(next(filter(torch.is_floating_point, tensors), torch.empty(0)))
-        self._cache.update(
-            lambda: BasisFeatures(basis),
-            lambda features: _find_mesh(features, *_ends(self.box, like)),
-            basis,
-            [],
-            basis,
-            like,
-        )
+        self._cache.update(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
 
 
 def _match_variance(

@@ -495,24 +495,15 @@ class _UnitToInterval(_OntoSupport):
         return slope
 
 
-class _PositiveToHalfLine(_OntoSupport):
+class _PositiveToHalfLine(AffineTransform):
     """x = a + v, or a - v."""
 
     domain = constraints.positive
-    sign = 1
+    codomain: Constraint = constraints.real
 
     def __init__(self, support: Constraint, end: Tensor | float, sign: int) -> None:
-        self._end, self.sign = torch.as_tensor(end), sign
-        super().__init__(support, self._end.shape)
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self._end + self.sign * x
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return self.sign * (y - self._end)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.zeros_like(x)
+        super().__init__(torch.as_tensor(end), sign)
+        self.codomain = support
 
 
 class _BallToEllipsoid(_OntoSupport):
