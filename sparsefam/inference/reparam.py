@@ -13,11 +13,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.distributions.torch_distribution import (
-    ExpandedDistribution,
-    MaskedDistribution,
-    TorchDistributionMixin,
-)
+from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
@@ -192,15 +188,17 @@ def examine(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Warn of supports that move; return their sites, and sites of density zero at each start."""
-    watched, zeros = warn_moving_supports(model), []
+    if not callable(model):
+        raise TypeError(f"model must be callable, got {model!r}")
+    watch, zeros = _Watch(), []
     store, random = pyro.get_param_store(), get_rng_state()
     try:
         with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
             # The outermost handler makes sites differentiable for all that the inner ones see.
             with _Differentiable():
-                trace: Any = pyro.poutine.trace(watched).get_trace(*args, **kwargs)
+                trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
             sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
-            for _ in range(0 if watched.watch.moved else _STARTS):
+            for _ in range(0 if watch.moved else _STARTS):
                 try:
                     start = {x["name"]: init_to_uniform(x) for x in sites}
                 except (NotImplementedError, ValueError):
@@ -213,10 +211,10 @@ def examine(
                 zeros.append(", ".join(map(repr, found)))
     finally:
         set_rng_state(random)
-    return sorted(watched.watch.moved), zeros
+    return sorted(watch.moved), zeros
 
 
-def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
+def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
     `NUTS(warn_moving_supports(model))` warns in its first steps, where `NUTS(model)` would silently
@@ -234,16 +232,7 @@ def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _WatchedModel(model)
-
-
-class _WatchedModel:
-    def __init__(self, model: Callable[..., Any]) -> None:
-        self.model, self.watch = model, _Watch()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.watch:
-            return self.model(*args, **kwargs)
+    return _Watch()(model)
 
 
 class _Differentiable(Messenger):
@@ -326,20 +315,16 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     while transforms and isinstance(transforms[-1], AffineTransform):
         affine.append(transforms.pop())
     support: Any = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
-    ends = [getattr(support, f"{end}_bound", None) for end in ("lower", "upper")]
-    if all(end is None for end in ends):
-        return constraints.real
-    low, high = (
-        torch.as_tensor(infinity if end is None else end)
-        for end, infinity in zip(ends, (-math.inf, math.inf), strict=True)
-    )
+    low = torch.as_tensor(getattr(support, "lower_bound", -math.inf))
+    high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):
         low, high = transform(low), transform(high)
     low, high = torch.minimum(low, high), torch.maximum(low, high)
-    if high.isposinf().all():
-        return constraints.greater_than_eq(low)
-    if low.isneginf().all():
-        return constraints.less_than(high)
+    no_low, no_high = low.isneginf().all(), high.isposinf().all()
+    if no_low or no_high:
+        if no_low and no_high:
+            return constraints.real
+        return constraints.less_than(high) if no_low else constraints.greater_than_eq(low)
     return constraints.interval(low, high)
 
 
@@ -391,17 +376,15 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def _wrapped(fn: Any, base: TorchDistributionMixin) -> TorchDistributionMixin:
+def _wrapped(fn: Any, base: Any) -> Any:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base
     base = _wrapped(fn.base_dist, base)
     if isinstance(fn, Independent):
-        new: TorchDistributionMixin = base.to_event(fn.reinterpreted_batch_ndims)
-    else:
-        masked = isinstance(fn, MaskedDistribution)
-        new = base.mask(fn._mask) if masked else base.expand(fn.batch_shape)
-    return new
+        return base.to_event(fn.reinterpreted_batch_ndims)
+    masked = isinstance(fn, MaskedDistribution)
+    return base.mask(fn._mask) if masked else base.expand(fn.batch_shape)
 
 
 def _support_tensors(support: Constraint) -> list[Tensor]:

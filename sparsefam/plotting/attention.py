@@ -11,7 +11,6 @@ from torch import Size, Tensor
 from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
 from .densities import (
-    check_count,
     current_axes,
     draw_weights,
     labels_of,
@@ -79,13 +78,13 @@ def plot_attention(
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
-    count = check_count("attention", Size(batch).numel(), limit)
+    labels = labels_of("attention", Size(batch).numel(), limit)
     ax = current_axes(ax)
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
             raise ValueError(f"attention must have shape (..., {length}), got {shape}")
-        draw_weights(ax, positions, weights, [None] * count, None)
+        draw_weights(ax, positions, weights, labels, None)
         if view is not None:
             set_view(ax, view)
     else:
@@ -184,7 +183,7 @@ def plot_attention_map(
     attention = _part(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
-    labels = labels_of(label, check_count("attention", _heads(attention), limit))
+    labels = labels_of("attention", _heads(attention), limit, label)
     ax = current_axes(ax)
     _show(ax, pixels, box, cmap="gray", gid="image")
     if isinstance(attention, SparseDistribution):
