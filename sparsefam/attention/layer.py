@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from math import inf, isfinite
 from numbers import Real
@@ -38,7 +39,6 @@ from .scores import (
     Domain,
     KernelScore,
     LearnedAlpha,
-    MixtureScore,
     MomentScore,
     QuadraticScore,
     box_of,
@@ -52,7 +52,7 @@ _SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "quadratic": (QuadraticScore, ()),
     "moments": (MomentScore, ()),
     "kernel": (KernelScore, ("inducing_points", "kernel", "normalization")),
-    "mixture": (MixtureScore, ("components",)),
+    "mixture": (partial(QuadraticScore, components=8), ("components",)),
     "content": (ContentScore, ()),
 }
 _READ_KEYS = ("moments", "content")
@@ -179,7 +179,7 @@ class ContinuousAttention(nn.Module):
     """
 
     alpha: Tensor | nn.Module | float
-    score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore | ContentScore
+    score_proj: QuadraticScore | KernelScore | MomentScore | ContentScore
     discrete_proj: DiscreteScore | None
     # Keep `torch.nn.TransformerEncoderLayer` off its fast path, which reads these two and computes
     # discrete attention without calling the layer.

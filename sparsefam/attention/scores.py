@@ -52,7 +52,6 @@ __all__ = [
     "Domain",
     "KernelScore",
     "LearnedAlpha",
-    "MixtureScore",
     "MomentScore",
     "QuadraticScore",
     "box_of",
@@ -118,64 +117,49 @@ class _ScoreProjection(nn.Linear):
 
 
 class QuadraticScore(_ScoreProjection):
-    """One unimodal density for each head, with location and scale from the query."""
-
-    def __init__(self, embed_dim: int, heads: int, box: Box, **factory: Any) -> None:
-        channels = sum(_quadratic_channels(heads, len(box)))
-        super().__init__(embed_dim, channels, heads, box, **factory)
-
-    @torch.no_grad()
-    def init_heads(self) -> None:
-        """Spread the heads evenly, with sigma a tenth of the domain and no correlations."""
-        ndim = len(self.box)
-        nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
-        self.weight[self.out_features - _quadratic_channels(self.heads, ndim)[-1] :] = 0
-        self.bias.copy_(_initial_channels(_initial_centers(self.heads, ndim), _FIRST_SIGMA))
-
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
-    ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        return rpm(_quadratics(channels, (self.heads,), self.box, temperature), alpha)
-
-
-class MixtureScore(_ScoreProjection):
-    """K components for each head: a log weight, a location and a scale for each."""
+    """A location and a scale for each head; or, with a log weight, for each of its components."""
 
     def __init__(
-        self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
+        self, embed_dim: int, heads: int, box: Box, components: int | None = None, **factory: Any
     ) -> None:
-        require_integer("components", components, 1)
-        total = heads * components
-        channels = total + sum(_quadratic_channels(total, len(box)))
+        if components is not None:
+            require_integer("components", components, 1)
+        counts = (heads,) if components is None else (heads, components)
+        logits = 0 if components is None else heads * components
+        channels = logits + sum(_quadratic_channels(math.prod(counts), len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
-        self.components = components
+        self.components, self._counts, self._logits = components, counts, logits
 
     @torch.no_grad()
     def init_heads(self) -> None:
-        """Spread the components evenly in every head, heavier next to the head's own center."""
+        """Spread heads, or in each head its components, heavier next to the head's own center."""
         ndim = len(self.box)
-        correlations = _quadratic_channels(self.heads * self.components, ndim)[-1]
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
+        correlations = _quadratic_channels(math.prod(self._counts), ndim)[-1]
         self.weight[self.out_features - correlations :] = 0
+        own = _initial_centers(self.heads, ndim)
+        if self.components is None:
+            self.bias.copy_(_initial_channels(own, _FIRST_SIGMA))
+            return
         centers = _initial_centers(self.components, ndim)
-        logits = _proximity(_initial_centers(self.heads, ndim), centers)
         sigma = min(_FIRST_SIGMA, _OVERLAP * self.components ** (-1 / ndim))
-        rest = _initial_channels(centers.repeat(self.heads, 1), sigma)
-        self.bias.copy_(torch.cat([logits.flatten(), rest]))
+        quadratics = _initial_channels(centers.repeat(self.heads, 1), sigma)
+        self.bias.copy_(torch.cat([_proximity(own, centers).flatten(), quadratics]))
 
     def densities(
         self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        counts, total = (self.heads, self.components), self.heads * self.components
-        logits, rest = channels.split([total, channels.shape[-1] - total], -1)
+        logits, rest = channels.tensor_split((self._logits,), -1)
+        score = _quadratics(rest, self._counts, self.box, temperature)
+        if self.components is None:
+            return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        components = rpm(_quadratics(rest, counts, self.box, temperature), alpha)
-        return Mixture(_by_head(logits / temperature, counts), components)
+        return Mixture(_by_head(logits / temperature, self._counts), rpm(score, alpha))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, components={self.components}"
+        components = "" if self.components is None else f", components={self.components}"
+        return super().extra_repr() + components
 
 
 class _MeshCache:
