@@ -88,8 +88,7 @@ class ContinuousAttention(nn.Module):
     in the domain $[a, b]$, and ignores the keys. In D dimensions every axis has its own location
     and $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
     $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$
-    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
-    `bias` is. They learn much less if all start in the middle, as in the papers.
+    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it.
 
     `score="moments"` computes discrete attention weights over the positions from query and keys;
     the density has their mean and variance, the latter at least $[10^{-3}(b - a)]^2$. In D
@@ -215,7 +214,11 @@ class ContinuousAttention(nn.Module):
     ) -> None:
         super().__init__()
         kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        _check_sizes(embed_dim, num_heads, kdim, vdim)
+        if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
+            rule = "embed_dim must be a positive multiple of num_heads"
+            raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
+        require_integer("kdim", kdim, 1)
+        require_integer("vdim", vdim, 1)
         check_dtype(dtype)
         _check_score(score, alpha)
         if dropout != 0:
@@ -261,7 +264,7 @@ class ContinuousAttention(nn.Module):
             self.score_proj = projection(embed_dim, num_heads, box, **options, **factory)
         self.discrete_proj = None
         if combine and score != "moments":
-            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
+            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, box, bias, **factory)
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
         self.regression = regression.to(device=device, dtype=dtype)
@@ -367,7 +370,13 @@ class ContinuousAttention(nn.Module):
                 function and a sequence are given, if positions are left out with `ndim` above 1 or
                 a group, or as `RidgeRegression.fit` does.
         """
-        _check_options(attn_mask, need_weights, average_attn_weights, is_causal)
+        if need_weights and average_attn_weights:
+            rule = "average_attn_weights must be False, as each head has a density"
+            raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
+        if is_causal and attn_mask is None:
+            rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
+            made_by = "nn.Transformer.generate_square_subsequent_mask(L)"
+            raise ValueError(f"{rule}: {made_by}, got None")
         is_single = isinstance(query, Tensor) and query.dim() == 2
         if is_single:
             axis = 0 if self.batch_first else 1
@@ -555,18 +564,15 @@ class ContinuousAttention(nn.Module):
         mask: Tensor | None,
     ) -> None:
         """Raise ValueError unless inputs fit the layer and each other."""
-        for name, x in {"query": query, "key": key, "value": value}.items():
+        sequences = {"query": query, "key": key, "value": value}
+        for name, x in sequences.items():
             self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
-        (batch, queries), length = query.shape[:2], value.shape[1]
-        if not self.batch_first:
-            queries, batch, length = *query.shape[:2], value.shape[0]
-        for name, x, size, channels in (
-            ("query", query, queries, self.embed_dim),
-            ("key", key, length, self.kdim),
-            ("value", value, length, self.vdim),
-        ):
+        first = 0 if self.batch_first else 1
+        batch, queries, length = query.shape[first], query.shape[1 - first], value.shape[1 - first]
+        sizes = (queries, self.embed_dim), (length, self.kdim), (length, self.vdim)
+        for (name, x), (size, channels) in zip(sequences.items(), sizes, strict=True):
             shape = (batch, size) if self.batch_first else (size, batch)
             check_shape(name, x, (*shape, channels), hint=hint)
         if length == 0 and not sharded:
@@ -632,31 +638,10 @@ def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
 
 
-def _check_options(
-    mask: Tensor | None, need_weights: bool, average_attn_weights: bool, is_causal: bool
-) -> None:
-    """Raise ValueError for options that ask for what the layer does not have."""
-    if need_weights and average_attn_weights:
-        rule = "average_attn_weights must be False, as each head has a density"
-        raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
-    if is_causal and mask is None:
-        rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
-        raise ValueError(f"{rule}: nn.Transformer.generate_square_subsequent_mask(L), got None")
-
-
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
     check_shape(name, mask, *shapes, hint=hint)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
-
-
-def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
-    if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
-        raise ValueError(
-            f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
-        )
-    for name, size in {"kdim": kdim, "vdim": vdim}.items():
-        require_integer(name, size, 1)
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:

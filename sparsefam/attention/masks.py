@@ -73,12 +73,10 @@ class AttentionMask(NamedTuple):
 
     def mean(self, x: Tensor) -> Tensor:
         """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over what queries may read."""
-        visible = self.visible
-        if visible is None:
-            if self.observed is None:
-                return x.mean(1, keepdim=True)
-            visible = self.observed[:, None, None]
-        shares = visible.to(x.dtype)
+        readable = self._readable()
+        if readable is None:
+            return x.mean(1, keepdim=True)
+        shares = readable.to(x.dtype)
         shares = shares / shares.sum(-1, keepdim=True)
         return torch.einsum("bhql,blhe->bqhe", shares, x)
 
@@ -86,10 +84,14 @@ class AttentionMask(NamedTuple):
         """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
         if self.bias is not None:
             scores = scores + self.bias.to(scores.dtype)
-        visible = self.visible
-        if visible is None and self.observed is not None:
-            visible = self.observed[:, None, None]
-        return scores if visible is None else torch.where(visible, scores, -math.inf)
+        readable = self._readable()
+        return scores if readable is None else torch.where(readable, scores, -math.inf)
+
+    def _readable(self) -> Tensor | None:
+        """Return what queries may read (B, heads or 1, Lq or 1, L). None: all positions."""
+        if self.visible is not None or self.observed is None:
+            return self.visible
+        return self.observed[:, None, None]
 
 
 def readable(mask: Tensor) -> Tensor:
@@ -115,11 +117,11 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
         raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")
 
 
-def check_finite(name: str, x: Tensor) -> None:
+def check_finite(name: str, x: Tensor, rule: str = "finite where it takes part") -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
-        require_all(x.isfinite(), f"{name} must be finite where it takes part", x)
+        require_all(x.isfinite(), f"{name} must be {rule}", x)
 
 
 def check_tensor(name: str, x: object) -> None:

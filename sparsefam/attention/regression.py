@@ -26,6 +26,7 @@ from ..numerics.least_squares import (
 from ..numerics.validation import differentiable_once, in_eager, is_count
 from .masks import (
     check_dtype,
+    check_finite,
     check_mask,
     check_real,
     check_shape,
@@ -70,10 +71,10 @@ class ValueFunction:
     ) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
-        is_tensor = isinstance(coefficients, Tensor) and coefficients.is_floating_point()
-        if not is_tensor or coefficients.ndim != 3 or coefficients.shape[1] != len(basis):
-            got = tuple(coefficients.shape) if is_tensor else type(coefficients).__name__
-            raise ValueError(f"coefficients must be floating, (B, {len(basis)}, E), got {got}")
+        check_tensor("coefficients", coefficients)
+        if coefficients.shape[1:2] != (len(basis),) or coefficients.ndim != 3:
+            shape = tuple(coefficients.shape)
+            raise ValueError(f"coefficients must have shape (B, {len(basis)}, E), got {shape}")
         self.basis = basis
         self.coefficients = coefficients
         self.penalty = penalty
@@ -92,7 +93,6 @@ class ValueFunction:
             ValueError: If the first dimension is neither B nor 1, or the last ones do not have the
                 shape of a location.
         """
-        check_tensor("t", t)
         check_real("t", t)
         event = self.basis.event_shape
         if t.ndim == len(event):
@@ -186,14 +186,15 @@ class Statistics(NamedTuple):
             ValueError: If the sizes differ, or `keep` has another shape or range.
         """
         check_statistics("other", other)
-        size = tuple(self.cross.shape)
-        if other.cross.shape != size:
-            rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
-            raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
-        columns, found = self.gram.shape[-1], other.gram.shape[-1]
-        if found != columns:
-            raise ValueError(f"other.gram must have {columns} columns, got {found}")
-        weights = _check_keep(keep, self.sum_of_squares)
+        (batch, size, _), columns = self.cross.shape, self.gram.shape[-1]
+        check_shape("other.cross", other.cross, tuple(self.cross.shape))
+        shapes = [(count, size, columns) for count in (batch, 1)]
+        check_shape("other.gram", other.gram, *shapes)
+        if not isinstance(keep, Real | Tensor):
+            raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
+        weights = torch.as_tensor(keep).to(self.cross)
+        check_shape("keep", weights, (), (batch,))
+        require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
         parts = []
         for old, new in zip(self, other, strict=True):
             weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
@@ -224,19 +225,6 @@ def check_statistics(name: str, statistics: object) -> None:
     check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
-
-
-def _check_keep(keep: Tensor | float, like: Tensor) -> Tensor:
-    """Convert to a tensor () or (B,) with the dtype and device of another of shape (B,)."""
-    if isinstance(keep, Real):
-        if not 0 <= float(keep) <= 1:
-            raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
-        return like.new_full((), float(keep))
-    if not isinstance(keep, Tensor) or keep.is_complex():
-        raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
-    check_shape("keep", keep, (), tuple(like.shape))
-    require_all((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
-    return keep.to(like)
 
 
 class RidgeRegression(nn.Module):
@@ -346,8 +334,7 @@ class RidgeRegression(nn.Module):
             UserWarning: Once, if positions lie where all functions of the basis are zero to its
                 precision.
         """
-        self._check_observations(positions, values, mask)
-        return self._solve(self._statistics(positions, values, mask), values.dtype)
+        return self._solve(self.statistics(positions, values, mask), values.dtype)
 
     def statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
@@ -367,8 +354,17 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit`, but not for too few observations.
         """
-        self._check_observations(positions, values, mask)
-        return self._statistics(positions, values, mask)
+        positions = self._check_observations(positions, values, mask)
+        sums = self._local_statistics(positions, values, mask)
+        if self.group is not None:
+            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
+            pieces = flat.split([x.numel() for x in sums])
+            sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
+        if self.validate_args:
+            self._check_finite(sums, positions, values, mask)
+            if in_eager() and not self._has_warned:
+                self._warn_if_unreached(positions, mask, values.shape[:2])
+        return sums
 
     def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
         """Minimise the penalised sum of squares.
@@ -425,23 +421,24 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit` and `ValueFunction.expect`.
         """
-        self._check_observations(positions, values, mask)
+        statistics = self.statistics(positions, values, mask)
         batch, length = values.shape[:2]
-        if positions.ndim == 1 + len(self.basis.event_shape):
-            positions = positions.unsqueeze(0)
+        positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
         features = _expect(density, self.basis, batch)
         right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
-        statistics = self._statistics(positions, values, mask)
         weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
         if mask is not None:
             weights = torch.where(mask.unsqueeze(1), weights, 0)
         dtype = torch.promote_types(values.dtype, torch.float32)
         return weights.to(dtype).reshape(batch, *features.shape[1:-1], length)
 
-    def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-        """Raise ValueError unless shapes and dtypes fit. Only a shard may be empty."""
+    def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
+
+        Only a shard may be empty.
+        """
         check_real("positions", positions)
         check_tensor("values", values)
         if mask is not None:
@@ -460,21 +457,7 @@ class RidgeRegression(nn.Module):
         check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         if mask is not None:
             check_mask("mask", mask, (batch, length), " to match values")
-
-    def _statistics(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Statistics:
-        """Sum over observations of the right shapes, and over all ranks."""
-        if positions.ndim == 1 + len(self.basis.event_shape):
-            positions = positions.unsqueeze(0)
-        sums = self._local_statistics(positions, values, mask)
-        if self.group is not None:
-            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
-            pieces = flat.split([x.numel() for x in sums])
-            sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
-        if self.validate_args:
-            self._check_finite(sums, positions, values, mask)
-            if in_eager() and not self._has_warned:
-                self._warn_if_unreached(positions, mask, values.shape[:2])
-        return sums
+        return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
     def _check_finite(
         self, sums: Statistics, positions: Tensor, values: Tensor, mask: Tensor | None
@@ -513,8 +496,8 @@ class RidgeRegression(nn.Module):
         bounds = _bounds(self.basis)
         if bounds is None:
             return
-        outside = (positions < bounds[0]) | (positions > bounds[1])
-        outside = (outside.flatten(2).any(-1) if positions.ndim > 2 else outside).expand(shape)
+        outside = ((positions < bounds[0]) | (positions > bounds[1])).unsqueeze(-1)
+        outside = outside.flatten(2).any(-1).expand(shape)
         outside = outside if mask is None else outside[mask]
         if not outside.any():
             return
@@ -553,14 +536,10 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
-        parts = dict(zip(Statistics._fields, statistics, strict=True))
-        if self.penalty != "gcv":  # only cross-validation reads it, and it overflows first
-            del parts["sum_of_squares"]
-        # If the sum is finite, so are all numbers: one synchronisation with the device.
-        sums = torch.stack([x.detach().sum() for x in parts.values()])
-        if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
-            for name, x in parts.items():
-                require_all(x.isfinite(), f"statistics.{name} must be finite", x)
+        for name, x in zip(Statistics._fields, statistics, strict=True):
+            # Only cross-validation reads the sum of squares, which overflows first.
+            if name != "sum_of_squares" or self.penalty == "gcv":
+                check_finite(f"statistics.{name}", x, "finite")
         count, size = statistics.num_observations, statistics.cross.shape[-2]
         rule = "mask must let at least one position of every example take part"
         require_all(count > 0, rule, count.long())

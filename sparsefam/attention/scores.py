@@ -352,10 +352,10 @@ class DiscreteScore(nn.Module):
     """Weights of the observed positions from inner products of queries and keys."""
 
     def __init__(
-        self, embed_dim: int, kdim: int, heads: int, bias: bool = True, **factory: Any
+        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.box = heads, box
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
         self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
 
@@ -383,12 +383,6 @@ class DiscreteScore(nn.Module):
 class MomentScore(DiscreteScore):
     """One density for each head, with the moments of its discrete attention weights."""
 
-    def __init__(
-        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
-    ) -> None:
-        super().__init__(embed_dim, kdim, heads, bias, **factory)
-        self.box = box
-
     def match(
         self, weights: Tensor, positions: Tensor, alpha: Tensor | float
     ) -> SparseDistribution:
@@ -403,17 +397,8 @@ class MomentScore(DiscreteScore):
 class ContentScore(DiscreteScore):
     """Inner products of queries with a key function, over the root of their length."""
 
-    def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        box: Box,
-        bias: bool = True,
-        **factory: Any,
-    ) -> None:
-        super().__init__(embed_dim, kdim, heads, bias, **factory)
-        self.box = box
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._cache = _MeshCache()
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -673,10 +658,19 @@ class LearnedAlpha(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        start = start.tolist() if hasattr(start, "tolist") else start
-        _check_learned_alpha(num_heads, start, high)
+        require_integer("num_heads", num_heads, 1)
+        given: Any = start.tolist() if hasattr(start, "tolist") else start
+        bound: Any = high
+        least = _LEAST_ALPHA
+        if not isinstance(bound, Real) or not float(bound) > least:
+            raise ValueError(f"high must be a number above {least}, got {high!r}")
+        each = [given] * num_heads if isinstance(given, Real) else given
+        fits = isinstance(each, Sequence) and len(each) == num_heads
+        if not fits or not all(isinstance(x, Real) and least < float(x) < high for x in each):
+            rule = f"a number, or {num_heads} of them, between {least} and {high}"
+            raise ValueError(f"start must be {rule}, got {given!r}")
         check_dtype(dtype)
-        self.num_heads, self.start, self.high = num_heads, start, high
+        self.num_heads, self.start, self.high = num_heads, given, high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -699,18 +693,3 @@ class LearnedAlpha(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}, start={self.start}, high={self.high}"
-
-
-def _check_learned_alpha(num_heads: Any, start: Any, high: Any) -> None:
-    require_integer("num_heads", num_heads, 1)
-    if not isinstance(high, Real) or not float(high) > _LEAST_ALPHA:
-        raise ValueError(f"high must be a number above {_LEAST_ALPHA}, got {high!r}")
-    each = [start] * num_heads if isinstance(start, Real) else start
-    fits = isinstance(each, Sequence) and len(each) == num_heads
-    if not fits or not all(
-        isinstance(x, Real) and _LEAST_ALPHA < float(x) < float(high) for x in each
-    ):
-        raise ValueError(
-            f"start must be a number, or {num_heads} of them, between {_LEAST_ALPHA} and {high}, "
-            f"got {start!r}"
-        )

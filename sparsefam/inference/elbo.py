@@ -97,8 +97,7 @@ class TsallisELBO(_ParticleELBO):
     with $D_\alpha$ of `tsallis_divergence`, at most $1/(1 - \alpha)$. For any scale $c$ the guide
     that maximises it has the least $D_\alpha$; as $\alpha \to 1$ it is the usual bound. The scale
     follows the Rényi bound $\log E_q[(p(x, z)/q(z))^{1-\alpha}]/(1 - \alpha)$, to which it is then
-    equal, so that it does not overflow. Pyro's `RenyiELBO` takes its scale from the particles of
-    one step, and is NaN if none of them is on the support.
+    equal, so that it does not overflow.
 
     Gradients are pathwise for reparameterised sites; other sites use the score function with the
     deformed logarithm in place of the log ratio. Pathwise gradients miss mass that crosses an edge

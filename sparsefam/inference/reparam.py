@@ -33,7 +33,7 @@ from torch.distributions.transforms import AffineTransform, IndependentTransform
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, broadcast_shapes, require
-from ..supports import Ellipsoid, Interval, IntervalUnion, RealLine
+from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
 
 __all__ = [
     "AutoSupportReparam",
@@ -95,12 +95,7 @@ class SupportReparam(Reparam):
     """
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
-        """Sample `name_base` and return the message of a deterministic site.
-
-        Args:
-            msg: `name`, `fn`, `value` (or None) and `is_observed` of a site; a value that is not
-                observed is the start of a chain.
-        """
+        """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
         support = None if msg["is_observed"] else _support_of(_innermost(fn))
@@ -405,10 +400,7 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
 
 
 def _transform_onto(support: Constraint) -> Transform:
-    """Return the map of a fixed set onto a support, affine if it is bounded or a half-line.
-
-    The fixed set is [0, 1] for an interval, the positive half-line for a half-line, the unit ball
-    for an ellipsoid, and unconstrained space for any other support with a bijection.
+    """Return the map of a fixed set onto a support; see `SupportReparam`.
 
     Raises:
         ValueError, NotImplementedError: A support without a bijection.
@@ -428,39 +420,30 @@ def _transform_onto(support: Constraint) -> Transform:
     return transform
 
 
-class _OntoSupport(Transform):
-    """A bijection of a fixed set onto a support."""
-
-    bijective = True
-
-    def __init__(self, support: Constraint, shape: Size) -> None:
-        super().__init__()
-        self.codomain, self._shape = support, shape
-
-    def forward_shape(self, shape: Size) -> Size:
-        found: Size = broadcast_shapes(shape, self._shape)
-        return found
-
-    inverse_shape = forward_shape
-
-
-class _UnitToInterval(_OntoSupport):
+class _UnitToInterval(Transform):
     r"""$x = a + (b - a) v$; where $b$ is infinite $x = a + v/(1 - v)$.
 
     So all elements of a batch have the same domain, whether their upper bound is finite or not.
     """
 
     domain = constraints.unit_interval
-    sign = 1
+    bijective, sign = True, 1
 
     def __init__(self, support: Any) -> None:
+        super().__init__()
+        self.codomain = support
         lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         require(lower.isfinite(), "lower_bound", "finite", lower)
         self._lower, self._upper = torch.broadcast_tensors(lower, upper)
         self._bounded = self._upper.isfinite()
         # Keeps the gradient of the unused branch finite.
         self._width = torch.where(self._bounded, self._upper - self._lower, 1.0)
-        super().__init__(support, self._lower.shape)
+
+    def forward_shape(self, shape: Size) -> Size:
+        found: Size = broadcast_shapes(shape, self._lower.shape)
+        return found
+
+    inverse_shape = forward_shape
 
     def _call(self, x: Tensor) -> Tensor:
         value = self._lower + self._width * x / torch.where(self._bounded, 1.0, 1 - x)
@@ -489,15 +472,15 @@ class _PositiveToHalfLine(AffineTransform):
         self.codomain = support
 
 
-class _BallToEllipsoid(_OntoSupport):
+class _BallToEllipsoid(EllipsoidTransform):
     """t = loc + L u."""
 
-    codomain: Ellipsoid
+    domain: Any
 
     def __init__(self, support: Ellipsoid) -> None:
+        super().__init__(support)
         centre = torch.zeros_like(support.loc.detach())
         self.domain = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
-        super().__init__(support, support.loc.shape)
 
     def _call(self, x: Tensor) -> Tensor:
         t: Tensor = self.codomain.loc + (self.codomain.scale_tril @ x.unsqueeze(-1)).squeeze(-1)

@@ -1,7 +1,7 @@
 """Normal equations of least squares: their sums over chunks of the observations, and solutions."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from itertools import repeat
 from typing import Any
 
@@ -18,10 +18,10 @@ __all__ = [
     "band_sums",
     "eliminate",
     "normal_sums",
+    "recomputed",
     "solve_band",
     "solve_shared",
     "split_rows",
-    "tensors_of",
 ]
 
 Sums = tuple[Tensor, Tensor, Tensor]
@@ -48,32 +48,47 @@ def normal_sums(
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
     chunks = split_rows(rows, positions, values, mask)
-    again = len(chunks) > 1 and in_eager()
-    # After a functional call the design has other tensors when the backward pass comes.
-    state = tensors_of(design) if again else {}
-
-    def sums(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
-        t, h = _prepare(positions, mask), _prepare(values, mask)
-        f = _prepare(functional_call(design, state, (t,)) if again else design(t), mask)
-        flat = h.flatten(1)
-        squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
-        cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
-        # Last what has no gradient in values: a checkpoint need not compute it again.
-        return f.mT @ f, cross, squares
-
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    terms = (checkpoint(sums, *x, **options) if again else sums(*x) for x in chunks)
-    return reduce(_add, terms)
+    run = recomputed(design, _sums) if len(chunks) > 1 and in_eager() else partial(_sums, design)
+    return reduce(_add, (run(*chunk) for chunk in chunks))
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for prefix, part in module.named_modules():
-        for name, x in vars(part).items():
-            if isinstance(x, Tensor):
-                tensors[f"{prefix}.{name}" if prefix else name] = x
-    return tensors
+def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+    f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
+    flat = h.flatten(1)
+    squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
+    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
+    # Last what has no gradient in values: a checkpoint need not compute it again.
+    return f.mT @ f, cross, squares
+
+
+class _Bound(nn.Module):
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self.module, *inputs)
+
+
+def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a module and inputs as one of inputs that keeps nothing for backward.
+
+    Backward runs it again, with the tensors that the module has now: those of a functional call,
+    and attributes, which some wrappers make of parameters.
+    """
+    bound = _Bound(module, function)
+    attributes = {
+        f"{prefix}.{name}": x
+        for prefix, part in bound.named_modules()
+        for name, x in vars(part).items()
+        if isinstance(x, Tensor)
+    }
+    state = {**dict(bound.named_parameters()), **dict(bound.named_buffers()), **attributes}
+
+    def run(*inputs: Any) -> Any:
+        return functional_call(bound, state, inputs)
+
+    return partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -120,14 +135,10 @@ def band_sums(
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A, which examples may share.
+    r"""Solve $A X = Y$ for positive definite A (S, N, N), or its bands as in `solve_band`.
 
-    Args:
-        matrix: A, shape (S, N, N), or its bands (S, N, p + 1) as in `solve_band`.
-        right: Y, shape (B, N, E), where S is B or 1.
-
-    Returns:
-        X, and the least squared pivot of each matrix (S,), 0 or NaN if one is not positive.
+    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
+    pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
     columns = _as_columns(right, matrix.shape[0])
     if matrix.shape[-1] != matrix.shape[-2]:
@@ -145,17 +156,13 @@ def solve_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     once, which leaves such a matrix of half as many blocks: $O(\log N)$ steps, $O(N p (p + E))$
     work, and the errors of a Cholesky factorisation, as it is one in another order.
 
+    The bands, (S, N, p + 1), are the diagonal and those on its right: entry (j, m) is
+    $A_{j, j + m}$, and zero where there is none. Y has shape (S, N, E), and the result is that of
+    `solve_shared`.
+
     References:
         Heller (1976), Some aspects of the cyclic reduction algorithm for block tridiagonal linear
         systems. SIAM J. Numerical Analysis 13.
-
-    Args:
-        band: The diagonal and the bands on its right, shape (S, N, p + 1): entry (j, m) is
-            $A_{j, j + m}$, and zero where there is none.
-        right: Y, shape (S, N, E).
-
-    Returns:
-        X, and the smallest squared pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
     size, width = band.shape[1:]
     count = 1
