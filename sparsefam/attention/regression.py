@@ -341,12 +341,8 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Compute the sums over observations from which `solve` makes a function.
 
-        The sums over pieces of a sequence add up to the sum over the whole.
-
-        Args:
-            positions: As for `fit`.
-            values: As for `fit`.
-            mask: As for `fit`.
+        The arguments are those of `fit`. The sums over pieces of a sequence add up to the sum over
+        the whole.
 
         Returns:
             The sums, over the positions of all ranks if there is a group.
