@@ -48,7 +48,10 @@ def normal_sums(
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
     chunks = split_rows(rows, positions, values, mask)
-    run = recomputed(design, _sums) if len(chunks) > 1 and in_eager() else partial(_sums, design)
+    run: Callable[..., Sums] = partial(_sums, design)
+    # The first checkpoint of a process takes a second, as does its first optimizer.
+    if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
+        run = recomputed(design, _sums)
     return reduce(_add, (run(*chunk) for chunk in chunks))
 
 
