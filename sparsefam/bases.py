@@ -9,8 +9,8 @@ from typing import cast
 
 import torch
 from torch import Size, Tensor, nn
+from torch.nn.functional import pad
 
-from .numerics.b_splines import nonzero_splines
 from .numerics.gaussian_interval import negligible_distance
 from .numerics.validation import (
     as_tensors,
@@ -608,9 +608,34 @@ class BSpline(Basis):
         Returns:
             Indices of functions and their values, each (..., degree + 1). Where fewer functions
             are not zero, some values are 0, and an index may occur twice.
+
+        References:
+            de Boor (1972), On calculating with B-splines. J. Approximation Theory 6.
         """
         self._check(t)
-        return nonzero_splines(self.knots, self.degree, t)
+        dtype = torch.promote_types(t.dtype, self.knots.dtype)
+        knots, degree, t = self.knots.to(dtype), self.degree, t.to(dtype)
+        inside = (knots[0] <= t) & (t <= knots[-1])
+        t = t.clamp(knots[0], knots[-1])
+        # Each location has an interval of positive length: the last one is closed.
+        interval = torch.minimum(_count_knots(knots, t), (knots < knots[-1]).sum()) - 1
+        steps = torch.arange(1 - degree, degree + 1, device=t.device)
+        near = knots[(interval.unsqueeze(-1) + steps).clamp(0, len(knots) - 1)]
+        t, values = t.unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
+        for order in range(1, degree + 1):
+            start, end = near[..., degree - order : degree], near[..., degree : degree + order]
+            rise = (t - start) / (end - start)
+            values = pad(rise * values, (1, 0)) + pad((1 - rise) * values, (0, 1))
+        index = interval.unsqueeze(-1) + torch.arange(-degree, 1, device=t.device)
+        last = len(self) - 1
+        return index.clamp(0, last), torch.where((index >= 0) & (index <= last), values, 0)
+
+
+def _count_knots(knots: Tensor, t: Tensor) -> Tensor:
+    """Count the knots at or below each location."""
+    if torch.compiler.is_exporting():  # ONNX has no sorted search
+        return (knots <= t.unsqueeze(-1)).sum(-1)
+    return torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
 
 
 class Indicator(BSpline):

@@ -18,8 +18,7 @@ from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, ValueFunction
-from sparsefam.attention.scores import KernelScore
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, ValueFunction, scores
 from sparsefam.bases import GaussianRBF, Polynomial
 from sparsefam.numerics.deformed import log_beta
 
@@ -290,10 +289,8 @@ def test_bandwidth_is_learned() -> None:
 
 def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    find = KernelScore._find
-    monkeypatch.setattr(
-        KernelScore, "_find", lambda self, features: found.append(1) or find(self, features)
-    )
+    find = scores._find_mesh
+    monkeypatch.setattr(scores, "_find_mesh", lambda *options: found.append(1) or find(*options))
     layer, inputs = make_layer("kernel"), data()
     optimiser = torch.optim.SGD([x for x in layer.parameters() if x.requires_grad], 0.1)
     for _ in range(2):

@@ -400,7 +400,7 @@ def test_data_that_change_are_neither_a_reason_nor_an_excuse() -> None:
     with pytest.warns(MovingSupportWarning, match="'y'") as caught:
         for _ in range(3):
             poutine.condition(watched, {"x": x})(torch.rand(5) + 1)
-    assert watched.watch.moved == {"y"} and len(caught) == 1
+    assert len(caught) == 1
 
 
 def bounded(restricted: bool, seen: float = 50.0) -> None:

@@ -212,7 +212,7 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
-    assert max(sizes) <= values.numel()
+    assert max(sizes) < 50 * 16
 
 
 def test_chunks_compile_and_map_and_keep_the_checks() -> None:
@@ -445,7 +445,9 @@ def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.Monke
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match="statistics.gram must have 30 columns, got 4"):
         RidgeRegression(clamped(30), "gcv").solve(first)
-    with pytest.raises(ValueError, match="other.gram must have 4 columns, got 30"):
+    with pytest.raises(
+        ValueError, match=r"other.gram must have shape .*, 30, 4\), got .*, 30, 30\)"
+    ):
         first.plus(RidgeRegression(clamped(30), "gcv").statistics(t, values))
     with pytest.raises(ValueError, match="penalty must exceed the rounding errors"):
         RidgeRegression(clamped(30), 0.0).fit(torch.full((40,), 0.5), torch.ones(1, 40, 1))
@@ -669,14 +671,14 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         (lambda: SUMS.plus(SUMS, nan_at(T[:, 0], 1)), r"keep must .*, got nan at index \[1\]"),
         (
             lambda: SUMS.plus(RidgeRegression(rbf()).statistics(T[:1], VALUES[:1])),
-            r"of 3 examples, 12 functions, 2 chan.*got \(1, 12, 2\)",
+            r"other.cross must have shape \(3, 12, 2\), got \(1, 12, 2\)",
         ),
         (lambda: SUMS.plus(SUMS._replace(gram=SUMS.gram[:, 1:, 1:])), "other.gram must have"),
         (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"statistics must be of.*got \(3, 12, 2\)"),
         (lambda: RidgeRegression(rbf()).solve("x"), "statistics must be a Statistics, got str"),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(num_observations=None)),
-            "statistics.num_observations must be floating, of one dtype with all, got None",
+            "statistics.num_observations must be a tensor, got NoneType",
         ),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),

@@ -7,17 +7,16 @@ import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
-from torch import Size, Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Size, Tensor
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
 from ..numerics.compiled import announce_compiling, enough_work, is_available
-from ..numerics.least_squares import tensors_of
+from ..numerics.least_squares import recomputed
 from ..numerics.threads import map_threads
 from ..numerics.validation import in_eager, is_plain_cpu_tensor
-from .precision import full_precision
+from .masks import full_precision
 
 __all__ = ["contexts"]
 
@@ -57,33 +56,19 @@ def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor)
     inner = density.components if isinstance(density, Mixture) else density
     if pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
         return _contract(density.expect(basis), by_head)
-    expect = _Expect(basis)
-    # After a functional call the basis has other tensors when the backward pass comes.
-    state = {f"basis.{name}": x for name, x in tensors_of(basis).items()}
 
-    def block(part: SparseDistribution) -> Tensor:
-        return _contract(torch.func.functional_call(expect, state, (part,)), by_head)
+    def block(basis: Basis, part: SparseDistribution) -> Tensor:
+        return _contract(part.expect(basis), by_head)
 
     queries = density.batch_shape[2]
     rows = max(1, _PAIRS * queries // pairs)
     parts = [density[:, :, first : first + rows] for first in range(0, queries, rows)]
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(block, part, **options) for part in parts], 1)
+    run = recomputed(basis, block)
+    return torch.cat([run(part) for part in parts], 1)
 
 
 def _contract(features: Tensor, by_head: Tensor) -> Tensor:
     return (features.to(by_head.dtype) @ by_head).transpose(1, 2)
-
-
-class _Expect(nn.Module):
-    """The expectation of a basis as a module, for `torch.func.functional_call`."""
-
-    def __init__(self, basis: Basis) -> None:
-        super().__init__()
-        self.basis = basis
-
-    def forward(self, density: SparseDistribution) -> Tensor:
-        return density.expect(self.basis)
 
 
 # Gauss-Jacobi quadrature of tabulated value functions, compiled.

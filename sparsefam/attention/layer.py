@@ -1,9 +1,9 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
-import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from math import inf, isfinite
 from numbers import Real
@@ -27,9 +27,11 @@ from .masks import (
     check_real,
     check_shape,
     check_tensor,
+    full_precision,
+    is_autocasting,
     readable,
+    to_single,
 )
-from .precision import full_precision, is_autocasting, to_single
 from .regression import RidgeRegression, ValueFunction
 from .scores import (
     ContentScore,
@@ -37,7 +39,6 @@ from .scores import (
     Domain,
     KernelScore,
     LearnedAlpha,
-    MixtureScore,
     MomentScore,
     QuadraticScore,
     box_of,
@@ -46,22 +47,16 @@ from .scores import (
 
 __all__ = ["ContinuousAttention"]
 
-_SCORES: dict[str, Any] = {
-    "quadratic": QuadraticScore,
-    "moments": MomentScore,
-    "kernel": KernelScore,
-    "mixture": MixtureScore,
-    "content": ContentScore,
+# Scores and the options that they read.
+_SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "quadratic": (QuadraticScore, ()),
+    "moments": (MomentScore, ()),
+    "kernel": (KernelScore, ("inducing_points", "kernel", "normalization")),
+    "mixture": (partial(QuadraticScore, components=8), ("components",)),
+    "content": (ContentScore, ()),
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
-# The score to which an option belongs.
-_SCORE_OF_OPTION = {
-    "inducing_points": "kernel",
-    "kernel": "kernel",
-    "normalization": "kernel",
-    "components": "mixture",
-}
 # Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # A domain and the range of a basis that share less than this part of the longer one disagree.
@@ -93,8 +88,7 @@ class ContinuousAttention(nn.Module):
     in the domain $[a, b]$, and ignores the keys. In D dimensions every axis has its own location
     and $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
     $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$
-    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it, whatever
-    `bias` is. They learn much less if all start in the middle, as in the papers.
+    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it.
 
     `score="moments"` computes discrete attention weights over the positions from query and keys;
     the density has their mean and variance, the latter at least $[10^{-3}(b - a)]^2$. In D
@@ -184,7 +178,7 @@ class ContinuousAttention(nn.Module):
     """
 
     alpha: Tensor | nn.Module | float
-    score_proj: QuadraticScore | MixtureScore | KernelScore | MomentScore | ContentScore
+    score_proj: QuadraticScore | KernelScore | MomentScore | ContentScore
     discrete_proj: DiscreteScore | None
     # Keep `torch.nn.TransformerEncoderLayer` off its fast path, which reads these two and computes
     # discrete attention without calling the layer.
@@ -220,7 +214,11 @@ class ContinuousAttention(nn.Module):
     ) -> None:
         super().__init__()
         kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        _check_sizes(embed_dim, num_heads, kdim, vdim)
+        if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
+            rule = "embed_dim must be a positive multiple of num_heads"
+            raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
+        require_integer("kdim", kdim, 1)
+        require_integer("vdim", vdim, 1)
         check_dtype(dtype)
         _check_score(score, alpha)
         if dropout != 0:
@@ -254,18 +252,19 @@ class ContinuousAttention(nn.Module):
             "components": components,
         }
         options = {name: value for name, value in options.items() if value is not None}
-        for name in options:
-            if _SCORE_OF_OPTION[name] != score:
-                rule = f"{name} must not be given unless score={_SCORE_OF_OPTION[name]!r}"
-                raise ValueError(f"{rule}, got score={score!r}")
+        projection, read = _SCORES[score]
+        for name in options.keys() - read:
+            owner = next(key for key, (_, names) in _SCORES.items() if name in names)
+            rule = f"{name} must not be given unless score={owner!r}"
+            raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if score in _READ_KEYS:
-            self.score_proj = _SCORES[score](embed_dim, kdim, num_heads, box, bias, **factory)
+            self.score_proj = projection(embed_dim, kdim, num_heads, box, bias, **factory)
         else:
-            self.score_proj = _SCORES[score](embed_dim, num_heads, box, **options, **factory)
+            self.score_proj = projection(embed_dim, num_heads, box, **options, **factory)
         self.discrete_proj = None
         if combine and score != "moments":
-            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, bias, **factory)
+            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, box, bias, **factory)
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
         self.regression = regression.to(device=device, dtype=dtype)
@@ -371,7 +370,13 @@ class ContinuousAttention(nn.Module):
                 function and a sequence are given, if positions are left out with `ndim` above 1 or
                 a group, or as `RidgeRegression.fit` does.
         """
-        _check_options(attn_mask, need_weights, average_attn_weights, is_causal)
+        if need_weights and average_attn_weights:
+            rule = "average_attn_weights must be False, as each head has a density"
+            raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
+        if is_causal and attn_mask is None:
+            rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
+            made_by = "nn.Transformer.generate_square_subsequent_mask(L)"
+            raise ValueError(f"{rule}: {made_by}, got None")
         is_single = isinstance(query, Tensor) and query.dim() == 2
         if is_single:
             axis = 0 if self.batch_first else 1
@@ -380,7 +385,7 @@ class ContinuousAttention(nn.Module):
         if function is None:
             parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
             with full_precision(query):
-                heads, density = self._attend(parts)
+                heads, density, _ = self._attend(parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)
             if any(x is not None for x in sequence):
@@ -415,8 +420,19 @@ class ContinuousAttention(nn.Module):
             and need not sum to one.
         """
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        values, mask, regression = parts.values, parts.mask, self.regression
         with full_precision(query):
-            return self._weigh(parts)
+            _, density, discrete = self._attend(parts)
+            if mask.visible is None:
+                weights = regression.observation_weights(
+                    density, parts.positions, values.flatten(2), mask.observed
+                )
+            else:
+                features = density.expect(regression.basis)
+                weights = regression._weights_per_query(
+                    features, parts.positions, values, mask.visible
+                )
+            return weights if discrete is None else weights + discrete
 
     def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
@@ -497,71 +513,38 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         return alpha
 
-    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts by head (B, Lq, heads, head_dim), and densities (B, heads, Lq)."""
+    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution, Tensor | None]:
+        """Return contexts (B, Lq, heads, head_dim), densities (B, heads, Lq), added weights."""
         self.rebuild_cache()
-        size, mask = self.head_dim, parts.mask
+        values, positions, mask, discrete = parts.values, parts.positions, parts.mask, None
+        regression, size = self.regression, self.head_dim
         # The regression checks positions and values, and comes first.
-        coefficients = self._fit(parts)
-        density, weights = self._densities(parts, coefficients[..., size:])
+        if mask.visible is None:
+            function = regression.fit(positions, values.flatten(2), mask.observed)
+            coefficients = function.coefficients.unflatten(-1, values.shape[2:])
+        else:
+            coefficients = regression._fit_per_query(positions, values, mask.visible)
+        if self.discrete_proj is not None and parts.scores is not None:
+            discrete = self.discrete_proj.weights(parts.scores, parts.alpha, self.temperature, mask)
+        options = parts.channels, parts.alpha, self.temperature
+        if isinstance(self.score_proj, MomentScore):
+            discrete = self.score_proj.weights(*options, mask)
+            density = self.score_proj.match(discrete, positions, parts.alpha)
+        elif isinstance(self.score_proj, ContentScore):
+            keys, means = coefficients[..., size:], mask.mean(values[..., size:])
+            density = self.score_proj.densities(*options, keys, means, regression.basis)
+        else:
+            density = self.score_proj.densities(*options)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
-            context = contexts(density, self.regression.basis, coefficients)
+            context = contexts(density, regression.basis, coefficients)
         else:
-            features = density.expect(self.regression.basis).to(coefficients.dtype)
+            features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
-        if self.combine and weights is not None:
-            values = parts.values[..., :size]
-            context = context + torch.einsum("bhql,blhe->bqhe", weights, values)
-        return context, density
-
-    def _weigh(self, parts: _Projected) -> Tensor:
-        """Return weights of observations (B, heads, Lq, L)."""
-        self.rebuild_cache()
-        values, positions, mask = parts.values, parts.positions, parts.mask
-        keys = self._fit(parts) if isinstance(self.score_proj, ContentScore) else values
-        density, discrete = self._densities(parts, keys[..., self.head_dim :])
-        regression = self.regression
-        if mask.visible is None:
-            weights = regression.observation_weights(
-                density, positions, values.flatten(2), mask.observed
-            )
-        else:
-            features = density.expect(regression.basis)
-            weights = regression._weights_per_query(features, positions, values, mask.visible)
-        return weights + discrete if self.combine and discrete is not None else weights
-
-    def _fit(self, parts: _Projected) -> Tensor:
-        """Return coefficients of the values (B, N, heads, E), or (B, Lq, N, heads, E) if masked."""
-        values, positions, mask = parts.values, parts.positions, parts.mask
-        if mask.visible is not None:
-            return self.regression._fit_per_query(positions, values, mask.visible)
-        function = self.regression.fit(positions, values.flatten(2), mask.observed)
-        coefficients: Tensor = function.coefficients.unflatten(-1, values.shape[2:])
-        return coefficients
-
-    def _densities(
-        self, parts: _Projected, keys: Tensor
-    ) -> tuple[SparseDistribution, Tensor | None]:
-        """Return densities (B, heads, Lq), and discrete weights (B, heads, Lq, L) if any.
-
-        A score by content reads coefficients of the keys.
-        """
-        channels, alpha, mask, discrete = parts.channels, parts.alpha, parts.mask, None
-        if isinstance(self.score_proj, MomentScore):
-            discrete = self.score_proj.weights(channels, alpha, self.temperature, mask)
-            return self.score_proj.match(discrete, parts.positions, alpha), discrete
-        if isinstance(self.score_proj, ContentScore):
-            means = mask.mean(parts.values[..., self.head_dim :])
-            basis = self.regression.basis
-            density = self.score_proj.densities(
-                channels, keys, means, basis, alpha, self.temperature
-            )
-        else:
-            density = self.score_proj.densities(channels, alpha, self.temperature)
-        if self.discrete_proj is not None and parts.scores is not None:
-            discrete = self.discrete_proj.weights(parts.scores, alpha, self.temperature, mask)
-        return density, discrete
+        if not self.combine or discrete is None:
+            return context, density, None
+        context = context + torch.einsum("bhql,blhe->bqhe", discrete, values[..., :size])
+        return context, density, discrete
 
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
         """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""
@@ -581,18 +564,15 @@ class ContinuousAttention(nn.Module):
         mask: Tensor | None,
     ) -> None:
         """Raise ValueError unless inputs fit the layer and each other."""
-        for name, x in {"query": query, "key": key, "value": value}.items():
+        sequences = {"query": query, "key": key, "value": value}
+        for name, x in sequences.items():
             self._check_sequence(name, x)
         sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
-        (batch, queries), length = query.shape[:2], value.shape[1]
-        if not self.batch_first:
-            queries, batch, length = *query.shape[:2], value.shape[0]
-        for name, x, size, channels in (
-            ("query", query, queries, self.embed_dim),
-            ("key", key, length, self.kdim),
-            ("value", value, length, self.vdim),
-        ):
+        first = 0 if self.batch_first else 1
+        batch, queries, length = query.shape[first], query.shape[1 - first], value.shape[1 - first]
+        sizes = (queries, self.embed_dim), (length, self.kdim), (length, self.vdim)
+        for (name, x), (size, channels) in zip(sequences.items(), sizes, strict=True):
             shape = (batch, size) if self.batch_first else (size, batch)
             check_shape(name, x, (*shape, channels), hint=hint)
         if length == 0 and not sharded:
@@ -658,31 +638,10 @@ def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
 
 
-def _check_options(
-    mask: Tensor | None, need_weights: bool, average_attn_weights: bool, is_causal: bool
-) -> None:
-    """Raise ValueError for options that ask for what the layer does not have."""
-    if need_weights and average_attn_weights:
-        rule = "average_attn_weights must be False, as each head has a density"
-        raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
-    if is_causal and mask is None:
-        rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
-        raise ValueError(f"{rule}: nn.Transformer.generate_square_subsequent_mask(L), got None")
-
-
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
     check_shape(name, mask, *shapes, hint=hint)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
-
-
-def _check_sizes(embed_dim: int, num_heads: int, kdim: int, vdim: int) -> None:
-    if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
-        raise ValueError(
-            f"embed_dim must be a positive multiple of num_heads, got {embed_dim} and {num_heads}"
-        )
-    for name, size in {"kdim": kdim, "vdim": vdim}.items():
-        require_integer(name, size, 1)
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
@@ -690,13 +649,7 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     if not isinstance(score, str) or score not in _SCORES:
         *names, last = map(repr, _SCORES)
         raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
-    if isinstance(alpha, nn.Module):
-        try:
-            inspect.signature(alpha.forward).bind()
-        except TypeError:
-            rule = "alpha must be a module that is called without arguments"
-            raise ValueError(f"{rule}, got {alpha!r}") from None
-    elif not isinstance(alpha, Tensor):
+    if not isinstance(alpha, Tensor | nn.Module):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
         if score in _UP_TO_TWO and alpha > 2:

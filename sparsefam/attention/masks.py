@@ -1,6 +1,7 @@
-"""Masks of attention layers, and the checks of shapes and values that attention shares."""
+"""Masks of attention layers, and the checks and conversions of inputs that attention shares."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,11 @@ __all__ = [
     "check_real",
     "check_shape",
     "check_tensor",
+    "full_precision",
+    "is_autocasting",
     "readable",
     "require_all",
+    "to_single",
 ]
 
 Shape = tuple[int, ...]
@@ -69,12 +73,10 @@ class AttentionMask(NamedTuple):
 
     def mean(self, x: Tensor) -> Tensor:
         """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over what queries may read."""
-        visible = self.visible
-        if visible is None:
-            if self.observed is None:
-                return x.mean(1, keepdim=True)
-            visible = self.observed[:, None, None]
-        shares = visible.to(x.dtype)
+        readable = self._readable()
+        if readable is None:
+            return x.mean(1, keepdim=True)
+        shares = readable.to(x.dtype)
         shares = shares / shares.sum(-1, keepdim=True)
         return torch.einsum("bhql,blhe->bqhe", shares, x)
 
@@ -82,10 +84,14 @@ class AttentionMask(NamedTuple):
         """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
         if self.bias is not None:
             scores = scores + self.bias.to(scores.dtype)
-        visible = self.visible
-        if visible is None and self.observed is not None:
-            visible = self.observed[:, None, None]
-        return scores if visible is None else torch.where(visible, scores, -math.inf)
+        readable = self._readable()
+        return scores if readable is None else torch.where(readable, scores, -math.inf)
+
+    def _readable(self) -> Tensor | None:
+        """Return what queries may read (B, heads or 1, Lq or 1, L). None: all positions."""
+        if self.visible is not None or self.observed is None:
+            return self.visible
+        return self.observed[:, None, None]
 
 
 def readable(mask: Tensor) -> Tensor:
@@ -111,11 +117,11 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
         raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")
 
 
-def check_finite(name: str, x: Tensor) -> None:
+def check_finite(name: str, x: Tensor, rule: str = "finite where it takes part") -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
-        require_all(x.isfinite(), f"{name} must be finite where it takes part", x)
+        require_all(x.isfinite(), f"{name} must be {rule}", x)
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -153,3 +159,22 @@ def check_dtype(dtype: object) -> None:
     """Raise ValueError unless a dtype is None or floating."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be floating, got {dtype!r}")
+
+
+# What autocast may round: projections of sequences, and nothing between values and contexts
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which autocast is off on the device of a tensor."""
+    return torch.autocast(x.device.type, enabled=False) if is_autocasting(x) else nullcontext()
+
+
+def is_autocasting(x: Tensor) -> bool:
+    """Whether autocast is on for the device of a tensor."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def to_single(x: Tensor) -> Tensor:
+    """Convert half precision to float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

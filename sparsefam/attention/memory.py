@@ -10,7 +10,7 @@ from ..distributions import SparseDistribution
 from ..distributions.torch_adapter import dtype_of
 from ..numerics.roots import increasing_root
 from ..numerics.validation import require_integer
-from .masks import check_mask, require_all
+from .masks import check_mask, check_shape, require_all
 from .regression import RidgeRegression, Statistics, ValueFunction, check_statistics
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
@@ -79,7 +79,7 @@ class ForgettingMemory(nn.Module):
         keep = _keep(self.keep, reset, values)
         if state is not None:
             check_statistics("state", state)
-            _check_state(state.cross, sums.cross)
+            check_shape("state.cross", state.cross, tuple(sums.cross.shape))
             sums = state.plus(sums, keep)
         return self.regression.solve(sums, values.dtype), sums
 
@@ -184,7 +184,7 @@ class ContractingMemory(nn.Module):
         if reset is not None:
             later = torch.where(reset.unsqueeze(-1), positions, later)
         sums = self.regression.statistics(later, values, mask)
-        _check_state(state, sums.cross)
+        check_shape("state", state, tuple(sums.cross.shape))
         past = self._past(state, density)
         function = self.regression.solve(past.plus(sums, keep), values.dtype)
         return function, function.coefficients
@@ -257,12 +257,3 @@ def _is_positive_share(x: object) -> bool:
 def _check_regression(regression: object) -> None:
     if not isinstance(regression, RidgeRegression):
         raise ValueError(f"regression must be a RidgeRegression, got {regression!r}")
-
-
-def _check_state(state: object, like: Tensor) -> None:
-    """Raise ValueError unless a state is a floating tensor of this shape."""
-    shape = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-    if not isinstance(state, Tensor) or not state.is_floating_point() or shape != like.shape:
-        rule = f"of {len(like)} examples, {like.shape[1]} functions, {like.shape[2]} channels"
-        dtype = f" of {state.dtype}" if isinstance(state, Tensor) else ""
-        raise ValueError(f"state must be floating, {rule}, got {shape}{dtype}")

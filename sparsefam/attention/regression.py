@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from functools import reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Size, Tensor, nn
@@ -18,17 +18,22 @@ from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import (
     add_event_dims,
     band_sums,
-    blocks,
     eliminate,
     normal_sums,
     solve_shared,
+    split_rows,
 )
 from ..numerics.validation import differentiable_once, in_eager, is_count
-from .masks import check_dtype, check_mask, check_real, check_shape, check_tensor, require_all
-from .precision import full_precision
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from .masks import (
+    check_dtype,
+    check_finite,
+    check_mask,
+    check_real,
+    check_shape,
+    check_tensor,
+    full_precision,
+    require_all,
+)
 
 __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 
@@ -66,10 +71,10 @@ class ValueFunction:
     ) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
-        is_tensor = isinstance(coefficients, Tensor) and coefficients.is_floating_point()
-        if not is_tensor or coefficients.ndim != 3 or coefficients.shape[1] != len(basis):
-            got = tuple(coefficients.shape) if is_tensor else type(coefficients).__name__
-            raise ValueError(f"coefficients must be floating, (B, {len(basis)}, E), got {got}")
+        check_tensor("coefficients", coefficients)
+        if coefficients.shape[1:2] != (len(basis),) or coefficients.ndim != 3:
+            shape = tuple(coefficients.shape)
+            raise ValueError(f"coefficients must have shape (B, {len(basis)}, E), got {shape}")
         self.basis = basis
         self.coefficients = coefficients
         self.penalty = penalty
@@ -88,7 +93,6 @@ class ValueFunction:
             ValueError: If the first dimension is neither B nor 1, or the last ones do not have the
                 shape of a location.
         """
-        check_tensor("t", t)
         check_real("t", t)
         event = self.basis.event_shape
         if t.ndim == len(event):
@@ -182,14 +186,15 @@ class Statistics(NamedTuple):
             ValueError: If the sizes differ, or `keep` has another shape or range.
         """
         check_statistics("other", other)
-        size = tuple(self.cross.shape)
-        if other.cross.shape != size:
-            rule = f"of {size[0]} examples, {size[1]} functions, {size[2]} channels"
-            raise ValueError(f"other must be {rule}, got {tuple(other.cross.shape)}")
-        columns, found = self.gram.shape[-1], other.gram.shape[-1]
-        if found != columns:
-            raise ValueError(f"other.gram must have {columns} columns, got {found}")
-        weights = _check_keep(keep, self.sum_of_squares)
+        (batch, size, _), columns = self.cross.shape, self.gram.shape[-1]
+        check_shape("other.cross", other.cross, tuple(self.cross.shape))
+        shapes = [(count, size, columns) for count in (batch, 1)]
+        check_shape("other.gram", other.gram, *shapes)
+        if not isinstance(keep, Real | Tensor):
+            raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
+        weights = torch.as_tensor(keep).to(self.cross)
+        check_shape("keep", weights, (), (batch,))
+        require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
         parts = []
         for old, new in zip(self, other, strict=True):
             weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
@@ -206,12 +211,13 @@ def check_statistics(name: str, statistics: object) -> None:
     if not isinstance(statistics, Statistics):
         raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
     cross = statistics.cross
-    dtype = cross.dtype if isinstance(cross, Tensor) else None
-    # torch 2.8 cannot trace `_asdict`.
+    check_tensor(f"{name}.cross", cross)
     for part, x in zip(Statistics._fields, statistics, strict=True):
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype != dtype:
-            got = x.dtype if isinstance(x, Tensor) else repr(x)
-            raise ValueError(f"{name}.{part} must be floating, of one dtype with all, got {got}")
+        check_tensor(f"{name}.{part}", x)
+        if not x.is_floating_point() or x.dtype != cross.dtype:
+            raise ValueError(
+                f"{name}.{part} must be floating, of one dtype with all, got {x.dtype}"
+            )
     if cross.ndim != 3:
         raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
     batch, size, _ = cross.shape
@@ -221,30 +227,16 @@ def check_statistics(name: str, statistics: object) -> None:
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
 
 
-def _check_keep(keep: Tensor | float, like: Tensor) -> Tensor:
-    """Convert to a tensor () or (B,) with the dtype and device of another of shape (B,)."""
-    if isinstance(keep, Real):
-        if not 0 <= float(keep) <= 1:
-            raise ValueError(f"keep must be from 0 to 1, got {keep!r}")
-        return like.new_full((), float(keep))
-    if not isinstance(keep, Tensor) or keep.is_complex():
-        raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
-    check_shape("keep", keep, (), tuple(like.shape))
-    require_all((keep >= 0) & (keep <= 1), "keep must be from 0 to 1", keep)
-    return keep.to(like)
-
-
 class RidgeRegression(nn.Module):
     r"""Fits a value function to observations by ridge regression on a basis.
 
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
-    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk. Backward
-    evaluates the basis again. That takes O(L N (N + E)) time, and O(N (N + E)) memory besides the
-    observations and their gradients. For 32 (degree + 1) or more B-splines and a given penalty it
-    takes O((L + N) E) time and O(N E) memory, times a power of the degree, besides a float64 copy
-    of the observations: $F^\top F$ has few bands, and block cyclic reduction solves the system.
+    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk, in
+    O(L N (N + E)) time and O(N (N + E)) memory besides the observations and their gradients. For
+    32 (degree + 1) or more B-splines and a given penalty it takes O((L + N) E) time and O(N E)
+    memory, times a power of the degree: $F^\top F$ has few bands.
 
     Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
     would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
@@ -342,21 +334,15 @@ class RidgeRegression(nn.Module):
             UserWarning: Once, if positions lie where all functions of the basis are zero to its
                 precision.
         """
-        self._check_observations(positions, values, mask)
-        return self._solve(self._statistics(positions, values, mask), values.dtype)
+        return self._solve(self.statistics(positions, values, mask), values.dtype)
 
     def statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Statistics:
         """Compute the sums over observations from which `solve` makes a function.
 
-        Use it for sequences that come in pieces: the sums over pieces add up to the sum
-        over the whole.
-
-        Args:
-            positions: As for `fit`.
-            values: As for `fit`.
-            mask: As for `fit`.
+        The arguments are those of `fit`. The sums over pieces of a sequence add up to the sum over
+        the whole.
 
         Returns:
             The sums, over the positions of all ranks if there is a group.
@@ -364,8 +350,17 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit`, but not for too few observations.
         """
-        self._check_observations(positions, values, mask)
-        return self._statistics(positions, values, mask)
+        positions = self._check_observations(positions, values, mask)
+        sums = self._local_statistics(positions, values, mask)
+        if self.group is not None:
+            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
+            pieces = flat.split([x.numel() for x in sums])
+            sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
+        if self.validate_args:
+            self._check_finite(sums, positions, values, mask)
+            if in_eager() and not self._has_warned:
+                self._warn_if_unreached(positions, mask, values.shape[:2])
+        return sums
 
     def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
         """Minimise the penalised sum of squares.
@@ -422,26 +417,26 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit` and `ValueFunction.expect`.
         """
-        self._check_observations(positions, values, mask)
+        statistics = self.statistics(positions, values, mask)
         batch, length = values.shape[:2]
-        if positions.ndim == 1 + len(self.basis.event_shape):
-            positions = positions.unsqueeze(0)
+        positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
         features = _expect(density, self.basis, batch)
         right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
-        statistics = self._statistics(positions, values, mask)
         weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
         if mask is not None:
             weights = torch.where(mask.unsqueeze(1), weights, 0)
         dtype = torch.promote_types(values.dtype, torch.float32)
         return weights.to(dtype).reshape(batch, *features.shape[1:-1], length)
 
-    def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-        """Raise ValueError unless shapes and dtypes fit. Only a shard may be empty."""
-        check_tensor("positions", positions)
-        check_tensor("values", values)
+    def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
+
+        Only a shard may be empty.
+        """
         check_real("positions", positions)
+        check_tensor("values", values)
         if mask is not None:
             check_tensor("mask", mask)
         event, sharded = self.basis.event_shape, self.group is not None
@@ -458,47 +453,47 @@ class RidgeRegression(nn.Module):
         check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         if mask is not None:
             check_mask("mask", mask, (batch, length), " to match values")
+        return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
-    def _statistics(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Statistics:
-        """Sum over observations of the right shapes, and over all ranks."""
-        if positions.ndim == 1 + len(self.basis.event_shape):
-            positions = positions.unsqueeze(0)
-        sums = self._local_statistics(positions, values, mask)
-        invalid = sums.cross.new_zeros(2)
-        if self.validate_args:
-            invalid = _count_invalid(positions, values, mask, sums.cross)
-        if self.group is not None:
-            sums, invalid = _sum_statistics(sums, invalid, self.group)
-        if self.validate_args:
-            _require_valid(invalid, positions, values, mask)
-            if in_eager() and not self._has_warned:
-                self._warn_if_unreached(positions, mask, values.shape[:2])
-        return sums
+    def _check_finite(
+        self, sums: Statistics, positions: Tensor, values: Tensor, mask: Tensor | None
+    ) -> None:
+        """Raise ValueError if an observation is not finite, here or on another rank."""
+        totals = {"positions": sums.num_observations, "values": sums.cross}
+        for (name, total), x in zip(totals.items(), (positions, values), strict=True):
+            # If a sum is finite, so are all numbers in it, which need not be read again.
+            compiling = torch.compiler.is_compiling()
+            if compiling or not torch._is_all_true(total.detach().sum().isfinite()):
+                _require_finite(name, x, values.shape, mask)
+                if self.group is not None and not compiling:
+                    rule = f"{name} must be finite where they take part"
+                    raise ValueError(f"{rule}, got others on another rank")
 
     def _local_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Statistics:
-        """Sum over the observations of this process alone."""
+        """Sum over the observations of this process; positions that are not finite count as NaN."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
-            sums = band_sums(basis.knots, basis.degree, positions, values, mask, rows)
+            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, rows)
         else:
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
             sums = normal_sums(basis, positions, values, mask, rows)
-        gram, cross, squares = sums
-        count = torch.full_like(squares, length)
-        return Statistics(gram, cross, squares, count if mask is None else mask.sum(-1).to(count))
+        counts = torch.where(positions.isfinite(), 1.0, math.nan).unsqueeze(-1).flatten(2).mean(-1)
+        counts = counts.to(sums[2]).expand(batch, length)
+        counts = counts if mask is None else torch.where(mask, counts, 0)
+        return Statistics(*sums, counts.sum(-1))
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
         bounds = _bounds(self.basis)
         if bounds is None:
             return
-        outside = (positions < bounds[0]) | (positions > bounds[1])
-        outside = (outside.flatten(2).any(-1) if positions.ndim > 2 else outside).expand(shape)
+        outside = ((positions < bounds[0]) | (positions > bounds[1])).unsqueeze(-1)
+        outside = outside.flatten(2).any(-1).expand(shape)
         outside = outside if mask is None else outside[mask]
         if not outside.any():
             return
@@ -528,20 +523,19 @@ class RidgeRegression(nn.Module):
         else:
             coefficients, pivots = solve_shared(gram, right)
             if self.validate_args:
-                _check_pivots(pivots, gram, penalty)
+                # The largest number in a positive definite matrix is on its diagonal.
+                rounding = size * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
+                rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
+                require_all(pivots > rounding, rule, torch.zeros_like(pivots) + penalty)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
 
     def _check_sums(self, statistics: Statistics) -> None:
-        parts = dict(zip(Statistics._fields, statistics, strict=True))
-        if self.penalty != "gcv":  # only cross-validation reads it, and it overflows first
-            del parts["sum_of_squares"]
-        # If the sum is finite, so are all numbers: one synchronisation with the device.
-        sums = torch.stack([x.detach().sum() for x in parts.values()])
-        if torch.compiler.is_compiling() or not torch._is_all_true(sums.isfinite()):
-            for name, x in parts.items():
-                require_all(x.isfinite(), f"statistics.{name} must be finite", x)
+        for name, x in zip(Statistics._fields, statistics, strict=True):
+            # Only cross-validation reads the sum of squares, which overflows first.
+            if name != "sum_of_squares" or self.penalty == "gcv":
+                check_finite(f"statistics.{name}", x, "finite")
         count, size = statistics.num_observations, statistics.cross.shape[-2]
         rule = "mask must let at least one position of every example take part"
         require_all(count > 0, rule, count.long())
@@ -575,16 +569,8 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum for each query over the positions that it may read.
 
-        That holds N (N + E) float64 numbers for each example and query, and for each head where
-        heads differ in what they may read, besides the products of functions of one chunk.
-
-        Args:
-            positions: Shape (B, L, *event), (1, L, *event) or (L, *event).
-            values: Observations by head, shape (B, L, heads, E).
-            visible: Shape (B, heads or 1, Lq, L), True where a query may read the position.
-
-        Returns:
-            The sums of B * G * Lq examples with heads // G * E channels, where G is heads or 1.
+        Values are by head (B, L, heads, E). The sums are those of B * G * Lq examples with
+        heads // G * E channels, where `visible` is (B, G, Lq, L) and G is heads or 1.
         """
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
@@ -592,11 +578,12 @@ class RidgeRegression(nn.Module):
         t = positions.reshape(-1, length, *event)
         if self.validate_args:
             observed = visible.flatten(1, 2).any(1) if queries else None
-            invalid = _count_invalid(t, values.flatten(2), observed)
-            _require_valid(invalid, t, values.flatten(2), observed)
+            for name, x in {"positions": t, "values": values}.items():
+                _require_finite(name, x, values.shape, observed)
 
         def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-            f, h, weights = self.basis(t.double()).double(), h.double(), weights.double()
+            f, h = self.basis(t.double()).double(), h.double()
+            weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             # Examples with the same positions are further rows of one product.
             products = batch // max(f.shape[0], 1) * groups * queries
@@ -608,7 +595,7 @@ class RidgeRegression(nn.Module):
 
         each = t.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = [sums(t[:, i], values[:, i], visible[..., i]) for i in blocks(length, rows)]
+        chunks = [sums(*chunk) for chunk in split_rows(rows, t, values, visible.movedim(-1, 1))]
         gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
@@ -630,57 +617,12 @@ def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
     return (centers - far).amin(0), (centers + far).amax(0)
 
 
-def _count_invalid(
-    positions: Tensor, values: Tensor, mask: Tensor | None, cross: Tensor | None = None
-) -> Tensor:
-    """Count the positions and the values that take part and are not finite, shape (2,)."""
-
-    def count(x: Tensor) -> Tensor:
-        bad = ~x.isfinite()
-        return (bad if mask is None else bad & add_event_dims(mask, x.shape[2:])).sum()
-
-    # Every value enters `cross`: if that is finite, the values need not be read again.
-    if cross is not None and not torch.compiler.is_compiling():
-        if torch._is_all_true(cross.detach().sum().isfinite()):
-            bad = count(positions)
-            return torch.stack([bad, torch.zeros_like(bad)])
-    return torch.stack([count(positions), count(values)])
-
-
-def _require_valid(invalid: Tensor, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-    """Raise ValueError if there are numbers that are not finite, here or on another rank."""
-    if not torch.compiler.is_compiling() and torch._is_all_true(invalid == 0):
-        return
-    for name, count, x in zip(("positions", "values"), invalid, (positions, values), strict=True):
-        rule = f"{name} must be finite where they take part"
-        if torch.compiler.is_compiling():
-            torch._assert_async(count == 0, rule)
-        elif not torch._is_all_true(count == 0):
-            x = x.expand(*values.shape[:2], *x.shape[2:])
-            valid = x.isfinite()
-            if mask is not None:
-                valid = valid | ~add_event_dims(mask, x.shape[2:])
-            require_all(valid, rule, x)
-            raise ValueError(f"{rule}, got others on another rank")
-
-
-def _sum_statistics(
-    sums: Statistics, invalid: Tensor, group: "ProcessGroup"
-) -> tuple[Statistics, Tensor]:
-    """Add up statistics and counts of invalid numbers over all ranks, by one reduction."""
-    parts = [*sums, invalid]
-    flat = torch.cat([part.to(sums.gram.dtype).reshape(-1) for part in parts])
-    pieces = sum_over_ranks(flat, group).split([math.prod(part.shape) for part in parts])
-    *totals, invalid = (a.reshape(b.shape) for a, b in zip(pieces, parts, strict=True))
-    return Statistics(*totals), invalid
-
-
-def _check_pivots(pivots: Tensor, gram: Tensor, penalty: Tensor | float) -> None:
-    """Raise ValueError if penalised matrices or bands are singular to rounding, by least pivots."""
-    # The largest number in a positive definite matrix is on its diagonal.
-    valid = pivots > gram.shape[-2] * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
-    rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-    require_all(valid, rule, torch.zeros_like(pivots) + penalty)
+def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
+    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
+    x = x.expand(*shape[:2], *x.shape[2:])
+    valid = x.isfinite()
+    valid = valid if mask is None else valid | ~add_event_dims(mask, x.shape[2:])
+    require_all(valid, f"{name} must be finite where they take part", x)
 
 
 def gcv_penalty(statistics: Statistics) -> Tensor:
@@ -689,14 +631,12 @@ def gcv_penalty(statistics: Statistics) -> Tensor:
     $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
         {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
 
-    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$, whose eigenvalues make
-    every evaluation O(N) work. The statistics cannot resolve residuals below rounding times
-    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$: smaller ones are replaced by
-    that bound. Of penalties that tie within rounding, as all do for a single observation, the
-    smallest is chosen.
+    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
+    times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
+    cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
 
-    Penalties have first derivatives: by the implicit function theorem at a minimum inside the
-    range; at its ends, and where residuals are not resolved, those of the trace.
+    First derivatives are by the implicit function theorem at a minimum inside the range; at its
+    ends, and where residuals are not resolved, they are those of the trace.
 
     References:
         Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good

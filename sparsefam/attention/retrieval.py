@@ -77,13 +77,7 @@ def retrieval_energy(
     r"""Return $\frac12 \lVert q\rVert^2 - \tau\,\Omega^*_\alpha(q^\top X/\tau)$ (B, Lq).
 
     Its gradient is $q - \mathbb E_p[X(t)]$, so that it is stationary where `retrieve` ends. Up to a
-    constant it is the difference of two Fenchel-Young losses.
-
-    Args:
-        function: As for `retrieve`.
-        query: As for `retrieve`.
-        alpha: As for `retrieve`.
-        temperature: As for `retrieve`.
+    constant it is the difference of two Fenchel-Young losses. It takes the arguments of `retrieve`.
 
     Raises:
         ValueError: As `retrieve`.

@@ -43,8 +43,7 @@ from ..scores import (
     MultivariateQuadratic,
     Quadratic,
 )
-from .masks import AttentionMask, check_dtype
-from .precision import full_precision, to_single
+from .masks import AttentionMask, check_dtype, full_precision, to_single
 
 __all__ = [
     "Box",
@@ -53,7 +52,6 @@ __all__ = [
     "Domain",
     "KernelScore",
     "LearnedAlpha",
-    "MixtureScore",
     "MomentScore",
     "QuadraticScore",
     "box_of",
@@ -119,64 +117,49 @@ class _ScoreProjection(nn.Linear):
 
 
 class QuadraticScore(_ScoreProjection):
-    """One unimodal density for each head, with location and scale from the query."""
-
-    def __init__(self, embed_dim: int, heads: int, box: Box, **factory: Any) -> None:
-        channels = sum(_quadratic_channels(heads, len(box)))
-        super().__init__(embed_dim, channels, heads, box, **factory)
-
-    @torch.no_grad()
-    def init_heads(self) -> None:
-        """Spread the heads evenly, with sigma a tenth of the domain and no correlations."""
-        ndim = len(self.box)
-        nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
-        self.weight[self.out_features - _quadratic_channels(self.heads, ndim)[-1] :] = 0
-        self.bias.copy_(_initial_channels(_initial_centers(self.heads, ndim), _FIRST_SIGMA))
-
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
-    ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        return rpm(_quadratics(channels, (self.heads,), self.box, temperature), alpha)
-
-
-class MixtureScore(_ScoreProjection):
-    """K components for each head: a log weight, a location and a scale for each."""
+    """A location and a scale for each head; or, with a log weight, for each of its components."""
 
     def __init__(
-        self, embed_dim: int, heads: int, box: Box, components: int = 8, **factory: Any
+        self, embed_dim: int, heads: int, box: Box, components: int | None = None, **factory: Any
     ) -> None:
-        require_integer("components", components, 1)
-        total = heads * components
-        channels = total + sum(_quadratic_channels(total, len(box)))
+        if components is not None:
+            require_integer("components", components, 1)
+        counts = (heads,) if components is None else (heads, components)
+        logits = 0 if components is None else heads * components
+        channels = logits + sum(_quadratic_channels(math.prod(counts), len(box)))
         super().__init__(embed_dim, channels, heads, box, **factory)
-        self.components = components
+        self.components, self._counts, self._logits = components, counts, logits
 
     @torch.no_grad()
     def init_heads(self) -> None:
-        """Spread the components evenly in every head, heavier next to the head's own center."""
+        """Spread heads, or in each head its components, heavier next to the head's own center."""
         ndim = len(self.box)
-        correlations = _quadratic_channels(self.heads * self.components, ndim)[-1]
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
+        correlations = _quadratic_channels(math.prod(self._counts), ndim)[-1]
         self.weight[self.out_features - correlations :] = 0
+        own = _initial_centers(self.heads, ndim)
+        if self.components is None:
+            self.bias.copy_(_initial_channels(own, _FIRST_SIGMA))
+            return
         centers = _initial_centers(self.components, ndim)
-        logits = _proximity(_initial_centers(self.heads, ndim), centers)
         sigma = min(_FIRST_SIGMA, _OVERLAP * self.components ** (-1 / ndim))
-        rest = _initial_channels(centers.repeat(self.heads, 1), sigma)
-        self.bias.copy_(torch.cat([logits.flatten(), rest]))
+        quadratics = _initial_channels(centers.repeat(self.heads, 1), sigma)
+        self.bias.copy_(torch.cat([_proximity(own, centers).flatten(), quadratics]))
 
     def densities(
         self, channels: Tensor, alpha: Tensor | float, temperature: float
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        counts, total = (self.heads, self.components), self.heads * self.components
-        logits, rest = channels.split([total, channels.shape[-1] - total], -1)
+        logits, rest = channels.tensor_split((self._logits,), -1)
+        score = _quadratics(rest, self._counts, self.box, temperature)
+        if self.components is None:
+            return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        components = rpm(_quadratics(rest, counts, self.box, temperature), alpha)
-        return Mixture(_by_head(logits / temperature, counts), components)
+        return Mixture(_by_head(logits / temperature, self._counts), rpm(score, alpha))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, components={self.components}"
+        components = "" if self.components is None else f", components={self.components}"
+        return super().extra_repr() + components
 
 
 class _MeshCache:
@@ -185,18 +168,17 @@ class _MeshCache:
     It does not see changes made in place through `.data`.
     """
 
-    # Nodes for the scores' functions, and for the value functions' basis, too; what they were made
-    # from; those made inside a transform, for one call.
-    _own: KernelMesh | None
-    _mesh: KernelMesh | None
-    _state: list[tuple[Any, ...]]
-    _passing: KernelMesh | None
-
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self._own, self._mesh, self._state, self._passing = None, None, [], None
+        # Nodes for the scores' functions, and for the value functions' basis, too.
+        self._own: KernelMesh | None = None
+        self._mesh: KernelMesh | None = None
+        # What they were made from, and the objects themselves, whose ids stay theirs while kept.
+        self._state: list[Any] = []
+        self._kept: list[Any] = []
+        self._passing: KernelMesh | None = None  # made inside a transform, for one call
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
@@ -215,7 +197,7 @@ class _MeshCache:
     def update(
         self,
         make: Callable[[], FeatureMap],
-        find: Callable[[FeatureMap], KernelMesh],
+        box: Box,
         source: Kernel | Basis,
         tensors: Iterable[Tensor],
         basis: Basis,
@@ -241,21 +223,23 @@ class _MeshCache:
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             features = make()
-            self._passing = find(features).for_basis(basis).with_matrix_of(features)
+            passing = _find_mesh(features, box, like).for_basis(basis)
+            self._passing = passing.with_matrix_of(features)
             return
         self._passing = None  # of a call that raised
         module = source if isinstance(source, nn.Module) else None
         if module is not None:
             tensors = [*tensors, *module.parameters(), *module.buffers()]
-        state = [(source, None), *((x, x.detach(), *_facts(x)) for x in tensors)]
+        tensors = list(tensors)
+        state = [id(source), *map(_facts, tensors)]
         # The nodes outlive this call, and a learned kernel must be seen to require gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            features, mesh = make(), self._own if _is_same(state, self._state) else None
+            features, mesh = make(), self._own if state == self._state else None
             # Changes of what a function has learned cannot be seen.
             if mesh is None or (module is None and mesh.matrix is None):
                 self.clear()
-                mesh = find(features)
-                self._own, self._state = mesh, state
+                self._own = mesh = _find_mesh(features, box, like)
+                self._state, self._kept = state, [source, *tensors, *(x.detach() for x in tensors)]
             mesh = mesh.for_basis(basis)
             if self._mesh is None or self._mesh.nodes is not mesh.nodes:
                 self._mesh = mesh.with_matrix_of(features)
@@ -326,7 +310,7 @@ class KernelScore(_ScoreProjection):
     def rebuild_cache(self, basis: Basis) -> None:
         """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
         points = self.inducing_points
-        self._cache.update(self._features, self._find, self.kernel, [points], basis, points)
+        self._cache.update(self._features, self.box, self.kernel, [points], basis, points)
 
     def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -335,9 +319,6 @@ class KernelScore(_ScoreProjection):
         valid = moved <= _SLACK * (high - low)
         validation.require(valid, "inducing_points", rule, self.inducing_points)
         return KernelFeatures(points, self.kernel)
-
-    def _find(self, features: FeatureMap) -> KernelMesh:
-        return _find_mesh(features, *_ends(self.box, self.inducing_points))
 
 
 def _kernel_density(
@@ -353,33 +334,28 @@ def _kernel_density(
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
 
 
-def _find_mesh(features: FeatureMap, low: Tensor, high: Tensor) -> KernelMesh:
-    """Return nodes between ends (D,) for all scores that are made of some functions."""
-    tolerance = None if low.dtype == torch.float64 else _TOLERANCE
-    dtype = torch.promote_types(low.dtype, torch.float32)  # no half precision
-    score = FeatureExpansion(low.new_zeros(features.points.shape[-2], dtype=dtype), features)
-    return KernelDeformedExp.from_score(score, _uniform(low, high), tolerance=tolerance).mesh
+def _find_mesh(features: FeatureMap, box: Box, like: Tensor) -> KernelMesh:
+    """Return nodes on the domain for all scores that are made of some functions."""
+    tolerance = None if like.dtype == torch.float64 else _TOLERANCE
+    dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
+    score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
+    base = _uniform(*_ends(box, like))
+    return KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
     version = None if x.is_inference() else x._version
-    return x.data_ptr(), x.requires_grad, x.dtype, x.device, version
-
-
-def _is_same(state: list[tuple[Any, ...]], cached: list[tuple[Any, ...]]) -> bool:
-    return len(state) == len(cached) and all(
-        new[0] is old[0] and new[2:] == old[2:] for new, old in zip(state, cached, strict=True)
-    )
+    return id(x), x.data_ptr(), x.requires_grad, x.dtype, x.device, version
 
 
 class DiscreteScore(nn.Module):
     """Weights of the observed positions from inner products of queries and keys."""
 
     def __init__(
-        self, embed_dim: int, kdim: int, heads: int, bias: bool = True, **factory: Any
+        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
     ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.box = heads, box
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
         self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
 
@@ -407,12 +383,6 @@ class DiscreteScore(nn.Module):
 class MomentScore(DiscreteScore):
     """One density for each head, with the moments of its discrete attention weights."""
 
-    def __init__(
-        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
-    ) -> None:
-        super().__init__(embed_dim, kdim, heads, bias, **factory)
-        self.box = box
-
     def match(
         self, weights: Tensor, positions: Tensor, alpha: Tensor | float
     ) -> SparseDistribution:
@@ -427,17 +397,8 @@ class MomentScore(DiscreteScore):
 class ContentScore(DiscreteScore):
     """Inner products of queries with a key function, over the root of their length."""
 
-    def __init__(
-        self,
-        embed_dim: int,
-        kdim: int,
-        heads: int,
-        box: Box,
-        bias: bool = True,
-        **factory: Any,
-    ) -> None:
-        super().__init__(embed_dim, kdim, heads, bias, **factory)
-        self.box = box
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._cache = _MeshCache()
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -456,11 +417,11 @@ class ContentScore(DiscreteScore):
     def densities(
         self,
         queries: Tensor,
+        alpha: Tensor | float,
+        temperature: float,
         functions: Tensor,
         means: Tensor,
         basis: Basis,
-        alpha: Tensor | float,
-        temperature: float,
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
@@ -482,14 +443,7 @@ class ContentScore(DiscreteScore):
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         like = to_single(next(filter(torch.is_floating_point, tensors), torch.empty(0)))
-        self._cache.update(
-            lambda: BasisFeatures(basis),
-            lambda features: _find_mesh(features, *_ends(self.box, like)),
-            basis,
-            [],
-            basis,
-            like,
-        )
+        self._cache.update(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
 
 
 def _match_variance(
@@ -704,10 +658,19 @@ class LearnedAlpha(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        start = start.tolist() if hasattr(start, "tolist") else start
-        _check_learned_alpha(num_heads, start, high)
+        require_integer("num_heads", num_heads, 1)
+        given: Any = start.tolist() if hasattr(start, "tolist") else start
+        bound: Any = high
+        least = _LEAST_ALPHA
+        if not isinstance(bound, Real) or not float(bound) > least:
+            raise ValueError(f"high must be a number above {least}, got {high!r}")
+        each = [given] * num_heads if isinstance(given, Real) else given
+        fits = isinstance(each, Sequence) and len(each) == num_heads
+        if not fits or not all(isinstance(x, Real) and least < float(x) < high for x in each):
+            rule = f"a number, or {num_heads} of them, between {least} and {high}"
+            raise ValueError(f"start must be {rule}, got {given!r}")
         check_dtype(dtype)
-        self.num_heads, self.start, self.high = num_heads, start, high
+        self.num_heads, self.start, self.high = num_heads, given, high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -730,18 +693,3 @@ class LearnedAlpha(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}, start={self.start}, high={self.high}"
-
-
-def _check_learned_alpha(num_heads: Any, start: Any, high: Any) -> None:
-    require_integer("num_heads", num_heads, 1)
-    if not isinstance(high, Real) or not float(high) > _LEAST_ALPHA:
-        raise ValueError(f"high must be a number above {_LEAST_ALPHA}, got {high!r}")
-    each = [start] * num_heads if isinstance(start, Real) else start
-    fits = isinstance(each, Sequence) and len(each) == num_heads
-    if not fits or not all(
-        isinstance(x, Real) and _LEAST_ALPHA < float(x) < float(high) for x in each
-    ):
-        raise ValueError(
-            f"start must be a number, or {num_heads} of them, between {_LEAST_ALPHA} and {high}, "
-            f"got {start!r}"
-        )

@@ -7,6 +7,7 @@ from numbers import Real
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from pyro.distributions.torch_distribution import MaskedDistribution
 from pyro.distributions.util import is_identically_zero, scale_and_mask, sum_rightmost
@@ -24,6 +25,8 @@ from .guides import AutoBetaGaussian
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]
 
+_Program = Callable[..., Any]  # a model or a guide
+
 # The weight of the newest particles in the running scale.
 _NEWEST = 0.1
 
@@ -36,23 +39,19 @@ class _ParticleELBO(ELBO):
             raise ValueError(f"num_particles must be a positive integer, got {num_particles}")
         super().__init__(num_particles=num_particles, **kwargs)
 
-    def loss(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> float:
+    def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the loss, the negative bound."""
         with torch.no_grad():
             return self._estimate(self._get_traces(model, guide, args, kwargs))[0]
 
     def differentiable_loss(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
+        self, model: _Program, guide: _Program, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Return an estimate whose gradient estimates the loss's."""
         loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         return loss + (surrogate - surrogate.detach())
 
-    def loss_and_grads(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> float:
+    def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate and add its gradients to the parameters'."""
         loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
         if surrogate.requires_grad:
@@ -98,8 +97,7 @@ class TsallisELBO(_ParticleELBO):
     with $D_\alpha$ of `tsallis_divergence`, at most $1/(1 - \alpha)$. For any scale $c$ the guide
     that maximises it has the least $D_\alpha$; as $\alpha \to 1$ it is the usual bound. The scale
     follows the Rényi bound $\log E_q[(p(x, z)/q(z))^{1-\alpha}]/(1 - \alpha)$, to which it is then
-    equal, so that it does not overflow. Pyro's `RenyiELBO` takes its scale from the particles of
-    one step, and is NaN if none of them is on the support.
+    equal, so that it does not overflow.
 
     Gradients are pathwise for reparameterised sites; other sites use the score function with the
     deformed logarithm in place of the log ratio. Pathwise gradients miss mass that crosses an edge
@@ -143,9 +141,7 @@ class TsallisELBO(_ParticleELBO):
         self.alpha: float = alpha
         self._log_moment: float | None = None  # (1 - alpha) c, with the running scale c
 
-    def loss(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> float:
+    def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative bound; the running scale does not change."""
         log_moment = self._log_moment
         loss = super().loss(model, guide, *args, **kwargs)
@@ -191,10 +187,8 @@ class TsallisELBO(_ParticleELBO):
                 RuntimeWarning,
                 stacklevel=4,
             )
-        terms = torch.tensor(
-            [old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)], dtype=torch.float64
-        )
-        self._log_moment = torch.logsumexp(terms, 0).item()
+        terms = old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)
+        self._log_moment = float(np.logaddexp(*terms))
         return self._log_moment
 
 

@@ -3,17 +3,13 @@
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
 from numbers import Real
 from typing import Any
 
-import pyro
-import pyro.distributions as dist
 import torch
-from pyro import poutine
-from pyro.distributions.util import sum_rightmost
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_feasible
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
@@ -59,6 +55,8 @@ class AutoBetaGaussian(AutoNormal):
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214
 
     Examples:
+        >>> import pyro
+        >>> import pyro.distributions as dist
         >>> pyro.set_rng_seed(0)
         >>> def model():
         ...     pyro.sample("z", dist.LogNormal(0.0, 1.0))
@@ -99,18 +97,9 @@ class AutoBetaGaussian(AutoNormal):
         Returns:
             Values by the names of sites.
         """
-        if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
-        trace: Any = self.prototype_trace
-        plates = self._create_plates(*args, **kwargs)
-        result = {}
-        for name, site in trace.iter_stochastic_nodes():
-            with ExitStack() as stack:
-                for frame in site["cond_indep_stack"]:
-                    if frame.vectorized:
-                        stack.enter_context(plates[frame.name])
-                result[name] = self._sample(name, site["fn"])
-        return result
+        with _CompactNormals(self.alpha):
+            values: dict[str, Tensor] = super().forward(*args, **kwargs)
+        return values
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
@@ -123,23 +112,6 @@ class AutoBetaGaussian(AutoNormal):
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-    def _sample(self, name: str, fn: Any) -> Tensor:
-        guide = self._guide(name).to_event(self._event_dims[name])
-        free = pyro.sample(f"{name}_unconstrained", guide, infer={"is_auxiliary": True})
-        transform = biject_to(fn.support)
-        value = transform(free)
-        log_density: Tensor | float = 0.0
-        if poutine.get_mask() is not False:
-            slope = transform.inv.log_abs_det_jacobian(value, free)
-            log_density = sum_rightmost(slope, slope.dim() - value.dim() + fn.event_dim)
-        delta = dist.Delta(value, log_density=log_density, event_dim=fn.event_dim)
-        sample: Tensor = pyro.sample(name, delta)
-        return sample
-
-    def _guide(self, name: str) -> BetaGaussian:
-        loc, scale = self._get_loc_and_scale(name)
-        return BetaGaussian(loc, scale, self.alpha)
 
     @torch.no_grad()
     def quantiles(
@@ -158,8 +130,24 @@ class AutoBetaGaussian(AutoNormal):
         values = {}
         trace: Any = self.prototype_trace
         for name, site in trace.iter_stochastic_nodes():
-            guide = self._guide(name)
+            loc, scale = self._get_loc_and_scale(name)
+            guide = BetaGaussian(loc, scale, self.alpha)
             levels = torch.as_tensor(quantiles).to(guide.mean)
             free = guide.icdf(levels.reshape(-1, *(1,) * guide.mean.dim()))
             values[name] = biject_to(site["fn"].support)(free)
         return values
+
+
+class _CompactNormals(Messenger):
+    """Replaces the normals of `AutoNormal`, in unconstrained space."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["infer"].get("is_auxiliary"):
+            fn = msg["fn"]
+            normal = fn.base_dist if fn.event_dim else fn
+            guide = BetaGaussian(normal.loc, normal.scale, self.alpha)
+            msg["fn"] = guide.to_event(fn.event_dim)

@@ -13,11 +13,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.distributions.torch_distribution import (
-    ExpandedDistribution,
-    MaskedDistribution,
-    TorchDistributionMixin,
-)
+from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
@@ -37,7 +33,7 @@ from torch.distributions.transforms import AffineTransform, IndependentTransform
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, broadcast_shapes, require
-from ..supports import Ellipsoid, Interval, IntervalUnion, RealLine
+from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
 
 __all__ = [
     "AutoSupportReparam",
@@ -99,12 +95,7 @@ class SupportReparam(Reparam):
     """
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
-        """Sample `name_base` and return the message of a deterministic site.
-
-        Args:
-            msg: `name`, `fn`, `value` (or None) and `is_observed` of a site; a value that is not
-                observed is the start of a chain.
-        """
+        """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
         support = None if msg["is_observed"] else _support_of(_innermost(fn))
@@ -192,15 +183,17 @@ def examine(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Warn of supports that move; return their sites, and sites of density zero at each start."""
-    watched, zeros = warn_moving_supports(model), []
+    if not callable(model):
+        raise TypeError(f"model must be callable, got {model!r}")
+    watch, zeros = _Watch(), []
     store, random = pyro.get_param_store(), get_rng_state()
     try:
         with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
             # The outermost handler makes sites differentiable for all that the inner ones see.
             with _Differentiable():
-                trace: Any = pyro.poutine.trace(watched).get_trace(*args, **kwargs)
+                trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
             sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
-            for _ in range(0 if watched.watch.moved else _STARTS):
+            for _ in range(0 if watch.moved else _STARTS):
                 try:
                     start = {x["name"]: init_to_uniform(x) for x in sites}
                 except (NotImplementedError, ValueError):
@@ -213,10 +206,10 @@ def examine(
                 zeros.append(", ".join(map(repr, found)))
     finally:
         set_rng_state(random)
-    return sorted(watched.watch.moved), zeros
+    return sorted(watch.moved), zeros
 
 
-def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
+def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
     `NUTS(warn_moving_supports(model))` warns in its first steps, where `NUTS(model)` would silently
@@ -234,16 +227,7 @@ def warn_moving_supports(model: Callable[..., Any]) -> "_WatchedModel":
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _WatchedModel(model)
-
-
-class _WatchedModel:
-    def __init__(self, model: Callable[..., Any]) -> None:
-        self.model, self.watch = model, _Watch()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.watch:
-            return self.model(*args, **kwargs)
+    return _Watch()(model)
 
 
 class _Differentiable(Messenger):
@@ -326,20 +310,16 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     while transforms and isinstance(transforms[-1], AffineTransform):
         affine.append(transforms.pop())
     support: Any = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
-    ends = [getattr(support, f"{end}_bound", None) for end in ("lower", "upper")]
-    if all(end is None for end in ends):
-        return constraints.real
-    low, high = (
-        torch.as_tensor(infinity if end is None else end)
-        for end, infinity in zip(ends, (-math.inf, math.inf), strict=True)
-    )
+    low = torch.as_tensor(getattr(support, "lower_bound", -math.inf))
+    high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):
         low, high = transform(low), transform(high)
     low, high = torch.minimum(low, high), torch.maximum(low, high)
-    if high.isposinf().all():
-        return constraints.greater_than_eq(low)
-    if low.isneginf().all():
-        return constraints.less_than(high)
+    no_low, no_high = low.isneginf().all(), high.isposinf().all()
+    if no_low or no_high:
+        if no_low and no_high:
+            return constraints.real
+        return constraints.less_than(high) if no_low else constraints.greater_than_eq(low)
     return constraints.interval(low, high)
 
 
@@ -391,17 +371,15 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def _wrapped(fn: Any, base: TorchDistributionMixin) -> TorchDistributionMixin:
+def _wrapped(fn: Any, base: Any) -> Any:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base
     base = _wrapped(fn.base_dist, base)
     if isinstance(fn, Independent):
-        new: TorchDistributionMixin = base.to_event(fn.reinterpreted_batch_ndims)
-    else:
-        masked = isinstance(fn, MaskedDistribution)
-        new = base.mask(fn._mask) if masked else base.expand(fn.batch_shape)
-    return new
+        return base.to_event(fn.reinterpreted_batch_ndims)
+    masked = isinstance(fn, MaskedDistribution)
+    return base.mask(fn._mask) if masked else base.expand(fn.batch_shape)
 
 
 def _support_tensors(support: Constraint) -> list[Tensor]:
@@ -422,10 +400,7 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
 
 
 def _transform_onto(support: Constraint) -> Transform:
-    """Return the map of a fixed set onto a support, affine if it is bounded or a half-line.
-
-    The fixed set is [0, 1] for an interval, the positive half-line for a half-line, the unit ball
-    for an ellipsoid, and unconstrained space for any other support with a bijection.
+    """Return the map of a fixed set onto a support; see `SupportReparam`.
 
     Raises:
         ValueError, NotImplementedError: A support without a bijection.
@@ -445,39 +420,30 @@ def _transform_onto(support: Constraint) -> Transform:
     return transform
 
 
-class _OntoSupport(Transform):
-    """A bijection of a fixed set onto a support."""
-
-    bijective = True
-
-    def __init__(self, support: Constraint, shape: Size) -> None:
-        super().__init__()
-        self.codomain, self._shape = support, shape
-
-    def forward_shape(self, shape: Size) -> Size:
-        found: Size = broadcast_shapes(shape, self._shape)
-        return found
-
-    inverse_shape = forward_shape
-
-
-class _UnitToInterval(_OntoSupport):
+class _UnitToInterval(Transform):
     r"""$x = a + (b - a) v$; where $b$ is infinite $x = a + v/(1 - v)$.
 
     So all elements of a batch have the same domain, whether their upper bound is finite or not.
     """
 
     domain = constraints.unit_interval
-    sign = 1
+    bijective, sign = True, 1
 
     def __init__(self, support: Any) -> None:
+        super().__init__()
+        self.codomain = support
         lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         require(lower.isfinite(), "lower_bound", "finite", lower)
         self._lower, self._upper = torch.broadcast_tensors(lower, upper)
         self._bounded = self._upper.isfinite()
         # Keeps the gradient of the unused branch finite.
         self._width = torch.where(self._bounded, self._upper - self._lower, 1.0)
-        super().__init__(support, self._lower.shape)
+
+    def forward_shape(self, shape: Size) -> Size:
+        found: Size = broadcast_shapes(shape, self._lower.shape)
+        return found
+
+    inverse_shape = forward_shape
 
     def _call(self, x: Tensor) -> Tensor:
         value = self._lower + self._width * x / torch.where(self._bounded, 1.0, 1 - x)
@@ -495,35 +461,26 @@ class _UnitToInterval(_OntoSupport):
         return slope
 
 
-class _PositiveToHalfLine(_OntoSupport):
+class _PositiveToHalfLine(AffineTransform):
     """x = a + v, or a - v."""
 
     domain = constraints.positive
-    sign = 1
+    codomain: Constraint = constraints.real
 
     def __init__(self, support: Constraint, end: Tensor | float, sign: int) -> None:
-        self._end, self.sign = torch.as_tensor(end), sign
-        super().__init__(support, self._end.shape)
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self._end + self.sign * x
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return self.sign * (y - self._end)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.zeros_like(x)
+        super().__init__(torch.as_tensor(end), sign)
+        self.codomain = support
 
 
-class _BallToEllipsoid(_OntoSupport):
+class _BallToEllipsoid(EllipsoidTransform):
     """t = loc + L u."""
 
-    codomain: Ellipsoid
+    domain: Any
 
     def __init__(self, support: Ellipsoid) -> None:
+        super().__init__(support)
         centre = torch.zeros_like(support.loc.detach())
         self.domain = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
-        super().__init__(support, support.loc.shape)
 
     def _call(self, x: Tensor) -> Tensor:
         t: Tensor = self.codomain.loc + (self.codomain.scale_tril @ x.unsqueeze(-1)).squeeze(-1)

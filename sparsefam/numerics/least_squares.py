@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial, reduce
+from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
@@ -9,22 +11,20 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from .b_splines import nonzero_splines
 from .validation import in_eager
 
 __all__ = [
     "add_event_dims",
     "band_sums",
-    "blocks",
     "eliminate",
     "normal_sums",
+    "recomputed",
     "solve_band",
     "solve_shared",
-    "tensors_of",
+    "split_rows",
 ]
 
 Sums = tuple[Tensor, Tensor, Tensor]
-_Chunk = tuple[Tensor, Tensor, Tensor | None]
 
 # Rows of a block of a band matrix, at least: where small batched products are fast.
 _ROWS = 8
@@ -35,8 +35,7 @@ def normal_sums(
 ) -> Sums:
     r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
 
-    $F$ exists for one chunk of rows at a time, and the backward pass evaluates it again. Compiled
-    graphs and transforms of `torch.func` keep what their derivatives need of it.
+    $F$ exists for one chunk of rows at a time, and backward evaluates it again.
 
     Args:
         design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
@@ -48,61 +47,58 @@ def normal_sums(
     Returns:
         Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
     """
-    state, chunks = tensors_of(design), _chunks(positions, values, mask, rows)
-    products: Callable[..., tuple[Tensor, Tensor]] = _products
-    if len(chunks) > 1 and in_eager():
-        products = partial(checkpoint, _products, use_reentrant=False, preserve_rng_state=False)
-    terms = []
-    for t, h, taken in chunks:
-        squares = torch.linalg.vector_norm(_mask(h, taken), dim=(1, 2), dtype=torch.float64) ** 2
-        terms.append((*products(design, tuple(state), t, h, taken, *state.values()), squares))
-    return reduce(_add, terms)
+    chunks = split_rows(rows, positions, values, mask)
+    run: Callable[..., Sums] = partial(_sums, design)
+    # The first checkpoint of a process takes a second, as does its first optimizer.
+    if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
+        run = recomputed(design, _sums)
+    return reduce(_add, (run(*chunk) for chunk in chunks))
 
 
-def _chunks(positions: Tensor, values: Tensor, mask: Tensor | None, rows: int) -> list[_Chunk]:
-    """Divide observations by `split`: the gradient of a slice would be as large as the whole."""
-    if len(blocks(values.shape[1], rows)) == 1:
-        return [(positions, values, mask)]
-    parts = [x.split(rows, 1) for x in (positions, values)]
-    masks = [None] * len(parts[0]) if mask is None else mask.split(rows, 1)
-    return list(zip(*parts, masks, strict=True))
+def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+    f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
+    flat = h.flatten(1)
+    squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
+    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
+    # Last what has no gradient in values: a checkpoint need not compute it again.
+    return f.mT @ f, cross, squares
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Collect parameters, buffers, and attributes, which some wrappers make of parameters."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    modules = () if torch.compiler.is_compiling() else module.named_modules()  # for torch 2.11
-    for prefix, part in modules:
-        for name, x in vars(part).items():
-            if isinstance(x, Tensor):
-                tensors[f"{prefix}.{name}" if prefix else name] = x
-    return tensors
+class _Bound(nn.Module):
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self.module, *inputs)
+
+
+def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a module and inputs as one of inputs that keeps nothing for backward.
+
+    Backward runs it again, with the tensors that the module has now: those of a functional call,
+    and attributes, which some wrappers make of parameters.
+    """
+    bound = _Bound(module, function)
+    attributes = {
+        f"{prefix}.{name}": x
+        for prefix, part in bound.named_modules()
+        for name, x in vars(part).items()
+        if isinstance(x, Tensor)
+    }
+    state = {**dict(bound.named_parameters()), **dict(bound.named_buffers()), **attributes}
+
+    def run(*inputs: Any) -> Any:
+        return functional_call(bound, state, inputs)
+
+    return partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
-    return _mask(x, mask).double()
-
-
-def _mask(x: Tensor, mask: Tensor | None) -> Tensor:
-    return x if mask is None else torch.where(add_event_dims(mask, x.shape[2:]), x, 0)
-
-
-def _products(
-    design: nn.Module,
-    names: tuple[str, ...],
-    positions: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    *parameters: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the products with the rows of the design for some parameters."""
-    state = dict(zip(names, parameters, strict=True))
-    f = _prepare(functional_call(design, state, (_prepare(positions, mask),)), mask)
-    h = _prepare(values, mask)
-    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
-    # Last, as a checkpoint repeats nothing after the last product with a derivative.
-    return f.mT @ f, cross
+    if mask is None:
+        return x.double()
+    return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
 
 
 def _add(a: Sums, b: Sums) -> Sums:
@@ -110,40 +106,42 @@ def _add(a: Sums, b: Sums) -> Sums:
 
 
 def band_sums(
-    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+    nonzero: Callable[[Tensor], tuple[Tensor, Tensor]],
+    size: int,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    rows: int,
 ) -> Sums:
-    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`."""
-    chunks = _chunks(positions, values, mask, rows)
-    return reduce(_add, (_band_sums(knots, degree, *chunk) for chunk in chunks))
+    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`.
 
+    `nonzero` returns indices, from 0 to size - 1, and values of those that may not be zero.
+    """
 
-def _band_sums(
-    knots: Tensor, degree: int, positions: Tensor, values: Tensor, mask: Tensor | None
-) -> Sums:
-    h = _prepare(values, mask)
-    index, f = nonzero_splines(knots, degree, _prepare(positions, mask))
-    f = _prepare(f, mask)
-    columns, (examples, size) = _as_columns(h, len(f)), (len(f), len(knots) - degree - 1)
-    gram = f.new_zeros(examples * size, degree + 1)
-    cross = f.new_zeros(examples * size, columns.shape[-1])
-    index = index + size * torch.arange(examples, device=f.device)[:, None, None]
-    for k in range(degree + 1):
-        to, each = index[..., k].flatten(), f[..., k : k + 1]
-        gram = gram.index_put((to,), pad(each * f[..., k:], (0, k)).flatten(0, 1), accumulate=True)
-        cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
-    gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
-    return gram, _as_examples(cross, h), h.square().sum((1, 2))
+    def sums(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+        h = _prepare(values, mask)
+        index, f = nonzero(_prepare(positions, mask))
+        f = _prepare(f, mask)
+        columns, examples, count = _as_columns(h, len(f)), len(f), f.shape[-1]
+        gram = f.new_zeros(examples * size, count)
+        cross = f.new_zeros(examples * size, columns.shape[-1])
+        index = index + size * torch.arange(examples, device=f.device)[:, None, None]
+        for k in range(count):
+            to, each = index[..., k].flatten(), f[..., k : k + 1]
+            products = pad(each * f[..., k:], (0, k)).flatten(0, 1)
+            gram = gram.index_put((to,), products, accumulate=True)
+            cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
+        gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
+        return gram, _as_examples(cross, h), h.square().sum((1, 2))
+
+    return reduce(_add, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A, which examples may share.
+    r"""Solve $A X = Y$ for positive definite A (S, N, N), or its bands as in `solve_band`.
 
-    Args:
-        matrix: A, shape (S, N, N), or its bands (S, N, p + 1) as in `solve_band`.
-        right: Y, shape (B, N, E), where S is B or 1.
-
-    Returns:
-        X, and the least squared pivot of each matrix (S,), 0 or NaN if one is not positive.
+    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
+    pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
     columns = _as_columns(right, matrix.shape[0])
     if matrix.shape[-1] != matrix.shape[-2]:
@@ -161,17 +159,13 @@ def solve_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     once, which leaves such a matrix of half as many blocks: $O(\log N)$ steps, $O(N p (p + E))$
     work, and the errors of a Cholesky factorisation, as it is one in another order.
 
+    The bands, (S, N, p + 1), are the diagonal and those on its right: entry (j, m) is
+    $A_{j, j + m}$, and zero where there is none. Y has shape (S, N, E), and the result is that of
+    `solve_shared`.
+
     References:
         Heller (1976), Some aspects of the cyclic reduction algorithm for block tridiagonal linear
         systems. SIAM J. Numerical Analysis 13.
-
-    Args:
-        band: The diagonal and the bands on its right, shape (S, N, p + 1): entry (j, m) is
-            $A_{j, j + m}$, and zero where there is none.
-        right: Y, shape (S, N, E).
-
-    Returns:
-        X, and the smallest squared pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
     size, width = band.shape[1:]
     count = 1
@@ -255,9 +249,12 @@ def add_event_dims(mask: Tensor, event: Size) -> Tensor:
     return mask.reshape(*mask.shape, *(1,) * len(event))
 
 
-def blocks(length: int, rows: int) -> list[slice]:
-    """Return slices of at most `rows` rows that cover `length`, at least one slice."""
+def split_rows(rows: int, *tensors: Tensor | None) -> list[Any]:
+    """Split tensors (., L, ...) into chunks of at most so many rows; None stays None."""
+    length = max(0 if x is None else x.shape[1] for x in tensors)
     # A graph of dynamic length need not know how many there are, and an exported one cannot.
     if torch.compiler.is_exporting() or length <= rows:
-        return [slice(None)]
-    return [slice(start, start + rows) for start in range(0, length, rows)]
+        return [tensors]
+    # The gradient of a slice would be as large as the whole.
+    parts = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]
+    return list(zip(*parts, strict=False))

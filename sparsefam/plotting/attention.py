@@ -11,7 +11,6 @@ from torch import Size, Tensor
 from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
 from .densities import (
-    check_count,
     current_axes,
     draw_weights,
     labels_of,
@@ -79,13 +78,13 @@ def plot_attention(
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
-    count = check_count("attention", Size(batch).numel(), limit)
+    labels = labels_of("attention", Size(batch).numel(), limit)
     ax = current_axes(ax)
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
             raise ValueError(f"attention must have shape (..., {length}), got {shape}")
-        draw_weights(ax, positions, weights, [None] * count, None)
+        draw_weights(ax, positions, weights, labels, None)
         if view is not None:
             set_view(ax, view)
     else:
@@ -181,32 +180,27 @@ def plot_attention_map(
             a domain that is not an interval.
         ImportError: matplotlib is missing.
     """
-    attention = _part(attention, example)
+    drawn = _part(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
-    labels = labels_of(label, check_count("attention", _heads(attention), limit))
-    ax = current_axes(ax)
-    _show(ax, pixels, box, cmap="gray", gid="image")
-    if isinstance(attention, SparseDistribution):
-        plot_density(attention, ax, label=label, color=color, view=box, limit=limit)
-    else:
-        _draw_cells(ax, attention, box, labels, color)
-    ax.set_ylim(box[1][::-1])
-    return ax
-
-
-def _heads(attention: SparseDistribution | Tensor) -> int:
-    """Return the number of heads of two-dimensional attention."""
-    if isinstance(attention, SparseDistribution):
-        event = tuple(attention.event_shape)
+    if isinstance(drawn, SparseDistribution):
+        batch, event = drawn.batch_shape, tuple(drawn.event_shape)
         if event != (2,):
             raise ValueError(f"attention must have two dimensions, got event shape {event}")
-        return Size(attention.batch_shape).numel()
-    weights: Tensor = attention
-    if weights.dim() < 2:
-        shape = tuple(weights.shape)
+    elif drawn.dim() < 2:
+        shape = tuple(drawn.shape)
         raise ValueError(f"attention must have shape (..., rows, columns), got {shape}")
-    return weights.shape[:-2].numel()
+    else:
+        batch = drawn.shape[:-2]
+    labels = labels_of("attention", Size(batch).numel(), limit, label)
+    ax = current_axes(ax)
+    _show(ax, pixels, box, cmap="gray", gid="image")
+    if isinstance(drawn, SparseDistribution):
+        plot_density(drawn, ax, label=label, color=color, view=box, limit=limit)
+    else:
+        _draw_cells(ax, drawn, box, labels, color)
+    ax.set_ylim(box[1][::-1])
+    return ax
 
 
 def _pixels(image: Tensor) -> Any:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 __all__ = [
-    "check_count",
     "current_axes",
     "draw_weights",
     "labels_of",
@@ -98,26 +97,6 @@ def plot_density(
             than the batch; or `escort` is set in two dimensions.
         ImportError: matplotlib is missing.
     """
-    _check(p, escort, data, points)
-    labels = labels_of(label, check_count("p", p.batch_shape.numel(), limit))
-    seen = _array_of(data, p.event_shape)
-    ax = current_axes(ax)
-    if isinstance(p, SparseCategorical):
-        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
-    elif not p.event_shape:
-        stretch = _line_view(p, seen) if view is None else set_view(ax, view)
-        _draw_lines(ax, p, labels, color, escort, seen, stretch, points)
-    else:
-        if seen is not None:
-            ink = ax.xaxis.label.get_color()
-            ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
-        box = None if view is None else box_of("view", view, 2)
-        box = plane_view(p, seen) if box is None else box
-        _draw_contours(ax, p, labels, color, box, points)
-    return ax
-
-
-def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> None:
     if not isinstance(p, SparseDistribution):
         raise ValueError(f"p must be a distribution of sparsefam, got {p!r}")
     if tuple(p.event_shape) not in ((), (2,)):
@@ -128,32 +107,34 @@ def _check(p: SparseDistribution, escort: bool, data: object, points: int) -> No
     require_integer("points", points, 2)
     if data is not None and isinstance(p, SparseCategorical):
         raise ValueError("data must be None for categories")
-
-
-def _draw_lines(
-    ax: "Axes",
-    p: SparseDistribution,
-    labels: list[str | None],
-    color: Any,
-    escort: bool,
-    data: Any,
-    view: tuple[float, float],
-    points: int,
-) -> None:
-    dashed = _curves(p.escort(), view, points) if escort else None
-    intervals = _intervals(p).cpu().double()
-    ends = intervals.reshape(-1, *intervals.shape[-2:])
-    for i, curve in enumerate(_curves(p, view, points)):
-        (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
-        ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
-        if dashed is not None:
-            ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
-        _draw_support(ax, ends[i], view, line.get_color())
-    if data is not None:
-        ink = ax.xaxis.label.get_color()
-        style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
-        ax.plot(data, 0 * data, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
-    set_limits(ax)
+    labels = labels_of("p", p.batch_shape.numel(), limit, label)
+    seen = _array_of(data, p.event_shape)
+    ax = current_axes(ax)
+    if isinstance(p, SparseCategorical):
+        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
+    elif not p.event_shape:
+        shown = _line_view(p, seen) if view is None else set_view(ax, view)
+        dashed = _curves(p.escort(), shown, points) if escort else None
+        intervals = _intervals(p).cpu().double()
+        ends = intervals.reshape(-1, *intervals.shape[-2:])
+        for i, curve in enumerate(_curves(p, shown, points)):
+            (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
+            ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
+            if dashed is not None:
+                ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
+            _draw_support(ax, ends[i], shown, line.get_color())
+        if seen is not None:
+            ink = ax.xaxis.label.get_color()
+            style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
+            ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
+        set_limits(ax)
+    else:
+        if seen is not None:
+            ink = ax.xaxis.label.get_color()
+            ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
+        box = plane_view(p, seen) if view is None else box_of("view", view, 2)
+        _draw_contours(ax, p, labels, color, box, points)
+    return ax
 
 
 def _intervals(p: SparseDistribution) -> Tensor:
@@ -313,16 +294,13 @@ def current_axes(ax: "Axes | None") -> "Axes":
     return plt.gca()
 
 
-def check_count(name: str, count: int, limit: int) -> int:
-    """Check that the number of lines to draw is at most `limit`, and return it."""
+def labels_of(
+    name: str, count: int, limit: int, label: str | Sequence[str] | None = None
+) -> list[str | None]:
+    """Return the label of each line, at most `limit`, from one for the first or one for each."""
     require_integer("limit", limit, 1)
     if count > limit:
         raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
-    return count
-
-
-def labels_of(label: str | Sequence[str] | None, count: int) -> list[str | None]:
-    """Return the label of each line, from one for the first or one for each."""
     if label is None or isinstance(label, str):
         return [label, *[None] * (count - 1)]
     named = isinstance(label, Sequence) and all(x is None or isinstance(x, str) for x in label)
