@@ -132,7 +132,7 @@ def test_scikit_learns_checks() -> None:
         ),
         ({"base": 0}, "base must be a univariate distribution .*, got 0"),
         ({"base": [0]}, r"base must be a univariate distribution .*, got \[0\]"),
-        ({"base": norm(0, 9)}, "base must be a distribution of torch for derivatives"),
+        ({"base": norm(0, 9)}, "base must be a univariate distribution of torch .*, got .*frozen"),
         ({"base": Uniform(-9.0, 9.0)}, "base must have log densities with a derivative, got .Uni"),
         ({"base": [Uniform(5.0, 6.0, validate_args=False)]}, "X must be inside the support"),
     ],

@@ -298,9 +298,6 @@ def attending(density: Any) -> object:
         (lambda: forgetting(NO_COUNT), "num_observations must be finite, got nan at index .0."),
         (lambda: contracting(SUMS.cross * math.nan), "cross must be finite, got nan at index .0"),
         (lambda: contracting(SUMS.cross[:1]), r"must have shape \(2, 12, 3\), got \(1, 12, 3\)"),
-            lambda: contracting(SUMS.cross[:1]),
-            r"state must have shape \(2, 12, 3\), got \(1, 12, 3\)",
-        ),
         (lambda: contracting(SUMS), "state must be a tensor, got Statistics"),
         (
             lambda: forgetting(SUMS, reset=torch.ones(2)),
