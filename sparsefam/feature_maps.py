@@ -1,7 +1,6 @@
 """Feature maps: the functions of which scores are linear combinations."""
 
 from abc import ABC, abstractmethod
-from itertools import chain
 
 import torch
 from torch import Size, Tensor
@@ -183,7 +182,7 @@ def _points_of(basis: Basis) -> Tensor:
         return basis.centers.double().reshape(len(basis), -1)
     ends = basis.effective_support
     if ends is None:
-        device = next(chain(basis.buffers(), basis.parameters()), torch.empty(0)).device
+        device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device
         shape = len(basis), basis.event_shape.numel()
         return torch.zeros(shape, dtype=torch.float64, device=device)
     return (ends[0].double() + ends[1].double()).unsqueeze(-1) / 2

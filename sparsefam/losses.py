@@ -165,7 +165,7 @@ def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) 
 
 def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:
     r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density or categorical distribution q (*batch)."""
-    discrete = isinstance(target, SparseCategorical | Categorical)
+    discrete = isinstance(target, (SparseCategorical, Categorical))
     if isinstance(score, Finite):
         size = score.scores.shape[-1]
         if not discrete or target.probs.shape[-1] != size:
@@ -223,7 +223,7 @@ def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
-    if not isinstance(score, AbsoluteDeviation | LocationScale):
+    if not isinstance(score, (AbsoluteDeviation, LocationScale)):
         return cuts
     kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
     return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)

@@ -307,7 +307,7 @@ class ContinuousAttention(nn.Module):
 
     def rebuild_cache(self) -> None:
         """Compute what all calls with the same basis and kernel share, if these have changed."""
-        if isinstance(self.score_proj, KernelScore | ContentScore):
+        if isinstance(self.score_proj, (KernelScore, ContentScore)):
             self.score_proj.rebuild_cache(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -436,7 +436,7 @@ class ContinuousAttention(nn.Module):
 
     def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
-        if self.combine or isinstance(self.score_proj, MomentScore | ContentScore):
+        if self.combine or isinstance(self.score_proj, (MomentScore, ContentScore)):
             rule = "function must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {function!r}")
         self._check_sequence("query", query)
@@ -649,7 +649,7 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     if not isinstance(score, str) or score not in _SCORES:
         *names, last = map(repr, _SCORES)
         raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
-    if not isinstance(alpha, Tensor | nn.Module):
+    if not isinstance(alpha, (Tensor, nn.Module)):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
         if score in _UP_TO_TWO and alpha > 2:

@@ -190,7 +190,7 @@ class Statistics(NamedTuple):
         check_shape("other.cross", other.cross, tuple(self.cross.shape))
         shapes = [(count, size, columns) for count in (batch, 1)]
         check_shape("other.gram", other.gram, *shapes)
-        if not isinstance(keep, Real | Tensor):
+        if not isinstance(keep, (Real, Tensor)):
             raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
         weights = torch.as_tensor(keep).to(self.cross)
         check_shape("keep", weights, (), (batch,))

@@ -442,7 +442,8 @@ class ContentScore(DiscreteScore):
         """Find quadrature nodes, unless the basis has not changed."""
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
-        like = to_single(next(filter(torch.is_floating_point, tensors), torch.empty(0)))
+        floating = [x for x in tensors if x.is_floating_point()]
+        like = to_single([*floating, torch.empty(0)][0])
         self._cache.update(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
 
 

@@ -49,7 +49,7 @@ _LARGEST_LOG = 709.0
 def _kl(p: Any, q: Any) -> Tensor:
     r"""$\int p \log(p/q)$ (*batch), infinite unless p's support lies in q's."""
     _check(p, q)
-    if all(isinstance(x, td.Normal | td.Laplace) for x in (p, q)):
+    if all(isinstance(x, (td.Normal, td.Laplace)) for x in (p, q)):
         dtype = torch.promote_types(dtype_of(p), dtype_of(q))
         return kl_divergence(_as_torch(p), _as_torch(q)).to(dtype)
     return _divergence(p, q, _kl_integrand, True, _kl_univariate, _kl_multivariate)

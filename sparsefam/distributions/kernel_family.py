@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -1057,7 +1056,7 @@ def _uniform_on(basis: Basis) -> list[Distribution]:
     """Return the uniform density on the domain of a basis, a factor for each axis."""
     if not all(math.isfinite(end) for side in basis.domain for end in side):
         raise ValueError(f"base must be given for a basis without bounds, got None and {basis!r}")
-    device = next(chain(basis.buffers(), basis.parameters()), torch.empty(0)).device
+    device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device
     ends = torch.tensor(basis.domain, dtype=torch.float64, device=device)
     return [Uniform(low, high, validate_args=False) for low, high in ends]
 

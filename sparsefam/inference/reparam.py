@@ -350,7 +350,7 @@ def _standardized(fn: Any) -> Any:
     if type(fn) in (Uniform, dist.Uniform):  # a subclass may have another density
         zero = torch.zeros_like(fn.low)
         return dist.Uniform(zero, zero + 1)
-    if not isinstance(fn, SymmetricDistribution | EllipticalDistribution):
+    if not isinstance(fn, (SymmetricDistribution, EllipticalDistribution)):
         return fn
     new: Any = fn.expand(fn.batch_shape)
     new.loc = torch.zeros_like(fn.loc)
@@ -391,7 +391,7 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
         return []
     tensors: list[Tensor] = []
     for value in attributes(support).values():
-        for part in value if isinstance(value, list | tuple) else [value]:
+        for part in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(part, Tensor):
                 tensors.append(part)
             elif isinstance(part, Constraint):
@@ -410,9 +410,9 @@ def _transform_onto(support: Constraint) -> Transform:
         return IndependentTransform(base, support.reinterpreted_batch_ndims)
     if isinstance(support, Ellipsoid):
         return _BallToEllipsoid(support)
-    if isinstance(support, Interval | constraints.interval | constraints.half_open_interval):
+    if isinstance(support, (Interval, constraints.interval, constraints.half_open_interval)):
         return _UnitToInterval(support)
-    if isinstance(support, constraints.greater_than | constraints.greater_than_eq):
+    if isinstance(support, (constraints.greater_than, constraints.greater_than_eq)):
         return _PositiveToHalfLine(support, support.lower_bound, 1)
     if isinstance(support, constraints.less_than):
         return _PositiveToHalfLine(support, support.upper_bound, -1)

@@ -1,5 +1,7 @@
 """Normal equations of least squares: their sums over chunks of the observations, and solutions."""
 
+from __future__ import annotations  # before 2.9 torch compiles no inner function with a union
+
 from collections.abc import Callable
 from functools import partial, reduce
 from itertools import repeat

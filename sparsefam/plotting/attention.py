@@ -100,7 +100,7 @@ def plot_attention(
 
 def _part(attention: Any, example: Any) -> Any:
     """Return the part of attention at an index of its batch."""
-    if not isinstance(attention, SparseDistribution | Tensor):
+    if not isinstance(attention, (SparseDistribution, Tensor)):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
     try:
         return attention if example is None else attention[example]
