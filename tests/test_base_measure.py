@@ -12,7 +12,7 @@ from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.distributions.base import SparseDistribution
-from sparsefam.distributions.base_measure import BaseMeasure
+from sparsefam.distributions.base_measure import BaseMeasure, UniformOn
 
 DOUBLE = torch.float64
 POINTS, WEIGHTS = (0.3, 0.7), (1.0, 0.5)
@@ -53,6 +53,15 @@ def density(
     if alpha == 1:
         return KernelExp(w, t, kernel, base)
     return KernelDeformedExp(w, t, kernel, base, alpha, "outside")
+
+
+def test_moments_of_a_uniform_density_on_intervals() -> None:
+    ends = torch.tensor([[1e200, 2e200], [4e200, 7e200]], dtype=DOUBLE)
+    p = UniformOn(ends, td.Uniform(ends[0, 0], ends[-1, -1]))
+    mean = (1.5 + 3 * 5.5) / 4
+    square = (2**3 - 1 + 7**3 - 4**3) / 3 / 4
+    torch.testing.assert_close(p.mean, number(1e200 * mean))
+    torch.testing.assert_close(p.stddev, number(1e200 * math.sqrt(square - mean**2)))
 
 
 # Laws: by torch, by scipy, where they end.
