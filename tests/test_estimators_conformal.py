@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest
 from torch.distributions import Normal, Uniform
 
 from sparsefam import Mixture
@@ -50,7 +50,7 @@ CASES = [
     pytest.param(outliers, {}, id="heavy tails"),
     pytest.param(counts, {}, id="ties"),
     pytest.param(skewed, {"bounds": (0, None), "alpha": 1.5}, id="a bound"),
-    pytest.param(skewed, {"base": norm(0, 2), "penalty": 1e-5}, id="a base"),
+    pytest.param(skewed, {"base": Normal(0.0, 2.0), "penalty": 1e-5}, id="a base"),
     pytest.param(crescent, {}, id="two columns"),
 ]
 
