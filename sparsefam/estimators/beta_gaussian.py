@@ -97,8 +97,8 @@ class BetaGaussianDensity(DensityEstimator):
       the smallest ellipsoid around the data may be likelier than the true one.
     * "moments": the density with the mean and the covariance of the data, which at a given alpha
       has the least Fenchel-Young loss. If alpha is not given, it follows from the kurtosis:
-      $\kappa = E|\Sigma^{-1/2}(x - \mu)|^4/(D(D + 2)) = N/(N + 2)$ with $N = D + 2m + 2$. It is 1
-      where $\kappa \ge 1$, and inf, the uniform density, where $\kappa \le (D + 2)/(D + 4)$. The
+      $\kappa = E|\Sigma^{-1/2}(x - \mu)|^4/(D(D + 2))$ is $N/(N + 2)$ with $N = D + 2m + 2$. It is
+      1 where $\kappa \ge 1$, and inf, the uniform density, where $\kappa \le (D + 2)/(D + 4)$. The
       support need not contain all observations.
 
     Estimating alpha takes hundreds of observations; with fewer, and with many columns, the most
