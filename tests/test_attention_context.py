@@ -302,3 +302,23 @@ def test_what_is_not_a_number_stays_so(scale: float) -> None:
     found = sf.TruncatedParabola(loc, scales, validate_args=False).expect(basis)
     assert found[0].isnan().all()
     assert found[1].isfinite().all()
+
+
+def attending() -> tuple[sf.attention.ContinuousAttention, list[Tensor]]:
+    centers, widths = torch.linspace(0, 1, 16, dtype=F64), torch.full((16,), 0.1, dtype=F64)
+    basis = GaussianRBF(nn.Parameter(centers), nn.Parameter(widths))
+    layer = sf.attention.ContinuousAttention(8, 2, basis, 1.5, batch_first=True, dtype=F64)
+    query, sequence = torch.randn(2, 40, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    return layer, [query, sequence, sequence, torch.rand(2, 20, dtype=F64)]
+
+
+def test_parameters_that_are_not_the_modules_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward runs when the module has its own again."""
+    layer, inputs = attending()
+    given = {name: (1.3 * x).detach().requires_grad_() for name, x in layer.named_parameters()}
+    found = []
+    for pairs in (2**20, 100):
+        monkeypatch.setattr(context, "_PAIRS", pairs)
+        output = torch.func.functional_call(layer, given, tuple(inputs))[0]
+        found.append(torch.autograd.grad(output.square().sum(), list(given.values())))
+    torch.testing.assert_close(found[1], found[0])

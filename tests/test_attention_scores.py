@@ -14,6 +14,7 @@ import torch
 from layers import SCORES, data, make_layer
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
+from torch.autograd import gradcheck
 from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
@@ -532,3 +533,19 @@ def test_a_learned_basis_of_contents_is_not_compiled() -> None:
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="learned kernel or basis cannot be compiled"):
         compiled(sequence, sequence, sequence)
+
+
+@pytest.mark.parametrize(
+    ("score", "start"),
+    [("quadratic", [1.02, 1.6]), ("moments", [1.9, 2.6]), ("kernel", [1.02, 1.98])],
+)
+def test_gradients_reach_learned_alphas(score: str, start: list[float]) -> None:
+    alpha = LearnedAlpha(2, start, 2.0 if max(start) < 2 else math.inf, dtype=DOUBLE)
+    layer, inputs = make_layer(score, combine=True, alpha=alpha), data(5)
+
+    def context(weight: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"alpha.weight": weight}, inputs)[0]
+
+    assert gradcheck(context, (layer.alpha.weight,), rtol=1e-4, atol=1e-7)
+    expected = torch.tensor(start, dtype=DOUBLE)[:, None].expand(2, 2, 3)
+    torch.testing.assert_close(layer(*inputs)[1].alpha, expected)

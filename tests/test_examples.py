@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from pyro import poutine
+from scipy import stats
 
 from examples import (
     data,
@@ -27,6 +28,7 @@ from examples import (
     tour,
     video,
 )
+from examples.training import contest, tabulate
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -70,6 +72,23 @@ def test_the_tour_completes_its_page_after_every_stage(
     assert list(results["digits"]["methods"]) == list(digits.READERS)
     with pytest.raises(SystemExit):
         tour.main(["--seeds", "0"])
+
+
+def test_tables_have_means_and_deviations_and_contests_compare_groups() -> None:
+    runs = {"a": [{"x": 1.0, "n": 1234}, {"x": 2.0, "n": 1234}], "b": [{"n": 5}]}
+    header, rows = tabulate(runs, {"x": ("x", "±.1f"), "count": ("n", ",.0f")})
+    assert header == ["method", "x", "count"]
+    assert rows == [["a", "1.5 ± 0.7", "1,234"], ["b", "–", "5"]]
+    runs = {"a": [{"x": 1.0}, {"x": 4.0}], "b": [{"x": 2.0}, {"x": 2.0}], "c": [{"x": 3.0}] * 2}
+    assert contest(runs, "x", "ab", ".1f") == "a (2.5) against c (3.0), ahead in 1 of 2 seeds"
+    result = contest(runs, "x", "ab", ".1f", sign=-1)
+    assert result == "b (2.0) against c (3.0), ahead in 2 of 2 seeds"
+    gains = [{"x": x, "y": y} for x, y in ((1.0, 2.0), (2.0, 4.0), (4.0, 5.0), (3.0, 3.5))]
+    runs = {name: [{"x": gain[key]} for gain in gains] for name, key in (("a", "y"), ("b", "x"))}
+    p = stats.ttest_rel([gain["y"] for gain in gains], [gain["x"] for gain in gains]).pvalue
+    expected = f"a (3.6) against b (2.5), ahead in 4 of 4 seeds by 1.1 ± 0.3 (p = {p:.1g})"
+    assert contest(runs, "x", "a", ".1f") == expected
+    assert digits.blind_limit(torch.tensor([[1, 1, 2, 3], [4, 5, 6, 7]])) == pytest.approx(37.5)
 
 
 def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

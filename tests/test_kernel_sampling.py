@@ -24,7 +24,7 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import biject_to
 
-from sparsefam import SparseDistribution
+from sparsefam import KernelDeformedExp, SparseDistribution
 from sparsefam.distributions import kernel_family
 
 # Numbers
@@ -222,6 +222,16 @@ def test_draws_fall_into_cells_as_masses_say(name: str) -> None:
         density = law if base else None
         masses = cell_masses(weights, points, alpha, inside, ends, cells, fine, density)
         assert p_value(draws[:, row], masses, ends) > 1e-3
+
+
+def test_a_batch_with_points_and_exponents_of_its_own() -> None:
+    torch.manual_seed(3)
+    points, alpha = torch.stack([PLANE, 1 - PLANE[:, [1, 0]]]), torch.tensor([1.25, 2.0]).double()
+    weights = torch.tensor([LEFT, RIGHT], dtype=DOUBLE)
+    draws = KernelDeformedExp(weights, points, bump, None, alpha).sample((COUNT,))
+    for row, w in enumerate((LEFT, RIGHT)):
+        masses = cell_masses(w, points[row], alpha[row].item(), True, [(0.0, 1.0)] * 2, 16, 30)
+        assert p_value(draws[:, row], masses, [(0.0, 1.0)] * 2) > 1e-3
 
 
 def test_vectors_are_independent_reproducible_and_without_gradient() -> None:

@@ -49,3 +49,12 @@ def test_rules_follow_the_dtype_and_are_made_once(rule: Rule) -> None:
     torch.testing.assert_close(w.double(), weights, rtol=1e-7, atol=0)
     # In float32 too no node is at 1, where a density may have no finite logarithm.
     assert (x < 1).all()
+
+
+def test_a_rule_made_in_inference_mode_enters_a_graph_later() -> None:
+    with torch.inference_mode():
+        gauss_legendre(13, DOUBLE)
+    x, w = gauss_legendre(13, DOUBLE)
+    scale = torch.tensor(2.0, dtype=DOUBLE.dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad((w * (scale * x).square()).sum(), scale)
+    assert slope.item() == pytest.approx(4 * 2 / 3)
