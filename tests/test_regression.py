@@ -400,6 +400,19 @@ def test_padding_changes_no_bit_of_a_fit_by_bands(always_bands: None) -> None:
             assert torch.equal(found, exact)
 
 
+def test_exports_for_lengths_of_several_chunks() -> None:
+    regression = RidgeRegression(rbf(8), chunk_size=20)
+
+    class Fit(nn.Module):
+        def forward(self, t: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+            return regression.fit(t, values, mask).coefficients
+
+    length = {1: torch.export.Dim("length", min=2, max=1000)}
+    exported = torch.export.export(Fit(), data(), dynamic_shapes=(length, length, length))
+    longer = data(3, 77)
+    assert torch.allclose(exported.module()(*longer), Fit()(*longer), rtol=1e-12)
+
+
 def test_bands_compile_map_and_export(always_bands: None) -> None:
     t, values, mask = data(2, 9, 1)
     regression = RidgeRegression(clamped(16, 1))

@@ -67,6 +67,8 @@ def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | N
 
 
 class _Bound(nn.Module):
+    """A function of a module and inputs, as a module for `functional_call`."""
+
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
         self.module, self.function = module, function
@@ -76,19 +78,13 @@ class _Bound(nn.Module):
 
 
 def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a module and inputs as one of inputs that keeps nothing for backward.
+    """Return `function(module, *inputs)` as a checkpoint: backward evaluates it again.
 
-    Backward runs it again, with the tensors that the module has now: those of a functional call,
-    and attributes, which some wrappers make of parameters.
+    Backward uses the parameters and buffers that the module has now, which may be those of a
+    functional call that has ended by then.
     """
     bound = _Bound(module, function)
-    attributes = {
-        f"{prefix}.{name}": x
-        for prefix, part in bound.named_modules()
-        for name, x in vars(part).items()
-        if isinstance(x, Tensor)
-    }
-    state = {**dict(bound.named_parameters()), **dict(bound.named_buffers()), **attributes}
+    state = {**dict(bound.named_parameters()), **dict(bound.named_buffers())}
 
     def run(*inputs: Any) -> Any:
         return functional_call(bound, state, inputs)
