@@ -221,7 +221,8 @@ class SparseDistribution(TorchDistribution):
 
         Raises:
             BatchIndexError: `index` does not fit the batch. It is an IndexError and a ValueError.
-            ValueError: A component of torch in a mixture holds tensors of another batch.
+            ValueError: A component of torch in a mixture holds tensors that do not broadcast with
+                its batch.
         """
         given = index if isinstance(index, tuple) else (index,)
         key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
@@ -306,15 +307,25 @@ class SparseDistribution(TorchDistribution):
 def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
     """Return a density, or a distribution of torch, of the batch that `take` selects.
 
-    All tensors that a distribution of torch holds begin with its batch or broadcast against it.
+    Tensors that a distribution of torch holds begin with its batch, or broadcast against batch and
+    event, as those of transforms do.
     """
     if isinstance(p, SparseDistribution):
         return p._select(shape, take)
-    batch = p.batch_shape
+    batch, dims = p.batch_shape, len(p.event_shape)
     rank = len(batch)
 
     def change(x: Tensor) -> Tensor:
-        return take(x, x.shape[rank:]) if x.shape[:rank] == batch else take(x.expand(batch), Size())
+        if x.shape[:rank] == batch:
+            return take(x, x.shape[rank:])
+        if x.dim() <= dims:  # the same for all of the batch
+            return x
+        event = x.shape[x.dim() - dims :]
+        try:
+            return take(x.expand(batch + event), event)
+        except RuntimeError:
+            rule = f"hold tensors that broadcast with its batch {tuple(batch)}"
+            raise ValueError(f"{p} must {rule}, got shape {tuple(x.shape)}") from None
 
     def with_shape(q: Any) -> Any:
         q._batch_shape = shape + q._batch_shape[rank:]

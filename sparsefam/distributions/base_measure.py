@@ -260,7 +260,13 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     def member(i: int) -> Any:
         return select_batch(base, Size(), lambda x, event: x[i])
 
-    return [member(i) for i in range(dim)]
+    members = [member(i) for i in range(dim)]
+    t = _inner_location(base).detach().expand(dim)
+    found = torch.stack([factor.log_prob(t[d]) for d, factor in enumerate(members)])
+    # A tensor may have the length of the batch by chance.
+    if not torch.allclose(found, base.log_prob(t), equal_nan=True):
+        raise ValueError(f"base must be a sequence of {dim} univariate distributions, got {base}")
+    return members
 
 
 def _constant(x: Tensor) -> Tensor:

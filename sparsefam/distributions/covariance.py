@@ -182,8 +182,8 @@ def _by_quadrature(
         require(
             error <= tolerance * size + _ROUNDING * most,
             "phi and psi",
-            f"smooth enough for quadrature over the density to a relative error of {tolerance}, "
-            "instead of which `expect` of a callable takes an order",
+            f"smooth enough for quadrature with a relative error of {tolerance} (`expect` of a "
+            "callable takes an order)",
             error / size.clamp_min(torch.finfo(size.dtype).tiny),
         )
     return covariance
