@@ -65,11 +65,12 @@ def test_parts_of_a_batch_of_vectors_that_share_a_transform() -> None:
     shift = td.AffineTransform(torch.tensor([0.0, 5.0], dtype=DOUBLE), 2.0, event_dim=1)
     loc = torch.arange(24, dtype=DOUBLE).reshape(4, 3, 2)
     theirs = td.TransformedDistribution(td.Independent(td.Normal(loc, 9.0), 1), [shift])
-    p, t = Mixture(torch.zeros(4, 3, dtype=DOUBLE), theirs), torch.tensor([1.0, 2.0], dtype=DOUBLE)
+    equal, t = torch.zeros(4, 3, dtype=DOUBLE), torch.tensor([1.0, 2.0], dtype=DOUBLE)
+    p = Mixture(equal, theirs)
     torch.testing.assert_close(p[1:3].log_prob(t), p.log_prob(t)[1:3])
-    theirs.table = torch.zeros(7)
-    with pytest.raises(ValueError, match=r"must hold tensors that broadcast .*got shape \(7,\)"):
-        p[0]
+    theirs.table = torch.zeros(7, 2)
+    with pytest.raises(ValueError, match=r"must hold tensors that broadcast .*got shape \(7, 2\)"):
+        Mixture(equal, theirs)[0]
 
 
 def test_sequences_and_batches_are_one() -> None:

@@ -120,9 +120,13 @@ def _intervals(
 class _Near:
     """Whether places are near the observations of their part of a support.
 
-    They are unless they are farther from all observations than each of those in this part is from
-    its nearest neighbour. A new observation is exchangeable with n old ones, and is that far away
-    with a probability of at most 1/(n + 1).
+    A place is near within r of an observation: r is the largest distance of the n observations in
+    its part from their nearest neighbours. A new observation is exchangeable with these, and
+    farther away with a probability of at most 1/(n + 1).
+
+    References:
+        Devroye and Wise (1980), Detection of Abnormal Behavior via Nonparametric Estimation of the
+        Support. SIAM J. Applied Mathematics 38.
     """
 
     box: Sequence[Uniform]
