@@ -241,14 +241,6 @@ def relative_error(result: Tensor, expected: Tensor) -> Tensor:
     return torch.where(error.isnan(), math.inf, error)
 
 
-def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with aligned columns; the first names the row."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for first, *rest in (header, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        print("  ".join([first.ljust(widths[0]), *cells]).rstrip(), flush=True)
-
-
 class Table(NamedTuple):
     """Rows of text under a header and a title; the first column names the row."""
 
@@ -264,7 +256,10 @@ class Table(NamedTuple):
     def show(self) -> None:
         """Print the table with aligned columns."""
         print(f"\n{self.title}\n")
-        show(self.header, self.rows)
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        for first, *rest in (self.header, *self.rows):
+            cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+            print("  ".join([first.ljust(widths[0]), *cells]).rstrip(), flush=True)
 
 
 def show_and_write(

@@ -25,7 +25,6 @@ from pyro.infer.importance import vectorized_importance_weights
 from torch import Tensor
 
 import sparsefam as sf
-from benchmarks.harness import show
 from sparsefam.inference import TsallisELBO
 
 from .data import aeon_file
@@ -189,12 +188,10 @@ def main(arguments: list[str] | None = None) -> None:
             low, high = draws[site].quantile(torch.tensor([0.05, 0.95]).to(draws[site])).tolist()
             print(f"  {site} light: {draws[site].mean():.2f} h ({low:.2f} to {high:.2f})")
     night = (unseen == 0).all(0)
-    rows = [
-        [name, when, *score(predicted, unseen, hours)]
-        for when, hours in {"night": night, "day": ~night, "all": night | ~night}.items()
-        for name, predicted in predictions.items()
-    ]
-    show(["model", "hours", "in 90 %", "width", "CRPS", "log P"], rows)
+    print("| model | hours | in 90 % | width | CRPS | log P |")
+    for when, hours in {"night": night, "day": ~night, "all": night | ~night}.items():
+        for name, predicted in predictions.items():
+            print("| " + " | ".join([name, when, *score(predicted, unseen, hours)]) + " |")
     options.out.mkdir(parents=True, exist_ok=True)
     shown = {name: predictions[name][2] for name in ("normal", "compact, quiet at night")}
     draw(shown, unseen).savefig(options.out / "daylight.png", dpi=160)

@@ -21,12 +21,11 @@ from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 import sparsefam as sf
-from benchmarks.harness import show
 from sparsefam.plotting import plot_attention_map
 
 from .data import CANVAS, DIGIT, QUESTIONS, Canvases, load_canvases
 from .look import WIDTH
-from .training import Run, accuracy, contest, parameters, positive, tabulate, train
+from .training import Run, accuracy, contest, parameters, positive, show, tabulate, train
 
 CELLS, CHANNELS = 14, 32  # features on a side of their grid, and numbers in each
 PEAK = 1e-2  # the highest learning rate

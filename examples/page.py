@@ -8,9 +8,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from benchmarks.harness import show
-
 from .look import LOOKS
+from .training import show
 
 
 class Page:

@@ -27,11 +27,11 @@ from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
 import sparsefam as sf
-from benchmarks.harness import show
 from sparsefam.inference import AutoSupportReparam
 
 from .data import aeon_file
 from .look import LOOKS, WIDTH
+from .training import show
 
 SITES = ("mean", "spread", "noise")
 MODELS = ("parabola", "normal")

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 import sparsefam as sf
-from benchmarks.harness import show
 
 from .stream import load_pressure
-from .training import Run, positive, tabulate
+from .training import Run, positive, show, tabulate
 
 CHUNKS, NOISE, TAU, SLOTS = 20, 0.5, 0.9, 512
 SHORTEST, LONGEST = 0.012, 0.036  # intervals asked for: half a heartbeat to one and a half

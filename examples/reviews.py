@@ -29,10 +29,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 import sparsefam as sf
-from benchmarks.harness import show
 
 from .data import Batch
-from .training import Run, accuracy, parameters, positive, tabulate, train
+from .training import Run, accuracy, parameters, positive, show, tabulate, train
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (

@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import sparsefam as sf
-from benchmarks.harness import show
 
 from .data import Batch, Series, aeon_file, interpolate
 from .look import LOOKS, WIDTH
-from .training import Run, contest, parameters, positive, tabulate, train
+from .training import Run, contest, parameters, positive, show, tabulate, train
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
 SHORTEST, LONGEST = 0.05, 0.35  # intervals asked for

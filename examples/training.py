@@ -89,6 +89,14 @@ def tabulate(
     return ["method", *columns], table
 
 
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; its first column names the row."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for first, *rest in (header, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  " + "  ".join([first.ljust(widths[0]), *cells]), flush=True)
+
+
 def contest(
     runs: Mapping[str, Sequence[Run]], key: str, ours: Sequence[str], form: str, sign: int = 1
 ) -> str:

@@ -23,10 +23,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, interpolate, normalize
 
 import sparsefam as sf
-from benchmarks.harness import show
 
 from .look import LOOKS, WIDTH
-from .training import Run, positive, tabulate
+from .training import Run, positive, show, tabulate
 
 try:
     import av
