@@ -345,10 +345,8 @@ class AnyOf(constraints.Constraint):
         """Return whether each location lies in at least one of the supports."""
         if self._batched:
             value = value.unsqueeze(-1 - self.event_dim)
-            inside = torch.cat([support.check(value) for support in self.supports], -1)
-        else:
-            members = [support.check(value) for support in self.supports]
-            inside = torch.stack(torch.broadcast_tensors(*members), -1)
+        members = torch.broadcast_tensors(*(support.check(value) for support in self.supports))
+        inside = torch.cat(members, -1) if self._batched else torch.stack(members, -1)
         return (inside if self._present is None else inside & self._present).any(-1)
 
     def __repr__(self) -> str:

@@ -103,14 +103,13 @@ class Mixture(SoftmaxDistribution):
         validate_args: bool | None = None,
     ) -> None:
         self.components = components
-        # Whether the last batch axis of one distribution counts the components.
-        self._batched = isinstance(components, Distribution)
-        members = _members(components)
-        # The mixture checks values.
-        self._parts = [_without_validation(wrap(p)) for p in members]
+        batched, members = isinstance(components, Distribution), _members(components)
         self._dtype = reduce(torch.promote_types, [dtype_of(p) for p in members])
         weights = log_weights(logits)
-        batch, count = _common_batch(weights, members, self._batched)
+        batch, count = _common_batch(weights, members, batched)
+        # Densities whose last batch axis counts components. The mixture checks values.
+        parts = [_without_validation(wrap(p)) for p in members]
+        self._parts: list[Any] = parts if batched else [p[..., None] for p in parts]
         self.logits: Tensor = weights.expand(*batch, count)
         self.alpha = torch.ones_like(self.logits[..., 0])
         super().__init__(batch, members[0].event_shape, validate_args)
@@ -122,49 +121,47 @@ class Mixture(SoftmaxDistribution):
 
     def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
         new = cast(Mixture, super()._select(shape, take))
-        own = self.logits.shape[-1:] if self._batched else Size()
+        own = self._parts[0].batch_shape[-1:]
         new._parts = [
             self._expanded(p)._select(shape + own, lambda x, event: take(x, own + event))
             for p in self._parts
         ]
-        new.components = new._parts[0] if self._batched else new._parts
+        batched = isinstance(self.components, Distribution)
+        new.components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
         return new
 
     # Values of the components have an axis of K after the batch.
 
     def _map(self, function: Callable[[Any], Tensor], rank: int = 0) -> Tensor:
         """Return a function of each component, (*batch, K, *shape) with `rank` axes in shape."""
-        values = [function(p).to(self._dtype) for p in self._parts]
-        return values[0] if self._batched else _stack(values, -1 - rank)
+        return _concatenate([function(p).to(self._dtype) for p in self._parts], -1 - rank)
 
     def _map_at(self, function: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
         """Return a function of each component, of locations and of others (*sample, *batch, K)."""
         dtype = torch.promote_types(self._dtype, value.dtype)
-        if not self._batched:
-            return _stack([function(p, value, *others).to(dtype) for p in self._parts], -1)
         value = value.unsqueeze(-1 - len(self.event_shape))
-        return function(self._parts[0], value, *(x.unsqueeze(-1) for x in others)).to(dtype)
+        arguments = (value, *(x.unsqueeze(-1) for x in others))
+        return _concatenate([function(p, *arguments).to(dtype) for p in self._parts], -1)
 
     def _rows(self, function: Callable[[Any], Tensor]) -> Tensor:
         """Concatenate values (*batch, J, *shape) of all components, NaN where a weight is zero."""
-        found = []
+        found, axis = [], len(self.batch_shape)
         for part, here in self._with_columns(self.logits.detach() > -math.inf):
             rows = function(part).to(self._dtype)
             shape = rows.shape[len(part.batch_shape) :]
             rows = rows.expand(here.shape + shape)
             rows = torch.where(here.reshape(*here.shape, *(1,) * len(shape)), rows, torch.nan)
-            last = here.dim() - 1
-            found.append(rows.flatten(last, last + 1) if self._batched else rows)
-        return torch.cat(found, len(self.batch_shape))
+            found.append(rows.flatten(axis, axis + 1))
+        return torch.cat(found, axis)
 
     def _with_columns(self, table: Tensor) -> list[tuple[Any, Tensor]]:
         """Pair each part with its columns of a table (*batch, K)."""
-        columns = [table] if self._batched else list(table.unbind(-1))
+        columns = table.split(table.shape[-1] // len(self._parts), -1)
         return list(zip(self._parts, columns, strict=True))
 
     def _expanded(self, part: SparseDistribution) -> Any:
         """Return a part with the batch of the mixture, and its components' axis."""
-        return part.expand(self.logits.shape if self._batched else self.batch_shape)
+        return part.expand(self.batch_shape + part.batch_shape[-1:])
 
     def _average(self, values: Tensor, rank: int = 0) -> Tensor:
         """Return the weighted sum of values (*batch, K, *shape) with `rank` axes in shape.
@@ -191,7 +188,7 @@ class Mixture(SoftmaxDistribution):
         supports: list[Any] = [p.support for p in self._parts]
         if all(support == constraints.real_vector for support in supports):
             return constraints.real_vector
-        return AnyOf(supports, batched=self._batched, present=self.logits > -math.inf)
+        return AnyOf(supports, batched=True, present=self.logits > -math.inf)
 
     @property
     def _is_unbounded(self) -> bool:
@@ -254,10 +251,11 @@ class Mixture(SoftmaxDistribution):
         return self._rows(cuts_of)
 
     def _to_float64(self) -> "Mixture":
-        parts = [to_float64(part) for part in self._parts]
-        return Mixture(
-            self.logits.double(), parts[0] if self._batched else parts, validate_args=False
-        )
+        new = copied(self)
+        new.logits, new.alpha, new._dtype = self.logits.double(), self.alpha.double(), torch.float64
+        new._parts = [to_float64(part) for part in self._parts]
+        new._validate_args = False
+        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
@@ -334,7 +332,7 @@ class Mixture(SoftmaxDistribution):
         rank = len(self.event_shape)
         with torch.no_grad():
             drawn = [self._expanded(p).sample(sample_shape) for p in self._parts]
-            table = drawn[0] if self._batched else torch.stack(drawn, -1 - rank)
+            table = torch.cat(drawn, -1 - rank)
             shape = Size(sample_shape) + self.batch_shape
             rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
             index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
@@ -387,11 +385,8 @@ class Mixture(SoftmaxDistribution):
                 drawn, shares = p.rsample_components(sample_shape)
             else:
                 raise NotImplementedError(f"{p} has no differentiable samples")
-            share = mass.unsqueeze(-1) * shares
-            if self._batched:
-                drawn, share = drawn.flatten(-2 - rank, -1 - rank), share.flatten(-2)
-            samples.append(drawn)
-            masses.append(share)
+            samples.append(drawn.flatten(-2 - rank, -1 - rank))
+            masses.append((mass.unsqueeze(-1) * shares).flatten(-2))
         return torch.cat(samples, -1 - rank), torch.cat(masses, -1)
 
     def entropy(self) -> Tensor:
@@ -413,15 +408,11 @@ class Mixture(SoftmaxDistribution):
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
-        found = []
+        found, axis = [], len(self.batch_shape) + 1
         for part, mass in self._with_columns(self.probs):
-            rule = self._expanded(part).quadrature(order)
-            nodes, weights = (x.to(self._dtype) for x in rule)
-            weights = weights * mass
-            if self._batched:
-                axis = len(self.batch_shape) + 1
-                nodes, weights = (x.movedim(axis, 1).flatten(0, 1) for x in (nodes, weights))
-            found.append((nodes, weights))
+            nodes, weights = self._expanded(part).quadrature(order)
+            rule = nodes.to(self._dtype), weights.to(self._dtype) * mass
+            found.append([x.movedim(axis, 1).flatten(0, 1) for x in rule])
         nodes, weights = (torch.cat(x) for x in zip(*found, strict=True))
         return nodes, weights
 
@@ -496,8 +487,9 @@ def _without_validation(p: SparseDistribution) -> SparseDistribution:
     return p
 
 
-def _stack(values: list[Tensor], dim: int) -> Tensor:
-    return torch.stack(torch.broadcast_tensors(*values), dim)
+def _concatenate(values: list[Tensor], dim: int) -> Tensor:
+    # Several parts have one component each.
+    return torch.cat(torch.broadcast_tensors(*values), dim)
 
 
 def log_weights(logits: Tensor | Categorical | SparseCategorical) -> Tensor:
@@ -534,17 +526,18 @@ def separate_cuts(*densities: Any) -> list[Any]:
     return [_shift(p, index) for p in densities]
 
 
-def _shift(p: Any, index: Iterator[int]) -> Any:
-    if isinstance(p, Mixture) and not p._batched:
-        return Mixture(p.logits, [_shift(part, index) for part in p._parts], validate_args=False)
-    part = p._parts[0] if isinstance(p, Mixture) else p
-    if not isinstance(part, SymmetricDistribution):
+def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
+    if isinstance(p, Mixture):
+        new = copied(p)
+        new._parts = [_shift(part, index, True) for part in p._parts]
+        return new
+    if not isinstance(p, SymmetricDistribution):
         return p
-    new: Any = part.expand(part.batch_shape)
-    count = p.logits.shape[-1] if isinstance(p, Mixture) else 1
-    steps = part.loc.new_tensor([_SHIFT * next(index) for _ in range(count)])
-    new.loc = part.loc + (steps if isinstance(p, Mixture) else steps[0]) * part.scale.detach()
-    return Mixture(p.logits, new, validate_args=False) if isinstance(p, Mixture) else new
+    new = p.expand(p.batch_shape)
+    count = p.batch_shape[-1] if counts_components else 1
+    steps = p.loc.new_tensor([_SHIFT * next(index) for _ in range(count)])
+    new.loc = p.loc + (steps if counts_components else steps[0]) * p.scale.detach()
+    return new
 
 
 def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
