@@ -117,7 +117,7 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
         raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")
 
 
-def check_finite(name: str, x: Tensor, rule: str = "finite where it takes part") -> None:
+def check_finite(name: str, x: Tensor, rule: str = "finite where they take part") -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):

@@ -78,8 +78,7 @@ class ForgettingMemory(nn.Module):
         sums = self.regression.statistics(positions, values, mask)
         keep = _keep(self.keep, reset, values)
         if state is not None:
-            check_statistics("state", state)
-            check_shape("state.cross", state.cross, tuple(sums.cross.shape))
+            check_statistics("state", state, sums.cross.shape, sums.gram.shape[-1])
             sums = state.plus(sums, keep)
         return self.regression.solve(sums, values.dtype), sums
 
