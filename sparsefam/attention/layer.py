@@ -308,7 +308,7 @@ class ContinuousAttention(nn.Module):
     def rebuild_cache(self) -> None:
         """Compute what all calls with the same basis and kernel share, if these have changed."""
         if isinstance(self.score_proj, (KernelScore, ContentScore)):
-            self.score_proj.rebuild_cache(self.regression.basis)
+            self.score_proj.mesh(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -455,8 +455,8 @@ class ContinuousAttention(nn.Module):
             check_finite("function.coefficients", coefficients)
         alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
         with full_precision(query):
-            self.rebuild_cache()
-            density = self.score_proj.densities(channels, alpha, self.temperature)
+            options = channels, alpha, self.temperature, self.regression.basis
+            density = self.score_proj.densities(*options)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
             return contexts(density, basis, by_head), density
 
@@ -515,7 +515,6 @@ class ContinuousAttention(nn.Module):
 
     def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution, Tensor | None]:
         """Return contexts (B, Lq, heads, head_dim), densities (B, heads, Lq), added weights."""
-        self.rebuild_cache()
         values, positions, mask, discrete = parts.values, parts.positions, parts.mask, None
         regression, size = self.regression, self.head_dim
         # The regression checks positions and values, and comes first.
@@ -532,9 +531,9 @@ class ContinuousAttention(nn.Module):
             density = self.score_proj.match(discrete, positions, parts.alpha)
         elif isinstance(self.score_proj, ContentScore):
             keys, means = coefficients[..., size:], mask.mean(values[..., size:])
-            density = self.score_proj.densities(*options, keys, means, regression.basis)
+            density = self.score_proj.densities(*options, regression.basis, keys, means)
         else:
-            density = self.score_proj.densities(*options)
+            density = self.score_proj.densities(*options, regression.basis)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
             context = contexts(density, regression.basis, coefficients)

@@ -147,9 +147,9 @@ class QuadraticScore(_ScoreProjection):
         self.bias.copy_(torch.cat([_proximity(own, centers).flatten(), quadratics]))
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
+        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for any basis."""
         logits, rest = channels.tensor_split((self._logits,), -1)
         score = _quadratics(rest, self._counts, self.box, temperature)
         if self.components is None:
@@ -169,32 +169,19 @@ class _MeshCache:
     """
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        # Nodes for the scores' functions, and for the value functions' basis, too.
-        self._own: KernelMesh | None = None
-        self._mesh: KernelMesh | None = None
-        # What they were made from, and the objects themselves, whose ids stay theirs while kept.
+        self.mesh: KernelMesh | None = None
+        # What it was made from, and the objects themselves, whose ids stay theirs while kept.
         self._state: list[Any] = []
         self._kept: list[Any] = []
-        self._passing: KernelMesh | None = None  # made inside a transform, for one call
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.clear()
+        self.__init__()  # type: ignore[misc]
 
-    def take(self) -> KernelMesh | None:
-        """Return the nodes for this call."""
-        if self._passing is None:
-            return self._mesh
-        mesh, self._passing = self._passing, None
-        return mesh
-
-    def update(
+    def find(
         self,
         make: Callable[[], FeatureMap],
         box: Box,
@@ -202,47 +189,37 @@ class _MeshCache:
         tensors: Iterable[Tensor],
         basis: Basis,
         like: Tensor,
-    ) -> None:
-        """Find nodes for the functions that are made, unless what they depend on has not changed.
+    ) -> KernelMesh | None:
+        """Return nodes for the functions that are made, the last ones if nothing has changed.
 
-        That is their `source`, a kernel or basis, further tensors, and the basis of the value
-        functions. Compiled graphs, which cannot read values, keep the nodes of the last call.
+        They depend on a `source`, a kernel or basis, further tensors, and the basis of the value
+        functions. Compiled graphs, which cannot read values, use the nodes of the last call.
         """
+        is_learned = self.mesh is not None and self.mesh.matrix is None
         if torch.compiler.is_compiling():
-            is_learned = self._mesh is not None and self._mesh.matrix is None
             if is_learned and not torch.compiler.is_exporting():
                 raise RuntimeError(
                     "a layer whose scores have a learned kernel or basis cannot be compiled, as "
                     "its quadrature nodes follow from values: call requires_grad_(False) on it, "
                     "and then rebuild_cache() of the layer"
                 )
-            return
+            return self.mesh
         if like.is_meta:
-            self.clear()
-            return
+            return None
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
-            features = make()
-            passing = _find_mesh(features, box, like).for_basis(basis)
-            self._passing = passing.with_matrix_of(features)
-            return
-        self._passing = None  # of a call that raised
-        module = source if isinstance(source, nn.Module) else None
-        if module is not None:
-            tensors = [*tensors, *module.parameters(), *module.buffers()]
-        tensors = list(tensors)
-        state = [id(source), *map(_facts, tensors)]
-        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
-        with torch.inference_mode(False), torch.enable_grad():
-            features, mesh = make(), self._own if state == self._state else None
-            # Changes of what a function has learned cannot be seen.
-            if mesh is None or (module is None and mesh.matrix is None):
-                self.clear()
-                self._own = mesh = _find_mesh(features, box, like)
-                self._state, self._kept = state, [source, *tensors, *(x.detach() for x in tensors)]
-            mesh = mesh.for_basis(basis)
-            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
-                self._mesh = mesh.with_matrix_of(features)
+            return _find_mesh(make(), box, basis, like)
+        modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
+        tensors = [*tensors, *(x for m in modules for x in (*m.parameters(), *m.buffers()))]
+        state = [id(source), id(basis), *map(_facts, tensors)]
+        # Changes of what a function has learned cannot be seen.
+        if state != self._state or (is_learned and len(modules) == 1):
+            # The nodes outlive this call, and a learned kernel must be seen to require gradients.
+            with torch.inference_mode(False), torch.enable_grad():
+                self.mesh = _find_mesh(make(), box, basis, like)
+            self._state = state
+            self._kept = [source, basis, *tensors, *(x.detach() for x in tensors)]
+        return self.mesh
 
 
 class KernelScore(_ScoreProjection):
@@ -292,13 +269,13 @@ class KernelScore(_ScoreProjection):
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
+        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for a basis."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
         base = _uniform(*_ends(self.box, self.inducing_points))
-        return _kernel_density(score, base, alpha, self._cache.take(), self.normalization)
+        return _kernel_density(score, base, alpha, self.mesh(basis), self.normalization)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -307,10 +284,10 @@ class KernelScore(_ScoreProjection):
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
+    def mesh(self, basis: Basis) -> KernelMesh | None:
+        """Return quadrature nodes, found again if kernel, inducing points or basis have changed."""
         points = self.inducing_points
-        self._cache.update(self._features, self.box, self.kernel, [points], basis, points)
+        return self._cache.find(self._features, self.box, self.kernel, [points], basis, points)
 
     def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -334,18 +311,19 @@ def _kernel_density(
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
 
 
-def _find_mesh(features: FeatureMap, box: Box, like: Tensor) -> KernelMesh:
-    """Return nodes on the domain for all scores that are made of some functions."""
+def _find_mesh(features: FeatureMap, box: Box, basis: Basis, like: Tensor) -> KernelMesh:
+    """Return nodes on the domain for all scores made of some functions, and for a basis."""
     tolerance = None if like.dtype == torch.float64 else _TOLERANCE
     dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
     score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
     base = _uniform(*_ends(box, like))
-    return KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
+    mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
+    return mesh.for_basis(basis).with_matrix_of(features)
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
     version = None if x.is_inference() else x._version
-    return id(x), x.data_ptr(), x.requires_grad, x.dtype, x.device, version
+    return id(x), x.data_ptr(), x.requires_grad, version
 
 
 class DiscreteScore(nn.Module):
@@ -419,9 +397,9 @@ class ContentScore(DiscreteScore):
         queries: Tensor,
         alpha: Tensor | float,
         temperature: float,
+        basis: Basis,
         functions: Tensor,
         means: Tensor,
-        basis: Basis,
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
@@ -436,15 +414,15 @@ class ContentScore(DiscreteScore):
         weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
         base = _uniform(*_ends(self.box, weights))
-        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self._cache.take())
+        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self.mesh(basis))
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Find quadrature nodes, unless the basis has not changed."""
+    def mesh(self, basis: Basis) -> KernelMesh | None:
+        """Return quadrature nodes, found again if the basis has changed."""
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
         like = to_single([*floating, torch.empty(0)][0])
-        self._cache.update(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
+        return self._cache.find(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
 
 
 def _match_variance(
