@@ -1,6 +1,5 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,7 +23,6 @@ from .masks import (
     AttentionMask,
     check_dtype,
     check_finite,
-    check_real,
     check_shape,
     check_tensor,
     full_precision,
@@ -59,8 +57,6 @@ _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
 # Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# A domain and the range of a basis that share less than this part of the longer one disagree.
-_LEAST_SHARED = 0.1
 
 
 class _Projected(NamedTuple):
@@ -158,10 +154,6 @@ class ContinuousAttention(nn.Module):
     Raises:
         ValueError: If an argument is out of its range, or is given and the score does not read it.
 
-    Warns:
-        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
-            one on some axis: densities then miss nearly all functions, or lie where there are none.
-
     References:
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
         Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
@@ -230,6 +222,9 @@ class ContinuousAttention(nn.Module):
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads
         self.batch_first, self.score, self.combine = batch_first, score, combine
+        is_valid = isinstance(temperature, Real) and 0 < float(temperature) < inf
+        if not is_valid:
+            raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
@@ -243,8 +238,12 @@ class ContinuousAttention(nn.Module):
                 f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
                 f"got {tuple(basis.event_shape)}"
             )
-        self.domain = _domain_of(basis, domain, ndim)
-        box = box_of("domain", self.domain, ndim)
+        if domain is None:
+            if any(x.is_meta for x in chain(basis.parameters(), basis.buffers())):
+                raise ValueError("domain must be given with a basis on the meta device, got None")
+            sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
+            domain = sides[0] if ndim == 1 else tuple(sides)
+        self.domain, box = domain, box_of("domain", domain, ndim)
         options: dict[str, Any] = {
             "inducing_points": inducing_points,
             "kernel": kernel,
@@ -271,18 +270,6 @@ class ContinuousAttention(nn.Module):
         self.register_load_state_dict_post_hook(_rebuild_cache)
         self.rebuild_cache()
         self.reset_parameters()
-
-    @property
-    def temperature(self) -> float:
-        """The number by which all scores are divided."""
-        return self._temperature
-
-    @temperature.setter
-    def temperature(self, value: float) -> None:
-        valid = isinstance(value, Real) and 0 < float(value) < inf
-        if not valid:
-            raise ValueError(f"temperature must be positive and finite, got {value!r}")
-        self._temperature: float = value
 
     def reset_parameters(self) -> None:
         """Draw new weights, and spread the heads over the domain."""
@@ -479,6 +466,7 @@ class ContinuousAttention(nn.Module):
         batch, queries = query.shape[:2]
         if positions is None:
             positions = self._spread(value, key_padding_mask)
+        positions = self.regression._check_observations(positions, value, None)
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
         reads_keys = self.combine or self.score in _READ_KEYS
         if mask.observed is not None:
@@ -574,16 +562,10 @@ class ContinuousAttention(nn.Module):
         for (name, x), (size, channels) in zip(sequences.items(), sizes, strict=True):
             shape = (batch, size) if self.batch_first else (size, batch)
             check_shape(name, x, (*shape, channels), hint=hint)
-        if length == 0 and not sharded:
-            rule = "value must have at least one position"
-            raise ValueError(f"{rule}, got shape {tuple(value.shape)}")
-        shared, hint = (length, *self._event), f", always batch first,{hint}"
-        if positions is not None:
-            check_real("positions", positions)
-            check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
-        elif self._event or sharded:
-            rule = f"positions must be given with {'a group' if sharded else f'ndim={self.ndim}'}"
-            raise ValueError(f"{rule}, in shape {(batch, *shared)} or {shared}, got None")
+        hint = f", always batch first,{hint}"
+        if positions is None and (self._event or sharded):
+            given = "a group" if sharded else f"ndim={self.ndim}"
+            raise ValueError(f"positions must be given with {given}, got None")
         if padding is not None:
             _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
         if mask is not None:
@@ -612,26 +594,6 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
         module.rebuild_cache()
 
 
-def _domain_of(basis: Basis, domain: Domain | None, ndim: int) -> Domain:
-    """Return the domain, by default the range of a basis, and warn if the two are far apart."""
-    is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
-    if domain is None:
-        if is_meta:
-            raise ValueError("domain must be given with a basis on the meta device, got None")
-        sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
-        return sides[0] if ndim == 1 else tuple(sides)
-    given = box_of("domain", domain, ndim)
-    for (a, b), (low, high) in zip(given, () if is_meta else basis.domain, strict=not is_meta):
-        shared, longer = min(b, high) - max(a, low), max(b - a, high - low)
-        if longer < inf and shared < _LEAST_SHARED * longer:
-            warnings.warn(
-                f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
-                "tenth of the longer one; leave domain out to take the range of the basis",
-                stacklevel=3,
-            )
-    return domain
-
-
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
@@ -651,7 +613,6 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     if not isinstance(alpha, (Tensor, nn.Module)):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-        if score in _UP_TO_TWO and alpha > 2:
-            raise ValueError(f"alpha must be at most 2 for score={score!r}, got {alpha}")
-    if isinstance(alpha, LearnedAlpha) and score in _UP_TO_TWO and alpha.high > 2:
-        raise ValueError(f"alpha.high must be at most 2 for score={score!r}, got {alpha.high}")
+    bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
+    if score in _UP_TO_TWO and not isinstance(bound, (Tensor, nn.Module)) and bound > 2:
+        raise ValueError(f"alpha must be at most 2 for score={score!r}, got {bound}")

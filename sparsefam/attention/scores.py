@@ -25,8 +25,6 @@ from ..distributions import (
     MultivariateNormal,
     Normal,
     SparseDistribution,
-    TruncatedParabola,
-    TruncatedParaboloid,
 )
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
@@ -157,10 +155,6 @@ class QuadraticScore(_ScoreProjection):
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         return Mixture(_by_head(logits / temperature, self._counts), rpm(score, alpha))
 
-    def extra_repr(self) -> str:
-        components = "" if self.components is None else f", components={self.components}"
-        return super().extra_repr() + components
-
 
 class _MeshCache:
     """The quadrature nodes that all calls of a layer share until kernel or basis change.
@@ -249,9 +243,6 @@ class KernelScore(_ScoreProjection):
             self.kernel.to(**factory)
         self.normalization = normalization
         self._cache = _MeshCache()
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, inducing_points={len(self.inducing_points)}"
 
     @torch.no_grad()
     def init_heads(self) -> None:
@@ -435,8 +426,6 @@ def _match_variance(
     variance = variance.clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
     if not isinstance(alpha, Tensor) and alpha == 1:
         return Normal(mean, variance.sqrt())
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParabola.from_moments(mean, variance)
     return BetaGaussian.from_moments(mean, variance, alpha)
 
 
@@ -456,8 +445,6 @@ def _match_covariance(
     covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
     if not isinstance(alpha, Tensor) and alpha == 1:
         return MultivariateNormal.from_moments(mean, covariance)
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParaboloid.from_moments(mean, covariance)
     return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
 
 
@@ -540,7 +527,13 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     """Check inducing points (I,) or (I, D), or return a grid of so many that includes the edges."""
     ndim = len(box)
     if isinstance(points, Tensor):
-        return _check_inducing_points(points, box)
+        shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
+        if not points.numel() or points.shape not in shapes or not points.is_floating_point():
+            raise ValueError(
+                f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
+                f"got {points.dtype} of shape {tuple(points.shape)}"
+            )
+        return points.detach()
     count = round(points ** (1 / ndim)) if is_count(points) else 0
     if not count or count**ndim != points:
         raise ValueError(
@@ -551,22 +544,6 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     return torch.cartesian_prod(
         *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)
     )
-
-
-def _check_inducing_points(points: Tensor, box: Box) -> Tensor:
-    ndim = len(box)
-    shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
-    if not points.numel() or points.shape not in shapes or not points.is_floating_point():
-        raise ValueError(
-            f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
-            f"got {points.dtype} of shape {tuple(points.shape)}"
-        )
-    if not points.is_meta:
-        low, high = _ends(box, points)
-        rows = points.reshape(-1, ndim)
-        if not ((rows >= low) & (rows <= high)).all():
-            raise ValueError(f"inducing_points must be in the domain {box}, got {points}")
-    return points.detach()
 
 
 def _default_kernel(count: int, box: Box) -> Kernel:
