@@ -125,7 +125,15 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
-        return self._contract(_expect(density, self.basis, self.coefficients.shape[0]))
+        if not callable(getattr(density, "expect", None)):
+            raise ValueError(f"density must have expectations, got {density!r}")
+        features, batch = density.expect(self.basis), len(self.coefficients)
+        if features.ndim < 2 or features.shape[0] not in (1, batch):
+            raise ValueError(
+                f"density must have batch_shape ({batch}, ...) or (1, ...), "
+                f"got {tuple(features.shape[:-1])}"
+            )
+        return self._contract(features)
 
     def _contract(self, features: Tensor) -> Tensor:
         """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
@@ -142,19 +150,6 @@ def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
 def _exports_to_onnx() -> bool:
     """Return whether this is traced for ONNX, which has no Cholesky factors."""
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
-
-
-def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
-    """Return expectations (batch or 1, ..., N) of a basis."""
-    if not callable(getattr(density, "expect", None)):
-        raise ValueError(f"density must have expectations, got {density!r}")
-    features = density.expect(basis)
-    if features.ndim < 2 or features.shape[0] not in (1, batch):
-        raise ValueError(
-            f"density must have batch_shape ({batch}, ...) or (1, ...), "
-            f"got {tuple(features.shape[:-1])}"
-        )
-    return features
 
 
 class Statistics(NamedTuple):
@@ -404,13 +399,12 @@ class RidgeRegression(nn.Module):
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
-        features = _expect(density, self.basis, batch)
-        right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
-        weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
+        design = self.basis(positions.double()).expand(batch, -1, -1)
         if mask is not None:
-            weights = torch.where(mask.unsqueeze(1), weights, 0)
-        dtype = torch.promote_types(values.dtype, torch.float32)
-        return weights.to(dtype).reshape(batch, *features.shape[1:-1], length)
+            design = torch.where(mask.unsqueeze(-1), design, 0)
+        # Of values that are 1 at one observation and 0 at the others, the product with F is F.
+        weights = self._solve(statistics, torch.float64, design.mT).expect(density)
+        return weights.to(torch.promote_types(values.dtype, torch.float32))
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
