@@ -571,7 +571,6 @@ def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: A
         ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
         ({"penalty": -1.0}, "penalty must .*got -1.0"),
         ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
-        ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
         ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
         ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
         *(

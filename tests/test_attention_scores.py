@@ -436,7 +436,6 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
         ),
         (lambda: LearnedAlpha(0), "num_heads must be at least 1, got 0"),
         (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
-        (lambda: LearnedAlpha(1, dtype=torch.int32), "dtype must be floating, got torch.int32"),
         (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),

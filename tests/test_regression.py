@@ -652,7 +652,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         (lambda: RidgeRegression(rbf(), group=4), "group must be a process group or .*, got 4"),
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be at least 1, got 0"),
         (lambda: FIT(T.numpy(), VALUES), "positions must be a tensor, got ndarray"),
-        (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\); uns"),
+        (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\)"),
         (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*not zero.*\(3, 0, 2\)"),
         (lambda: FIT(T[:, :7], VALUES), r"positions must have shape \(3, 20\).*got \(3, 7\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
@@ -697,7 +697,6 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),
             "statistics.cross must be finite, got -?inf at index .0, 0, 0.",
         ),
-        (lambda: RidgeRegression(rbf()).solve(SUMS, torch.complex64), "dtype must be floating,"),
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:

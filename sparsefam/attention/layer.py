@@ -21,7 +21,6 @@ from ..numerics.validation import broadcasts_to, is_count, require_integer
 from .context import contexts
 from .masks import (
     AttentionMask,
-    check_dtype,
     check_finite,
     check_shape,
     check_tensor,
@@ -211,7 +210,6 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
-        check_dtype(dtype)
         _check_score(score, alpha)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"

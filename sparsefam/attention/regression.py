@@ -25,7 +25,6 @@ from ..numerics.least_squares import (
 from ..numerics.roots import increasing_root
 from ..numerics.validation import differentiable_once, in_eager, require_integer
 from .masks import (
-    check_dtype,
     check_finite,
     check_mask,
     check_real,
@@ -182,8 +181,6 @@ class Statistics(NamedTuple):
             ValueError: If the sizes differ, or `keep` has another shape or range.
         """
         check_statistics("other", other, self.cross.shape, self.gram.shape[-1])
-        if not isinstance(keep, (Real, Tensor)):
-            raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
         weights = torch.as_tensor(keep).to(self.cross)
         check_shape("keep", weights, (), self.num_observations.shape)
         require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
@@ -351,7 +348,6 @@ class RidgeRegression(nn.Module):
             ValueError: If the sums are not finite or belong to another number of functions, or as
                 `fit`.
         """
-        check_dtype(dtype)
         if not isinstance(statistics, Statistics):
             raise ValueError(f"statistics must be a Statistics, got {type(statistics).__name__}")
         size, shape = len(self.basis), statistics.cross.shape
@@ -417,11 +413,8 @@ class RidgeRegression(nn.Module):
             check_tensor("mask", mask)
         event, sharded = self.basis.event_shape, self.group is not None
         if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
-            hint = " (and mask (B, L))" if mask is not None else ""
-            raise ValueError(
-                f"values must have shape (B, L, E){hint}, L and E not zero, "
-                f"got {tuple(values.shape)}; unsqueeze(0) makes one example a batch"
-            )
+            rule = "values must have shape (B, L, E), L and E not zero"
+            raise ValueError(f"{rule}, got {tuple(values.shape)}")
         if not values.is_floating_point():
             raise ValueError(f"values must be floating, got {values.dtype}")
         batch, length = values.shape[:2]
@@ -537,10 +530,7 @@ class RidgeRegression(nn.Module):
             f, h = self.basis(t.double()).double(), h.double()
             weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
-            # Examples with the same positions are further rows of one product.
-            products = batch // max(f.shape[0], 1) * groups * queries
-            by_grid = weights.reshape(f.shape[0], products, weights.shape[-1])
-            gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
+            gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()

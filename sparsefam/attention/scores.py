@@ -41,7 +41,7 @@ from ..scores import (
     MultivariateQuadratic,
     Quadratic,
 )
-from .masks import AttentionMask, check_dtype, full_precision, to_single
+from .masks import AttentionMask, full_precision, to_single
 
 __all__ = [
     "Box",
@@ -123,37 +123,50 @@ class QuadraticScore(_ScoreProjection):
         if components is not None:
             require_integer("components", components, 1)
         counts = (heads,) if components is None else (heads, components)
-        logits = 0 if components is None else heads * components
-        channels = logits + sum(_quadratic_channels(math.prod(counts), len(box)))
-        super().__init__(embed_dim, channels, heads, box, **factory)
-        self.components, self._counts, self._logits = components, counts, logits
+        total, ndim = math.prod(counts), len(box)
+        logits = 0 if components is None else total
+        # Log weights, locations, diagonals and lower triangles.
+        sizes = [logits, total * ndim, total * ndim, total * (ndim * (ndim - 1) // 2)]
+        super().__init__(embed_dim, sum(sizes), heads, box, **factory)
+        self.components, self._counts, self._sizes = components, counts, sizes
 
     @torch.no_grad()
     def init_heads(self) -> None:
         """Spread heads, or in each head its components, heavier next to the head's own center."""
-        ndim = len(self.box)
+        ndim, sigma = len(self.box), _FIRST_SIGMA
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
-        correlations = _quadratic_channels(math.prod(self._counts), ndim)[-1]
-        self.weight[self.out_features - correlations :] = 0
-        own = _initial_centers(self.heads, ndim)
-        if self.components is None:
-            self.bias.copy_(_initial_channels(own, _FIRST_SIGMA))
-            return
-        centers = _initial_centers(self.components, ndim)
-        sigma = min(_FIRST_SIGMA, _OVERLAP * self.components ** (-1 / ndim))
-        quadratics = _initial_channels(centers.repeat(self.heads, 1), sigma)
-        self.bias.copy_(torch.cat([_proximity(own, centers).flatten(), quadratics]))
+        logits, loc, diagonal, triangle = self.bias.split(self._sizes)
+        centers = own = _initial_centers(self.heads, ndim)
+        if self.components is not None:
+            centers = _initial_centers(self.components, ndim)
+            sigma = min(sigma, _OVERLAP * self.components ** (-1 / ndim))
+            logits.copy_(_proximity(own, centers).flatten())
+            centers = centers.repeat(self.heads, 1)
+        loc.copy_(centers.logit().flatten())
+        diagonal.fill_(math.log(math.expm1(sigma - _LEAST_SIGMA)))
+        for correlations in (triangle, self.weight.split(self._sizes)[-1]):
+            correlations.zero_()
 
     def densities(
         self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for any basis."""
-        logits, rest = channels.tensor_split((self._logits,), -1)
-        score = _quadratics(rest, self._counts, self.box, temperature)
+        logits, *parts = channels.split(self._sizes, -1)
+        counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
+        loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
+        low, high = _ends(self.box, loc)
+        loc = low + (high - low) * torch.sigmoid(loc)
+        share = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
+        sigma = (high - low) * share
+        score: Quadratic | MultivariateQuadratic
+        if ndim == 1:
+            score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
+        else:
+            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
         if self.components is None:
             return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Mixture(_by_head(logits / temperature, self._counts), rpm(score, alpha))
+        return Mixture(_by_head(logits / temperature, counts), rpm(score, alpha))
 
 
 class _MeshCache:
@@ -455,34 +468,7 @@ def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
         nn.init.zeros_(projection.bias)
 
 
-# Quadratic scores
-
-
-def _quadratic_channels(count: int, ndim: int) -> list[int]:
-    """Numbers of channels: locations, diagonals and lower triangles of `count` quadratics."""
-    return [count * ndim, count * ndim, count * (ndim * (ndim - 1) // 2)]
-
-
-def _initial_channels(shares: Tensor, sigma: float) -> Tensor:
-    """Channels of quadratics at shares (count, D) of the domain, all with the same sigma."""
-    sizes = _quadratic_channels(*shares.shape)
-    diagonal = shares.new_full((sizes[1],), math.log(math.expm1(sigma - _LEAST_SIGMA)))
-    return torch.cat([shares.logit().flatten(), diagonal, shares.new_zeros(sizes[2])])
-
-
-def _quadratics(
-    channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float
-) -> Quadratic | MultivariateQuadratic:
-    """Return scores (B, heads, Lq[, K]) from locations, diagonals, triangles (B, Lq, channels)."""
-    ndim, total = len(box), torch.Size(counts).numel()
-    parts = channels.split(_quadratic_channels(total, ndim), -1)
-    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
-    low, high = _ends(box, loc)
-    loc = low + (high - low) * torch.sigmoid(loc)
-    sigma = math.sqrt(temperature) * (high - low) * (_LEAST_SIGMA + functional.softplus(diagonal))
-    if ndim == 1:
-        return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
-    return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
+# Channels, and where training starts
 
 
 def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
@@ -625,7 +611,6 @@ class LearnedAlpha(nn.Module):
         if not fits or not all(isinstance(x, Real) and least < float(x) < high for x in each):
             rule = f"a number, or {num_heads} of them, between {least} and {high}"
             raise ValueError(f"start must be {rule}, got {given!r}")
-        check_dtype(dtype)
         self.num_heads, self.start, self.high = num_heads, given, high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
