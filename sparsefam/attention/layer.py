@@ -97,21 +97,18 @@ class ContinuousAttention(nn.Module):
     `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
     the query. Both ignore the keys and start wide.
 
-    `score="content"` makes the keys a function $K$ by the same regression: the score of a query is
-    $q^\top (K(t) - \bar K)/\sqrt d$, where $\bar K$ is the mean of the keys that it may read, and
-    its density maximises a `BasisExpansion` relative to the uniform density on the domain, which is
-    the density if all keys are equal. With a learned basis such a layer cannot be
-    compiled. `penalty="gcv"` finds one penalty for values and keys.
+    `score="content"` makes the keys a function $K$ by the same regression, with one penalty. The
+    score of a query is $q^\top (K(t) - \bar K)/\sqrt d$, with $\bar K$ the mean of the keys that
+    it may read, relative to the uniform density on the domain, as in `BasisExpansion`.
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
-    expectations are in float32. Long sequences are read in chunks of
-    `layer.regression.chunk_size` positions, which may be changed between calls; a layer exported by
-    `torch.export.export` reads them at once.
+    expectations are in float32. Layers whose scores have a learned kernel or basis cannot be
+    compiled. Long sequences are read in chunks of `layer.regression.chunk_size` positions.
 
-    The layer takes the place of `self_attn` in `torch.nn.TransformerEncoderLayer` and of both
-    attentions in `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then
-    spread over the domain. Pass `enable_nested_tensor=False` to `torch.nn.TransformerEncoder`.
+    The layer takes the place of the attention in `torch.nn.TransformerEncoderLayer` and
+    `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then spread over
+    the domain. Pass `enable_nested_tensor=False` to `torch.nn.TransformerEncoder`.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -129,9 +126,8 @@ class ContinuousAttention(nn.Module):
             grid on the domain, or their locations, (I,) or (I, D). Default: 64.
         kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
             instance one of `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default:
-            a constant Gaussian, as wide as two steps of the grid. Parameters that require grad are
-            learned; quadrature nodes are then computed again whenever they change, and the layer
-            cannot be compiled.
+            a constant Gaussian, as wide as two steps of the grid. Quadrature nodes are computed
+            again whenever parameters change.
         normalization: For `score="kernel"`: "inside", the default, or "outside", as in
             `KernelDeformedExp`.
         components: For `score="mixture"`: number of components of each density. Default: 8.

@@ -16,6 +16,7 @@ from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.least_squares import (
     add_event_dims,
+    add_sums,
     band_sums,
     eliminate,
     normal_sums,
@@ -212,16 +213,11 @@ class RidgeRegression(nn.Module):
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
-    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk, in
-    O(L N (N + E)) time and O(N (N + E)) memory besides the observations and their gradients. For
-    32 (degree + 1) or more B-splines and a given penalty it takes O((L + N) E) time and O(N E)
-    memory, times a power of the degree: $F^\top F$ has few bands.
-
-    Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
-    would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
-    basis is therefore evaluated and the system solved in float64, whatever the dtype of the
-    observations: with N Gaussians of width 1.5/N, N up to 512, and $\lambda = 0.01$ the
-    coefficients agree with a float64 least-squares solution to 4e-8, the rounding of the result.
+    $F^\top F$ and $F^\top H$ are added up chunk by chunk, in O(L N (N + E)) time and O(N (N + E))
+    memory besides the observations and their gradients; for 32 (degree + 1) or more B-splines and a
+    given penalty in O((L + N) E) time and O(N E) memory, times a power of the degree. As
+    overlapping functions make $F^\top F$ singular to working precision, all is in float64 until
+    coefficients are rounded, whatever the dtype of the observations.
 
     Args:
         basis: The N functions $\psi$, which must accept float64 locations.
@@ -526,7 +522,7 @@ class RidgeRegression(nn.Module):
             _require_finite("positions", t, values.shape, observed)
             _require_finite("values", values, values.shape, observed)
 
-        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             f, h = self.basis(t.double()).double(), h.double()
             weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
@@ -537,8 +533,8 @@ class RidgeRegression(nn.Module):
 
         each = t.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = [sums(*chunk) for chunk in split_rows(rows, t, values, visible.movedim(-1, 1))]
-        gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
+        chunks = split_rows(rows, t, values, visible.movedim(-1, 1))
+        gram, cross, squares = reduce(add_sums, (sums(*chunk) for chunk in chunks))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
 
