@@ -27,6 +27,7 @@ from .masks import (
     full_precision,
     is_autocasting,
     readable,
+    require_all,
     to_single,
 )
 from .regression import RidgeRegression, ValueFunction
@@ -247,9 +248,7 @@ class ContinuousAttention(nn.Module):
         options = {name: value for name, value in options.items() if value is not None}
         projection, read = _SCORES[score]
         for name in options.keys() - read:
-            owner = next(key for key, (_, names) in _SCORES.items() if name in names)
-            rule = f"{name} must not be given unless score={owner!r}"
-            raise ValueError(f"{rule}, got score={score!r}")
+            raise ValueError(f"{name} must not be given with score={score!r}, got {options[name]}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if score in _READ_KEYS:
             self.score_proj = projection(embed_dim, kdim, num_heads, box, bias, **factory)
@@ -331,10 +330,10 @@ class ContinuousAttention(nn.Module):
                 and values are at the centres of the cells. Every sequence then fills the domain,
                 however long it is, and moves when it grows.
             key_padding_mask: Shape (B, L), True, or -inf, where a position is padding. Key, value
-                and position are never read there. Other numbers are added to discrete scores.
+                and position are never read there.
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
-                in O(L N (N + E)) each. Other numbers are added to discrete scores.
+                in O(L N (N + E)) each.
             function: A value function to read in place of a sequence, such as a memory returns. Its
                 values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
                 arguments but the query are then None. Not for scores that read keys.
@@ -470,7 +469,7 @@ class ContinuousAttention(nn.Module):
             value = torch.where(observed, value, 0)
             positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
         if self.regression.validate_args:
-            mask.check(self.combine or self.score == "moments", self.regression.group is not None)
+            mask.check(self.regression.group is not None)
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
@@ -561,13 +560,21 @@ class ContinuousAttention(nn.Module):
             given = "a group" if sharded else f"ndim={self.ndim}"
             raise ValueError(f"positions must be given with {given}, got None")
         if padding is not None:
-            _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
+            self._check_mask("key_padding_mask", padding, (batch, length), hint=hint)
         if mask is not None:
             if sharded:
                 rule = "attn_mask must be None with a group: each rank has its own queries"
                 raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
             shapes = ((queries, length), (batch * self.num_heads, queries, length))
-            _check_mask("attn_mask", mask, *shapes, hint=hint)
+            self._check_mask("attn_mask", mask, *shapes, hint=hint)
+
+    def _check_mask(self, name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
+        check_shape(name, mask, *shapes, hint=hint)
+        if mask.dtype != torch.bool and not mask.is_floating_point():
+            raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
+        if mask.is_floating_point() and self.regression.validate_args:
+            valid = (mask == 0) | (mask == -inf)
+            require_all(valid, f"{name} must be boolean, or 0 and -inf", mask)
 
     def _check_sequence(self, name: str, x: Tensor) -> None:
         check_tensor(name, x)
@@ -591,12 +598,6 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
-
-
-def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
-    check_shape(name, mask, *shapes, hint=hint)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:

@@ -66,10 +66,9 @@ class ForgettingMemory(nn.Module):
 
         Args:
             positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
-            values: Shape (B, L, E).
+            values: As for `RidgeRegression.fit`, as is `mask`.
             state: What the last call returned; None before the first. Pass `state.detach()` to stop
                 gradients there.
-            mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew and its past is forgotten.
 
         Raises:
@@ -96,9 +95,8 @@ class ContractingMemory(nn.Module):
     $$G(t) = (1 - \kappa)\, t + \kappa\, F(t), \qquad V_{new}(\tau s) \approx V(G^{-1}(s)),$$
 
     with F the distribution function, averaged over heads and queries, and $\kappa$ = `stickiness`.
-    The values that are fitted are thus quantiles of G, at the levels (i + 1/2)/`samples`. Where F
-    is flat, as sparse densities are almost everywhere, the past keeps the share $1 - \kappa$ of its
-    room. At $\kappa = 1$ it would be forgotten there, at once and for good.
+    Where F is flat, the past keeps the share $1 - \kappa$ of its room. At $\kappa = 1$ it would be
+    forgotten there, at once and for good.
 
     Args:
         regression: How functions are fitted, with a basis on [0, 1].
@@ -147,28 +145,20 @@ class ContractingMemory(nn.Module):
         reset: Tensor | None = None,
         density: SparseDistribution | None = None,
     ) -> tuple[ValueFunction, Tensor]:
-        r"""Add a chunk; return the functions of all chunks so far and the new state.
+        r"""Add a chunk, as `ForgettingMemory.forward`.
 
         Args:
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
-            values: Shape (B, L, E).
-            state: What the last call returned, shape (B, N, E); None before the first. Pass
-                `state.detach()` to stop gradients there.
-            mask: As for `RidgeRegression.fit`.
-            reset: Shape (B,), True where an example starts anew.
+            state: What the last call returned, shape (B, N, E); None before the first.
             density: The density that attended to the last functions, of batch shape (B, ...) or
                 (1, ...), such as a layer returns. It has no effect on the first chunk. Mass outside
                 [0, 1] is spread evenly. There is no gradient. Each query takes 22 `samples` values
                 of its distribution function: if there are thousands, pass `density[..., ::10]`.
                 With a group, all ranks must pass the same density. None: evenly.
 
-        Returns:
-            The functions, of locations in [0, 1], and the state.
-
         Raises:
-            ValueError: As `RidgeRegression.fit`, or if positions are outside [0, 1], the state or
-                `reset` has another shape, or `density` is not univariate and continuous, or of
-                another batch.
+            ValueError: As `ForgettingMemory.forward`, or if positions are outside [0, 1], or
+                `density` is not univariate and continuous, or of another batch.
         """
         self.regression._check_observations(positions, values, mask)
         if self.regression.validate_args:
