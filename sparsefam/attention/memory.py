@@ -66,9 +66,10 @@ class ForgettingMemory(nn.Module):
 
         Args:
             positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
-            values: As for `RidgeRegression.fit`, as is `mask`.
+            values: As for `RidgeRegression.fit`.
             state: What the last call returned; None before the first. Pass `state.detach()` to stop
                 gradients there.
+            mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew and its past is forgotten.
 
         Raises:
@@ -149,7 +150,10 @@ class ContractingMemory(nn.Module):
 
         Args:
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
+            values: Shape (B, L, E).
             state: What the last call returned, shape (B, N, E); None before the first.
+            mask: As for `RidgeRegression.fit`.
+            reset: Shape (B,), True where an example starts anew.
             density: The density that attended to the last functions, of batch shape (B, ...) or
                 (1, ...), such as a layer returns. It has no effect on the first chunk. Mass outside
                 [0, 1] is spread evenly. There is no gradient. Each query takes 22 `samples` values

@@ -501,8 +501,8 @@ class RidgeRegression(nn.Module):
         statistics = self._statistics_per_query(positions, values, visible)
         right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
         solved = self._solve(statistics, torch.float64, right.flatten(0, 2)).coefficients
-        f = self.basis(positions.double().reshape(-1, *values.shape[1:2], *self.basis.event_shape))
-        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f.double())
+        f = self.basis(positions.double()).double()
+        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
         return torch.where(visible, weights.flatten(1, 2), 0).to(values.dtype)
 
     def _statistics_per_query(
@@ -510,16 +510,16 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum for each query over the positions that it may read.
 
-        Values are by head (B, L, heads, E). The sums are those of B * G * Lq examples with
-        heads // G * E channels, where `visible` is (B, G, Lq, L) and G is heads or 1.
+        Positions are (B or 1, L, *event) and values by head (B, L, heads, E). The sums are those of
+        B * G * Lq examples with heads // G * E channels, where `visible` is (B, G, Lq, L) and G is
+        heads or 1.
         """
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
-        size, event = len(self.basis), self.basis.event_shape
-        t = positions.reshape(-1, length, *event)
+        size = len(self.basis)
         if self.validate_args:
             observed = visible.flatten(1, 2).any(1) if queries else None
-            _require_finite("positions", t, values.shape, observed)
+            _require_finite("positions", positions, values.shape, observed)
             _require_finite("values", values, values.shape, observed)
 
         def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -531,9 +531,9 @@ class RidgeRegression(nn.Module):
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
 
-        each = t.shape[0] * size**2 + size * batch * heads * channels
+        each = len(positions) * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = split_rows(rows, t, values, visible.movedim(-1, 1))
+        chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
         gram, cross, squares = reduce(add_sums, (sums(*chunk) for chunk in chunks))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))

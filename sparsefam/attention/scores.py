@@ -363,12 +363,12 @@ class MomentScore(DiscreteScore):
     def match(
         self, weights: Tensor, positions: Tensor, alpha: Tensor | float
     ) -> SparseDistribution:
-        """Return densities with the moments of positions under weights (B, heads, Lq, L)."""
-        event = positions.shape[positions.dim() - (len(self.box) > 1) :]
-        # Shape (B or 1, 1, 1, L, *event).
-        per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
-        match = _match_covariance if event else _match_variance
-        return match(weights, per_query, self.box, alpha)
+        """Return densities with the moments of positions (B or 1, L, *event) under weights.
+
+        Weights are (B, heads, Lq, L).
+        """
+        match = _match_covariance if len(self.box) > 1 else _match_variance
+        return match(weights, positions[:, None, None].to(weights.dtype), self.box, alpha)
 
 
 class ContentScore(DiscreteScore):
