@@ -55,8 +55,6 @@ _SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
-# Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class _Projected(NamedTuple):
@@ -583,7 +581,7 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{name} must be floating with three dimensions, got {got}")
         # A module that replaces the linear layer may have no weight, or a quantised one.
         dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
-        if dtype not in _FLOATS or dtype == x.dtype:
+        if dtype is None or dtype == x.dtype or not dtype.is_floating_point:
             return
         if not is_autocasting(x) or torch.float64 in (x.dtype, dtype):
             raise ValueError(f"{name} must be {dtype} like the layer, got {x.dtype}")

@@ -596,17 +596,18 @@ class LearnedAlpha(nn.Module):
     ) -> None:
         super().__init__()
         require_integer("num_heads", num_heads, 1)
-        given: Any = start.tolist() if hasattr(start, "tolist") else start
         bound: Any = high
         least = _LEAST_ALPHA
         if not isinstance(bound, Real) or not float(bound) > least:
             raise ValueError(f"high must be a number above {least}, got {high!r}")
-        each = [given] * num_heads if isinstance(given, Real) else given
-        fits = isinstance(each, Sequence) and len(each) == num_heads
-        if not fits or not all(isinstance(x, Real) and least < float(x) < high for x in each):
+        try:
+            each = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
+        except (TypeError, ValueError):
+            each = np.array(math.nan)
+        if not ((each > least) & (each < high)).all():
             rule = f"a number, or {num_heads} of them, between {least} and {high}"
-            raise ValueError(f"start must be {rule}, got {given!r}")
-        self.num_heads, self.start, self.high = num_heads, given, high
+            raise ValueError(f"start must be {rule}, got {start!r}")
+        self.num_heads, self.start, self.high = num_heads, each.tolist(), high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -618,7 +619,7 @@ class LearnedAlpha(nn.Module):
             weight = above + torch.log(-torch.expm1(-above))
         else:
             weight = torch.logit(above / (self.high - _LEAST_ALPHA))
-        self.weight.copy_(weight.reshape(-1, 1).expand_as(self.weight))
+        self.weight.copy_(weight.unsqueeze(-1))
 
     def forward(self) -> Tensor:
         """Return the indices (num_heads, 1), which broadcast to densities (B, num_heads, Lq)."""
