@@ -434,8 +434,9 @@ class RidgeRegression(nn.Module):
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
             sums = normal_sums(basis, positions, values, mask, rows)
-        seen = values.new_ones(batch, length) if mask is None else mask
-        return Statistics(*sums, seen.sum(-1).to(sums[2]))
+        squares = sums[2]
+        count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
+        return Statistics(*sums, count)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
         """Warn, with the first fit, if many of some positions are where all functions are zero."""
