@@ -23,7 +23,6 @@ from ..numerics.least_squares import (
     solve_shared,
     split_rows,
 )
-from ..numerics.roots import increasing_root
 from ..numerics.validation import differentiable_once, in_eager, require_integer
 from .masks import (
     check_finite,
@@ -47,9 +46,10 @@ _LOOKED_AT = 64
 # B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
 _MANY_SPLINES = 32
 
-# Range of the logs of cross-validated penalties over the trace of the Gram matrix, points of a grid
-# there, and steps that find a minimum between three of them.
-_LOG_SHARES, _POINTS, _STEPS = (math.log(1e-11), math.log(1e3)), 65, 10
+# Range of cross-validated penalties, relative to the trace of the Gram matrix.
+_LOWEST, _HIGHEST = 1e-11, 1e3
+# Points of the first grid of penalties and of each refinement; refinements and Newton steps.
+_COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
 _TINY = 1e-200
 # Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
 _TIE, _RESOLVED = 1e-11, 1e3
@@ -556,10 +556,9 @@ def gcv_penalty(statistics: Statistics) -> Tensor:
     $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
         {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
 
-    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$; the best of a grid there
-    is refined to where the slope is zero. Residuals below rounding times
-    $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics cannot
-    resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
+    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
+    times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
+    cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
 
     First derivatives are by the implicit function theorem at a minimum inside the range; at its
     ends, and where residuals are not resolved, they are those of the trace.
@@ -569,34 +568,26 @@ def gcv_penalty(statistics: Statistics) -> Tensor:
         Ridge Parameter. Technometrics 21
     """
     with torch.no_grad():
-        log_gcv = _log_gcv(statistics.detach())
-        slope = torch.func.grad(lambda share: log_gcv(share)[0].sum())
-        curvature = torch.func.grad(lambda share: slope(share).sum())
-        (low, high), like = _LOG_SHARES, statistics.cross
-        grid = torch.linspace(low, high, _POINTS, dtype=like.dtype, device=like.device)
-        (bound, _), step = log_gcv(grid), (high - low) / (_POINTS - 1)
-        ties = bound <= bound.amin(-1, keepdim=True) + _TIE
-        best = grid[ties.byte().argmax(-1, keepdim=True)]
-        ends = (best - step).clamp_min(low), (best + step).clamp_max(high)
-        share = increasing_root(slope, *ends, _STEPS)
-        bend, (_, error) = curvature(share), log_gcv(share)
-        is_minimum = (slope(share).abs() < 1e-6) & (bend > 1e-6) & (bend > _RESOLVED * error)
-        rate = torch.where(is_minimum, 1 / bend, 0).squeeze(-1)
-        share = share.squeeze(-1)
-    trace = _trace(statistics.gram)
+        curve = _gcv_curve(Statistics(*(x.detach() for x in statistics)))
+        log_penalty = _minimise(
+            curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
+        )
+        _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
+        stationary = (slope.abs() < 1e-6) & (curvature > 1e-6) & (curvature > _RESOLVED * error)
+        rate = torch.where(stationary, 1 / curvature, 0)
+        penalty = log_penalty.exp()
     if not torch.is_grad_enabled():
-        return trace * share.exp()
-    # Where there is no minimum, at a share where all is regular.
-    inside = torch.where(rate == 0, 0, share)
-    rise = torch.func.grad(lambda share: _log_gcv_by_inverse(statistics, share).sum())(inside)
-    return differentiable_once(trace * (share - rate * (rise - rise.detach())).exp())
+        return penalty
+    trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
+    change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
+    return penalty * (1 + differentiable_once(change))
 
 
-def _log_gcv(statistics: Statistics) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return a function of logs of shares (K) or (B, K): a bound of log GCV, and its error (B, K).
+Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
-    Shares are of penalties in the trace. Eigenvalues make many penalties cheap.
-    """
+
+def _gcv_curve(statistics: Statistics) -> Curve:
+    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
     gram, cross, squares, count = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
@@ -604,35 +595,74 @@ def _log_gcv(statistics: Statistics) -> Callable[[Tensor], tuple[Tensor, Tensor]
     noise = size * eps * eigenvalues[..., -1:]
     eigenvalues = torch.where(eigenvalues > noise, eigenvalues, 0).unsqueeze(-2)
     projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
-    trace, squares, count = (x.unsqueeze(-1) for x in (_trace(gram), squares, count))
+    trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
 
-    def log_gcv(share: Tensor) -> tuple[Tensor, Tensor]:
-        penalty = (trace * share.exp()).unsqueeze(-1)
+    def curve(log_penalty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        penalty = log_penalty.exp().unsqueeze(-1)
         shrunk = penalty / (eigenvalues + penalty)
-        residual = squares - (projections * (1 + shrunk) / (eigenvalues + penalty)).sum(-1)
-        noise = 4 * eps * (-share / 2).exp() * squares
-        residual = torch.maximum(residual, noise).clamp_min(_TINY)
+        kept = 1 - shrunk
+        share = projections / (eigenvalues + penalty)
+        residual = squares - (share * (1 + shrunk)).sum(-1)
+        noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
+        known = residual > noise
+        residual = torch.where(known, residual, noise).clamp_min(_TINY)
+        slope = 2 * (share * shrunk.square()).sum(-1)
+        slope = torch.where(known, slope, -0.5 * noise) / residual
+        second = 2 * (share * shrunk.square() * (2 * kept - shrunk)).sum(-1)
+        second = torch.where(known, second, 0.25 * noise) / residual
         freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
-        error = noise / residual + 8 * eps * (count + size) / freedom
-        return residual.log() - 2 * freedom.log() + error, error
+        freedom_slope = (kept * shrunk).sum(-1) / freedom
+        freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
+        return (
+            residual.log() - 2 * freedom.log(),
+            slope - 2 * freedom_slope,
+            second - slope.square() - 2 * (freedom_second - freedom_slope.square()),
+            noise / residual + 8 * eps * (count + size) / freedom,
+        )
 
-    return log_gcv
+    return curve
 
 
-def _log_gcv_by_inverse(statistics: Statistics, share: Tensor) -> Tensor:
-    """Return log GCV (B,) at one penalty each, differentiable in the statistics."""
-    gram, cross, squares, count = statistics
-    size = gram.shape[-1]
-    penalty = (_trace(gram) * share.exp())[:, None, None]
-    ridge = penalty * torch.eye(size, dtype=gram.dtype, device=gram.device)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(gram + ridge)[0])
-    fitted = inverse @ cross
-    residual = squares - (fitted * (cross + penalty * fitted)).sum((-2, -1))
-    kept = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    freedom = count - size + penalty.flatten() * kept
-    return residual.clamp_min(_TINY).log() - 2 * freedom.log()
+def _minimise(curve: Curve, trace: Tensor) -> Tensor:
+    """Minimise over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
+    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
+    low, high = lowest, highest
+    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
+        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
+        points = low + (high - low) * grid
+        height, _, _, error = curve(points)
+        height = height + error
+        ties = height <= height.amin(-1, keepdim=True) + _TIE
+        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
+        step = (high - low) / (count - 1)
+        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
+    for _ in range(_NEWTON_STEPS):
+        _, slope, curvature, error = curve(best)
+        newton = best - slope / curvature
+        inside = (curvature > _RESOLVED * error) & (newton > low) & (newton < high)
+        best = torch.where(inside, newton, best)
+    return best.squeeze(-1)
 
 
 def _trace(gram: Tensor) -> Tensor:
-    """Return the traces (B or 1,), positive."""
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(_TINY)
+    """Trace (B or 1, 1), positive."""
+    return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
+
+
+def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
+    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
+    gram, cross, squares, count = statistics
+    size = gram.shape[-1]
+    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    ridge = penalty[:, None, None]
+    factor = torch.linalg.cholesky_ex(
+        torch.where(stationary[:, None, None], gram + ridge * eye, eye)
+    )[0]
+    inverse = torch.cholesky_inverse(factor)
+    fitted = inverse @ cross
+    residual = squares - (fitted * (cross + ridge * fitted)).sum((-2, -1))
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    freedom = torch.where(stationary, count - size + penalty * trace, 1)
+    residual = torch.where(stationary, residual, 1)
+    slope = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
+    return slope - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / freedom
