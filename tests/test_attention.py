@@ -571,8 +571,8 @@ def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: A
         ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
         ({"penalty": -1.0}, "penalty must .*got -1.0"),
         ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
-        ({"kernel": BASIS}, "kernel must not be given with score='quadratic', got Gauss"),
-        ({"components": 3, "score": "kernel"}, "components must not be .* score='kernel', got 3"),
+        ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
+        ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
         *(
             ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
             for x in (0, math.inf, "1")
@@ -604,7 +604,7 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         ((Q, K, V, T, [True]), "key_padding_mask must be a tensor, got list"),
         ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
         ((Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or floating, .*int64"),
-        ((Q, K, V, T, PADDING / 0), "key_padding_mask must be boolean, or 0 and -inf, got nan"),
+        ((Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
         ((Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index .0."),
     ],
 )

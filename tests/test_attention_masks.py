@@ -102,6 +102,22 @@ def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
     assert torch.equal(layer(query, *inputs, attn_mask=mask)[0], context)
 
 
+@pytest.mark.parametrize("heads", [False, True])
+def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
+    layer, (query, key, value, t) = make("moments", alpha=1.0), data(7)
+    twin = nn.MultiheadAttention(4, 2, batch_first=True, dtype=DOUBLE)
+    parts = [layer.score_proj.q_proj, layer.score_proj.k_proj, layer.v_proj]
+    twin.in_proj_weight = nn.Parameter(torch.cat([part.weight for part in parts]))
+    padding, mask = torch.randn(2, 7, dtype=DOUBLE), torch.randn(4, 3, 7, dtype=DOUBLE)
+    padding[0, 5:] = mask[1, 2, :3] = -math.inf
+    by_query = mask if heads else mask[0]
+    for masks in ((padding, None), (None, by_query), (padding, by_query)):
+        both = dict(zip(("key_padding_mask", "attn_mask"), masks, strict=True))
+        weights = twin(query, key, value, average_attn_weights=False, **both)[1]
+        mean = torch.einsum("bhql,bl->bhq", weights, t)
+        assert torch.allclose(layer(query, key, value, t, **both)[1].mean, mean, rtol=1e-12)
+
+
 @every_score
 def test_padding_may_be_floating(score: str) -> None:
     layer, inputs = make(score, validate_args=True), data(7)
@@ -177,12 +193,8 @@ def test_blocks_change_neither_contexts_nor_gradients(
         ("moments", torch.zeros(3, 7).long(), "attn_mask must be boolean or floating.*int64"),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
         ("quadratic", torch.full((3, 7), -math.inf), "attn_mask and .* leave every query"),
-        (
-            "moments",
-            torch.full((3, 7), math.nan),
-            "attn_mask must be .* 0 and -inf, got nan",
-        ),
-        ("quadratic", torch.ones(3, 7), "attn_mask must be boolean, or 0 and -inf, got 1.0"),
+        ("moments", torch.full((3, 7), math.nan), "attn_mask and .* must be numbers.*got nan"),
+        ("quadratic", torch.ones(3, 7), "attn_mask and .* must be boolean, or 0 and -inf.*got 1.0"),
     ],
 )
 def test_bad_masks_are_named(score: str, mask: Tensor, message: str) -> None:

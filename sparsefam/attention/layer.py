@@ -27,7 +27,6 @@ from .masks import (
     full_precision,
     is_autocasting,
     readable,
-    require_all,
     to_single,
 )
 from .regression import RidgeRegression, ValueFunction
@@ -246,7 +245,9 @@ class ContinuousAttention(nn.Module):
         options = {name: value for name, value in options.items() if value is not None}
         projection, read = _SCORES[score]
         for name in options.keys() - read:
-            raise ValueError(f"{name} must not be given with score={score!r}, got {options[name]}")
+            owner = next(key for key, (_, names) in _SCORES.items() if name in names)
+            rule = f"{name} must not be given unless score={owner!r}"
+            raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if score in _READ_KEYS:
             self.score_proj = projection(embed_dim, kdim, num_heads, box, bias, **factory)
@@ -328,10 +329,10 @@ class ContinuousAttention(nn.Module):
                 and values are at the centres of the cells. Every sequence then fills the domain,
                 however long it is, and moves when it grows.
             key_padding_mask: Shape (B, L), True, or -inf, where a position is padding. Key, value
-                and position are never read there.
+                and position are never read there. Other numbers are added to discrete scores.
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
-                in O(L N (N + E)) each.
+                in O(L N (N + E)) each. Other numbers are added to discrete scores.
             function: A value function to read in place of a sequence, such as a memory returns. Its
                 values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
                 arguments but the query are then None. Not for scores that read keys.
@@ -467,7 +468,7 @@ class ContinuousAttention(nn.Module):
             value = torch.where(observed, value, 0)
             positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
         if self.regression.validate_args:
-            mask.check(self.regression.group is not None)
+            mask.check(self.combine or self.score == "moments", self.regression.group is not None)
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
@@ -558,21 +559,13 @@ class ContinuousAttention(nn.Module):
             given = "a group" if sharded else f"ndim={self.ndim}"
             raise ValueError(f"positions must be given with {given}, got None")
         if padding is not None:
-            self._check_mask("key_padding_mask", padding, (batch, length), hint=hint)
+            _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
         if mask is not None:
             if sharded:
                 rule = "attn_mask must be None with a group: each rank has its own queries"
                 raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
             shapes = ((queries, length), (batch * self.num_heads, queries, length))
-            self._check_mask("attn_mask", mask, *shapes, hint=hint)
-
-    def _check_mask(self, name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
-        check_shape(name, mask, *shapes, hint=hint)
-        if mask.dtype != torch.bool and not mask.is_floating_point():
-            raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
-        if mask.is_floating_point() and self.regression.validate_args:
-            valid = (mask == 0) | (mask == -inf)
-            require_all(valid, f"{name} must be boolean, or 0 and -inf", mask)
+            _check_mask("attn_mask", mask, *shapes, hint=hint)
 
     def _check_sequence(self, name: str, x: Tensor) -> None:
         check_tensor(name, x)
@@ -596,6 +589,12 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
+
+
+def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
+    check_shape(name, mask, *shapes, hint=hint)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:

@@ -29,26 +29,32 @@ class AttentionMask(NamedTuple):
 
     observed: Tensor | None = None  # Which some query may read (B, L). None: all positions
     visible: Tensor | None = None  # Which this query may (B, heads or 1, Lq, L). None: as observed
+    bias: Tensor | None = None  # Added to discrete scores, broadcasts to (B, heads, Lq, L)
 
     @classmethod
     def from_masks(
         cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
     ) -> "AttentionMask":
         """Combine the `key_padding_mask` and `attn_mask` of `ContinuousAttention.forward`."""
-        observed = None if padding is None else readable(padding)
+        observed, bias = (None, None) if padding is None else _split(padding)
+        if bias is not None:
+            bias = bias[:, None, None]
         if mask is None:
-            return cls(observed)
+            return cls(observed, None, bias)
         by_head = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
-        visible = readable(by_head).expand(batch, *by_head.shape[1:])
+        allowed, own = _split(by_head)
+        if own is not None:
+            bias = own if bias is None else own + bias
+        visible = allowed.expand(batch, *allowed.shape[1:])
         if observed is not None:
             visible = visible & observed[:, None, None]
         # Without queries the mask says nothing about positions.
-        return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible)
+        return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
-    def check(self, sharded: bool) -> None:
-        """Raise ValueError where a query may read nothing.
+    def check(self, discrete: bool, sharded: bool) -> None:
+        """Raise ValueError where a query may read nothing, or where a bias would be ignored.
 
-        If `sharded`, other ranks hold further positions.
+        A bias needs discrete scores. If `sharded`, other ranks hold further positions.
         """
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
@@ -58,6 +64,11 @@ class AttentionMask(NamedTuple):
             rule = "key_padding_mask must leave every example a position to read"
             count = self.observed.sum(-1)
             require_all(count > 0, rule, count)
+        if self.bias is not None:
+            names = "attn_mask and key_padding_mask"
+            require_all(self.bias < math.inf, f"{names} must be numbers below inf", self.bias)
+            rule = f"{names} must be boolean, or 0 and -inf, where no weights are discrete"
+            require_all((self.bias == 0) | discrete, rule, self.bias)
 
     def mean(self, x: Tensor) -> Tensor:
         """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over what queries may read."""
@@ -69,7 +80,9 @@ class AttentionMask(NamedTuple):
         return torch.einsum("bhql,blhe->bqhe", shares, x)
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Set scores (B, heads, Lq, L) to -inf where masked."""
+        """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
+        if self.bias is not None:
+            scores = scores + self.bias.to(scores.dtype)
         readable = self._readable()
         return scores if readable is None else torch.where(readable, scores, -math.inf)
 
@@ -83,6 +96,12 @@ class AttentionMask(NamedTuple):
 def readable(mask: Tensor) -> Tensor:
     """Return where a boolean or floating mask lets positions be read."""
     return ~mask if mask.dtype == torch.bool else mask != -math.inf
+
+
+def _split(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return where a mask lets positions be read, and what it adds to scores there."""
+    allowed = readable(mask)
+    return allowed, None if mask.dtype == torch.bool else torch.where(allowed, mask, 0)
 
 
 def require_all(valid: Tensor, rule: str, values: Tensor) -> None:

@@ -84,16 +84,21 @@ _TINY = 1e-30
 
 def box_of(name: str, domain: Domain, ndim: int) -> Box:
     """Return the interval of each axis, from one for all axes or one for each."""
-    try:
-        ends = np.asarray(domain, np.float64)
-    except (TypeError, ValueError):
-        ends = np.array(math.nan)
-    has_pairs = ends.shape in ((2,), (ndim, 2))
-    if not (has_pairs and np.isfinite(ends).all() and (np.diff(ends) > 0).all()):
+    box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
+    is_sequence = isinstance(box, Sequence)
+    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
         each = f", or {ndim} such pairs" if ndim > 1 else ""
         raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
-    low, high = np.broadcast_to(ends, (ndim, 2)).T.tolist()
-    return tuple(zip(low, high, strict=True))
+    return tuple((float(low), float(high)) for low, high in box)
+
+
+def _is_interval(side: object) -> bool:
+    if not isinstance(side, Sequence) or len(side) != 2:
+        return False
+    low, high = side
+    if not (isinstance(low, Real) and isinstance(high, Real)):
+        return False
+    return math.isfinite(low) and math.isfinite(high) and low < high
 
 
 class _ScoreProjection(nn.Linear):
