@@ -552,6 +552,22 @@ def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: A
 
 
 @pytest.mark.parametrize(
+    ("basis", "ndim", "domain"),
+    [
+        (GaussianRBF.grid(8, 6.0, high=48.0), 1, (0.0, 1.0)),
+        (BASIS, 1, (0.0, 10.1)),
+        (BASIS, 1, (1.1, 1.2)),
+        (PLANE, 2, [(0.0, 1.0), (0.0, 24.0)]),
+    ],
+)
+def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: Any) -> None:
+    of_basis = r"\(0.0, 48.0\)" if len(basis) == 8 else r"\(0.0, 1.0\)"
+    with pytest.warns(UserWarning, match=rf"domain \(.*{domain[-1]}.* range {of_basis}") as caught:
+        build(basis=basis, ndim=ndim, domain=domain)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),

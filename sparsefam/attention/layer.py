@@ -1,5 +1,6 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -54,6 +55,8 @@ _SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
+# A domain and the range of a basis that share less than this part of the longer one disagree.
+_LEAST_SHARED = 0.1
 
 
 class _Projected(NamedTuple):
@@ -147,6 +150,10 @@ class ContinuousAttention(nn.Module):
     Raises:
         ValueError: If an argument is out of its range, or is given and the score does not read it.
 
+    Warns:
+        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
+            one on some axis: densities then miss nearly all functions, or lie where there are none.
+
     References:
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
         Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
@@ -230,12 +237,21 @@ class ContinuousAttention(nn.Module):
                 f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
                 f"got {tuple(basis.event_shape)}"
             )
+        is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
         if domain is None:
-            if any(x.is_meta for x in chain(basis.parameters(), basis.buffers())):
+            if is_meta:
                 raise ValueError("domain must be given with a basis on the meta device, got None")
             sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
             domain = sides[0] if ndim == 1 else tuple(sides)
         self.domain, box = domain, box_of("domain", domain, ndim)
+        for (a, b), (low, high) in zip(box, box if is_meta else basis.domain, strict=True):
+            longer = max(b - a, high - low)
+            if longer < inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
+                warnings.warn(
+                    f"the domain {(a, b)} and the range {(low, high)} of the basis share less than "
+                    "a tenth of the longer one; leave domain out to take the range of the basis",
+                    stacklevel=2,
+                )
         options: dict[str, Any] = {
             "inducing_points": inducing_points,
             "kernel": kernel,

@@ -425,7 +425,7 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum over the observations of this process."""
         batch, length, channels = values.shape
-        basis, given = self.basis, self.chunk_size
+        basis, event, given = self.basis, self.basis.event_shape, self.chunk_size
         # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
@@ -436,6 +436,11 @@ class RidgeRegression(nn.Module):
             sums = normal_sums(basis, positions, values, mask, rows)
         squares = sums[2]
         count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
+        if self.group is not None:
+            # NaN where a position is not finite, which other ranks may not see in their sums.
+            zeros = (positions - positions).detach()
+            seen = zeros if mask is None else torch.where(add_event_dims(mask, event), zeros, 0)
+            count = count + seen.sum()
         return Statistics(*sums, count)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
@@ -463,6 +468,7 @@ class RidgeRegression(nn.Module):
         if self.validate_args:
             check_finite("statistics.gram", statistics.gram, "finite")
             check_finite("statistics.cross", statistics.cross, "finite")
+            check_finite("statistics.num_observations", statistics.num_observations, "finite")
             rule = "mask must let at least one position of every example take part"
             require_all(statistics.num_observations > 0, rule, statistics.num_observations)
         gram, right = statistics.gram, statistics.cross if right is None else right
