@@ -138,10 +138,10 @@ def test_shards_are_fitted_as_one_sequence() -> None:
         assert error(torch.cat(of_values, 1), exact[1]) < limit
         # Of what every rank has a copy, the gradients add up, as DDP knows.
         assert error(torch.stack(of_centers).sum(0), exact[2]) < limit
-    rule = "values must be finite where they take part, got "
     told = [message for _, message in results]
-    assert told[2] == f"{rule}nan at index [1, 4, 2]"
-    assert {*told[:2], told[3]} == {f"{rule}others on another rank"}
+    assert told[2] == "values must be finite where they take part, got nan at index [1, 4, 2]"
+    rule = "statistics.cross must be finite, got nan"
+    assert all(told[i].startswith(rule) for i in (0, 1, 3))
 
 
 # Models: the steps that one process takes

@@ -456,7 +456,7 @@ def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.Monke
     found = regression.solve(first.plus(last), DOUBLE).coefficients
     whole = regression.fit(t, values).coefficients
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match="statistics.gram must have 30 columns, got 4"):
+    with pytest.raises(ValueError, match=r"statistics.gram must .*30, 30\), got \(3, 30, 4\)"):
         RidgeRegression(clamped(30), "gcv").solve(first)
     with pytest.raises(
         ValueError, match=r"other.gram must have shape .*, 30, 4\), got .*, 30, 30\)"
@@ -650,9 +650,9 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         (lambda: RidgeRegression(rbf(), torch.ones(2)), "penalty must be .*, got tensor"),
         (lambda: RidgeRegression(None), "basis must be a Basis, got None"),
         (lambda: RidgeRegression(rbf(), group=4), "group must be a process group or .*, got 4"),
-        (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be a positive .*, got 0"),
+        (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be at least 1, got 0"),
         (lambda: FIT(T.numpy(), VALUES), "positions must be a tensor, got ndarray"),
-        (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\); uns"),
+        (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\)"),
         (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*not zero.*\(3, 0, 2\)"),
         (lambda: FIT(T[:, :7], VALUES), r"positions must have shape \(3, 20\).*got \(3, 7\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
@@ -665,7 +665,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         ),
         (lambda: FIT(T, VALUES, MASK & (torch.arange(3) != 1)[:, None]), "mask must let at least"),
         (lambda: RidgeRegression(rbf()).solve(EMPTY), "mask must let at least one position"),
-        (lambda: RidgeRegression(CUBIC, 0.0).fit(T, VALUES, FEW), r"penalty must.*got 3 .*\[1\]"),
+        (lambda: RidgeRegression(CUBIC, 0.0).fit(T, VALUES, FEW), r"must exceed .*got 0.0 .*\[1\]"),
         (
             lambda: RidgeRegression(CUBIC, 1e-300).fit(T[:, :2], VALUES[:, :2]),
             "must exceed the rounding",
@@ -687,7 +687,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             r"other.cross must have shape \(3, 12, 2\), got \(1, 12, 2\)",
         ),
         (lambda: SUMS.plus(SUMS._replace(gram=SUMS.gram[:, 1:, 1:])), "other.gram must have"),
-        (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"statistics must be of.*got \(3, 12, 2\)"),
+        (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"cross must .*5, E\), got \(3, 12"),
         (lambda: RidgeRegression(rbf()).solve("x"), "statistics must be a Statistics, got str"),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(num_observations=None)),
@@ -697,7 +697,6 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),
             "statistics.cross must be finite, got -?inf at index .0, 0, 0.",
         ),
-        (lambda: RidgeRegression(rbf()).solve(SUMS, torch.complex64), "dtype must be floating,"),
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:

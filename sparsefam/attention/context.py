@@ -172,13 +172,12 @@ class _Quadrature(torch.autograd.Function):
         loops, rule = _loops(), _rules(exponent, scale, cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
 
-        def part(place: tuple[int, int, slice, int]) -> None:
-            b, h, rows, _ = place
-            loc, scale, values = (x[b, h] for x in arrays)
-            loops.expect(values, cells, loc[rows], scale[rows], *rule, out[b, rows, h])
+        def part(place: tuple[int, ...]) -> None:
+            loc, scale, values = (x[place] for x in arrays)
+            loops.expect(values, cells, loc, scale, *rule, out[place[0], :, place[1]])
 
         with announce_compiling(loops.expect):
-            map_threads(part, _places(loc))
+            map_threads(part, np.ndindex(*loc.shape[:2]))
         return torch.from_numpy(out)
 
     @staticmethod
@@ -189,24 +188,21 @@ class _Quadrature(torch.autograd.Function):
         plain = torch.is_grad_enabled() or batched or not (in_eager() and is_plain_cpu_tensor(grad))
         if plain or not ctx.compiled:
             return *_through_expectations(ctx, (loc, scale, by_head), grad), *nothing
-        places, loops, rule = _places(loc), _loops(), _rules(ctx.exponent, scale, ctx.cells)
+        loops, rule = _loops(), _rules(ctx.exponent, scale, ctx.cells)
         arrays = _numpy(loc), _numpy(scale), _numpy(_values(table, by_head))
-        upstream, by_loc, by_scale = _numpy(grad), *(np.empty_like(x) for x in arrays[:2])
-        shares = 1 + max(share for *_, share in places)
-        by_values = np.zeros((shares, *arrays[2].shape), np.float32)
+        upstream, slopes = _numpy(grad), [np.zeros_like(x) for x in arrays]
 
-        def part(place: tuple[int, int, slice, int]) -> None:
-            b, h, rows, share = place
-            loc, scale, values = (x[b, h] for x in arrays)
-            slopes = by_loc[b, h, rows], by_scale[b, h, rows], by_values[share, b, h]
-            up = upstream[b, rows, h]
-            loops.pull_back(values, ctx.cells, loc[rows], scale[rows], *rule, up, *slopes)
+        def part(place: tuple[int, ...]) -> None:
+            loc, scale, values, *own = (x[place] for x in (*arrays, *slopes))
+            up = upstream[place[0], :, place[1]]
+            loops.pull_back(values, ctx.cells, loc, scale, *rule, up, *own)
 
         with announce_compiling(loops.pull_back):
-            map_threads(part, places)
-        slopes = torch.from_numpy(by_values.sum(0) if shares > 1 else by_values[0])
-        by_coefficients = _by_one_product(table.flatten(0, 1).mT, slopes.flatten(2, 3))
-        return torch.from_numpy(by_loc), torch.from_numpy(by_scale), by_coefficients, *nothing
+            map_threads(part, np.ndindex(*loc.shape[:2]))
+        by_loc, by_scale, by_values = map(torch.from_numpy, slopes)
+        with full_precision(table):
+            by_coefficients = torch.einsum("gkn,bhgke->bhne", table, by_values).contiguous()
+        return by_loc, by_scale, by_coefficients, *nothing
 
 
 def _through_expectations(
@@ -233,29 +229,8 @@ def _through_expectations(
 
 def _values(table: Tensor, by_head: Tensor) -> Tensor:
     """Return the value functions' coefficients by cell, (B, heads, G, 6, E)."""
-    values: Tensor = _by_one_product(table.flatten(0, 1), by_head).unflatten(2, (-1, _NODES))
-    return values
-
-
-def _by_one_product(matrix: Tensor, x: Tensor) -> Tensor:
-    """Return matrix (M, N) times x (B, heads, N, E), which `@` would compute head by head."""
-    with full_precision(x):
-        columns: Tensor = matrix @ x.movedim(2, 0).flatten(1)
-    by_head: Tensor = columns.unflatten(1, (*x.shape[:2], -1)).movedim(0, 2).contiguous()
-    return by_head
-
-
-def _places(loc: Tensor) -> list[tuple[int, int, slice, int]]:
-    """Divide queries among threads: example, head, rows, and which share of the rows."""
-    examples, heads, queries = loc.shape
-    shares = min(queries, -(-2 * torch.get_num_threads() // (examples * heads)))
-    ends = [queries * i // shares for i in range(shares + 1)]
-    return [
-        (b, h, slice(ends[i], ends[i + 1]), i)
-        for b in range(examples)
-        for h in range(heads)
-        for i in range(shares)
-    ]
+    with full_precision(table):
+        return torch.einsum("gkn,bhne->bhgke", table, by_head)
 
 
 @cache

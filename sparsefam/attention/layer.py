@@ -22,9 +22,7 @@ from ..numerics.validation import broadcasts_to, is_count, require_integer
 from .context import contexts
 from .masks import (
     AttentionMask,
-    check_dtype,
     check_finite,
-    check_real,
     check_shape,
     check_tensor,
     full_precision,
@@ -57,8 +55,6 @@ _SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
-# Weights of other dtypes are quantised, and the modules that hold them take any of these inputs.
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # A domain and the range of a basis that share less than this part of the longer one disagree.
 _LEAST_SHARED = 0.1
 
@@ -102,21 +98,18 @@ class ContinuousAttention(nn.Module):
     `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
     the query. Both ignore the keys and start wide.
 
-    `score="content"` makes the keys a function $K$ by the same regression: the score of a query is
-    $q^\top (K(t) - \bar K)/\sqrt d$, where $\bar K$ is the mean of the keys that it may read, and
-    its density maximises a `BasisExpansion` relative to the uniform density on the domain, which is
-    the density if all keys are equal. With a learned basis such a layer cannot be
-    compiled. `penalty="gcv"` finds one penalty for values and keys.
+    `score="content"` makes the keys a function $K$ by the same regression, with one penalty. The
+    score of a query is $q^\top (K(t) - \bar K)/\sqrt d$, with $\bar K$ the mean of the keys that
+    it may read, relative to the uniform density on the domain, as in `BasisExpansion`.
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
-    expectations are in float32. Long sequences are read in chunks of
-    `layer.regression.chunk_size` positions, which may be changed between calls; a layer exported by
-    `torch.export.export` reads them at once.
+    expectations are in float32. Layers whose scores have a learned kernel or basis cannot be
+    compiled. Long sequences are read in chunks of `layer.regression.chunk_size` positions.
 
-    The layer takes the place of `self_attn` in `torch.nn.TransformerEncoderLayer` and of both
-    attentions in `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then
-    spread over the domain. Pass `enable_nested_tensor=False` to `torch.nn.TransformerEncoder`.
+    The layer takes the place of the attention in `torch.nn.TransformerEncoderLayer` and
+    `torch.nn.TransformerDecoderLayer`, which give it no positions: sequences are then spread over
+    the domain. Pass `enable_nested_tensor=False` to `torch.nn.TransformerEncoder`.
 
     Args:
         embed_dim: Channels of the queries and of the context.
@@ -134,9 +127,8 @@ class ContinuousAttention(nn.Module):
             grid on the domain, or their locations, (I,) or (I, D). Default: 64.
         kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
             instance one of `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default:
-            a constant Gaussian, as wide as two steps of the grid. Parameters that require grad are
-            learned; quadrature nodes are then computed again whenever they change, and the layer
-            cannot be compiled.
+            a constant Gaussian, as wide as two steps of the grid. Quadrature nodes are computed
+            again whenever parameters change.
         normalization: For `score="kernel"`: "inside", the default, or "outside", as in
             `KernelDeformedExp`.
         components: For `score="mixture"`: number of components of each density. Default: 8.
@@ -219,7 +211,6 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
-        check_dtype(dtype)
         _check_score(score, alpha)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
@@ -230,6 +221,9 @@ class ContinuousAttention(nn.Module):
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads
         self.batch_first, self.score, self.combine = batch_first, score, combine
+        is_valid = isinstance(temperature, Real) and 0 < float(temperature) < inf
+        if not is_valid:
+            raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
@@ -243,8 +237,21 @@ class ContinuousAttention(nn.Module):
                 f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
                 f"got {tuple(basis.event_shape)}"
             )
-        self.domain = _domain_of(basis, domain, ndim)
-        box = box_of("domain", self.domain, ndim)
+        is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
+        if domain is None:
+            if is_meta:
+                raise ValueError("domain must be given with a basis on the meta device, got None")
+            sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
+            domain = sides[0] if ndim == 1 else tuple(sides)
+        self.domain, box = domain, box_of("domain", domain, ndim)
+        for (a, b), (low, high) in zip(box, box if is_meta else basis.domain, strict=True):
+            longer = max(b - a, high - low)
+            if longer < inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
+                warnings.warn(
+                    f"the domain {(a, b)} and the range {(low, high)} of the basis share less than "
+                    "a tenth of the longer one; leave domain out to take the range of the basis",
+                    stacklevel=2,
+                )
         options: dict[str, Any] = {
             "inducing_points": inducing_points,
             "kernel": kernel,
@@ -272,18 +279,6 @@ class ContinuousAttention(nn.Module):
         self.rebuild_cache()
         self.reset_parameters()
 
-    @property
-    def temperature(self) -> float:
-        """The number by which all scores are divided."""
-        return self._temperature
-
-    @temperature.setter
-    def temperature(self, value: float) -> None:
-        valid = isinstance(value, Real) and 0 < float(value) < inf
-        if not valid:
-            raise ValueError(f"temperature must be positive and finite, got {value!r}")
-        self._temperature: float = value
-
     def reset_parameters(self) -> None:
         """Draw new weights, and spread the heads over the domain."""
         self.score_proj.init_heads()
@@ -308,7 +303,7 @@ class ContinuousAttention(nn.Module):
     def rebuild_cache(self) -> None:
         """Compute what all calls with the same basis and kernel share, if these have changed."""
         if isinstance(self.score_proj, (KernelScore, ContentScore)):
-            self.score_proj.rebuild_cache(self.regression.basis)
+            self.score_proj.mesh(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -455,8 +450,8 @@ class ContinuousAttention(nn.Module):
             check_finite("function.coefficients", coefficients)
         alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
         with full_precision(query):
-            self.rebuild_cache()
-            density = self.score_proj.densities(channels, alpha, self.temperature)
+            options = channels, alpha, self.temperature, self.regression.basis
+            density = self.score_proj.densities(*options)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
             return contexts(density, basis, by_head), density
 
@@ -479,6 +474,7 @@ class ContinuousAttention(nn.Module):
         batch, queries = query.shape[:2]
         if positions is None:
             positions = self._spread(value, key_padding_mask)
+        positions = self.regression._check_observations(positions, value, None)
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
         reads_keys = self.combine or self.score in _READ_KEYS
         if mask.observed is not None:
@@ -515,7 +511,6 @@ class ContinuousAttention(nn.Module):
 
     def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution, Tensor | None]:
         """Return contexts (B, Lq, heads, head_dim), densities (B, heads, Lq), added weights."""
-        self.rebuild_cache()
         values, positions, mask, discrete = parts.values, parts.positions, parts.mask, None
         regression, size = self.regression, self.head_dim
         # The regression checks positions and values, and comes first.
@@ -532,9 +527,9 @@ class ContinuousAttention(nn.Module):
             density = self.score_proj.match(discrete, positions, parts.alpha)
         elif isinstance(self.score_proj, ContentScore):
             keys, means = coefficients[..., size:], mask.mean(values[..., size:])
-            density = self.score_proj.densities(*options, keys, means, regression.basis)
+            density = self.score_proj.densities(*options, regression.basis, keys, means)
         else:
-            density = self.score_proj.densities(*options)
+            density = self.score_proj.densities(*options, regression.basis)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
             context = contexts(density, regression.basis, coefficients)
@@ -575,16 +570,10 @@ class ContinuousAttention(nn.Module):
         for (name, x), (size, channels) in zip(sequences.items(), sizes, strict=True):
             shape = (batch, size) if self.batch_first else (size, batch)
             check_shape(name, x, (*shape, channels), hint=hint)
-        if length == 0 and not sharded:
-            rule = "value must have at least one position"
-            raise ValueError(f"{rule}, got shape {tuple(value.shape)}")
-        shared, hint = (length, *self._event), f", always batch first,{hint}"
-        if positions is not None:
-            check_real("positions", positions)
-            check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
-        elif self._event or sharded:
-            rule = f"positions must be given with {'a group' if sharded else f'ndim={self.ndim}'}"
-            raise ValueError(f"{rule}, in shape {(batch, *shared)} or {shared}, got None")
+        hint = f", always batch first,{hint}"
+        if positions is None and (self._event or sharded):
+            given = "a group" if sharded else f"ndim={self.ndim}"
+            raise ValueError(f"positions must be given with {given}, got None")
         if padding is not None:
             _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
         if mask is not None:
@@ -601,7 +590,7 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{name} must be floating with three dimensions, got {got}")
         # A module that replaces the linear layer may have no weight, or a quantised one.
         dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
-        if dtype not in _FLOATS or dtype == x.dtype:
+        if dtype is None or dtype == x.dtype or not dtype.is_floating_point:
             return
         if not is_autocasting(x) or torch.float64 in (x.dtype, dtype):
             raise ValueError(f"{name} must be {dtype} like the layer, got {x.dtype}")
@@ -611,26 +600,6 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
     # A function rather than a bound method, since copies of the layer share the hook.
     if isinstance(module, ContinuousAttention):
         module.rebuild_cache()
-
-
-def _domain_of(basis: Basis, domain: Domain | None, ndim: int) -> Domain:
-    """Return the domain, by default the range of a basis, and warn if the two are far apart."""
-    is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
-    if domain is None:
-        if is_meta:
-            raise ValueError("domain must be given with a basis on the meta device, got None")
-        sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
-        return sides[0] if ndim == 1 else tuple(sides)
-    given = box_of("domain", domain, ndim)
-    for (a, b), (low, high) in zip(given, () if is_meta else basis.domain, strict=not is_meta):
-        shared, longer = min(b, high) - max(a, low), max(b - a, high - low)
-        if longer < inf and shared < _LEAST_SHARED * longer:
-            warnings.warn(
-                f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
-                "tenth of the longer one; leave domain out to take the range of the basis",
-                stacklevel=3,
-            )
-    return domain
 
 
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
@@ -652,7 +621,6 @@ def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
     if not isinstance(alpha, (Tensor, nn.Module)):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-        if score in _UP_TO_TWO and alpha > 2:
-            raise ValueError(f"alpha must be at most 2 for score={score!r}, got {alpha}")
-    if isinstance(alpha, LearnedAlpha) and score in _UP_TO_TWO and alpha.high > 2:
-        raise ValueError(f"alpha.high must be at most 2 for score={score!r}, got {alpha.high}")
+    bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
+    if score in _UP_TO_TWO and not isinstance(bound, (Tensor, nn.Module)) and bound > 2:
+        raise ValueError(f"alpha must be at most 2 for score={score!r}, got {bound}")

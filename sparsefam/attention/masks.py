@@ -9,7 +9,6 @@ from torch import Tensor
 
 __all__ = [
     "AttentionMask",
-    "check_dtype",
     "check_finite",
     "check_mask",
     "check_real",
@@ -117,7 +116,7 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
         raise ValueError(f"{rule}, got {values[tuple(first)].item()} at index {first}")
 
 
-def check_finite(name: str, x: Tensor, rule: str = "finite where it takes part") -> None:
+def check_finite(name: str, x: Tensor, rule: str = "finite where they take part") -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
@@ -153,12 +152,6 @@ def check_mask(name: str, x: Tensor, shape: Shape, hint: str = "") -> None:
             f"{name} must be boolean of shape {shape}{hint}, got {x.dtype} of shape "
             f"{tuple(x.shape)}"
         )
-
-
-def check_dtype(dtype: object) -> None:
-    """Raise ValueError unless a dtype is None or floating."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype must be floating, got {dtype!r}")
 
 
 # What autocast may round: projections of sequences, and nothing between values and contexts

@@ -15,8 +15,8 @@ from .regression import RidgeRegression, Statistics, ValueFunction, check_statis
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
 
-# Steps of the search for a quantile between neighbouring points of a table; at worst they bisect.
-_STEPS = 12
+# Steps of the search for a quantile; at worst they bisect.
+_STEPS = 20
 
 
 class ForgettingMemory(nn.Module):
@@ -66,7 +66,7 @@ class ForgettingMemory(nn.Module):
 
         Args:
             positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
-            values: Shape (B, L, E).
+            values: As for `RidgeRegression.fit`.
             state: What the last call returned; None before the first. Pass `state.detach()` to stop
                 gradients there.
             mask: As for `RidgeRegression.fit`.
@@ -78,8 +78,7 @@ class ForgettingMemory(nn.Module):
         sums = self.regression.statistics(positions, values, mask)
         keep = _keep(self.keep, reset, values)
         if state is not None:
-            check_statistics("state", state)
-            check_shape("state.cross", state.cross, tuple(sums.cross.shape))
+            check_statistics("state", state, sums.cross.shape, sums.gram.shape[-1])
             sums = state.plus(sums, keep)
         return self.regression.solve(sums, values.dtype), sums
 
@@ -97,9 +96,8 @@ class ContractingMemory(nn.Module):
     $$G(t) = (1 - \kappa)\, t + \kappa\, F(t), \qquad V_{new}(\tau s) \approx V(G^{-1}(s)),$$
 
     with F the distribution function, averaged over heads and queries, and $\kappa$ = `stickiness`.
-    The values that are fitted are thus quantiles of G, at the levels (i + 1/2)/`samples`. Where F
-    is flat, as sparse densities are almost everywhere, the past keeps the share $1 - \kappa$ of its
-    room. At $\kappa = 1$ it would be forgotten there, at once and for good.
+    Where F is flat, the past keeps the share $1 - \kappa$ of its room. At $\kappa = 1$ it would be
+    forgotten there, at once and for good.
 
     Args:
         regression: How functions are fitted, with a basis on [0, 1].
@@ -148,28 +146,23 @@ class ContractingMemory(nn.Module):
         reset: Tensor | None = None,
         density: SparseDistribution | None = None,
     ) -> tuple[ValueFunction, Tensor]:
-        r"""Add a chunk; return the functions of all chunks so far and the new state.
+        r"""Add a chunk, as `ForgettingMemory.forward`.
 
         Args:
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
             values: Shape (B, L, E).
-            state: What the last call returned, shape (B, N, E); None before the first. Pass
-                `state.detach()` to stop gradients there.
+            state: What the last call returned, shape (B, N, E); None before the first.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew.
             density: The density that attended to the last functions, of batch shape (B, ...) or
                 (1, ...), such as a layer returns. It has no effect on the first chunk. Mass outside
-                [0, 1] is spread evenly. There is no gradient. Each query takes 15 `samples` values
+                [0, 1] is spread evenly. There is no gradient. Each query takes 22 `samples` values
                 of its distribution function: if there are thousands, pass `density[..., ::10]`.
                 With a group, all ranks must pass the same density. None: evenly.
 
-        Returns:
-            The functions, of locations in [0, 1], and the state.
-
         Raises:
-            ValueError: As `RidgeRegression.fit`, or if positions are outside [0, 1], the state or
-                `reset` has another shape, or `density` is not univariate and continuous, or of
-                another batch.
+            ValueError: As `ForgettingMemory.forward`, or if positions are outside [0, 1], or
+                `density` is not univariate and continuous, or of another batch.
         """
         self.regression._check_observations(positions, values, mask)
         if self.regression.validate_args:
@@ -208,12 +201,8 @@ class ContractingMemory(nn.Module):
         source = s
         if density is not None:
             share = self._share(density, len(coefficients))
-            grid = torch.linspace(0, 1, self.samples + 1, dtype=dtype_of(density), device=s.device)
-            table = share(grid.unsqueeze(0)).double().contiguous()
-            levels = s.repeat(len(table), 1)
-            upper = torch.searchsorted(table, levels).clamp(1, self.samples)
-            low, high = grid[upper - 1], grid[upper]
-            source = increasing_root(lambda t: share(t) - s, low, high, _STEPS).to(s)
+            low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
+            source = increasing_root(lambda t: share(t) - s, low, low + 1, _STEPS).to(s)
         past = ValueFunction(self.regression.basis, coefficients.double())(source)
         return self.regression._local_statistics(self.tau * s, past)
 

@@ -5,27 +5,26 @@ import warnings
 from collections.abc import Callable
 from functools import reduce
 from numbers import Real
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
-from ..bases import Basis, BSpline, GaussianRBF
+from ..bases import Basis, BSpline
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
-from ..numerics.gaussian_interval import negligible_distance
 from ..numerics.least_squares import (
     add_event_dims,
+    add_sums,
     band_sums,
     eliminate,
     normal_sums,
     solve_shared,
     split_rows,
 )
-from ..numerics.validation import differentiable_once, in_eager, is_count
+from ..numerics.validation import differentiable_once, in_eager, require_integer
 from .masks import (
-    check_dtype,
     check_finite,
     check_mask,
     check_real,
@@ -42,6 +41,8 @@ __all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
 _NUMBERS, _LEAST_ROWS = 2**19, 256
 # The same for regressions of each query, whose chunks hold products of functions.
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+# Positions of an example, about, that are looked at for a warning.
+_LOOKED_AT = 64
 # B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
 _MANY_SPLINES = 32
 
@@ -124,7 +125,15 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
-        return self._contract(_expect(density, self.basis, self.coefficients.shape[0]))
+        if not callable(getattr(density, "expect", None)):
+            raise ValueError(f"density must have expectations, got {density!r}")
+        features, batch = density.expect(self.basis), len(self.coefficients)
+        if features.ndim < 2 or features.shape[0] not in (1, batch):
+            raise ValueError(
+                f"density must have batch_shape ({batch}, ...) or (1, ...), "
+                f"got {tuple(features.shape[:-1])}"
+            )
+        return self._contract(features)
 
     def _contract(self, features: Tensor) -> Tensor:
         """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
@@ -141,19 +150,6 @@ def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
 def _exports_to_onnx() -> bool:
     """Return whether this is traced for ONNX, which has no Cholesky factors."""
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
-
-
-def _expect(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
-    """Return expectations (batch or 1, ..., N) of a basis."""
-    if not callable(getattr(density, "expect", None)):
-        raise ValueError(f"density must have expectations, got {density!r}")
-    features = density.expect(basis)
-    if features.ndim < 2 or features.shape[0] not in (1, batch):
-        raise ValueError(
-            f"density must have batch_shape ({batch}, ...) or (1, ...), "
-            f"got {tuple(features.shape[:-1])}"
-        )
-    return features
 
 
 class Statistics(NamedTuple):
@@ -185,15 +181,9 @@ class Statistics(NamedTuple):
         Raises:
             ValueError: If the sizes differ, or `keep` has another shape or range.
         """
-        check_statistics("other", other)
-        (batch, size, _), columns = self.cross.shape, self.gram.shape[-1]
-        check_shape("other.cross", other.cross, tuple(self.cross.shape))
-        shapes = [(count, size, columns) for count in (batch, 1)]
-        check_shape("other.gram", other.gram, *shapes)
-        if not isinstance(keep, (Real, Tensor)):
-            raise ValueError(f"keep must be a number or a tensor, got {keep!r}")
+        check_statistics("other", other, self.cross.shape, self.gram.shape[-1])
         weights = torch.as_tensor(keep).to(self.cross)
-        check_shape("keep", weights, (), (batch,))
+        check_shape("keep", weights, (), self.num_observations.shape)
         require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
         parts = []
         for old, new in zip(self, other, strict=True):
@@ -206,22 +196,12 @@ class Statistics(NamedTuple):
         return Statistics(*(part.detach() for part in self))
 
 
-def check_statistics(name: str, statistics: object) -> None:
-    """Raise ValueError unless these are statistics of one dtype with sizes that fit."""
+def check_statistics(name: str, statistics: Statistics, shape: Size, columns: int) -> None:
+    """Raise ValueError unless `cross` has a shape (B, N, E), `gram` so many columns, all to fit."""
     if not isinstance(statistics, Statistics):
         raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
-    cross = statistics.cross
-    check_tensor(f"{name}.cross", cross)
-    for part, x in zip(Statistics._fields, statistics, strict=True):
-        check_tensor(f"{name}.{part}", x)
-        if not x.is_floating_point() or x.dtype != cross.dtype:
-            raise ValueError(
-                f"{name}.{part} must be floating, of one dtype with all, got {x.dtype}"
-            )
-    if cross.ndim != 3:
-        raise ValueError(f"{name}.cross must have shape (B, N, E), got {tuple(cross.shape)}")
-    batch, size, _ = cross.shape
-    columns = statistics.gram.shape[-1] if statistics.gram.shape[-2:-1] == (size,) else size
+    batch, size, _ = shape
+    check_shape(f"{name}.cross", statistics.cross, tuple(shape))
     check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
@@ -233,16 +213,11 @@ class RidgeRegression(nn.Module):
     $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
 
-    $F^\top F$ and $F^\top H$ are sums over the L observations, added up chunk by chunk, in
-    O(L N (N + E)) time and O(N (N + E)) memory besides the observations and their gradients. For
-    32 (degree + 1) or more B-splines and a given penalty it takes O((L + N) E) time and O(N E)
-    memory, times a power of the degree: $F^\top F$ has few bands.
-
-    Overlapping basis functions make $F^\top F$ singular to working precision, which in float32
-    would cost three to five digits of $V$ and, for long sequences, the factorisation itself. The
-    basis is therefore evaluated and the system solved in float64, whatever the dtype of the
-    observations: with N Gaussians of width 1.5/N, N up to 512, and $\lambda = 0.01$ the
-    coefficients agree with a float64 least-squares solution to 4e-8, the rounding of the result.
+    $F^\top F$ and $F^\top H$ are added up chunk by chunk, in O(L N (N + E)) time and O(N (N + E))
+    memory besides the observations and their gradients; for 32 (degree + 1) or more B-splines and a
+    given penalty in O((L + N) E) time and O(N E) memory, times a power of the degree. As
+    overlapping functions make $F^\top F$ singular to working precision, all is in float64 until
+    coefficients are rounded, whatever the dtype of the observations.
 
     Args:
         basis: The N functions $\psi$, which must accept float64 locations.
@@ -290,23 +265,14 @@ class RidgeRegression(nn.Module):
         is_gcv = isinstance(penalty, str) and penalty == "gcv"
         if not is_gcv and not (math.isfinite(number) and number >= 0):
             raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
+        if chunk_size is not None:
+            require_integer("chunk_size", chunk_size, 1)
         self.basis = basis
         self.penalty: float | Literal["gcv"] = "gcv" if is_gcv else number
         self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
-        self._has_warned = False
-
-    @property
-    def chunk_size(self) -> int | None:
-        """Number of rows of a chunk, or None if it follows from their size."""
-        return self._chunk_size
-
-    @chunk_size.setter
-    def chunk_size(self, value: int | None) -> None:
-        if value is not None and not is_count(value):
-            raise ValueError(f"chunk_size must be a positive integer, got {value!r}")
-        self._chunk_size = value
+        self._has_fitted = False
 
     def extra_repr(self) -> str:
         return f"penalty={self.penalty}"
@@ -327,12 +293,12 @@ class RidgeRegression(nn.Module):
 
         Raises:
             ValueError: If shapes do not match or are empty, if a position or value that takes part
-                is not finite, or if an example has no observation, or, with a penalty of zero,
-                fewer than there are basis functions.
+                is not finite, if an example has no observation, or if the penalty is too small for
+                the Gram matrix, as is zero with fewer observations than functions.
 
         Warns:
-            UserWarning: Once, if positions lie where all functions of the basis are zero to its
-                precision.
+            UserWarning: At the first fit, if positions lie where all functions of the basis are
+                zero.
         """
         return self._solve(self.statistics(positions, values, mask), values.dtype)
 
@@ -357,9 +323,11 @@ class RidgeRegression(nn.Module):
             pieces = flat.split([x.numel() for x in sums])
             sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
         if self.validate_args:
-            self._check_finite(sums, positions, values, mask)
-            if in_eager() and not self._has_warned:
-                self._warn_if_unreached(positions, mask, values.shape[:2])
+            # After the reduction, as others would wait for a rank that raises before it.
+            _require_finite("positions", positions, values.shape, mask)
+            _require_finite("values", values, values.shape, mask)
+            if in_eager() and not self._has_fitted:
+                self._warn_if_unreached(positions, mask)
         return sums
 
     def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
@@ -373,18 +341,19 @@ class RidgeRegression(nn.Module):
             One function for each example.
 
         Raises:
-            ValueError: If the sums are not finite or belong to another number of functions, or an
-                example has no observation, or, with a penalty of zero, fewer than N.
+            ValueError: If the sums are not finite or belong to another number of functions, or as
+                `fit`.
         """
-        check_statistics("statistics", statistics)
-        check_dtype(dtype)
-        if statistics.cross.shape[-2] != len(self.basis):
-            rule = f"of {len(self.basis)} functions"
-            raise ValueError(f"statistics must be {rule}, got {tuple(statistics.cross.shape)}")
-        basis, columns = self.basis, statistics.gram.shape[-1]
-        bands = basis.degree + 1 if self.penalty != "gcv" and _has_bands(basis) else len(basis)
-        if columns not in (bands, len(basis)):
-            raise ValueError(f"statistics.gram must have {len(basis)} columns, got {columns}")
+        if not isinstance(statistics, Statistics):
+            raise ValueError(f"statistics must be a Statistics, got {type(statistics).__name__}")
+        size, shape = len(self.basis), statistics.cross.shape
+        if len(shape) != 3 or shape[1] != size:
+            raise ValueError(f"statistics.cross must have shape (B, {size}, E), got {tuple(shape)}")
+        columns = statistics.gram.shape[-1]
+        has_bands = self.penalty != "gcv" and _has_bands(self.basis)
+        if not (has_bands and columns == cast(BSpline, self.basis).degree + 1):
+            columns = size
+        check_statistics("statistics", statistics, shape, columns)
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -422,13 +391,12 @@ class RidgeRegression(nn.Module):
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
-        features = _expect(density, self.basis, batch)
-        right = features.expand(batch, *features.shape[1:]).unsqueeze(1).flatten(1, -2).mT.double()
-        weights = self._solve(statistics, torch.float64, right)(positions.double()).mT
+        design = self.basis(positions.double()).expand(batch, -1, -1)
         if mask is not None:
-            weights = torch.where(mask.unsqueeze(1), weights, 0)
-        dtype = torch.promote_types(values.dtype, torch.float32)
-        return weights.to(dtype).reshape(batch, *features.shape[1:-1], length)
+            design = torch.where(mask.unsqueeze(-1), design, 0)
+        # Of values that are 1 at one observation and 0 at the others, the product with F is F.
+        weights = self._solve(statistics, torch.float64, design.mT).expect(density)
+        return weights.to(torch.promote_types(values.dtype, torch.float32))
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
@@ -441,11 +409,8 @@ class RidgeRegression(nn.Module):
             check_tensor("mask", mask)
         event, sharded = self.basis.event_shape, self.group is not None
         if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
-            hint = " (and mask (B, L))" if mask is not None else ""
-            raise ValueError(
-                f"values must have shape (B, L, E){hint}, L and E not zero, "
-                f"got {tuple(values.shape)}; unsqueeze(0) makes one example a batch"
-            )
+            rule = "values must have shape (B, L, E), L and E not zero"
+            raise ValueError(f"{rule}, got {tuple(values.shape)}")
         if not values.is_floating_point():
             raise ValueError(f"values must be floating, got {values.dtype}")
         batch, length = values.shape[:2]
@@ -455,26 +420,12 @@ class RidgeRegression(nn.Module):
             check_mask("mask", mask, (batch, length), " to match values")
         return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
-    def _check_finite(
-        self, sums: Statistics, positions: Tensor, values: Tensor, mask: Tensor | None
-    ) -> None:
-        """Raise ValueError if an observation is not finite, here or on another rank."""
-        totals = {"positions": sums.num_observations, "values": sums.cross}
-        for (name, total), x in zip(totals.items(), (positions, values), strict=True):
-            # If a sum is finite, so are all numbers in it, which need not be read again.
-            compiling = torch.compiler.is_compiling()
-            if compiling or not torch._is_all_true(total.detach().sum().isfinite()):
-                _require_finite(name, x, values.shape, mask)
-                if self.group is not None and not compiling:
-                    rule = f"{name} must be finite where they take part"
-                    raise ValueError(f"{rule}, got others on another rank")
-
     def _local_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Statistics:
-        """Sum over the observations of this process; positions that are not finite count as NaN."""
+        """Sum over the observations of this process."""
         batch, length, channels = values.shape
-        basis, given = self.basis, self.chunk_size
+        basis, event, given = self.basis, self.basis.event_shape, self.chunk_size
         # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
@@ -483,34 +434,43 @@ class RidgeRegression(nn.Module):
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
             sums = normal_sums(basis, positions, values, mask, rows)
-        counts = torch.where(positions.isfinite(), 1.0, math.nan).unsqueeze(-1).flatten(2).mean(-1)
-        counts = counts.to(sums[2]).expand(batch, length)
-        counts = counts if mask is None else torch.where(mask, counts, 0)
-        return Statistics(*sums, counts.sum(-1))
+        squares = sums[2]
+        count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
+        if self.group is not None:
+            # NaN where a position is not finite, which other ranks may not see in their sums.
+            zeros = (positions - positions).detach()
+            seen = zeros if mask is None else torch.where(add_event_dims(mask, event), zeros, 0)
+            count = count + seen.sum()
+        return Statistics(*sums, count)
 
-    def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None, shape: Size) -> None:
-        bounds = _bounds(self.basis)
-        if bounds is None:
-            return
-        outside = ((positions < bounds[0]) | (positions > bounds[1])).unsqueeze(-1)
-        outside = outside.flatten(2).any(-1).expand(shape)
-        outside = outside if mask is None else outside[mask]
-        if not outside.any():
-            return
-        self._has_warned = True
-        warnings.warn(
-            f"{outside.double().mean():.2g} of the positions lie where all functions of the basis "
-            "are zero; their values are ignored. Scale positions to the basis's range, or give "
-            "it theirs, as GaussianRBF.grid(n, widths, low=..., high=...) does (shown once)",
-            stacklevel=4,
-        )
+    def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
+        """Warn, with the first fit, if many of some positions are where all functions are zero."""
+        self._has_fitted = True
+        some = slice(None, None, 1 + positions.shape[1] // _LOOKED_AT)
+        with torch.no_grad():
+            size = self.basis(positions[:, some].double()).abs().amax(-1)
+        unreached = size < torch.finfo(torch.float32).tiny
+        if mask is not None:
+            unreached = unreached.expand(mask[:, some].shape)[mask[:, some]]
+        if unreached.any():
+            warnings.warn(
+                f"{unreached.double().mean():.2g} of the positions lie where all functions of the "
+                "basis are zero; their values are ignored. Scale positions to the basis's range, "
+                "or give it theirs, as GaussianRBF.grid(n, widths, low=..., high=...) does (shown "
+                "once)",
+                stacklevel=4,
+            )
 
     def _solve(
         self, statistics: Statistics, dtype: torch.dtype, right: Tensor | None = None
     ) -> ValueFunction:
         """Solve the normal equations, with another right side (B, N, E) than `cross` if given."""
         if self.validate_args:
-            self._check_sums(statistics)
+            check_finite("statistics.gram", statistics.gram, "finite")
+            check_finite("statistics.cross", statistics.cross, "finite")
+            check_finite("statistics.num_observations", statistics.num_observations, "finite")
+            rule = "mask must let at least one position of every example take part"
+            require_all(statistics.num_observations > 0, rule, statistics.num_observations)
         gram, right = statistics.gram, statistics.cross if right is None else right
         penalty: Tensor | float
         penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
@@ -531,18 +491,6 @@ class RidgeRegression(nn.Module):
         dtype = torch.promote_types(dtype, torch.float32)
         return ValueFunction(self.basis, coefficients.to(dtype), penalty)
 
-    def _check_sums(self, statistics: Statistics) -> None:
-        for name, x in zip(Statistics._fields, statistics, strict=True):
-            # Only cross-validation reads the sum of squares, which overflows first.
-            if name != "sum_of_squares" or self.penalty == "gcv":
-                check_finite(f"statistics.{name}", x, "finite")
-        count, size = statistics.num_observations, statistics.cross.shape[-2]
-        rule = "mask must let at least one position of every example take part"
-        require_all(count > 0, rule, count.long())
-        if self.penalty == 0:
-            rule = f"penalty must be positive with fewer observations than functions, {size}"
-            require_all(count >= size, rule, count.long())
-
     def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
         """Return coefficients (B, Lq, N, heads, E) of the functions of all queries."""
         batch, length, heads, channels = values.shape
@@ -560,8 +508,8 @@ class RidgeRegression(nn.Module):
         statistics = self._statistics_per_query(positions, values, visible)
         right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
         solved = self._solve(statistics, torch.float64, right.flatten(0, 2)).coefficients
-        f = self.basis(positions.double().reshape(-1, *values.shape[1:2], *self.basis.event_shape))
-        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f.double())
+        f = self.basis(positions.double()).double()
+        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
         return torch.where(visible, weights.flatten(1, 2), 0).to(values.dtype)
 
     def _statistics_per_query(
@@ -569,60 +517,43 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum for each query over the positions that it may read.
 
-        Values are by head (B, L, heads, E). The sums are those of B * G * Lq examples with
-        heads // G * E channels, where `visible` is (B, G, Lq, L) and G is heads or 1.
+        Positions are (B or 1, L, *event) and values by head (B, L, heads, E). The sums are those of
+        B * G * Lq examples with heads // G * E channels, where `visible` is (B, G, Lq, L) and G is
+        heads or 1.
         """
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
-        size, event = len(self.basis), self.basis.event_shape
-        t = positions.reshape(-1, length, *event)
+        size = len(self.basis)
         if self.validate_args:
             observed = visible.flatten(1, 2).any(1) if queries else None
-            for name, x in {"positions": t, "values": values}.items():
-                _require_finite(name, x, values.shape, observed)
+            _require_finite("positions", positions, values.shape, observed)
+            _require_finite("values", values, values.shape, observed)
 
-        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             f, h = self.basis(t.double()).double(), h.double()
             weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
-            # Examples with the same positions are further rows of one product.
-            products = batch // max(f.shape[0], 1) * groups * queries
-            by_grid = weights.reshape(f.shape[0], products, weights.shape[-1])
-            gram = by_grid @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
+            gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
 
-        each = t.shape[0] * size**2 + size * batch * heads * channels
+        each = len(positions) * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = [sums(*chunk) for chunk in split_rows(rows, t, values, visible.movedim(-1, 1))]
-        gram, cross, squares = (sum(terms[1:], terms[0]) for terms in zip(*chunks, strict=True))
+        chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
+        gram, cross, squares = reduce(add_sums, (sums(*chunk) for chunk in chunks))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
 
 
-def _bounds(basis: Basis) -> tuple[Tensor, Tensor] | None:
-    """Ends (*event) of a box outside which all functions are zero to their precision, if known."""
-    reach = basis.effective_support
-    if reach is not None:
-        return reach[0].amin(), reach[1].amax()
-    if not isinstance(basis, GaussianRBF):
-        return None
-    centers, widths, covariance = basis.centers.detach(), basis.widths, basis.covariance
-    if widths is not None:
-        deviation = widths.detach().unsqueeze(-1)
-    elif covariance is not None:
-        deviation = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
-    far = negligible_distance(centers) * deviation
-    return (centers - far).amin(0), (centers + far).amax(0)
-
-
 def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
     """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
-    x = x.expand(*shape[:2], *x.shape[2:])
-    valid = x.isfinite()
-    valid = valid if mask is None else valid | ~add_event_dims(mask, x.shape[2:])
-    require_all(valid, f"{name} must be finite where they take part", x)
+    if mask is None:
+        check_finite(name, x)
+    else:
+        x = x.expand(*shape[:2], *x.shape[2:])
+        valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
+        require_all(valid, f"{name} must be finite where they take part", x)
 
 
 def gcv_penalty(statistics: Statistics) -> Tensor:

@@ -25,8 +25,6 @@ from ..distributions import (
     MultivariateNormal,
     Normal,
     SparseDistribution,
-    TruncatedParabola,
-    TruncatedParaboloid,
 )
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
@@ -43,7 +41,7 @@ from ..scores import (
     MultivariateQuadratic,
     Quadratic,
 )
-from .masks import AttentionMask, check_dtype, full_precision, to_single
+from .masks import AttentionMask, full_precision, to_single
 
 __all__ = [
     "Box",
@@ -125,41 +123,50 @@ class QuadraticScore(_ScoreProjection):
         if components is not None:
             require_integer("components", components, 1)
         counts = (heads,) if components is None else (heads, components)
-        logits = 0 if components is None else heads * components
-        channels = logits + sum(_quadratic_channels(math.prod(counts), len(box)))
-        super().__init__(embed_dim, channels, heads, box, **factory)
-        self.components, self._counts, self._logits = components, counts, logits
+        total, ndim = math.prod(counts), len(box)
+        logits = 0 if components is None else total
+        # Log weights, locations, diagonals and lower triangles.
+        sizes = [logits, total * ndim, total * ndim, total * (ndim * (ndim - 1) // 2)]
+        super().__init__(embed_dim, sum(sizes), heads, box, **factory)
+        self.components, self._counts, self._sizes = components, counts, sizes
 
     @torch.no_grad()
     def init_heads(self) -> None:
         """Spread heads, or in each head its components, heavier next to the head's own center."""
-        ndim = len(self.box)
+        ndim, sigma = len(self.box), _FIRST_SIGMA
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
-        correlations = _quadratic_channels(math.prod(self._counts), ndim)[-1]
-        self.weight[self.out_features - correlations :] = 0
-        own = _initial_centers(self.heads, ndim)
-        if self.components is None:
-            self.bias.copy_(_initial_channels(own, _FIRST_SIGMA))
-            return
-        centers = _initial_centers(self.components, ndim)
-        sigma = min(_FIRST_SIGMA, _OVERLAP * self.components ** (-1 / ndim))
-        quadratics = _initial_channels(centers.repeat(self.heads, 1), sigma)
-        self.bias.copy_(torch.cat([_proximity(own, centers).flatten(), quadratics]))
+        logits, loc, diagonal, triangle = self.bias.split(self._sizes)
+        centers = own = _initial_centers(self.heads, ndim)
+        if self.components is not None:
+            centers = _initial_centers(self.components, ndim)
+            sigma = min(sigma, _OVERLAP * self.components ** (-1 / ndim))
+            logits.copy_(_proximity(own, centers).flatten())
+            centers = centers.repeat(self.heads, 1)
+        loc.copy_(centers.logit().flatten())
+        diagonal.fill_(math.log(math.expm1(sigma - _LEAST_SIGMA)))
+        for correlations in (triangle, self.weight.split(self._sizes)[-1]):
+            correlations.zero_()
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
+        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        logits, rest = channels.tensor_split((self._logits,), -1)
-        score = _quadratics(rest, self._counts, self.box, temperature)
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for any basis."""
+        logits, *parts = channels.split(self._sizes, -1)
+        counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
+        loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
+        low, high = _ends(self.box, loc)
+        loc = low + (high - low) * torch.sigmoid(loc)
+        share = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
+        sigma = (high - low) * share
+        score: Quadratic | MultivariateQuadratic
+        if ndim == 1:
+            score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
+        else:
+            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
         if self.components is None:
             return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Mixture(_by_head(logits / temperature, self._counts), rpm(score, alpha))
-
-    def extra_repr(self) -> str:
-        components = "" if self.components is None else f", components={self.components}"
-        return super().extra_repr() + components
+        return Mixture(_by_head(logits / temperature, counts), rpm(score, alpha))
 
 
 class _MeshCache:
@@ -169,32 +176,19 @@ class _MeshCache:
     """
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        # Nodes for the scores' functions, and for the value functions' basis, too.
-        self._own: KernelMesh | None = None
-        self._mesh: KernelMesh | None = None
-        # What they were made from, and the objects themselves, whose ids stay theirs while kept.
+        self.mesh: KernelMesh | None = None
+        # What it was made from, and the objects themselves, whose ids stay theirs while kept.
         self._state: list[Any] = []
         self._kept: list[Any] = []
-        self._passing: KernelMesh | None = None  # made inside a transform, for one call
 
     def __getstate__(self) -> dict[str, Any]:
         # The cache belongs to these tensors, not to those of a copy.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.clear()
+        self.__init__()  # type: ignore[misc]
 
-    def take(self) -> KernelMesh | None:
-        """Return the nodes for this call."""
-        if self._passing is None:
-            return self._mesh
-        mesh, self._passing = self._passing, None
-        return mesh
-
-    def update(
+    def find(
         self,
         make: Callable[[], FeatureMap],
         box: Box,
@@ -202,47 +196,37 @@ class _MeshCache:
         tensors: Iterable[Tensor],
         basis: Basis,
         like: Tensor,
-    ) -> None:
-        """Find nodes for the functions that are made, unless what they depend on has not changed.
+    ) -> KernelMesh | None:
+        """Return nodes for the functions that are made, the last ones if nothing has changed.
 
-        That is their `source`, a kernel or basis, further tensors, and the basis of the value
-        functions. Compiled graphs, which cannot read values, keep the nodes of the last call.
+        They depend on a `source`, a kernel or basis, further tensors, and the basis of the value
+        functions. Compiled graphs, which cannot read values, use the nodes of the last call.
         """
+        is_learned = self.mesh is not None and self.mesh.matrix is None
         if torch.compiler.is_compiling():
-            is_learned = self._mesh is not None and self._mesh.matrix is None
             if is_learned and not torch.compiler.is_exporting():
                 raise RuntimeError(
                     "a layer whose scores have a learned kernel or basis cannot be compiled, as "
                     "its quadrature nodes follow from values: call requires_grad_(False) on it, "
                     "and then rebuild_cache() of the layer"
                 )
-            return
+            return self.mesh
         if like.is_meta:
-            self.clear()
-            return
+            return None
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
-            features = make()
-            passing = _find_mesh(features, box, like).for_basis(basis)
-            self._passing = passing.with_matrix_of(features)
-            return
-        self._passing = None  # of a call that raised
-        module = source if isinstance(source, nn.Module) else None
-        if module is not None:
-            tensors = [*tensors, *module.parameters(), *module.buffers()]
-        tensors = list(tensors)
-        state = [id(source), *map(_facts, tensors)]
-        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
-        with torch.inference_mode(False), torch.enable_grad():
-            features, mesh = make(), self._own if state == self._state else None
-            # Changes of what a function has learned cannot be seen.
-            if mesh is None or (module is None and mesh.matrix is None):
-                self.clear()
-                self._own = mesh = _find_mesh(features, box, like)
-                self._state, self._kept = state, [source, *tensors, *(x.detach() for x in tensors)]
-            mesh = mesh.for_basis(basis)
-            if self._mesh is None or self._mesh.nodes is not mesh.nodes:
-                self._mesh = mesh.with_matrix_of(features)
+            return _find_mesh(make(), box, basis, like)
+        modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
+        tensors = [*tensors, *(x for m in modules for x in (*m.parameters(), *m.buffers()))]
+        state = [id(source), id(basis), *map(_facts, tensors)]
+        # Changes of what a function has learned cannot be seen.
+        if state != self._state or (is_learned and len(modules) == 1):
+            # The nodes outlive this call, and a learned kernel must be seen to require gradients.
+            with torch.inference_mode(False), torch.enable_grad():
+                self.mesh = _find_mesh(make(), box, basis, like)
+            self._state = state
+            self._kept = [source, basis, *tensors, *(x.detach() for x in tensors)]
+        return self.mesh
 
 
 class KernelScore(_ScoreProjection):
@@ -273,9 +257,6 @@ class KernelScore(_ScoreProjection):
         self.normalization = normalization
         self._cache = _MeshCache()
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, inducing_points={len(self.inducing_points)}"
-
     @torch.no_grad()
     def init_heads(self) -> None:
         """Give each head a low and wide score, and spread these evenly over the domain."""
@@ -292,13 +273,13 @@ class KernelScore(_ScoreProjection):
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
 
     def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float
+        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for a basis."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
         base = _uniform(*_ends(self.box, self.inducing_points))
-        return _kernel_density(score, base, alpha, self._cache.take(), self.normalization)
+        return _kernel_density(score, base, alpha, self.mesh(basis), self.normalization)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -307,10 +288,10 @@ class KernelScore(_ScoreProjection):
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Find quadrature nodes, unless kernel, inducing points and basis have not changed."""
+    def mesh(self, basis: Basis) -> KernelMesh | None:
+        """Return quadrature nodes, found again if kernel, inducing points or basis have changed."""
         points = self.inducing_points
-        self._cache.update(self._features, self.box, self.kernel, [points], basis, points)
+        return self._cache.find(self._features, self.box, self.kernel, [points], basis, points)
 
     def _features(self) -> KernelFeatures:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
@@ -334,18 +315,19 @@ def _kernel_density(
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
 
 
-def _find_mesh(features: FeatureMap, box: Box, like: Tensor) -> KernelMesh:
-    """Return nodes on the domain for all scores that are made of some functions."""
+def _find_mesh(features: FeatureMap, box: Box, basis: Basis, like: Tensor) -> KernelMesh:
+    """Return nodes on the domain for all scores made of some functions, and for a basis."""
     tolerance = None if like.dtype == torch.float64 else _TOLERANCE
     dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
     score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
     base = _uniform(*_ends(box, like))
-    return KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
+    mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
+    return mesh.for_basis(basis).with_matrix_of(features)
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
     version = None if x.is_inference() else x._version
-    return id(x), x.data_ptr(), x.requires_grad, x.dtype, x.device, version
+    return id(x), x.data_ptr(), x.requires_grad, version
 
 
 class DiscreteScore(nn.Module):
@@ -386,12 +368,12 @@ class MomentScore(DiscreteScore):
     def match(
         self, weights: Tensor, positions: Tensor, alpha: Tensor | float
     ) -> SparseDistribution:
-        """Return densities with the moments of positions under weights (B, heads, Lq, L)."""
-        event = positions.shape[positions.dim() - (len(self.box) > 1) :]
-        # Shape (B or 1, 1, 1, L, *event).
-        per_query = positions.reshape(-1, 1, 1, weights.shape[-1], *event).to(weights.dtype)
-        match = _match_covariance if event else _match_variance
-        return match(weights, per_query, self.box, alpha)
+        """Return densities with the moments of positions (B or 1, L, *event) under weights.
+
+        Weights are (B, heads, Lq, L).
+        """
+        match = _match_covariance if len(self.box) > 1 else _match_variance
+        return match(weights, positions[:, None, None].to(weights.dtype), self.box, alpha)
 
 
 class ContentScore(DiscreteScore):
@@ -419,9 +401,9 @@ class ContentScore(DiscreteScore):
         queries: Tensor,
         alpha: Tensor | float,
         temperature: float,
+        basis: Basis,
         functions: Tensor,
         means: Tensor,
-        basis: Basis,
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
@@ -436,15 +418,15 @@ class ContentScore(DiscreteScore):
         weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
         base = _uniform(*_ends(self.box, weights))
-        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self._cache.take())
+        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self.mesh(basis))
 
-    def rebuild_cache(self, basis: Basis) -> None:
-        """Find quadrature nodes, unless the basis has not changed."""
+    def mesh(self, basis: Basis) -> KernelMesh | None:
+        """Return quadrature nodes, found again if the basis has changed."""
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
         like = to_single([*floating, torch.empty(0)][0])
-        self._cache.update(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
+        return self._cache.find(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
 
 
 def _match_variance(
@@ -457,8 +439,6 @@ def _match_variance(
     variance = variance.clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
     if not isinstance(alpha, Tensor) and alpha == 1:
         return Normal(mean, variance.sqrt())
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParabola.from_moments(mean, variance)
     return BetaGaussian.from_moments(mean, variance, alpha)
 
 
@@ -478,8 +458,6 @@ def _match_covariance(
     covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
     if not isinstance(alpha, Tensor) and alpha == 1:
         return MultivariateNormal.from_moments(mean, covariance)
-    if not isinstance(alpha, Tensor) and alpha == 2:
-        return TruncatedParaboloid.from_moments(mean, covariance)
     return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
 
 
@@ -490,34 +468,7 @@ def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
         nn.init.zeros_(projection.bias)
 
 
-# Quadratic scores
-
-
-def _quadratic_channels(count: int, ndim: int) -> list[int]:
-    """Numbers of channels: locations, diagonals and lower triangles of `count` quadratics."""
-    return [count * ndim, count * ndim, count * (ndim * (ndim - 1) // 2)]
-
-
-def _initial_channels(shares: Tensor, sigma: float) -> Tensor:
-    """Channels of quadratics at shares (count, D) of the domain, all with the same sigma."""
-    sizes = _quadratic_channels(*shares.shape)
-    diagonal = shares.new_full((sizes[1],), math.log(math.expm1(sigma - _LEAST_SIGMA)))
-    return torch.cat([shares.logit().flatten(), diagonal, shares.new_zeros(sizes[2])])
-
-
-def _quadratics(
-    channels: Tensor, counts: tuple[int, ...], box: Box, temperature: float
-) -> Quadratic | MultivariateQuadratic:
-    """Return scores (B, heads, Lq[, K]) from locations, diagonals, triangles (B, Lq, channels)."""
-    ndim, total = len(box), torch.Size(counts).numel()
-    parts = channels.split(_quadratic_channels(total, ndim), -1)
-    loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
-    low, high = _ends(box, loc)
-    loc = low + (high - low) * torch.sigmoid(loc)
-    sigma = math.sqrt(temperature) * (high - low) * (_LEAST_SIGMA + functional.softplus(diagonal))
-    if ndim == 1:
-        return Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
-    return MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
+# Channels, and where training starts
 
 
 def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
@@ -562,7 +513,13 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     """Check inducing points (I,) or (I, D), or return a grid of so many that includes the edges."""
     ndim = len(box)
     if isinstance(points, Tensor):
-        return _check_inducing_points(points, box)
+        shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
+        if not points.numel() or points.shape not in shapes or not points.is_floating_point():
+            raise ValueError(
+                f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
+                f"got {points.dtype} of shape {tuple(points.shape)}"
+            )
+        return points.detach()
     count = round(points ** (1 / ndim)) if is_count(points) else 0
     if not count or count**ndim != points:
         raise ValueError(
@@ -573,22 +530,6 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     return torch.cartesian_prod(
         *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)
     )
-
-
-def _check_inducing_points(points: Tensor, box: Box) -> Tensor:
-    ndim = len(box)
-    shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
-    if not points.numel() or points.shape not in shapes or not points.is_floating_point():
-        raise ValueError(
-            f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
-            f"got {points.dtype} of shape {tuple(points.shape)}"
-        )
-    if not points.is_meta:
-        low, high = _ends(box, points)
-        rows = points.reshape(-1, ndim)
-        if not ((rows >= low) & (rows <= high)).all():
-            raise ValueError(f"inducing_points must be in the domain {box}, got {points}")
-    return points.detach()
 
 
 def _default_kernel(count: int, box: Box) -> Kernel:
@@ -660,18 +601,18 @@ class LearnedAlpha(nn.Module):
     ) -> None:
         super().__init__()
         require_integer("num_heads", num_heads, 1)
-        given: Any = start.tolist() if hasattr(start, "tolist") else start
         bound: Any = high
         least = _LEAST_ALPHA
         if not isinstance(bound, Real) or not float(bound) > least:
             raise ValueError(f"high must be a number above {least}, got {high!r}")
-        each = [given] * num_heads if isinstance(given, Real) else given
-        fits = isinstance(each, Sequence) and len(each) == num_heads
-        if not fits or not all(isinstance(x, Real) and least < float(x) < high for x in each):
+        try:
+            each = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
+        except (TypeError, ValueError):
+            each = np.array(math.nan)
+        if not ((each > least) & (each < high)).all():
             rule = f"a number, or {num_heads} of them, between {least} and {high}"
-            raise ValueError(f"start must be {rule}, got {given!r}")
-        check_dtype(dtype)
-        self.num_heads, self.start, self.high = num_heads, given, high
+            raise ValueError(f"start must be {rule}, got {start!r}")
+        self.num_heads, self.start, self.high = num_heads, each.tolist(), high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -683,7 +624,7 @@ class LearnedAlpha(nn.Module):
             weight = above + torch.log(-torch.expm1(-above))
         else:
             weight = torch.logit(above / (self.high - _LEAST_ALPHA))
-        self.weight.copy_(weight.reshape(-1, 1).expand_as(self.weight))
+        self.weight.copy_(weight.unsqueeze(-1))
 
     def forward(self) -> Tensor:
         """Return the indices (num_heads, 1), which broadcast to densities (B, num_heads, Lq)."""

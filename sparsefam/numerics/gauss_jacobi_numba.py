@@ -18,9 +18,6 @@ __all__ = ["expect", "pull_back"]
 
 _Array = NDArray[Any]
 _F32 = np.float32
-# Rules of up to so many nodes serve supports so short that the derivative in the scale, a small
-# difference of slopes on both sides, is summed in float64.
-_SHORT = 12
 
 
 @compiled
@@ -52,17 +49,10 @@ def expect(
             if not 0 <= place < len(coefficients):
                 continue
             cell = np.uint64(place)
-            u = _F32(2 * (place - cell) - 1)
-            b = _F32(rules[k, 1, q])
-            b1 = b * u
-            b2 = b1 * u
-            b3 = b2 * u
-            b4 = b3 * u
-            b5 = b4 * u
-            c = coefficients[cell]
+            c, u, weight = coefficients[cell], _F32(2 * (place - cell) - 1), _F32(rules[k, 1, q])
             for e in range(len(total)):
-                low = b * c[0, e] + b1 * c[1, e] + b2 * c[2, e]
-                total[e] += low + b3 * c[3, e] + b4 * c[4, e] + b5 * c[5, e]
+                low = c[0, e] + u * (c[1, e] + u * c[2, e])
+                total[e] += weight * (low + u * u * u * (c[3, e] + u * (c[4, e] + u * c[5, e])))
         for e in range(len(total)):
             out[r, e] = total[e]
 
@@ -92,14 +82,14 @@ def pull_back(
     """Fill the gradients in loc and scale and add that in the coefficients, given that in `out`."""
     start, length, width = cells
     size = coefficients.shape[2]
-    slope, moment = np.empty(size, _F32), np.empty(size, _F32)
-    exact_slope, exact_moment, upstream = np.empty(size), np.empty(size), np.empty(size, _F32)
+    # In float64, as a derivative in a short scale is a small difference of slopes on both sides.
+    slope, moment, upstream = np.empty(size), np.empty(size), np.empty(size, _F32)
     for r in range(len(loc)):
         middle, half = (loc[r] - start) / length, scale[r] / length
         if not (np.isfinite(middle) and np.isfinite(half)):
             by_loc[r], by_scale[r] = np.nan, np.nan
             continue
-        slope[:], moment[:], exact_slope[:], exact_moment[:] = 0, 0, 0, 0
+        slope[:], moment[:] = 0, 0
         for e in range(size):
             upstream[e] = grad[r, e]
         k = _rule(orders, scale[r] / width)
@@ -110,40 +100,22 @@ def pull_back(
             if 0 <= place < len(coefficients):
                 cell = np.uint64(place)
                 c, u, weight = coefficients[cell], 2 * (place - cell) - 1, rules[k, 1, q]
-                if orders[k] <= _SHORT:
-                    _add_slopes(c, u, weight, x, exact_slope, exact_moment)
-                else:
-                    _add_slopes(c, _F32(u), _F32(weight), _F32(x), slope, moment)
+                for e in range(size):
+                    high = 3 * c[3, e] + u * (4 * c[4, e] + u * 5 * c[5, e])
+                    d = weight * (c[1, e] + u * (2 * c[2, e] + u * high))
+                    slope[e] += d
+                    moment[e] += x * d
         for q in range(orders[k]):
             place = middle + half * rules[k, 0, q]
             if 0 <= place < len(coefficients):
                 cell = np.uint64(place)
                 u, b = _F32(2 * (place - cell) - 1), _F32(rules[k, 1, q])
                 for n in range(coefficients.shape[1]):
-                    _add_multiple(by_coefficients[cell, n], b, upstream)
+                    for e in range(size):
+                        by_coefficients[cell, n, e] += b * upstream[e]
                     b *= u
         first, second = 0.0, 0.0
         for e in range(size):
-            first += (slope[e] + exact_slope[e]) * upstream[e]
-            second += (moment[e] + exact_moment[e]) * upstream[e]
+            first += slope[e] * upstream[e]
+            second += moment[e] * upstream[e]
         by_loc[r], by_scale[r] = 2 * first / length, 2 * second / length
-
-
-@compiled
-def _add_slopes(c: _Array, u: Any, weight: Any, x: Any, slope: _Array, moment: _Array) -> None:
-    """Add weight dV/du and x weight dV/du."""
-    b2 = weight * u
-    b3 = b2 * u
-    b4 = b3 * u
-    b5 = b4 * u
-    b2, b3, b4, b5 = b2 + b2, b3 + b3 + b3, b4 + b4 + b4 + b4, b5 + b5 + b5 + b5 + b5
-    for e in range(len(slope)):
-        d = weight * c[1, e] + b2 * c[2, e] + b3 * c[3, e] + b4 * c[4, e] + b5 * c[5, e]
-        slope[e] += d
-        moment[e] += x * d
-
-
-@compiled
-def _add_multiple(to: _Array, factor: Any, x: _Array) -> None:
-    for e in range(len(x)):
-        to[e] += factor * x[e]

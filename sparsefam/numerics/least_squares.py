@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from .validation import in_eager
+from .validation import in_eager, map_tensors
 
 __all__ = [
     "add_event_dims",
+    "add_sums",
     "band_sums",
     "eliminate",
     "normal_sums",
@@ -35,26 +35,18 @@ _ROWS = 8
 def normal_sums(
     design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
 ) -> Sums:
-    r"""Compute $F^\top F$, $F^\top H$ and $\lVert H \rVert^2$ in float64.
+    r"""Compute $F^\top F$ (S, N, N), $F^\top H$ (B, N, E) and $\lVert H \rVert^2$ (B,) in float64.
 
-    $F$ exists for one chunk of rows at a time, and backward evaluates it again.
-
-    Args:
-        design: Maps locations (S, l, *event) in float64 to rows of $F$, shape (S, l, N).
-        positions: Shape (S, L, *event), where S is B, or 1 if all examples share their positions.
-        values: $H$, shape (B, L, E).
-        mask: Shape (B, L), True where a row counts. Nothing else is read. None: all rows count.
-        rows: Number of rows of a chunk.
-
-    Returns:
-        Tensors of shape (S, N, N), (B, N, E) and (B,); the first is (B, N, N) if there is a mask.
+    `design` maps locations (S, L, *event) to F, where S is B, or 1 if examples share locations and
+    there is no mask; H are the values (B, L, E). Nothing is read where the mask (B, L) is False.
+    F exists for one chunk of rows at a time, and backward evaluates it again.
     """
     chunks = split_rows(rows, positions, values, mask)
     run: Callable[..., Sums] = partial(_sums, design)
     # The first checkpoint of a process takes a second, as does its first optimizer.
     if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
         run = recomputed(design, _sums)
-    return reduce(_add, (run(*chunk) for chunk in chunks))
+    return reduce(add_sums, (run(*chunk) for chunk in chunks))
 
 
 def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
@@ -66,29 +58,13 @@ def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | N
     return f.mT @ f, cross, squares
 
 
-class _Bound(nn.Module):
-    """A function of a module and inputs, as a module for `functional_call`."""
-
-    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module, self.function = module, function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(self.module, *inputs)
-
-
 def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function(module, *inputs)` as a checkpoint: backward evaluates it again.
 
     Backward uses the parameters and buffers that the module has now, which may be those of a
     functional call that has ended by then.
     """
-    bound = _Bound(module, function)
-    state = {**dict(bound.named_parameters()), **dict(bound.named_buffers())}
-
-    def run(*inputs: Any) -> Any:
-        return functional_call(bound, state, inputs)
-
+    run = partial(function, map_tensors(module, lambda x: x))
     return partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -99,7 +75,8 @@ def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
 
 
-def _add(a: Sums, b: Sums) -> Sums:
+def add_sums(a: Sums, b: Sums) -> Sums:
+    """Add the sums of two chunks."""
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
@@ -132,7 +109,7 @@ def band_sums(
         gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
         return gram, _as_examples(cross, h), h.square().sum((1, 2))
 
-    return reduce(_add, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
+    return reduce(add_sums, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
