@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import cases_kernel
 import numpy as np
 import pyro.contrib.gp.kernels as gp
 import pytest
@@ -22,6 +23,7 @@ from kernel_references import KernelReference
 from references import Array
 from torch import Tensor
 from torch import distributions as td
+from torch.autograd import gradgradcheck
 
 from sparsefam import KernelDeformedExp, KernelExp, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
@@ -229,6 +231,18 @@ def test_expectations_gradients_edges_and_densities(
     close = 1e-4 if dtype == SINGLE else 1e-9
     torch.testing.assert_close(p.prob(t).double(), due, rtol=close, atol=close)
     torch.testing.assert_close(p.log_prob(t).double(), due.log(), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize(("alpha", "inside"), [(1.25, True), (1.5, False), (2.0, True)])
+def test_second_derivatives(alpha: float, inside: bool) -> None:
+    points = torch.tensor(cases_kernel.POINTS, dtype=DOUBLE)
+
+    def means(weights: Tensor) -> Tensor:
+        p = kernel_density(weights, points, cases_kernel.rbf, None, alpha, inside)
+        return p.expect(basis(DOUBLE))
+
+    weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE, requires_grad=True)
+    assert gradgradcheck(means, weights, atol=1e-5)
 
 
 @every_dtype
