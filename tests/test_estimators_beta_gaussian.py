@@ -162,15 +162,6 @@ def test_squares_of_units_do_not_matter() -> None:
     np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("number", "rule"), [(-1, "at least 0, got -1"), (2.0, "an integer at least 0, got 2.0")]
-)
-def test_numbers_of_draws_are_whole(number: Any, rule: str) -> None:
-    fit = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 20))
-    with pytest.raises(ValueError, match=f"n_samples must be {rule}"):
-        fit.sample(number)
-
-
 def test_draws_are_from_the_density() -> None:
     """In the plane squared radii of the standard density are Beta(D/2, m + 1)."""
     model = BetaGaussianDensity(alpha=1.5).fit(draws(2, 1.5, 50))
