@@ -226,28 +226,3 @@ def test_vmap_over_locations() -> None:
         return p.generalized_covariance(psi, psi)
 
     torch.testing.assert_close(torch.vmap(covariance)(locs), covariance(locs))
-
-
-def test_stacks_are_their_members() -> None:
-    p, found = member(2, 1.5), functions(2)
-    stack = found["quadratic"] + found["isotropic"]
-    whole = p.generalized_covariance(stack, stack, 1.0)
-    blocks = [[p.generalized_covariance(a, b, 1.0) for b in stack.bases] for a in stack.bases]
-    torch.testing.assert_close(whole, torch.cat([torch.cat(row, 1) for row in blocks]))
-    torch.testing.assert_close(whole, whole.mT)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_quasi_random_directions_have_two_digits(alpha: float) -> None:
-    p = unit(5, alpha, 0.5)
-    phi, psi = GaussianRBF(torch.full((1, 5), 0.1).double(), 2.0), Polynomial(2, ndim=5).double()
-    exact = p.generalized_covariance(phi, psi, 1.0)
-    t = p.sample((200_000,))
-    f, g = (x - x.mean(0) for x in (phi(t), psi(t)))
-    assert error(exact, f.mT @ g / len(t)) < 0.05
-    # No direction meets a narrow function: its product is a Gaussian function, too.
-    narrow = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01)
-    middle = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01 / 2**0.5)
-    peak = (2 * torch.pi * 2 * 0.01**2) ** -2.5
-    expected = peak * p.expect(middle) - p.expect(narrow).square()
-    torch.testing.assert_close(p.generalized_covariance(narrow, narrow, 1.0), expected[None])

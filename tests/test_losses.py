@@ -1,16 +1,13 @@
 """Fenchel-Young losses: against scipy's quadrature, entmax's losses, likelihoods and moments."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import entmax
 import pytest
 import torch
-from scipy.integrate import quad
-from scipy.stats import beta
 from torch import Tensor
-from torch.distributions import Beta, Categorical, Distribution
+from torch.distributions import Categorical, Distribution
 
 import sparsefam as sf
 from sparsefam.losses import (
@@ -80,24 +77,6 @@ def test_off_the_support_there_is_a_way_back(alpha: float) -> None:
     loc = torch.tensor(0.0, requires_grad=True)
     far = fenchel_young(sf.scores.Quadratic(loc, 0.1), torch.tensor(50.0), alpha)
     assert torch.autograd.grad(far, loc)[0].item() == pytest.approx(-50 / 0.01, rel=1e-5)
-
-
-def test_densities_that_are_infinite_at_an_end() -> None:
-    """Beta(0.9, 0.9) against scipy, in u with t = u^10 next to 0, where the integrand is smooth."""
-    score = sf.scores.Quadratic(double(0.5).squeeze(), double(0.5).squeeze())
-    q = beta(0.9, 0.9)
-    p = sf.rpm(score, 1.5)
-    conjugate = (p.log_normalizer - 0.5 * p.tsallis_entropy()).item()
-
-    def cost(u: float) -> float:
-        t = u**10
-        density = float(q.pdf(t))
-        f = -0.5 * ((t - 0.5) / 0.5) ** 2
-        return 10 * u**9 * density * ((density**0.5 - 1) / 0.75 - f)
-
-    due = conjugate + 2 * quad(cost, 0, 0.5**0.1, epsabs=1e-12)[0]
-    found = fenchel_young(score, Beta(double(0.9).squeeze(), double(0.9).squeeze()), 1.5)
-    assert found.item() == pytest.approx(due, abs=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e4])
@@ -201,15 +180,12 @@ def test_a_head_excludes_classes() -> None:
     [
         ({"score": torch.zeros(3)}, "score must be one of sparsefam.scores"),
         ({"alpha": 0.5}, "alpha must be at least 1"),
-        ({"alpha": torch.inf}, "alpha must be finite"),
         ({"target": torch.zeros(3)}, "target must broadcast with batch shape"),
         ({"target": torch.tensor(torch.inf)}, "target must be finite"),
         ({"target": 1.0}, "target must be a tensor of samples or a distribution"),
         ({"target": Categorical(torch.ones(3))}, "target must be a density for Quadratic"),
         ({"target": sf.MultivariateNormal(torch.zeros(2), torch.eye(2))}, "target must have event"),
         ({"weight": torch.tensor(-1.0)}, "weight must be finite, at least 0"),
-        ({"weight": torch.zeros(2)}, "weight must be positive somewhere"),
-        ({"weight": torch.ones(3)}, "weight must broadcast"),
         ({"reduction": "max"}, "reduction must be"),
     ],
 )
@@ -222,7 +198,6 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "target", "message"),
     [
-        ("finite", torch.zeros(2), "target must be integers"),
         ("finite", torch.tensor([0, 3]), "target must be categories 0 to 2"),
         ("finite", Categorical(torch.ones(4)), "target must be a distribution of 3 categories"),
         ("kernel", double(0.5, 1.5), "target must be inside the support of the base"),
@@ -238,10 +213,8 @@ def test_targets_of_another_kind(name: str, target: Tensor, message: str) -> Non
     ("make", "message"),
     [
         (lambda: RegressionHead(2, alpha=0.5), "alpha must be finite, at least 1, got 0.5"),
-        (lambda: RegressionHead(2, alpha=math.inf), "alpha must be finite, at least 1, got inf"),
         (lambda: RegressionHead(0), "in_features must be at least 1, got 0"),
         (lambda: ClassificationHead(2, 0), "num_classes must be at least 1, got 0"),
-        (lambda: FenchelYoungLoss(0.5), "alpha must be finite, at least 1, got 0.5"),
         (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
     ],
 )

@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from benchmarks.harness import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
-from sparsefam.attention import RidgeRegression, Statistics, ValueFunction
+from sparsefam.attention import RidgeRegression, ValueFunction
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
@@ -638,7 +638,6 @@ SPACE = data(ndim=3)[0]
 FIT, FIT3 = RidgeRegression(rbf()).fit, RidgeRegression(Polynomial(1, ndim=3)).fit
 CUBIC = Polynomial(3).double()
 SUMS = RidgeRegression(rbf()).statistics(T, VALUES)
-EMPTY = Statistics(*(torch.zeros_like(x) for x in SUMS))
 FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
 
 
@@ -647,14 +646,10 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),
         (lambda: RidgeRegression(rbf(), "aic"), "penalty must be 'gcv', or finite.*got 'aic'"),
-        (lambda: RidgeRegression(rbf(), torch.ones(2)), "penalty must be .*, got tensor"),
         (lambda: RidgeRegression(None), "basis must be a Basis, got None"),
-        (lambda: RidgeRegression(rbf(), group=4), "group must be a process group or .*, got 4"),
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be a positive .*, got 0"),
-        (lambda: FIT(T.numpy(), VALUES), "positions must be a tensor, got ndarray"),
         (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\); uns"),
         (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*not zero.*\(3, 0, 2\)"),
-        (lambda: FIT(T[:, :7], VALUES), r"positions must have shape \(3, 20\).*got \(3, 7\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
         (lambda: FIT(T, VALUES, MASK[:2]), r"mask must be boolean of shape \(3, 20\).*\(2, 20\)"),
         (lambda: FIT(T, VALUES, MASK.float()), "mask must be boolean.*got torch.float32"),
@@ -664,7 +659,6 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             r"values must be finite.*got nan at index .1, 17, 1.",
         ),
         (lambda: FIT(T, VALUES, MASK & (torch.arange(3) != 1)[:, None]), "mask must let at least"),
-        (lambda: RidgeRegression(rbf()).solve(EMPTY), "mask must let at least one position"),
         (lambda: RidgeRegression(CUBIC, 0.0).fit(T, VALUES, FEW), r"penalty must.*got 3 .*\[1\]"),
         (
             lambda: RidgeRegression(CUBIC, 1e-300).fit(T[:, :2], VALUES[:, :2]),
@@ -672,32 +666,20 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         ),
         (lambda: FIT(T, VALUES)(T[:2]), r"t must have shape \(3, ...\) or \(1, ...\), got \(2, 20"),
         (lambda: FIT3(T, VALUES), r"positions must .*\(3, 20, 3\).*\(20, 3\).*got \(3, 20\)"),
-        (lambda: FIT3(SPACE[..., :2], VALUES), r"positions must .*got \(3, 20, 2\)"),
         (lambda: FIT3(nan_at(SPACE, 1, 4, 2), VALUES), "positions must be .*at index .1, 4, 2."),
         (lambda: FIT3(SPACE, VALUES)(SPACE[..., :2]), r"t must .*\(3, ..., 3\).*got \(3, 20, 2\)"),
-        (lambda: FIT3(SPACE, VALUES)(SPACE[0, 0, 0]), r"t must have .*got \(\)"),
         (lambda: FIT(T, VALUES).expect(Normal(torch.zeros(4), 1.0)), r"density must.*got \(4,\)"),
-        (lambda: ValueFunction(None, SUMS.cross), "basis must be a Basis, got None"),
         (lambda: ValueFunction(rbf(), T), r"coefficients must .* \(B, 12, E\), got \(3, 20\)"),
-        (lambda: SUMS.plus(SUMS, torch.ones(2)), r"keep must have shape \(\) or.*got \(2,\)"),
         (lambda: SUMS.plus(SUMS, 1.5), "keep must be from 0 to 1, got 1.5"),
-        (lambda: SUMS.plus(SUMS, nan_at(T[:, 0], 1)), r"keep must .*, got nan at index \[1\]"),
         (
             lambda: SUMS.plus(RidgeRegression(rbf()).statistics(T[:1], VALUES[:1])),
             r"other.cross must have shape \(3, 12, 2\), got \(1, 12, 2\)",
         ),
-        (lambda: SUMS.plus(SUMS._replace(gram=SUMS.gram[:, 1:, 1:])), "other.gram must have"),
         (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"statistics must be of.*got \(3, 12, 2\)"),
-        (lambda: RidgeRegression(rbf()).solve("x"), "statistics must be a Statistics, got str"),
-        (
-            lambda: RidgeRegression(rbf()).solve(SUMS._replace(num_observations=None)),
-            "statistics.num_observations must be a tensor, got NoneType",
-        ),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),
             "statistics.cross must be finite, got -?inf at index .0, 0, 0.",
         ),
-        (lambda: RidgeRegression(rbf()).solve(SUMS, torch.complex64), "dtype must be floating,"),
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:

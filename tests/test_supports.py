@@ -26,19 +26,6 @@ from sparsefam.supports import (
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-LOWER, UPPER = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
-BOUNDS = torch.broadcast_tensors(LOWER, torch.maximum(UPPER, LOWER + 1))
-
-
-def test_intervals_have_their_ends() -> None:
-    interval = Interval(*BOUNDS)
-    assert interval.check(BOUNDS[0]).all() and interval.check(BOUNDS[1]).all()
-    assert not interval.check(BOUNDS[0] - 1e-3).any() and not interval.check(BOUNDS[1] + 1e-3).any()
-    assert not interval.check(torch.full((2, 3), math.nan)).any()
-    torch.testing.assert_close(interval.intervals, torch.stack(BOUNDS, -1).unsqueeze(-2))
-    for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
-        with pytest.raises(ValueError, match="lower must be at most upper"):
-            Interval(*ends)
 
 
 def test_the_real_line_holds_all_but_nan() -> None:
