@@ -286,7 +286,7 @@ def test_sites_are_recomputed_from_samples_of_the_base() -> None:
         ),
         (Endless(A), "lower_bound must be finite"),
     ],
-    ids=["binomial", "categorical", "ellipsoids", "torch's mixture", "no lower end"],
+    ids=["binomial", "ellipsoids", "torch's mixture", "no lower end"],
 )
 def test_what_has_no_standard_coordinates_is_refused(law, rule: str) -> None:
     model = poutine.reparam(model_of(lambda: law), config={"y": SupportReparam()})
