@@ -1,0 +1,38 @@
+"""Deformed exponentials on a mesh, where its nodes show little of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from sparsefam.numerics import normalizer
+from sparsefam.numerics.quadrature import gauss_legendre
+from sparsefam.numerics.truncated_power import Power, positive_pieces, power_weights, sum_nodes
+
+LIKE = torch.zeros((), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-2, 1e-3, 1e-5])
+def test_a_dip_between_nodes_is_found(gap: float) -> None:
+    """A hole narrower than the distance of nodes and of check points."""
+    x, w = gauss_legendre(8, LIKE)
+    for center in (0.0, 0.037, 0.0975, 0.51, -0.86):  # 0.0975: midway between check points
+        u = (x - center).square() - gap**2
+        weights, _ = power_weights((u - 1).unsqueeze(-1), w.unsqueeze(-1), Power(1.0))
+        low, high = center - gap, center + gap
+        whole = np.polynomial.Polynomial([center**2 - gap**2, -2 * center, 1]).integ()
+        due = whole(low) - whole(-1) + whole(1) - whole(high)
+        assert float(weights.sum()) == pytest.approx(due, abs=1e-14)
+        pieces = positive_pieces(u.unsqueeze(-1))
+        assert pieces.upper[0].item() == pytest.approx(low, abs=1e-9)
+
+
+def test_a_step_may_go_beyond_the_level() -> None:
+    """From a hill of mass below 1 down to a plain, which then has more mass than was missing."""
+    x, w = gauss_legendre(16, LIKE)
+    nodes = torch.arange(16) / 16 + (x.unsqueeze(-1) + 1) / 32
+    measure = (w / 32).reshape(-1, 1, 1).expand(16, 16, 1)
+    heights = torch.linspace(3, 12, 400, dtype=torch.float64)
+    f = heights * torch.exp(-0.5 * ((nodes.unsqueeze(-1) - 0.5) / 0.05).square())
+    solution = normalizer._newton(torch.full_like(heights, 1.02), f, measure, Power(1.0))
+    mass = sum_nodes(power_weights(f - solution.A, measure, Power(1.0))[0])
+    torch.testing.assert_close(mass, torch.ones_like(heights), rtol=0, atol=1e-12)
