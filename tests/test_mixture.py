@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-from collections.abc import Callable
 
 import numpy as np
 import pyro
@@ -494,53 +493,6 @@ def test_compiled_draws_have_the_derivatives(monkeypatch: pytest.MonkeyPatch) ->
     weights, loc, scale = args
     with pytest.raises(RuntimeError, match="use rsample_components"):
         torch.compile(draw, fullgraph=True, backend="aot_eager")(weights, 99 * loc, scale)
-
-
-FAMILIES: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "TruncatedParabola": TruncatedParabola,
-    "Laplace": Laplace,
-    "Gamma": lambda loc, scale: td.Gamma(1 + loc.square(), 1 / scale),
-    "unlike": lambda loc, scale: [
-        kind(loc[..., k], scale[..., k])
-        for k, kind in enumerate((TruncatedParabola, td.Gumbel, Laplace))
-    ],
-}
-P_BASES = {
-    "wide": bases.GaussianRBF(torch.linspace(-2, 2, 5), 3.0),
-    "narrow": bases.GaussianRBF(torch.linspace(-1, 1, 9), 0.0078125),
-    "BSpline": bases.BSpline(torch.linspace(-1, 1, 6), 3),
-}
-# One component is of the first width and one of the second.
-WIDTHS = torch.tensor([[1e-4, 1.0], [1e4, 0.01], [100.0, 1e-4], [1.0, 1.0], [1e4, 1.0]])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("basis", P_BASES)
-def test_single_precision_is_enough(family: str, basis: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits, loc = torch.randn(2, 5, 3, generator=generator)
-    scale = torch.cat([WIDTHS, torch.full((5, 1), 0.0625)], -1)
-
-    def asked(dtype: torch.dtype) -> list[Tensor]:
-        psi = copy.deepcopy(P_BASES[basis]).to(dtype)
-        leaves = tuple(x.to(dtype) for x in (logits, loc, scale))
-
-        def expect(logits: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-            return Mixture(logits, FAMILIES[family](loc, scale)).expect(psi)
-
-        # Rows of the batch are independent: their sum has the Jacobian of each.
-        jacobian = torch.func.jacrev(lambda *x: expect(*x).sum(0), argnums=(0, 1, 2))(*leaves)
-        units = (torch.ones_like(leaves[0]), leaves[2], leaves[2])
-        slopes = [x.movedim(0, 1) * u[:, None] for x, u in zip(jacobian, units, strict=True)]
-        return [expect(*leaves), *slopes]
-
-    single, double = asked(torch.float32), asked(torch.float64)
-    value = double[0].norm(dim=-1)
-    for a, b, limit in zip(single, double, (2e-6, 2e-5, 2e-5, 2e-5), strict=True):
-        assert a.dtype == torch.float32
-        error, size = (x.flatten(1).norm(dim=-1) for x in (a.double() - b, b))
-        # Derivatives by logits and in units of the scales, which may vanish: of the value's size.
-        assert (error <= limit * torch.maximum(size, value)).all()
 
 
 LOGITS = torch.tensor([0.3, -0.4, 0.1], dtype=DOUBLE)

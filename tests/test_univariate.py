@@ -419,19 +419,6 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
         assert (waves[:, 1].double() - linear).norm() <= limit * linear.norm()
 
 
-def test_covariances_of_waves_that_only_a_narrow_function_resolves() -> None:
-    p, frequency = (
-        BetaGaussian(torch.zeros(1, dtype=DOUBLE), 1.0, 2.0),
-        torch.tensor([600.0]).double(),
-    )
-    wave, hill = Fourier(frequency), GaussianRBF(torch.tensor([0.3]).double(), 0.002)
-    t = torch.linspace(0.25, 0.35, 20001, dtype=DOUBLE).unsqueeze(-1)
-    density = p.prob(t) * hill(t)[..., 0] * (t[1] - t[0])
-    expected = (density * wave(t)[:, 0]).sum(0) - p.expect(wave) * density.sum(0)
-    found = p.generalized_covariance(wave, hill, 1.0)
-    torch.testing.assert_close(found[..., 0], expected, rtol=1e-9, atol=1e-9)
-
-
 @every_dtype
 @every_width
 def test_narrow_densities_see_values_and_sides_of_jumps(
