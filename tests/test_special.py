@@ -133,6 +133,22 @@ def test_gradients_in_all_arguments(dtype: torch.dtype) -> None:
             assert _relative(sign * found[normal], exact[normal]) < bound
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_outside_and_at_the_ends(dtype: torch.dtype) -> None:
+    x = torch.tensor([-0.5, 0.0, 1.0, 1.5], dtype=dtype).requires_grad_()
+    a = torch.tensor([[0.0625], [0.5], [1.0], [1e6]], dtype=dtype).requires_grad_()
+    for b in (0.25, 1.0, 1e7):
+        lower, upper = betainc(a, b, x), betaincc(a, b, x)
+        assert torch.equal(lower, torch.tensor([0.0, 0, 1, 1], dtype=dtype).expand(4, 4))
+        assert torch.equal(upper, 1 - lower)
+        first = torch.autograd.grad((lower + 2 * upper).sum(), (a, x), create_graph=True)
+        second = torch.autograd.grad(sum(g.sum() for g in first), (a, x))
+        assert all(torch.equal(g, torch.zeros_like(g)) for g in (*first, *second))
+    nan = torch.tensor(float("nan"), dtype=dtype)
+    assert betainc(2.0, 3.0, nan).isnan()
+    assert betaincc(2.0, nan, nan.new_tensor(0.5)).isnan()
+
+
 def test_complement_keeps_digits_next_to_one() -> None:
     rest = torch.tensor([1e-3, 1e-7, 1e-12, 1e-20], dtype=torch.float32)
     x = (1 - rest).requires_grad_()
