@@ -77,12 +77,13 @@ def gaussian_expectations(r: Pieces, centers: list[float]) -> Tensor:
 @pytest.mark.parametrize("ratio", [1e-4, 0.3, 3.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
-    scale = torch.tensor(ratio, dtype=torch.float32).item()
-    parameters = case.parameters | {"loc": 0.0, "scale": scale}
+    loc, scale = torch.tensor([0.3, ratio], dtype=torch.float32).tolist()
+    parameters = case.parameters | {"loc": loc, "scale": scale}
     (r,) = (moved := Case(case.family, parameters, case.name)).references
-    edge = min(r.intervals[0][1], 5 * scale)
+    edge = min(r.intervals[0][1] - loc, 5 * scale)
     steps = [side * edge + k for side in (-1, 0, 1) for k in (-40, -2, -0.5, 0, 0.5, 2, 40)]
-    centers = torch.tensor(sorted({*steps, 0.3 * edge, 0.8 * edge}), dtype=torch.float32)
+    places = loc + torch.tensor(sorted({*steps, 0.3 * edge, 0.8 * edge}), dtype=torch.float64)
+    centers = places.float()
     exact = gaussian_expectations(r, centers.double().tolist())
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))

@@ -99,25 +99,6 @@ def test_float32_loses_nothing_to_overlapping_functions(chunk_size: int | None) 
         assert (slope[b] - due).norm() < 1e-6 * due.norm()
 
 
-def test_padding_changes_neither_fit_nor_gradients() -> None:
-    t, values, _ = data()
-    padding = torch.tensor([math.nan, math.inf, -1e30, 7.0], dtype=DOUBLE)
-
-    def fit(t: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-        t.requires_grad_(), values.requires_grad_()
-        coefficients = RidgeRegression(rbf()).fit(t, values, mask).coefficients
-        return coefficients, *torch.autograd.grad(coefficients.square().sum(), (t, values))
-
-    long_t = torch.cat([t, padding.expand(3, 4)], 1)
-    long_values = torch.cat([values, padding[:, None].expand(3, 4, 2)], 1)
-    mask = (torch.arange(24) < 20).expand(3, 24)
-    short, padded = fit(t, values, None), fit(long_t, long_values, mask)
-    torch.testing.assert_close(padded[0], short[0], rtol=1e-10, atol=1e-12)
-    for found, exact in zip(padded[1:], short[1:], strict=True):
-        torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
-        assert not found[:, 20:].any()
-
-
 # The value function
 
 
@@ -213,31 +194,6 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
         RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
     assert max(sizes) < 50 * 16
-
-
-def test_chunks_compile_and_map_and_keep_the_checks() -> None:
-    t, values, mask = data(2, 4)
-    basis = learned(3)
-    regression = RidgeRegression(basis, 0.1, chunk_size=2)
-
-    def loss(t: Tensor, values: Tensor) -> Tensor:
-        return regression.fit(t, values, mask).coefficients.square().sum()
-
-    def grads(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
-        leaves = (t.clone().requires_grad_(), values.clone().requires_grad_())
-        return torch.autograd.grad(function(*leaves), (*leaves, *basis.parameters()))
-
-    expected = grads(loss)
-    torch._dynamo.reset()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    for found, exact in zip(grads(compiled), expected, strict=True):
-        assert torch.allclose(found, exact, rtol=1e-10)
-    with pytest.raises(RuntimeError, match="positions must be finite"):
-        compiled((t * math.nan).requires_grad_(), values.clone().requires_grad_())
-    several = torch.stack([values, 2 * values, values])
-    each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
-    for found, exact in zip(each, expected[:2], strict=True):
-        assert torch.allclose(found[2], exact, rtol=1e-10)
 
 
 def test_autocast_leaves_the_sums_alone() -> None:
@@ -386,59 +342,60 @@ def test_bands_of_4096_splines_in_float32(length: int) -> None:
     assert sizes[0] < (4096 * per_function + 10 * 4 * values.numel()) / 1e6
 
 
-def test_padding_changes_no_bit_of_a_fit_by_bands(always_bands: None) -> None:
-    t, values, mask = data()
+@pytest.mark.parametrize("basis", [rbf(), clamped(30)], ids=["matrix", "bands"])
+def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: None) -> None:
+    t, values, _ = data()
+    padding = torch.tensor([math.nan, math.inf, -1e30, 7.0], dtype=DOUBLE)
 
-    def fit(junk: float) -> list[Tensor]:
-        places = torch.where(mask, t, junk).requires_grad_()
-        observed = torch.where(mask.unsqueeze(-1), values, junk).requires_grad_()
-        found = RidgeRegression(clamped(30)).fit(places, observed, mask).coefficients
-        return [found, *torch.autograd.grad(found.square().sum(), (places, observed))]
+    def fit(t: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+        t.requires_grad_(), values.requires_grad_()
+        coefficients = RidgeRegression(basis).fit(t, values, mask).coefficients
+        return coefficients, *torch.autograd.grad(coefficients.square().sum(), (t, values))
 
-    for other in (math.nan, math.inf, -1e30):
-        for found, exact in zip(fit(other), fit(0.3), strict=True):
-            assert torch.equal(found, exact)
-
-
-def test_exports_for_lengths_of_several_chunks() -> None:
-    regression = RidgeRegression(rbf(8), chunk_size=20)
-
-    class Fit(nn.Module):
-        def forward(self, t: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-            return regression.fit(t, values, mask).coefficients
-
-    length = {1: torch.export.Dim("length", min=2, max=1000)}
-    exported = torch.export.export(Fit(), data(), dynamic_shapes=(length, length, length))
-    longer = data(3, 77)
-    assert torch.allclose(exported.module()(*longer), Fit()(*longer), rtol=1e-12)
+    long_t = torch.cat([t, padding.expand(3, 4)], 1)
+    long_values = torch.cat([values, padding[:, None].expand(3, 4, 2)], 1)
+    mask = (torch.arange(24) < 20).expand(3, 24)
+    short, padded = fit(t, values, None), fit(long_t, long_values, mask)
+    torch.testing.assert_close(padded[0], short[0], rtol=1e-10, atol=1e-12)
+    for found, exact in zip(padded[1:], short[1:], strict=True):
+        torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
+        assert not found[:, 20:].any()
 
 
-def test_bands_compile_map_and_export(always_bands: None) -> None:
+@pytest.mark.parametrize("bands", [False, True])
+def test_fits_compile_map_export_and_keep_the_checks(bands: bool, always_bands: None) -> None:
     t, values, mask = data(2, 9, 1)
-    regression = RidgeRegression(clamped(16, 1))
-
-    def loss(t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
-        return regression.fit(t, values, mask)(t).square().sum()
-
-    expected = torch.func.grad(loss, (0, 1))(t, values)
-    torch._dynamo.reset()
-    leaves = (t.clone().requires_grad_(), values.clone().requires_grad_())
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves)
-    several = torch.stack([values, 2 * values, values])
-    each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
-    for k, exact in enumerate(expected):
-        found = torch.autograd.grad(compiled, leaves[k], retain_graph=True)[0]
-        assert torch.allclose(found, exact, rtol=1e-10)
-        assert torch.allclose(each[k][2], exact, rtol=1e-10)
+    options = {"basis": clamped(16, 1)} if bands else {"basis": learned(3), "chunk_size": 4}
+    regression = RidgeRegression(**options)
 
     class Loss(nn.Module):
-        def forward(self, t: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-            return loss(t, values, mask)
+        def __init__(self) -> None:
+            super().__init__()
+            self.regression = regression
 
+        def forward(self, t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
+            return self.regression.fit(t, values, mask)(t).square().sum()
+
+    loss = Loss()
+
+    def grads(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        leaves = (t.clone().requires_grad_(), values.clone().requires_grad_())
+        return torch.autograd.grad(function(*leaves), (*leaves, *regression.parameters()))
+
+    expected = grads(loss)
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(grads(compiled), expected, rtol=1e-10, atol=1e-12)
+    with pytest.raises(RuntimeError, match="positions must be finite"):
+        compiled((t * math.nan).requires_grad_(), values.clone().requires_grad_())
+    several = torch.stack([values, 2 * values, values])
+    each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
+    for found, exact in zip(each, expected[:2], strict=True):
+        torch.testing.assert_close(found[2], exact, rtol=1e-10, atol=1e-12)
     length = {1: torch.export.Dim("length", min=2, max=1000)}
     exported = torch.export.export(Loss(), (t, values, mask), dynamic_shapes=(length,) * 3)
     longer = data(2, 77, 1)
-    assert torch.allclose(exported.module()(*longer), loss(*longer), rtol=1e-12)
+    torch.testing.assert_close(exported.module()(*longer), loss(*longer), rtol=1e-12, atol=0)
 
 
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
