@@ -8,7 +8,6 @@ import torch
 from battery import frame
 from references import smooth_rule
 from torch import Tensor
-from torch.autograd import gradcheck
 from vectors import elliptical
 
 from sparsefam import EllipticalDistribution, MultivariateBetaGaussian
@@ -173,43 +172,3 @@ def test_pairs_that_no_rule_resolves_are_refused() -> None:
             p.generalized_covariance(phi, psi)
     q = MultivariateBetaGaussian(p.loc, p.scale_tril, 1.5, validate_args=False)
     assert q.generalized_covariance(hill, functions(2)["waves"]).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("alpha", "names"), [(1.0, ("isotropic", "isotropic")), (1.5, ("full", "isotropic"))]
-)
-def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None:
-    p = member(2, alpha)
-    centers, widths = functions(2)["isotropic"].centers, torch.tensor([0.4, 0.6, 5.0]).double()
-    covariances = functions(2)["full"].covariance.expand(3, 2, 2)
-    leaves = [p.loc, p.scale_tril, centers, widths, covariances]
-    index = torch.tensor(alpha, dtype=DOUBLE, requires_grad=True)
-
-    def evaluate(loc: Tensor, tril: Tensor, c: Tensor, w: Tensor, s: Tensor, a: Tensor) -> Tensor:
-        q = elliptical(loc, tril.tril(), a if alpha > 1 else 1.0)
-        given = {"isotropic": {"widths": w}, "full": {"covariance": 0.5 * (s + s.mT)}}
-        pair = []
-        for name in names:
-            basis = GaussianRBF(c.detach(), **{k: v.detach() for k, v in given[name].items()})
-            for key, value in {"centers": c, **given[name]}.items():
-                basis._buffers[key] = value
-            pair.append(basis)
-        wide = GaussianRBF(centers, 5.0)
-        wide._buffers["centers"] = c
-        rows = [(pair[0], pair[1]), (wide, wide), (Polynomial(2, ndim=2), pair[0])]
-        found = torch.cat([q.generalized_covariance(*row, 1.0) for row in rows])
-        # Those of the wide ones are tiny.
-        return found * torch.tensor([1.0] * 3 + [1e5] * 3 + [1.0] * 6).double().unsqueeze(-1)
-
-    inputs = [x.detach().clone().requires_grad_() for x in leaves]
-    assert gradcheck(evaluate, (*inputs, index), fast_mode=True)
-
-
-def test_vmap_over_locations() -> None:
-    psi, locs = functions(2)["isotropic"], torch.tensor([[0.5, 0.0], [-0.25, 1.0]], dtype=DOUBLE)
-
-    def covariance(loc: Tensor) -> Tensor:
-        p = MultivariateBetaGaussian(loc, torch.eye(2, dtype=DOUBLE), 1.5)
-        return p.generalized_covariance(psi, psi)
-
-    torch.testing.assert_close(torch.vmap(covariance)(locs), covariance(locs))

@@ -526,6 +526,18 @@ def test_tsallis_on_one_ellipse() -> None:
     assert sf.tsallis_divergence(p, q, 1.5).item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_unbounded_ones_do_not_fit_in_bounded_ones() -> None:
+    normal, far_ball = MultivariateNormal(ZERO, scale_tril=EYE), TruncatedParaboloid(ZERO, 30 * EYE)
+    laplace = td.Independent(td.Laplace(ZERO, 1.0), 1)
+    box = td.Independent(td.Uniform(ZERO - 40, ZERO + 40), 1)
+    bounded = [far_ball, wrapped(far_ball), wrapped(far_ball, far_ball), box, wrapped(box)]
+    for p in (wrapped(normal), wrapped(far_ball, normal), normal, laplace):
+        for q in bounded:
+            if not isinstance(p, td.Independent) or not isinstance(q, td.Independent):
+                assert kl_divergence(p, q) == math.inf, (p, q)
+        assert kl_divergence(p, wrapped(far_ball, normal)).isfinite()
+
+
 def marginal_mean(p: Any, d: int, alpha: float, log_q: Any, kink: float) -> float:
     """E[log q(t_d)] under the marginal density of a coordinate of an elliptical density."""
     loc, spread = p.loc[d].item(), p.scale_tril[d].norm().item()

@@ -14,7 +14,6 @@ from scipy.special import betaincinv
 from torch import Tensor
 from vectors import DOUBLE, centre, elliptical, factor, member
 
-import sparsefam as sf
 from sparsefam import (
     MultivariateBetaGaussian,
     MultivariateNormal,
@@ -202,20 +201,6 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
 def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_log_prob_broadcasts_batch_axes_of_size_one() -> None:
-    factor = torch.tensor([[2.0, 0.0], [0.5, 1.0]])
-    value = torch.linspace(-1.0, 1.0, 30).reshape(3, 5, 2)
-    for make in (
-        sf.TruncatedParaboloid,
-        lambda loc, tril: sf.MultivariateBetaGaussian(loc, tril, 1.5),
-        lambda loc, tril: sf.MultivariateNormal(loc, scale_tril=tril),
-    ):
-        p = make(torch.zeros(1, 2), factor)
-        assert torch.equal(p.log_prob(value), make(torch.zeros(2), factor).log_prob(value))
-        q = make(torch.zeros(3, 1, 2), factor)
-        assert torch.equal(q.log_prob(value), make(torch.zeros(3, 5, 2), factor).log_prob(value))
 
 
 # Conditionals

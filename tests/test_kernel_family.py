@@ -279,25 +279,6 @@ def test_small_and_large_scores(alpha: float, size: float, dtype: torch.dtype) -
     assert abs(p.log_normalizer.item() - r.normalizer) < rounding + close
 
 
-@pytest.mark.parametrize("alpha", [1.25, 2.0])
-def test_large_scores_keep_their_digits_in_batches(alpha: float) -> None:
-    """Supports narrower than a subinterval, where moments of weights would cancel."""
-    draw = torch.Generator().manual_seed(0)
-    points = torch.linspace(0, 1, 21, dtype=DOUBLE)
-    weights = 300 * torch.randn(100, 21, generator=draw, dtype=torch.float32)
-    means = []
-    for dtype in (SINGLE, DOUBLE):
-        p = KernelDeformedExp(
-            weights.to(dtype),
-            points.to(dtype),
-            lambda x, y: torch.exp(-200 * torch.cdist(x, y).square()),
-            alpha=alpha,
-        )
-        means.append(torch.stack([p.mean, p.stddev]).double())
-    assert (means[0] - means[1]).abs().amax() < 2e-5
-    assert distance(means[0], means[1].numpy()) < 2e-6
-
-
 def test_counts_of_intervals_in_a_large_batch() -> None:
     # Outside, edges are roots of the score itself: many references cost little.
     width, count = 0.05, 60

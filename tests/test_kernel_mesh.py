@@ -249,3 +249,16 @@ def test_a_density_beyond_the_tail_of_its_base(weight: float, dtype: torch.dtype
     weights, points = torch.tensor([weight], dtype=dtype), torch.ones(1, dtype=dtype)
     with pytest.raises(ValueError, match="weights must be so small"):
         _ = KernelExp(weights, points, linear, td.Normal(0.0, 1.0)).mean
+
+
+def fourth(x: Tensor, z: Tensor) -> Tensor:
+    return (x @ z.mT) ** 3 + (x @ z.mT) ** 4
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+@pytest.mark.parametrize("points", [[0.5, 1.0], [1.0, 2.0]])
+def test_a_power_beyond_the_tail_of_its_base(points: list[float], dtype: torch.dtype) -> None:
+    # A score of 1e16 where exp(-t^0.5) is 1e-31: NaN or a negative variance, but for the check.
+    parts = (torch.tensor([1.0, 0.5], dtype=dtype), torch.tensor(points, dtype=dtype), fourth)
+    with pytest.raises(ValueError, match="weights must be so small"):
+        _ = KernelDeformedExp(*parts, td.Weibull(1.0, 0.5), 1.5).mean

@@ -265,19 +265,6 @@ def test_outlines_are_the_supports_and_contours_levels(ax: Axes, name: str) -> N
             )
 
 
-def test_normal_densities_end_in_a_dashed_line(ax: Axes) -> None:
-    p = sf.MultivariateNormal(LOC, scale_tril=SCALE)
-    plot_density(p, ax)
-    for i, outline in enumerate(collection(ax, "support")):
-        assert outline.get_linestyle()[0][1] is not None
-        # the chi-squared law of two degrees of freedom: all but 1e-3 of the mass is inside
-        radius = standardized(p, i, vertices(outline))
-        np.testing.assert_allclose(radius, math.sqrt(-2 * math.log(1e-3)), atol=0.06)
-        half = vertices(collection(ax, "density")[8 * i + 4])
-        expected = math.sqrt(2 * math.log(2))
-        np.testing.assert_allclose(standardized(p, i, half), expected, atol=0.02)
-
-
 def test_views_labels_and_colours(ax: Axes) -> None:
     plot_density(ELLIPSES["single"], ax, label="a", color="red", view=((0.0, 4.0), (-1.0, 2.0)))
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (-1, 2))

@@ -602,14 +602,11 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
     ("call", "message"),
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),
-        (lambda: RidgeRegression(rbf(), "aic"), "penalty must be 'gcv', or finite.*got 'aic'"),
         (lambda: RidgeRegression(None), "basis must be a Basis, got None"),
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be a positive .*, got 0"),
         (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\); uns"),
-        (lambda: FIT(T[:, :0], VALUES[:, :0]), r"values must .*not zero.*\(3, 0, 2\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
         (lambda: FIT(T, VALUES, MASK[:2]), r"mask must be boolean of shape \(3, 20\).*\(2, 20\)"),
-        (lambda: FIT(T, VALUES, MASK.float()), "mask must be boolean.*got torch.float32"),
         (lambda: FIT(nan_at(T, 1, 4), VALUES), r"positions must be finite.*nan at index .1, 4."),
         (
             lambda: RidgeRegression(rbf(), chunk_size=5).fit(T, nan_at(VALUES, 1, 17, 1)),
@@ -621,17 +618,11 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             lambda: RidgeRegression(CUBIC, 1e-300).fit(T[:, :2], VALUES[:, :2]),
             "must exceed the rounding",
         ),
-        (lambda: FIT(T, VALUES)(T[:2]), r"t must have shape \(3, ...\) or \(1, ...\), got \(2, 20"),
-        (lambda: FIT3(T, VALUES), r"positions must .*\(3, 20, 3\).*\(20, 3\).*got \(3, 20\)"),
         (lambda: FIT3(nan_at(SPACE, 1, 4, 2), VALUES), "positions must be .*at index .1, 4, 2."),
         (lambda: FIT3(SPACE, VALUES)(SPACE[..., :2]), r"t must .*\(3, ..., 3\).*got \(3, 20, 2\)"),
         (lambda: FIT(T, VALUES).expect(Normal(torch.zeros(4), 1.0)), r"density must.*got \(4,\)"),
         (lambda: ValueFunction(rbf(), T), r"coefficients must .* \(B, 12, E\), got \(3, 20\)"),
         (lambda: SUMS.plus(SUMS, 1.5), "keep must be from 0 to 1, got 1.5"),
-        (
-            lambda: SUMS.plus(RidgeRegression(rbf()).statistics(T[:1], VALUES[:1])),
-            r"other.cross must have shape \(3, 12, 2\), got \(1, 12, 2\)",
-        ),
         (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"statistics must be of.*got \(3, 12, 2\)"),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),
