@@ -59,6 +59,23 @@ def test_kl_of_every_pair_is_the_integral(name: str) -> None:
         assert found == pytest.approx(divergence(p, NARROW), rel=1e-10)
 
 
+@pytest.mark.parametrize("m", [1, 3])
+def test_beta_densities_are_those_of_torch(m: int) -> None:
+    """(1 - x^2)^m on [-1, 1] is Beta(m + 1, m + 1) on [0, 1]."""
+    half = torch.tensor(0.5, dtype=DOUBLE)
+    ours, theirs = BetaGaussian(half, half, 1 + 1 / m), td.Beta(*[ONE * (m + 1)] * 2)
+    for p, q in ((ours, theirs), (theirs, ours)):
+        assert abs(kl_divergence(p, q).item()) < 1e-12
+    for other in (td.Beta(0.5 * ONE, 2 * ONE), td.Beta(ONE, ONE), pyro_distributions.Beta(ONE, 3)):
+        expected = kl_divergence(theirs, other).item(), kl_divergence(other, theirs).item()
+        # At an end that is no float64 zero, rounding of locations counts.
+        assert kl_divergence(ours, other).item() == pytest.approx(expected[0], rel=1e-10)
+        assert kl_divergence(other, ours).item() == pytest.approx(expected[1], rel=1e-6)
+    assert kl_divergence(theirs, BetaGaussian(half, 0.25, 2.0)) == math.inf
+    assert kl_divergence(Normal(half, half), theirs) == math.inf
+    assert kl_divergence(theirs, Normal(half, half)).isfinite()
+
+
 @pytest.mark.parametrize(("loc", "scale"), [(0.0, 2.0**-90), (2.0**26, 1.0), (2.0**26, 2.0**90)])
 def test_far_away_and_of_any_size(loc: float, scale: float) -> None:
     expected = kl_divergence(TruncatedParabola(0 * ONE, ONE), Triangular(0.25 * ONE, 2 * ONE))
@@ -88,6 +105,10 @@ def test_divergent_integrals_are_infinite() -> None:
     for alpha, finite in ((1.3, True), (1.34, False), (2.0, False)):
         assert sf.tsallis_divergence(wide, narrow, alpha).isfinite() == finite
     assert sf.tsallis_divergence(Laplace(0 * ONE, ONE), narrow, 1.1) == math.inf
+    # The integral is exp(alpha (alpha - 1) d^2/2/v) with v = alpha 4 + (1 - alpha) = 7.
+    far = Normal(30 * ONE, 2 * ONE)
+    expected = 4 / math.sqrt(7) * math.exp(900 / 7)
+    assert sf.tsallis_divergence(narrow, far, 2.0).item() == pytest.approx(expected, rel=1e-11)
     # On one support p^alpha q^(1 - alpha) begins with the power alpha m + (1 - alpha) n.
     p, q = BetaGaussian(0 * ONE, ONE, math.inf), TruncatedParabola(0 * ONE, ONE)
     assert sf.tsallis_divergence(p, q, 2.0) == math.inf
@@ -286,6 +307,45 @@ def test_an_infinite_divergence_has_zero_gradients(name: str) -> None:
         found = kl_divergence(p, q)
         (slope,) = torch.autograd.grad(found, loc)
         assert (found.item(), slope.item()) == (math.inf, 0.0)
+
+
+# Round numbers put a centre on another's edge, where integrals between cuts are in danger.
+
+
+def fixed(loc: float, scale: float) -> TruncatedParabola:
+    return TruncatedParabola(*torch.tensor([loc, scale], dtype=DOUBLE))
+
+
+def touching(v: Tensor) -> Mixture:
+    return Mixture(torch.zeros(2, dtype=DOUBLE), TruncatedParabola(v, 0.9))
+
+
+COINCIDING: dict[str, tuple[Any, list[float]]] = {
+    "centre and edge": (lambda v: kl_divergence(fixed(0.3, 0.4), touching(v)), [0.1, 0.7]),
+    "two kinks": (lambda v: kl_divergence(Triangular(v[0], 1.0), Laplace(v[1], 2.0)), [0, 0]),
+    "edge and edge": (
+        lambda v: kl_divergence(
+            fixed(0.0, 1.0),
+            wrapped(TruncatedParabola(0 * v[0], v[0]), TruncatedParabola(0 * v[0], 2 + 0 * v[1])),
+        ),
+        [1.0, 0.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COINCIDING)
+@pytest.mark.parametrize("gap", [0.0, 1e-13])
+def test_second_derivatives_where_cuts_coincide(name: str, gap: float) -> None:
+    function, numbers = COINCIDING[name]
+
+    def slope(x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        return torch.autograd.grad(function(x), x)[0]
+
+    at = torch.tensor(numbers, dtype=DOUBLE) + torch.tensor([0.0, gap], dtype=DOUBLE)
+    found = torch.autograd.functional.hessian(function, at)
+    expected = torch.stack([(slope(at + e) - slope(at - e)) / 2e-5 for e in 1e-5 * EYE])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_under_transforms() -> None:
