@@ -146,21 +146,6 @@ def test_powers_too_large_to_be_normalised(dtype: torch.dtype) -> None:
         KernelDeformedExp(*parts, normalization="outside")
 
 
-@pytest.mark.parametrize("batch", [(0,), (2, 0)])
-@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (2.0, False)])
-def test_empty_batches(alpha: float, inside: bool, batch: tuple[int, ...]) -> None:
-    p = kernel_density(torch.zeros(*batch, 3), POINTS, gaussian, None, alpha, inside)
-    t, psi = torch.rand(7, *batch), GaussianRBF.grid(4, 0.1)
-    of_batch = (p.mean, p.variance, p.mode, p.entropy(), p.tsallis_entropy(), p.log_normalizer)
-    assert all(found.shape == batch for found in of_batch)
-    at_locations = (p.log_prob(t), p.cdf(t), p.icdf(t), p.sample((7,)), p.rsample((7,)))
-    assert all(found.shape == (7, *batch) for found in at_locations)
-    assert p.expect(psi).shape == (*batch, 4)
-    assert p.expect(torch.cos).shape == p.escort(0.5).mean.shape == p.support.check(t[0]).shape
-    assert p.generalized_covariance(psi, psi).shape == (*batch, 4, 4)
-    assert p.expand((3, *batch)).mean.shape == (3, *batch)
-
-
 # Accuracy
 
 
@@ -377,21 +362,6 @@ def test_compiled_graphs_and_vmap_in_float32(alpha: float, inside: bool) -> None
     for means, levels in results:
         torch.testing.assert_close(means, p.expect(psi), rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(levels, p.cdf(t), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "member",
-    [lambda p: p.icdf(torch.tensor(0.3)), lambda p: p.support.intervals, lambda p: p.sample()],
-    ids=["icdf", "support", "sample"],
-)
-def test_vmap_names_what_it_cannot_do(member: Callable[[Any], Tensor]) -> None:
-    mesh = make().mesh
-
-    def value(w: Tensor) -> Tensor:
-        return member(make(weights=w, mesh=mesh, validate_args=False))
-
-    with pytest.raises(RuntimeError, match="kernel family needs the values of its parameters"):
-        torch.func.vmap(value, randomness="different")(torch.stack([WEIGHTS, WEIGHTS]))
 
 
 # Defects

@@ -166,11 +166,6 @@ def test_bases(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> Non
     log = np.log(np.maximum(r.density(nodes), 1e-300))
     # The logarithm of Beta is singular at the ends, which meshes do not resolve.
     assert abs(p.entropy().item() + (shares * log).sum()) < (1e-6 if name == "Beta" else close)
-    # Relative to the base, as the prediction map has it.
-    relative = log - np.log(np.maximum(law.pdf(nodes), 1e-300))
-    powers = r.weighted(alpha)[1].sum()
-    tsallis = (shares * relative).sum() if alpha == 1 else (powers - 1) / (alpha * (alpha - 1))
-    assert abs(p.tsallis_entropy().item() + tsallis) < 1e-9
     edges, due = p.support.intervals.flatten(), r.edges if alpha > 1 else law.support()
     torch.testing.assert_close(edges, torch.as_tensor(np.array(due)), rtol=0, atol=1e-8)
 

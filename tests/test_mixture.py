@@ -604,8 +604,3 @@ def test_quantiles_of_the_tails_keep_their_digits() -> None:
     high = 1 - torch.tensor([2.0**-24, 2.0**-20, 2.0**-12])
     for u in (low, high):
         torch.testing.assert_close(p.icdf(u).double(), known.icdf(u.double()), rtol=2e-6, atol=0)
-
-
-def test_an_empty_batch_has_empty_samples() -> None:
-    p = Mixture(torch.zeros(3, 2), TruncatedParabola(torch.zeros(3, 2), 1.0))
-    assert p[torch.zeros(3, dtype=torch.bool)].sample((4,)).shape == (4, 0)

@@ -1,6 +1,5 @@
 """Supports: their intervals, bijections and gradients."""
 
-import copy
 import math
 import pickle
 
@@ -78,16 +77,12 @@ def test_gradients_reach_the_parameters_and_are_finite_at_the_centre(dtype: torc
     assert torch.autograd.gradcheck(there_and_back, leaves)
 
 
-def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
+def test_ellipsoids_can_be_compared_and_mapped() -> None:
     support = ellipsoid(3, DOUBLE)
     same, other = (Ellipsoid(support.loc + x, support.scale_tril) for x in (0.0, 1.0))
     assert biject_to(support) == biject_to(same) != biject_to(other)
     y = torch.randn(3, 2, 3, dtype=DOUBLE)
     t = biject_to(support)(y)
-    for copied in (pickle.loads(pickle.dumps(support)), copy.deepcopy(support)):
-        assert torch.equal(biject_to(copied)(y), t)
-    cached = biject_to(support).with_cache()
-    assert cached.inv(cached(y)) is y
 
     def image(y: Tensor, loc: Tensor, tril: Tensor) -> tuple[Tensor, Tensor]:
         support = Ellipsoid(loc, tril)
