@@ -117,3 +117,14 @@ def test_numbers_near_the_largest_are_fitted_or_refused() -> None:
     )
     with pytest.raises(ValueError, match="X must have columns whose range is finite"):
         SparseDensity(alpha).fit(5e307 * np.linspace(-1, 1, 9)[:, None] * 1.7)
+
+
+def test_negative_weights_at_edges_leave_a_curvature() -> None:
+    """Two groups in space had such weights, and an indefinite Hessian: their fit was an error."""
+    x = np.random.default_rng(0).normal(size=(60, 1))
+    problem = SparseDensity(bandwidth=0.5, penalty=1e-3, inducing_points=20).fit(x)._objective
+    at = problem._at(torch.zeros_like(problem.data.first), 1e-8)
+    escort = at.escort.clone()
+    escort[len(escort) // 2] = -0.5 * escort.sum()
+    factor, center = problem._curvature(at._replace(escort=escort), 1e-8)
+    assert factor.isfinite().all() and center.isfinite().all()
