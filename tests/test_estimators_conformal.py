@@ -1,6 +1,7 @@
 """Coverage: exchangeable draws by a binomial test, the sets by hand, islands, bad input."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.distributions import Normal, Uniform
 from sparsefam import Mixture
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
+from sparsefam.estimators.conformal import _around
 
 FIXED: dict[str, Any] = {"bandwidth": 0.5, "penalty": 1e-3, "inducing_points": 10}
 
@@ -210,3 +212,22 @@ def test_alpha_is_chosen_among_those_with_zeros() -> None:
     # The observations held out had a say in that, so the support is that of a fit without it.
     given = SparseDensity(2.0, coverage=0.9, random_state=0, **FIXED).fit(x)
     np.testing.assert_array_equal(chosen.support_, given.support_)
+
+
+def test_fits_of_constants_are_refused_with_what_is_left() -> None:
+    x = np.zeros((60, 1))
+    x[0] = 1
+    for seed in range(20):
+        left = np.random.RandomState(seed).permutation(60)[30:]
+        model = SparseDensity(coverage=0.9, random_state=seed, **FIXED)
+        if not x[left].any():
+            break
+    with pytest.raises(ValueError, match="no constant column among the 30 .*coverage=0.9 leaves"):
+        model.fit(x)
+
+
+def test_ends_contain_the_observations_that_they_are_made_from() -> None:
+    # 3.6 + (7.7 - 3.6) is less than 7.7.
+    inner = SimpleNamespace(support_mass_=np.ones(1), support_=np.array([[0.0, 3.6]]))
+    held = torch.tensor([[7.7], [1.0]], dtype=torch.float64)
+    assert _around(inner, held, 1, 0.5)[0, 1] >= 7.7
