@@ -6,8 +6,10 @@ from typing import NamedTuple
 import entmax
 import pytest
 import torch
+from scipy.integrate import quad
+from scipy.stats import beta
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Beta, Categorical, Distribution
 
 import sparsefam as sf
 from sparsefam.losses import (
@@ -77,6 +79,24 @@ def test_off_the_support_there_is_a_way_back(alpha: float) -> None:
     loc = torch.tensor(0.0, requires_grad=True)
     far = fenchel_young(sf.scores.Quadratic(loc, 0.1), torch.tensor(50.0), alpha)
     assert torch.autograd.grad(far, loc)[0].item() == pytest.approx(-50 / 0.01, rel=1e-5)
+
+
+def test_densities_that_are_infinite_at_an_end() -> None:
+    """Beta(0.9, 0.9) against scipy, in u with t = u^10 next to 0, where the integrand is smooth."""
+    score = sf.scores.Quadratic(double(0.5).squeeze(), double(0.5).squeeze())
+    q = beta(0.9, 0.9)
+    p = sf.rpm(score, 1.5)
+    conjugate = (p.log_normalizer - 0.5 * p.tsallis_entropy()).item()
+
+    def cost(u: float) -> float:
+        t = u**10
+        density = float(q.pdf(t))
+        f = -0.5 * ((t - 0.5) / 0.5) ** 2
+        return 10 * u**9 * density * ((density**0.5 - 1) / 0.75 - f)
+
+    due = conjugate + 2 * quad(cost, 0, 0.5**0.1, epsabs=1e-12)[0]
+    found = fenchel_young(score, Beta(double(0.9).squeeze(), double(0.9).squeeze()), 1.5)
+    assert found.item() == pytest.approx(due, abs=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e4])
