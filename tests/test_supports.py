@@ -23,6 +23,12 @@ DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 
 
+@pytest.mark.parametrize("ends", [(1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)])
+def test_ends_of_intervals_are_ordered(ends: tuple) -> None:
+    with pytest.raises(ValueError, match="lower must be at most upper"):
+        Interval(*ends)
+
+
 def test_the_real_line_holds_all_but_nan() -> None:
     support = Normal(torch.zeros(2, 3, dtype=DOUBLE), 1.0).support
     assert isinstance(support, RealLine) and support.intervals.dtype == DOUBLE
