@@ -11,7 +11,7 @@ import entmax
 import numpy as np
 import pytest
 import torch
-from layers import data, make_layer
+from layers import SCORES, data, make_layer
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
 from torch.autograd import gradcheck
@@ -26,6 +26,9 @@ from sparsefam.numerics.deformed import log_beta
 DOUBLE = torch.float64
 BOX = ((-1.0, 3.0), (0.0, 0.5))
 LOW, SPAN = torch.tensor([-1.0, 0.0], dtype=DOUBLE), torch.tensor([4.0, 0.5], dtype=DOUBLE)
+
+
+every_score = pytest.mark.parametrize("score", SCORES)
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
@@ -182,6 +185,21 @@ def test_heads_start_spread_in_space(ndim: int) -> None:
     layer.score_proj.bias.data.zero_()
     layer.reset_parameters()
     assert torch.equal(layer(*inputs)[1].loc[0, :, 0], loc)
+
+
+@every_score
+def test_supports_start_wide(score: str) -> None:
+    layer = ContinuousAttention(64, 4, GaussianRBF.grid(10, 0.1), 2.0, score, batch_first=True)
+    sequence = torch.randn(16, 300, 64)
+    _, density = layer(torch.randn(16, 5, 64), sequence, sequence, torch.rand(16, 300))
+    lengths = density.support.intervals.clamp(0, 1).diff(dim=-1).squeeze(-1).nansum(-1)
+    assert lengths.min() > 0.25
+    assert lengths.mean() > (0.95 if score == "kernel" else 0.4)
+    if score in ("kernel", "mixture"):
+        assert (density.mean.mean((0, 2)).diff() > 0.02).all()
+    if score == "mixture":
+        t = torch.linspace(0.1, 0.9, 401)
+        assert (density.prob(t[:, None, None, None]) > 0).all()
 
 
 # Contexts of mixtures and kernels

@@ -381,3 +381,8 @@ def test_weights_are_checked_without_validation_too() -> None:
     weights = torch.tensor([0.0, math.nan])
     with pytest.raises(ValueError, match="weights must be finite"):
         KernelExp(weights, torch.tensor([0.2, 0.8]), gp.RBF(1), validate_args=False)
+
+
+def test_an_escort_expands() -> None:
+    p = make(KernelDeformedExp, weights=torch.stack([WEIGHTS, 2 * WEIGHTS])).escort()
+    torch.testing.assert_close(p.expand(torch.Size([3, 2])).mean, p.mean.expand(3, 2))

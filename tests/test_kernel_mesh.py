@@ -257,3 +257,10 @@ def test_a_power_beyond_the_tail_of_its_base(points: list[float], dtype: torch.d
     parts = (torch.tensor([1.0, 0.5], dtype=dtype), torch.tensor(points, dtype=dtype), fourth)
     with pytest.raises(ValueError, match="weights must be so small"):
         _ = KernelDeformedExp(*parts, td.Weibull(1.0, 0.5), 1.5).mean
+
+
+def test_moments_along_every_axis() -> None:
+    base = [td.Normal(0.0, 1.0), td.Cauchy(0.0, 1.0)]
+    p = KernelExp(torch.ones(1), torch.full((1, 2), 0.5), bump, base)
+    with pytest.raises(ValueError, match=r"base must be so light .*order 1 .*Cauchy"):
+        _ = p.mean
