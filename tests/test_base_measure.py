@@ -215,6 +215,13 @@ def test_a_batch_of_distributions_that_keep_parameters_in_others(law: Any) -> No
     torch.testing.assert_close(p.mean, law.mean, rtol=1e-5, atol=1e-5)
 
 
+def test_a_batch_of_mixtures_is_divided() -> None:
+    loc = torch.tensor([[-1.0, 0.0], [1.0, 3.0]])
+    mixed = td.MixtureSameFamily(td.Categorical(torch.ones(2, 2)), td.Normal(loc, 1.0))
+    p = KernelExp(torch.zeros(1), torch.zeros(1, 2), vectors, td.Independent(mixed, 1))
+    torch.testing.assert_close(p.mean, loc.mean(-1), rtol=1e-5, atol=1e-5)
+
+
 # Arguments
 
 
