@@ -45,7 +45,6 @@ gaussian = _stationary(lambda x: np.exp(-0.5 * x**2))
 exponential = _stationary(lambda x: np.exp(-x))
 matern32 = _stationary(lambda x: (1 + 3**0.5 * x) * np.exp(-(3**0.5) * x))
 matern52 = _stationary(lambda x: (1 + 5**0.5 * x + 5 * x**2 / 3) * np.exp(-(5**0.5) * x))
-rational_quadratic = _stationary(lambda x: 1 / (1 + 0.5 * x**2))
 
 
 @dataclass(frozen=True, eq=False)

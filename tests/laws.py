@@ -272,47 +272,8 @@ LAWS = {
         _numbers(pyro_distributions.Uniform, -4.0, 5.0), stats.uniform(-4, 9).logpdf, [-4.0, 5.0]
     ),
 }
-_HALF = [10.0**k for k in range(-12, 1)]
-_LONG = [*_HALF, *(2.0 * 10**k for k in range(16))]
 
 
-def _gumbel(t: Array) -> Array:
-    x = (t - 0.25) / 0.5
-    return np.asarray(-x - np.exp((-x).clip(max=700)) + math.log(2))
-
-
-# Of torch, which a mixture takes for its components: exponential and heavy tails, and ends where a
-# density begins as a power.
-FOREIGN = {
-    "gumbel": Law(
-        _numbers(td.Gumbel, 0.25, 0.5),
-        _gumbel,
-        [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 22.0],
-    ),
-    "half-cauchy": Law(_numbers(td.HalfCauchy, 1.5), stats.halfcauchy(0, 1.5).logpdf, [0, *_LONG]),
-    "pareto": Law(
-        _numbers(td.Pareto, 0.5, 3.0),
-        stats.pareto(3, 0, 0.5).logpdf,
-        [0.5, *(0.5 + t for t in _LONG)],
-    ),
-    "gamma": Law(
-        _numbers(td.Gamma, 2.5, 1.5),
-        stats.gamma(2.5, 0, 1 / 1.5).logpdf,
-        [0, *_HALF, 2.0, 4.0, 8.0, 16.0, 32.0],
-    ),
-    "student": Law(
-        _numbers(td.StudentT, 3.0), stats.t(3).logpdf, [*(-t for t in _LONG), 0, *_LONG]
-    ),
-}
-# Pairs whose divergence is infinite though supports are nested: the mean of log q is.
-HEAVIER = {
-    ("half-cauchy", "gumbel"),
-    ("half-cauchy", "gamma"),
-    ("half-cauchy", "normal"),
-    ("half-cauchy", "laplace"),
-    ("student", "gumbel"),
-    ("laplace", "gumbel"),
-}
 # Between the peaks of this one the logarithm bends sharply.
 NARROW = Law(
     _two_normals,

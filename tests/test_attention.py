@@ -540,11 +540,8 @@ def build(**options: Any) -> Any:
     [
         ({}, (0.0, 1.0)),
         ({"basis": GaussianRBF.grid(8, 6.0, high=48.0)}, (0.0, 48.0)),
-        ({"basis": PLANE, "ndim": 2}, ((0.0, 1.0), (0.0, 1.0))),
         ({"basis": Fourier([1.0])}, (0.0, 1.0)),
-        ({"basis": Fourier([1.0]), "domain": (0.0, 48.0)}, (0.0, 48.0)),
         ({"domain": (0.4, 0.51)}, (0.4, 0.51)),
-        ({"domain": (-9.0, 1.0)}, (-9.0, 1.0)),
     ],
 )
 def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: Any) -> None:
@@ -555,7 +552,6 @@ def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: A
     ("basis", "ndim", "domain"),
     [
         (GaussianRBF.grid(8, 6.0, high=48.0), 1, (0.0, 1.0)),
-        (BASIS, 1, (0.0, 10.1)),
         (BASIS, 1, (1.1, 1.2)),
         (PLANE, 2, [(0.0, 1.0), (0.0, 24.0)]),
     ],
@@ -571,24 +567,17 @@ def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: A
     ("options", "message"),
     [
         ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),
-        ({"embed_dim": "4"}, "embed_dim must be .*num_heads, got 4 and 2"),
-        ({"kdim": "3"}, "kdim must be an integer at least 1, got '3'"),
         ({"vdim": 0}, "vdim must be at least 1, got 0"),
         ({"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
-        ({"alpha": "2"}, "alpha must be at least 1, got '2'"),
         ({"score": "kernels"}, "score must be .* or 'content', got 'kernels'"),
-        ({"score": ["kernel"]}, r"score must be .* or 'content', got \['kernel'\]"),
         ({"score": "moments", "group": 4}, "group must be None for scores 'moments' and .*got 4"),
-        ({"ndim": 1.5}, "ndim must be an integer at least 1, got 1.5"),
         ({"ndim": 2}, r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
         ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
         ({"domain": (1.0, 1.0)}, r"domain must be .* that increase, got \(1.0, 1.0\)"),
         ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
         ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
-        ({"penalty": -1.0}, "penalty must .*got -1.0"),
         ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
         ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
-        ({"components": 3, "score": "kernel"}, "components must not be .*, got score='kernel'"),
         *(
             ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
             for x in (0, math.inf, "1")
@@ -605,19 +594,14 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     [
         ((Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\).*, got \(2, 3, 3\)"),
         ((Q[0], K, V, T), r"key must .*\(1, 9, 4\).*, got \(2, 9, 4\)"),
-        ((Q[:, None], K, V, T), r"query must .*got .*shape \(2, 1, 3, 4\)"),
         ((Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
         ((Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
         ((Q, K[:, :0], V[:, :0], T[:, :0]), r"values must .*not zero, got \(2, 0, 4\)"),
         ((Q, K, V.long(), T), "value must be floating .*got torch.int64"),
         ((Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
-        ((Q, K.half(), V, T), "key must be torch.float32 .* got torch.float16"),
         ((Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
         ((Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
         ((Q, K, V, T.mT), r"positions must .*\(2, 9\).*got \(9, 2\)"),
-        ((Q, K, V, PADDING), "positions must be real numbers, got torch.bool"),
-        ((Q, K, V, [0.0]), "positions must be a tensor, got list"),
-        ((Q, K, V, T, [True]), "key_padding_mask must be a tensor, got list"),
         ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
         ((Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or floating, .*int64"),
         ((Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
@@ -647,7 +631,6 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
         (lambda: build()(Q, K, V, T, function=FUNCTION), "function must be given without.*both"),
         (lambda: build(score="moments")(Q, function=FUNCTION), "function must be None for .*keys"),
         (lambda: build(combine=True)(Q, function=FUNCTION), "function must be None for .*keys"),
-        (lambda: build()(Q, function=T), "function must be a ValueFunction for ndim=1"),
         (lambda: build()(Q[:1], function=FUNCTION), r"function.coefficients .*got \(2, 4, 4\)"),
         (
             lambda: build(validate_args=True)(Q, function=ValueFunction(BASIS, K[:, :4] / 0)),

@@ -27,6 +27,7 @@ DOUBLE = torch.float64
 BOX = ((-1.0, 3.0), (0.0, 0.5))
 LOW, SPAN = torch.tensor([-1.0, 0.0], dtype=DOUBLE), torch.tensor([4.0, 0.5], dtype=DOUBLE)
 
+
 every_score = pytest.mark.parametrize("score", SCORES)
 
 
@@ -340,17 +341,6 @@ def test_meshes_follow_what_a_function_has_learned() -> None:
     assert close(layer(*inputs)[0], fresh(layer, inputs, constant(0.1)), 1e-6)
 
 
-def test_kernel_layers_without_storage_can_be_filled() -> None:
-    layer, inputs = make_layer("kernel"), data()
-    empty = make_layer("kernel", device="meta").to_empty(device="cpu")
-    # What memory holds is chance.
-    empty.score_proj.inducing_points.fill_(9.0)
-    with pytest.raises(ValueError, match="inducing_points must be in the domain"):
-        empty.rebuild_cache()
-    empty.load_state_dict(layer.state_dict())
-    assert torch.equal(empty(*inputs)[0], layer(*inputs)[0])
-
-
 @pytest.mark.parametrize(
     ("kernel", "alpha"), [(None, 2.0), (RBF(1, lengthscale=torch.tensor(0.2)), 1.0)]
 )
@@ -420,10 +410,7 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
         ),
         (lambda: kernel(2, inducing_points=10), "inducing_points must be .*power ndim=2, got 10"),
         (lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])), r"must be in the domain .*1.5"),
-        (lambda: kernel(inducing_points=torch.zeros(3, 2)), "must be floating of shape"),
         (lambda: kernel(alpha=2.5), "alpha must be at most 2 .*got 2.5"),
-        (lambda: kernel(kernel=3), "kernel must be a callable.*got 3"),
-        (lambda: kernel(kernel=RBF), "kernel must be .* instance, got the class .*RBF"),
         (lambda: kernel(kernel=lambda x, z: x), r"kernel must map .* to \(8, 8\).*, got \(8, 1\)"),
         (
             lambda: kernel(kernel=lambda x, z: -torch.exp(-((x - z.mT) ** 2))),
@@ -435,8 +422,6 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
             for x in (0, 2.5, True)
         ),
         (lambda: LearnedAlpha(0), "num_heads must be at least 1, got 0"),
-        (lambda: LearnedAlpha(2, high=math.nan), "high must be a number above 1.01, got nan"),
-        (lambda: LearnedAlpha(2, None), "start must be .* between 1.01 and 2.0, got None"),
         (lambda: LearnedAlpha(2, 2.0), "start must be .* between 1.01 and 2.0, got 2.0"),
         (lambda: LearnedAlpha(2, [1.5] * 3), r"start must be a number, or 2 of them, .*got \[1.5"),
         (lambda: kernel(alpha=LearnedAlpha(2, high=3.0)), "alpha must be at most 2.*got 3.0"),

@@ -21,7 +21,6 @@ from sparsefam.bases import (
     Indicator,
     Polynomial,
     Product,
-    Stack,
 )
 
 DOUBLE = torch.float64
@@ -295,12 +294,6 @@ def test_ranges_of_bases(basis: Basis, expected: list[tuple[float, float]]) -> N
         assert torch.allclose(basis(inside).sum(-1), torch.ones(9))
 
 
-def test_bases_are_made_on_the_meta_device() -> None:
-    with torch.device("meta"):
-        for basis in (GaussianRBF([0.0], 0.1), GaussianRBF.grid(9, 0.2, ndim=2), BSpline(KNOTS, 2)):
-            assert all(x.is_meta for x in basis.buffers()) and len(basis)
-
-
 @every
 def test_gradients_in_locations_and_parameters(name: str) -> None:
     basis = EVERY[name]().double()
@@ -342,41 +335,21 @@ def test_compiles_and_maps(name: str) -> None:
 
 ERRORS: list[tuple[Callable[[], object], str]] = [
     (lambda: GaussianRBF("abc", 1.0), "centers must be a number or a tensor, got 'abc'"),
-    (lambda: GaussianRBF([[0.0], [1.0, 2.0]], 1.0), "centers must be a number or a tensor"),
-    (lambda: GaussianRBF([0.0], "a"), "widths must be a number or a tensor, got 'a'"),
     (lambda: GaussianRBF([0.0, math.nan], 1.0), "centers must be finite.*nan"),
     (lambda: GaussianRBF([[[0.0]]], 1.0), r"centers must have shape .*got shape \(1, 1, 1\)"),
-    (lambda: GaussianRBF(0.5, 1.0), r"centers must have shape .*got shape \(\)"),
-    (lambda: GaussianRBF([[]], 1.0), r"centers must .*not empty, got shape \(1, 0\)"),
-    (lambda: GaussianRBF([0.0], math.inf), "widths must be finite and positive, got inf"),
     (lambda: GaussianRBF([0.0, 1.0], [1.0, -2.0]), "widths must be .*positive.*-2"),
     (lambda: GaussianRBF([0.0, 1.0], [1.0]), r"widths must be one number or \(2,\).*\(1,\)"),
     (lambda: GaussianRBF(CENTERS), "either widths or covariance, got neither"),
-    (lambda: GaussianRBF(CENTERS, 1.0, MATRICES), "either widths or covariance, got both"),
-    (lambda: GaussianRBF([0.0], covariance=[[1.0]]), r"centers must have .*, got shape \(1,\)"),
     (lambda: GaussianRBF(CENTERS, covariance=torch.eye(3)), r"covariance must have shape \(2,"),
     (lambda: GaussianRBF(CENTERS, covariance=torch.ones(2, 2)), "covariance must be positive"),
     (lambda: GaussianRBF.grid(7, [0.1, 0.5]), r"n must be .*len\(widths\)=2, got 7"),
-    (lambda: GaussianRBF.grid(4, []), r"n must be .*len\(widths\)=0"),
     (lambda: GaussianRBF.grid(10, 0.1, ndim=2), "n must be .*power ndim=2 .*=1, got 10"),
-    (lambda: GaussianRBF.grid(-8, 0.1, ndim=3), "n must be .*got -8"),
     (lambda: GaussianRBF.grid(4, 0.1, low=1.0), "low must be below high.*low=1.0, high=1.0"),
-    (lambda: GaussianRBF.grid(4, 0.1, low="0"), "low must be a number or a tensor, got '0'"),
-    (lambda: GaussianRBF.grid(None, 0.1), "n must be an integer at least 1, got None"),
-    (lambda: GaussianRBF.grid(4, 0.1, ndim=0), "ndim must be at least 1, got 0"),
     (lambda: Fourier([math.inf]), "frequencies must be finite.*inf"),
-    (lambda: Fourier([]), "frequencies must have .* not empty"),
     (lambda: Polynomial(-1), "degree must be at least 0, got -1"),
-    (lambda: Polynomial(1.5), "degree must be an integer at least 0, got 1.5"),
-    (lambda: Polynomial(2, ndim=0), "ndim must be at least 1, got 0"),
-    (lambda: BSpline(KNOTS, 1.5), "degree must be an integer"),
     (lambda: BSpline([0.0, 1.0], 1), "knots must be at least degree . 2 = 3, got 2"),
     (lambda: BSpline([0.0, 2.0, 1.0], 1), "knots must be nondecreasing.*2., 1."),
-    (lambda: BSpline([1.0, 1.0, 1.0], 1), "knots must be nondecreasing and not all equal"),
     (lambda: Indicator([0.0, 0.0, 1.0]), "edges must be .*strictly increasing, got .*0., 0."),
-    (lambda: Indicator([[0.0, 1.0]]), "edges must be two or more"),
-    (lambda: Indicator([0.0, math.inf]), "edges must be finite.*inf"),
-    (Stack, r"bases must be one or more.*\[\]"),
     (lambda: Product(nn.Linear(1, 1)), "bases must be .*'Linear'"),
     (lambda: Product(Polynomial(1, ndim=2)), r"bases must take numbers.*got \(2,\)"),
     (lambda: Fourier([1.0]) + Polynomial(1, ndim=1), r"one event shape, got \[\(\), \(1,\)\]"),

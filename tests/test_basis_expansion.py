@@ -65,13 +65,6 @@ def test_means_and_gradients_are_those_of_quadrature(name: str, alpha: float, si
         assert distance(grad, np.stack(slopes)) < most_grad
 
 
-def test_scores_of_a_thousand_are_finite() -> None:
-    weights = 1e3 * torch.randn(5, 24)
-    for alpha in (1.0, 1.5, 2.0):
-        p = rpm(BasisExpansion(weights, BASES["GaussianRBF"]), alpha)
-        assert p.expect(TARGET).isfinite().all() and p.sample((10,)).isfinite().all()
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_indicators_give_entmax_over_bins(alpha: float) -> None:
     """Bins of length h have the entmax of w h^(alpha - 1)."""
@@ -139,10 +132,6 @@ def test_a_mesh_of_other_functions_is_refused() -> None:
         KernelDeformedExp.from_score(BasisExpansion(torch.ones(20), others), UNIT, mesh=p.mesh)
 
 
-def test_features_are_on_the_device_of_their_basis() -> None:
-    assert BasisExpansion(torch.ones(2), Fourier([1.0]).to("meta")).features.points.is_meta
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -157,9 +146,3 @@ def test_features_are_on_the_device_of_their_basis() -> None:
 def test_bad_input_is_named(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_density_of_a_basis_has_no_kernel() -> None:
-    p = rpm(BasisExpansion(torch.ones(24), BASES["GaussianRBF"]), 2.0)
-    with pytest.raises(AttributeError, match="neither kernel nor inducing points"):
-        _ = p.kernel

@@ -207,6 +207,11 @@ def test_quantities_of_no_densities_are_empty(case: Case) -> None:
     assert p.generalized_covariance(psi, psi, 1.0).shape == (*p.batch_shape, n, n)
     for get, _ in members(case).values():
         assert get(p).numel() == 0
+    t = p.sample((3,))
+    assert t.shape == (3, *p.batch_shape, *p.event_shape)
+    assert p.log_prob(t).shape == (3, *p.batch_shape)
+    if not case.event_shape:
+        assert p.icdf(p.cdf(t)).shape == t.shape
 
 
 @every_batch

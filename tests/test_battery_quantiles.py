@@ -5,6 +5,8 @@ import torch
 from battery import DOUBLE, Case, ends
 from cases import every_dtype, every_univariate_case, every_univariate_scalar
 
+from sparsefam.numerics.roots import increasing_root
+
 
 @every_univariate_case
 def test_levels_must_be_probabilities(case: Case) -> None:
@@ -63,3 +65,9 @@ def test_icdf_of_zero_and_one_are_the_ends(case: Case, dtype: torch.dtype) -> No
     for u, end in ((0.0, lower), (1.0, upper)):
         t = p.icdf(torch.tensor(u, dtype=dtype))
         torch.testing.assert_close(t, end, rtol=0, atol=4 * eps)
+
+
+def test_an_end_is_the_root_where_rounding_puts_it_beyond() -> None:
+    zero, one = torch.zeros(1, dtype=DOUBLE), torch.ones(1, dtype=DOUBLE)
+    assert increasing_root(lambda x: (x - 1).clamp_max(-1e-17), zero, one) == 1
+    assert increasing_root(lambda x: x.clamp_min(1e-17), zero, one) == 0

@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from io import StringIO
 
 import pytest
 import torch
@@ -38,22 +36,6 @@ def test_the_environment_decides(setting: str, expected: bool) -> None:
     assert result.stdout.strip() == str(expected)
 
 
-class _Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_long_compilations_are_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_NOTICE_SECONDS", 0.01)
-    for stream, count in ((_Terminal(), 1), (StringIO(), 0)):
-        function = object()
-        monkeypatch.setattr(sys, "stderr", stream)
-        for _ in range(2):
-            with compiled.announce_compiling(function):
-                time.sleep(0.1)
-        assert stream.getvalue().count("numba compiles loops") == count
-
-
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -65,12 +47,6 @@ def test_threads_work_at_once_and_in_order() -> None:
     assert map_threads(lambda x: (barrier.wait() >= 0, x), range(4)) == [
         (True, x) for x in range(4)
     ]
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_errors_reach_the_caller() -> None:
-    with pytest.raises(ZeroDivisionError):
-        map_threads(lambda x: 1 // x, [1, 0, 2])
 
 
 def test_one_thread_while_any_function_needs_it() -> None:

@@ -8,7 +8,6 @@ import torch
 from battery import frame
 from references import smooth_rule
 from torch import Tensor
-from torch.autograd import gradcheck
 from vectors import elliptical
 
 from sparsefam import EllipticalDistribution, MultivariateBetaGaussian
@@ -148,19 +147,6 @@ def concentric(
         return float(peaks[0] * peaks[1] * (both - mean(g[0], k[0]) * mean(g[1], k[1])))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_slow_waves(alpha: float) -> None:
-    p = unit(3, alpha)
-    slow = 1e-4 * torch.eye(3, dtype=DOUBLE)[:1]
-    found = p.generalized_covariance(Fourier(slow), Fourier(slow), 1.0)
-    second = p.variance[0].item()
-    # sin(w t) is w t, and cos(w t) is 1 - (w t)^2/2, to 8 digits.
-    fourth = 3 * second**2 if alpha == 1 else 3 * second / (1 / second + 2)
-    assert abs(found[1, 1].item() / (1e-8 * second) - 1) < 1e-7
-    assert abs(found[0, 0].item() / (1e-16 * (fourth - second**2) / 4) - 1) < 1e-6
-    assert found[0, 1].abs() < 1e-25 and found[1, 0].abs() < 1e-25
-
-
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_far_from_the_origin(alpha: float) -> None:
     for dtype, most in ((SINGLE, 2e-6), (DOUBLE, 1e-11)):
@@ -186,68 +172,3 @@ def test_pairs_that_no_rule_resolves_are_refused() -> None:
             p.generalized_covariance(phi, psi)
     q = MultivariateBetaGaussian(p.loc, p.scale_tril, 1.5, validate_args=False)
     assert q.generalized_covariance(hill, functions(2)["waves"]).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("alpha", "names"), [(1.0, ("isotropic", "isotropic")), (1.5, ("full", "isotropic"))]
-)
-def test_derivatives_in_everything(alpha: float, names: tuple[str, str]) -> None:
-    p = member(2, alpha)
-    centers, widths = functions(2)["isotropic"].centers, torch.tensor([0.4, 0.6, 5.0]).double()
-    covariances = functions(2)["full"].covariance.expand(3, 2, 2)
-    leaves = [p.loc, p.scale_tril, centers, widths, covariances]
-    index = torch.tensor(alpha, dtype=DOUBLE, requires_grad=True)
-
-    def evaluate(loc: Tensor, tril: Tensor, c: Tensor, w: Tensor, s: Tensor, a: Tensor) -> Tensor:
-        q = elliptical(loc, tril.tril(), a if alpha > 1 else 1.0)
-        given = {"isotropic": {"widths": w}, "full": {"covariance": 0.5 * (s + s.mT)}}
-        pair = []
-        for name in names:
-            basis = GaussianRBF(c.detach(), **{k: v.detach() for k, v in given[name].items()})
-            for key, value in {"centers": c, **given[name]}.items():
-                basis._buffers[key] = value
-            pair.append(basis)
-        wide = GaussianRBF(centers, 5.0)
-        wide._buffers["centers"] = c
-        rows = [(pair[0], pair[1]), (wide, wide), (Polynomial(2, ndim=2), pair[0])]
-        found = torch.cat([q.generalized_covariance(*row, 1.0) for row in rows])
-        # Those of the wide ones are tiny.
-        return found * torch.tensor([1.0] * 3 + [1e5] * 3 + [1.0] * 6).double().unsqueeze(-1)
-
-    inputs = [x.detach().clone().requires_grad_() for x in leaves]
-    assert gradcheck(evaluate, (*inputs, index), fast_mode=True)
-
-
-def test_vmap_over_locations() -> None:
-    psi, locs = functions(2)["isotropic"], torch.tensor([[0.5, 0.0], [-0.25, 1.0]], dtype=DOUBLE)
-
-    def covariance(loc: Tensor) -> Tensor:
-        p = MultivariateBetaGaussian(loc, torch.eye(2, dtype=DOUBLE), 1.5)
-        return p.generalized_covariance(psi, psi)
-
-    torch.testing.assert_close(torch.vmap(covariance)(locs), covariance(locs))
-
-
-def test_stacks_are_their_members() -> None:
-    p, found = member(2, 1.5), functions(2)
-    stack = found["quadratic"] + found["isotropic"]
-    whole = p.generalized_covariance(stack, stack, 1.0)
-    blocks = [[p.generalized_covariance(a, b, 1.0) for b in stack.bases] for a in stack.bases]
-    torch.testing.assert_close(whole, torch.cat([torch.cat(row, 1) for row in blocks]))
-    torch.testing.assert_close(whole, whole.mT)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_quasi_random_directions_have_two_digits(alpha: float) -> None:
-    p = unit(5, alpha, 0.5)
-    phi, psi = GaussianRBF(torch.full((1, 5), 0.1).double(), 2.0), Polynomial(2, ndim=5).double()
-    exact = p.generalized_covariance(phi, psi, 1.0)
-    t = p.sample((200_000,))
-    f, g = (x - x.mean(0) for x in (phi(t), psi(t)))
-    assert error(exact, f.mT @ g / len(t)) < 0.05
-    # No direction meets a narrow function: its product is a Gaussian function, too.
-    narrow = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01)
-    middle = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01 / 2**0.5)
-    peak = (2 * torch.pi * 2 * 0.01**2) ** -2.5
-    expected = peak * p.expect(middle) - p.expect(narrow).square()
-    torch.testing.assert_close(p.generalized_covariance(narrow, narrow, 1.0), expected[None])

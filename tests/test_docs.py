@@ -17,7 +17,6 @@ import pytest
 import sparsefam
 
 ROOT = Path(__file__).parents[1]
-FENCE = re.compile(r"^ *```(\w.*)$", re.M)
 LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
 # Modules of functions and classes that users meet, besides those that sparsefam itself names.
 MODULES = ("sparsefam", "sparsefam.dispatch", "sparsefam.distributions", "sparsefam.estimators")
@@ -54,17 +53,6 @@ def test_notebooks_hold_the_blocks_of_their_pages() -> None:
         assert code == [block.strip() for block in blocks(text)]
         words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
         assert words.startswith("# ") and ".md" not in words and "![" not in words
-
-
-def test_blocks_keep_their_lines() -> None:
-    text = "Text\n```python\na = 1\n```\n- item\n\n    ```python title=x\n    b = a\n    ```\n"
-    assert list(blocks(text)) == ["\n\na = 1\n", "\n\n\n\n\n\n\nb = a\n"]
-
-
-def test_only_shell_commands_are_not_run() -> None:
-    texts = [page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]]
-    languages = {name.split()[0] for text in texts for name in FENCE.findall(text)}
-    assert languages == {"python", "sh"}
 
 
 def resolve(path: str) -> Any:
@@ -156,27 +144,9 @@ def words() -> ModuleType:
     return module
 
 
-def test_words_are_counted_without_tables_of_commands(words: ModuleType) -> None:
-    made = "<!-- a b: made by c -->\none run\n| x |\n<!-- a b: end -->"
-    code = "```python\nprint(x)  # three\n```"
-    link = "[a link](address.md#x) of $x^2$ [`f`][sparsefam.f]."
-    text = f"# Two words\n\n{made}\n\n{code}\n\n| cell | 1 |\n\n{link}"
-    assert words.words(text) == 11
-    assert words.prose(text).split() == ["#", "Two", "words", "a", "link", "of", "$x^2$", "`f`."]
-    assert sum(words.words(page.read_text()) for page in words.pages()) <= WORDS
-
-
-def test_phrases_and_patterns_are_found(words: ModuleType) -> None:
-    assert len(words.PHRASES.strip().splitlines()) == 59
-    bad = "What it holds is\nlocal. `law`, a law.\n\n- Sums do not ask in what order."
-    assert len(words.faults(bad)) == 3
-    assert words.faults("What it holds: `the law`. What is it? ```the ones of```") == []
-    assert words.undefined("a score, **escort** and escorts") == ["score"]
-    assert words.undefined("a [score](x.md): scores, `scale`") == ["scale"]
-
-
 def test_pages_are_in_plain_english(words: ModuleType) -> None:
     pages = {str(page.relative_to(ROOT)): page.read_text() for page in words.pages()}
+    assert sum(map(words.words, pages.values())) <= WORDS
     assert {name: found for name, text in pages.items() if (found := words.faults(text))} == {}
     assert {name: words.undefined(pages[name]) for name in words.FIRST} == {
         name: [] for name in words.FIRST

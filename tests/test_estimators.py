@@ -11,7 +11,6 @@ import torch.distributed as dist
 from pyro.contrib.gp.kernels import RBF
 from ranks import on_ranks
 from scipy.integrate import quad
-from scipy.optimize import minimize
 from scipy.spatial import cKDTree
 from scipy.stats import gaussian_kde
 from sklearn.utils.estimator_checks import check_estimator
@@ -21,8 +20,8 @@ from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
 from sparsefam.estimators.sparse_density import Gaussian
-from sparsefam.estimators.truncation import extreme_observations
 from sparsefam.losses import fenchel_young
+from sparsefam.scores import KernelExpansion
 
 EDGES = np.array([[0.15, 0.41], [0.67, 0.83]])
 GRID = np.linspace(-0.2, 1.2, 2801)
@@ -64,51 +63,17 @@ def test_gaps_and_edges_are_found() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_the_fit_is_a_minimum(alpha: float) -> None:
-    """By scipy's minimizer, on a fine plain grid, in the kernel's own coordinates."""
-    x, points, rho, width = two_bumps(200), np.linspace(0, 1, 6), 1e-2, 0.2
-    base = Uniform(-0.2, 1.2)
-    model = SparseDensity(
-        alpha, inducing_points=points, penalty=rho, bandwidth=width, base=base, tol=1e-12
-    ).fit(x)
-
-    def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.exp(-0.5 * ((a[:, None] - b) / width) ** 2)
-
-    at_nodes, mean = kernel(GRID, points), kernel(x[:, 0], points).mean(0)
-    gram, share = kernel(points, points), np.gradient(GRID) / 1.4
-    share[[0, -1]] /= 2
-
-    def loss(w: np.ndarray) -> float:
-        f = at_nodes @ w
-        level = root(f, share, alpha)
-        mean_f = share @ (density(f - level, alpha) * f)
-        conjugate = (level + (alpha - 1) * mean_f) / alpha
-        return float(conjugate - mean @ w + rho / 2 * w @ gram @ w)
-
-    due = minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-8})
-    weights = model.density_.weights.numpy()
-    assert loss(weights) == pytest.approx(due.fun, abs=1e-6)
-    assert loss(weights) - rho / 2 * weights @ gram @ weights == pytest.approx(
-        model.loss_, abs=1e-5
-    )
-    np.testing.assert_allclose(at_nodes @ weights, at_nodes @ due.x, rtol=0, atol=5e-3)
-
-
-def density(x: np.ndarray, alpha: float) -> np.ndarray:
-    if alpha == 1:
-        return np.asarray(np.exp(x))
-    return np.asarray(np.clip(1 + (alpha - 1) * x, 0, None) ** (1 / (alpha - 1)))
-
-
-def root(f: np.ndarray, share: np.ndarray, alpha: float) -> float:
-    low, high = f.min() - 2, f.max() + 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        if share @ density(f - middle, alpha) > 1:
-            low = middle
-        else:
-            high = middle
-    return float(low)
+    """The slope of the penalised Fenchel-Young loss of the density, by autodiff."""
+    x, base, rho = two_bumps(200), Uniform(-0.2, 1.2), 1e-2
+    given: dict[str, Any] = {"inducing_points": np.linspace(0, 1, 6), "bandwidth": 0.2}
+    p = SparseDensity(alpha, penalty=rho, base=base, tol=1e-12, **given).fit(x).density_
+    weights, points = p.weights.clone().requires_grad_(), p.inducing_points.reshape(-1, 1)
+    score = KernelExpansion(weights, points, p.kernel)
+    gram = p.kernel(points, points)
+    penalty = rho / 2 * weights @ gram @ weights
+    loss = fenchel_young(score, torch.from_numpy(x[:, 0]), alpha, base=p.base) + penalty
+    (slope,) = torch.autograd.grad(loss, weights)
+    assert slope.abs().max() < 1e-7
 
 
 def test_the_criterion_is_that_of_leaving_one_out() -> None:
@@ -148,22 +113,6 @@ def test_parameters_of_a_kernel_are_kept() -> None:
     own = SparseDensity(bandwidth=0.07, inducing_points=20).fit(x)
     np.testing.assert_allclose(model.score_samples(x), own.score_samples(x), rtol=1e-6)
     assert all(parameter.requires_grad for parameter in kernel.parameters())
-
-
-def test_estimators_use_one_thread() -> None:
-    seen, own = set(), torch.get_num_threads()
-
-    def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        seen.add(torch.get_num_threads())
-        return torch.exp(-0.5 * ((x - y.mT) / 0.1).square())
-
-    torch.set_num_threads(2)
-    try:
-        model = SparseDensity(kernel=kernel, inducing_points=10).fit(two_bumps(60))
-        model.score_samples(two_bumps(10))
-        assert seen == {1} and torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(own)
 
 
 def test_weights_count_observations() -> None:
@@ -271,16 +220,12 @@ def test_scikit_learns_checks() -> None:
     ("settings", "message"),
     [
         ({"alpha": 2.5}, "alpha must be a number from 1 to 2"),
-        ({"alpha": True}, "alpha must be a number from 1 to 2, got True"),
         ({"penalty": -1.0}, "penalty must be a positive"),
-        ({"bandwidth": [True]}, r"bandwidth must be numbers, got \[True\]"),
-        ({"tol": True}, "tol must be a positive, finite number, got True"),
         (
             {"bandwidth": 0.1, "kernel": KERNEL},
             "bandwidth must be None if kernel is given",
         ),
         ({"bandwidth": [0.1, 0.2]}, "bandwidth must be one positive number or 1"),
-        ({"inducing_points": True}, "inducing_points must be an integer at least 1, got True"),
         ({"inducing_points": np.zeros((3, 2))}, "inducing_points must be finite"),
         ({"max_iter": 1.5}, "max_iter must be an integer at least 0"),
         ({"base": Uniform(0.3, 0.5)}, "X must be inside the support of the base"),
@@ -297,10 +242,8 @@ def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
         (np.ones((5, 1)), None, "X must have no constant column"),
         (np.zeros((5, 4)), None, "at most 3 features, got 4; BetaGaussianDensity and ScoreM"),
         (np.array([[0.0], [np.nan]]), None, "Input X contains NaN"),
-        (np.array([[0.0], [np.inf]]), None, "Input X contains infinity"),
         (np.array([[0.0]]), None, "minimum of 2 is required"),
         (two_bumps(3), np.zeros(3), "at least one non-zero|must be positive for some"),
-        (two_bumps(3), -np.ones(3), "Negative values"),
     ],
 )
 def test_bad_data(x: np.ndarray, weight: np.ndarray | None, message: str) -> None:
@@ -358,21 +301,6 @@ def test_intervals_without_data_are_left_out() -> None:
     assert (model.score_samples(x[:, None]) > -np.inf).all()
 
 
-def test_extremes_of_parts_are_those_of_all() -> None:
-    x = torch.tensor([0.2, 0.5, 0.2, 0.2, 0.5, 0.3, 0.20001, 0.500001], dtype=torch.float64)
-    weight = torch.tensor([1.0, 2.0, 3.0, 1.0, 5.0, 7.0, 1.0, 1.0]).double()
-    box, x = [Uniform(0.0, 1.0)], x.unsqueeze(-1)
-    parts = [extreme_observations(x[some], weight[some], box) for some in (slice(3), slice(3, 8))]
-    both = extreme_observations(*(torch.cat(pair) for pair in zip(*parts, strict=True)), box)
-    # Of the three numbers in the first of 2^14 parts, and of the others, none is between two.
-    due = ([0.2, 0.20001, 0.3, 0.5, 0.500001], [5, 1, 7, 7, 1])
-    for values, total in (both, extreme_observations(x, weight, box)):
-        assert (values[:, 0].tolist(), total.tolist()) == due
-    inner = torch.cat([x, torch.tensor([[0.200005]], dtype=torch.float64)])
-    values, _ = extreme_observations(inner, torch.ones_like(inner[:, 0]), box)
-    assert values[:, 0].tolist() == due[0]
-
-
 def two_moons(count: int) -> np.ndarray:
     rng = np.random.default_rng(1)
     x, upper = np.pi * rng.random(count), rng.random(count) < 0.5
@@ -384,7 +312,7 @@ def two_moons(count: int) -> np.ndarray:
 @pytest.mark.parametrize("bandwidth", [0.4, 0.6])
 def test_parts_far_from_all_data_are_left_out_in_the_plane(bandwidth: float) -> None:
     """Sums of wide kernels have ripples, which are positive far from the moons."""
-    x, new = np.split(two_moons(1300), [300])
+    x = two_moons(300)
     model = SparseDensity(bandwidth=bandwidth, penalty=1e-6, random_state=0).fit(x)
     p, whole = model.density_, model._whole
     ends = torch.tensor([[side.low, side.high] for side in model.base_])
@@ -403,12 +331,8 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane(bandwidth: float) -> 
     torch.testing.assert_close(found[found > 0] * mass, full[found > 0], rtol=1e-3, atol=0)
     assert (model.predict(model.sample(500, random_state=0)) == 1).all()
     assert (model.predict([[1e300, 0.0], [0.0, -1e300]]) == -1).all()
-    # Of 1,000 new observations hardly one is lost: of 300, six could be expected.
-    lost = (whole.log_prob(torch.from_numpy(new)) > -math.inf).numpy() & (model.predict(new) < 0)
-    assert lost.sum() <= 5
-    np.testing.assert_array_equal(
-        pickle.loads(pickle.dumps(model)).score_samples(new), model.score_samples(new)
-    )
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score_samples(x), model.score_samples(x))
 
 
 def test_parts_of_data_in_the_plane_are_the_whole() -> None:

@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from scipy.special import roots_jacobi
 from scipy.stats import beta, kstest, uniform
 from sklearn.exceptions import ConvergenceWarning
@@ -77,38 +76,23 @@ def test_moments_have_the_least_fenchel_young_loss() -> None:
     np.testing.assert_allclose([loc.grad, sigma.grad], 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("alpha", [1.25, 2.0, 4.0])
-def test_likelihood_by_scipy(alpha: float) -> None:
-    x, m = draws(1, 1.5, 40)[:, 0], 1 / (alpha - 1)
-    weight = 1.0 + np.arange(40) % 3
-
-    def loss(at: np.ndarray) -> float:
-        law = beta(m + 1, m + 1, at[0] - np.exp(at[1]), 2 * np.exp(at[1]))
-        return -float(weight @ law.logpdf(x)) / weight.sum()
-
-    start = np.array([(x.min() + x.max()) / 2, np.log(np.ptp(x))])
-    options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 2000}
-    due = minimize(loss, start, method="Nelder-Mead", options=options)
-    model = BetaGaussianDensity(alpha).fit(x[:, None], sample_weight=weight)
-    p = model.density_
-    np.testing.assert_allclose([p.loc, p.scale.log()], due.x, atol=1e-5)
-    assert weight @ model.score_samples(x[:, None]) / weight.sum() == pytest.approx(-due.fun)
-
-
-@pytest.mark.parametrize("dim", [1, 3])
-def test_no_parameter_has_a_slope_left(dim: int) -> None:
-    """Of the likelihood of the density itself, alpha included."""
-    x = draws(dim, 1.3, 1000)
-    model = BetaGaussianDensity().fit(x)
-    p, alpha = model.density_, torch.tensor(model.alpha_, dtype=torch.float64).requires_grad_()
+@pytest.mark.parametrize(("dim", "alpha"), [(1, None), (3, None), (1, 1.25), (2, 4.0)])
+def test_no_parameter_has_a_slope_left(dim: int, alpha: float | None) -> None:
+    """Of the weighted likelihood of the density itself, alpha included unless it is given."""
+    x, weight = draws(dim, 1.3, 1000), 1.0 + np.arange(1000) % 3
+    model = BetaGaussianDensity(alpha).fit(x, sample_weight=weight)
+    p, index = model.density_, torch.tensor(model.alpha_, dtype=torch.float64).requires_grad_()
     tril = p.scale.reshape(1, 1) if dim == 1 else p.scale_tril
     loc, tril = (a.clone().requires_grad_() for a in (p.loc.reshape(-1), tril))
-    law = sf.MultivariateBetaGaussian(loc, tril, alpha)
-    law.log_prob(torch.from_numpy(x)).mean().backward()
+    law = sf.MultivariateBetaGaussian(loc, tril, index)
+    mean = torch.from_numpy(weight / weight.sum()) @ law.log_prob(torch.from_numpy(x))
+    mean.backward()
+    assert mean.item() == pytest.approx(weight @ model.score_samples(x) / weight.sum())
     np.testing.assert_allclose(loc.grad, 0.0, atol=1e-4)
     np.testing.assert_allclose(tril.grad.tril(), 0.0, atol=1e-4)  # type: ignore[union-attr]
-    np.testing.assert_allclose(alpha.grad, 0.0, atol=1e-3)
-    assert 1.2 < model.alpha_ < 1.4
+    if alpha is None:
+        np.testing.assert_allclose(index.grad, 0.0, atol=1e-3)
+        assert 1.2 < model.alpha_ < 1.4
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 50.0])
@@ -160,15 +144,6 @@ def test_squares_of_units_do_not_matter() -> None:
     fit, far = (BetaGaussianDensity(alpha=1.5).fit(data).density_ for data in (x, x * unit))
     np.testing.assert_allclose(far.loc / unit, fit.loc, rtol=1e-9)
     np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("number", "rule"), [(-1, "at least 0, got -1"), (2.0, "an integer at least 0, got 2.0")]
-)
-def test_numbers_of_draws_are_whole(number: Any, rule: str) -> None:
-    fit = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 20))
-    with pytest.raises(ValueError, match=f"n_samples must be {rule}"):
-        fit.sample(number)
 
 
 def test_draws_are_from_the_density() -> None:
@@ -226,16 +201,12 @@ def test_too_few_steps_are_told() -> None:
     ("settings", "x", "message"),
     [
         ({"alpha": 0.5}, np.eye(3, 1), "alpha must be a number from 1 to inf, got 0.5"),
-        ({"alpha": math.nan}, np.eye(3, 1), "alpha must be a number from 1 to inf, got nan"),
         ({"alpha": math.inf}, np.eye(3, 1), "alpha must be at most 4.5e.15 for .*, got inf"),
-        ({"alpha": True}, np.eye(3, 1), "alpha must be a number from 1 to inf, got True"),
         ({"method": "moments", "tol": 0}, np.eye(3, 1), "tol must be a positive, .* got 0"),
         ({"method": "moments", "max_iter": 0.5}, np.eye(3, 1), "max_iter must be an integer"),
         ({"method": "ml"}, np.eye(3, 1), "method must be 'likelihood' or 'moments', got 'ml'"),
         ({}, np.ones((5, 1)), "X must have no constant column"),
         ({}, np.arange(8.0).repeat(2).reshape(8, 2), "X must span its"),
-        ({}, np.eye(3), "X must span its"),
-        ({}, np.array([[0.0], [np.inf]]), "Input X contains infinity"),
     ],
 )
 def test_bad_input(settings: dict[str, Any], x: np.ndarray, message: str) -> None:

@@ -1,13 +1,11 @@
 """Model selection: criteria, the quadratic score, the search for settings, and its progress."""
 
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import trapezoid
-from scipy.optimize import brentq
 from scipy.stats import gaussian_kde
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
@@ -19,12 +17,10 @@ from sparsefam.estimators import (
     BetaGaussianDensity,
     ScoreMatchingKernelExp,
     SparseDensity,
-    model_selection,
-    newton,
     quadratic_score,
     sparse_density,
 )
-from sparsefam.estimators.model_selection import BIAS_FACTOR, held_out_loss
+from sparsefam.estimators.model_selection import held_out_loss
 
 SETTINGS: dict[str, Any] = {
     "inducing_points": np.linspace(0, 1, 8),
@@ -111,63 +107,11 @@ def test_alphas_can_be_searched_behind_a_scaler() -> None:
     np.testing.assert_allclose(best.score(x), due.fit(scaled).score(scaled), rtol=1e-9)
 
 
-def test_settings_are_those_of_a_search_that_locates_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x, unseen = two_bumps(500), two_bumps(500, 1)
-    found = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
-    monkeypatch.setattr(newton.Objective, "ignoring_edges", lambda objective: objective)
-    due = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
-    assert (found.bandwidth_, found.penalty_) == (due.bandwidth_, due.penalty_)
-    assert found.score(unseen) == pytest.approx(due.score(unseen), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("loss", "added", "chosen"),
-    [(-0.8, 0.5, "narrow"), (-0.8, 0.9, "wide"), (0.1, 0.12, "wide"), (0.1, 0.0, "narrow")],
-)
-def test_what_a_narrow_kernel_adds_more_counts_twice(
-    loss: float, added: float, chosen: str
-) -> None:
-    """The criterion is less for the narrow one but in the third case."""
-
-    def fitted(loss: float, added: float) -> model_selection.Choice:
-        none: Any = torch.zeros(0)
-        fit = newton.Fit(none, loss, loss + added, 0.0, 0, 0.0, none, none)
-        return model_selection.Choice(none, fit, 1.0)
-
-    kernels: dict[Any, model_selection.Choice] = {
-        "wide": fitted(0, 0.2),
-        "narrow": fitted(loss, added),
-    }
-    found = model_selection.best_of(list(kernels), kernels.__getitem__, BIAS_FACTOR)
-    assert found is kernels[chosen]
-
-
 def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(5).random((300, 1))
     found = SparseDensity(inducing_points=40).fit(x)
     monkeypatch.setattr(sparse_density, "BIAS_FACTOR", 1)
     assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
-
-
-@pytest.mark.parametrize("alpha", [1.3, 2.0])
-def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
-    """By scipy's root of the mass; each weight's power is the density's."""
-    rng, eps = np.random.default_rng(0), alpha - 1
-    scores, measure = 5 * rng.normal(size=300), rng.random(300) / 150
-
-    def density(level: float) -> Any:
-        return np.clip(1 + eps * (scores - level), 0, None) ** (1 / eps)
-
-    due = brentq(lambda level: measure @ density(level) - 1, -10, scores.max() + 10, xtol=1e-13)
-    shape = (10, 30, 1)
-    given = [torch.from_numpy(values).reshape(shape) for values in (scores, measure)]
-    level, power, lowered = newton._sum_over_nodes(*given, eps)
-    assert float(level) == pytest.approx(due, abs=1e-11)
-    np.testing.assert_allclose(power.flatten(), measure * density(due), atol=1e-12)
-    escort = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
-    np.testing.assert_allclose(lowered.flatten(), escort, atol=1e-11)
 
 
 def test_every_penalty_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,27 +122,6 @@ def test_every_penalty_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(f"penalty {model.penalty_:g}:" in line for line in lines)
     SparseDensity(**SETTINGS).fit(two_bumps(30))
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("terminal", "verbose", "shown"),
-    [(True, None, True), (True, False, False), (False, None, False)],
-)
-def test_long_fits_show_a_bar_on_terminals(
-    terminal: bool,
-    verbose: bool | None,
-    shown: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(model_selection, "_DELAY", 0)
-    with model_selection.progress("SparseDensity", 2, verbose) as report:
-        report("the first")
-    out, found = capsys.readouterr()
-    assert out == ""
-    assert ("SparseDensity" in found) == shown
-    assert "the first" not in found
 
 
 def test_space_with_two_balls() -> None:
@@ -224,12 +147,6 @@ def test_bandwidths_that_nodes_cannot_resolve_end_the_search() -> None:
     assert torch.isfinite(model.density_.mean).all()
 
 
-def test_scores_are_of_estimators() -> None:
-    estimator = None
-    with pytest.raises(ValueError, match=f"estimator must have score_samples, got {estimator!r}"):
-        quadratic_score(estimator, np.zeros((2, 1)))
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_kernel_density_estimates_have_scores(weighted: bool) -> None:
     """By sums over a grid, of scikit-learn's and scipy's."""
@@ -246,12 +163,3 @@ def test_kernel_density_estimates_have_scores(weighted: bool) -> None:
         assert quadratic_score(estimate, unseen) == pytest.approx(due, rel=1e-6)
     with pytest.raises(ValueError, match="estimator must have a Gaussian kernel"):
         quadratic_score(KernelDensity(kernel="tophat").fit(x), unseen)
-
-
-def test_coverage_can_be_searched() -> None:
-    grid = {"coverage": [None, 0.8], "penalty": [1e-3, 10.0]}
-    model = SparseDensity(inducing_points=20, bandwidth=0.15, random_state=0)
-    search = GridSearchCV(model, grid, scoring=quadratic_score, cv=2).fit(two_bumps(80))
-    assert search.best_params_["penalty"] == 1e-3
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    assert np.isfinite(search.score(two_bumps(10, 1)))

@@ -119,17 +119,6 @@ def test_numbers_near_the_largest_are_fitted_or_refused() -> None:
         SparseDensity(alpha).fit(5e307 * np.linspace(-1, 1, 9)[:, None] * 1.7)
 
 
-def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh() -> None:
-    alpha = 1.5
-    x = np.random.default_rng(0).normal(size=(60, 2))
-    exact = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3, random_state=0).fit(x)._objective
-    rough = exact.ignoring_edges()
-    assert 4 * len(rough.mesh.nodes) == len(exact.mesh.nodes)
-    start = torch.zeros_like(exact.data.first)
-    criteria = [p.minimum(start, 1e-3, 1e-8, 100).criterion for p in (exact, rough)]
-    assert criteria[1] == pytest.approx(criteria[0], abs=1e-3)
-
-
 def test_negative_weights_at_edges_leave_a_curvature() -> None:
     """Two groups in space had such weights, and an indefinite Hessian: their fit was an error."""
     x = np.random.default_rng(0).normal(size=(60, 1))
@@ -139,3 +128,14 @@ def test_negative_weights_at_edges_leave_a_curvature() -> None:
     escort[len(escort) // 2] = -0.5 * escort.sum()
     factor, center = problem._curvature(at._replace(escort=escort), 1e-8)
     assert factor.isfinite().all() and center.isfinite().all()
+
+
+def test_searches_in_the_plane_compare_fits_on_a_coarse_mesh() -> None:
+    alpha = 1.5
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    exact = SparseDensity(alpha, bandwidth=0.5, penalty=1e-3, random_state=0).fit(x)._objective
+    rough = exact.ignoring_edges()
+    assert 4 * len(rough.mesh.nodes) == len(exact.mesh.nodes)
+    start = torch.zeros_like(exact.data.first)
+    criteria = [p.minimum(start, 1e-3, 1e-8, 100).criterion for p in (exact, rough)]
+    assert criteria[1] == pytest.approx(criteria[0], abs=1e-3)

@@ -12,20 +12,9 @@ from torch import Tensor
 from torch.distributions import Normal, Uniform
 
 from sparsefam.estimators import ScoreMatchingKernelExp
-from sparsefam.estimators.score_matching import _kernel_derivatives
 from sparsefam.estimators.sparse_density import Gaussian
 
 FIXED: dict[str, Any] = {"bandwidth": 1.5, "penalty": 1e-3, "inducing_points": 20}
-
-
-def test_derivatives_of_a_kernel() -> None:
-    width = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    x, points = torch.randn(7, 2).double(), torch.randn(3, 2).double()
-    first, second = _kernel_derivatives(Gaussian(width), points, x)
-    k = Gaussian(width)(x, points)
-    u = (x.T.unsqueeze(-1) - points.T.unsqueeze(1)) / width.reshape(2, 1, 1).square()
-    torch.testing.assert_close(first, -u * k)
-    torch.testing.assert_close(second, (u.square() - 1 / width.reshape(2, 1, 1).square()) * k)
 
 
 def two_normals(count: int) -> np.ndarray:
@@ -123,16 +112,12 @@ def test_scikit_learns_checks() -> None:
     ("settings", "message"),
     [
         ({"penalty": 0.0}, "penalty must be a positive"),
-        ({"bandwidth": -1.0}, "bandwidth must be one positive"),
         ({"bandwidth": 0.1, "kernel": Gaussian(torch.ones(1))}, "bandwidth must be None if kernel"),
         ({"kernel": "x"}, "kernel must be a callable on matrices, got 'x'"),
         (
             {"base": [Normal(0.0, 1.0)] * 2},
             "base must be a univariate distribution",
         ),
-        ({"base": 0}, "base must be a univariate distribution .*, got 0"),
-        ({"base": [0]}, r"base must be a univariate distribution .*, got \[0\]"),
-        ({"base": norm(0, 9)}, "base must be a univariate distribution of torch .*, got .*frozen"),
         ({"base": Uniform(-9.0, 9.0)}, "base must have log densities with a derivative, got .Uni"),
         ({"base": [Uniform(5.0, 6.0, validate_args=False)]}, "X must be inside the support"),
     ],
@@ -147,7 +132,6 @@ def test_bad_parameters(settings: dict[str, Any], message: str) -> None:
     [
         (np.array([[0.0], [np.nan]]), "Input X contains NaN"),
         (np.ones((5, 2)), "X must have no constant column"),
-        (np.array([[0.0]]), "minimum of"),
     ],
 )
 def test_bad_data(x: np.ndarray, message: str) -> None:

@@ -17,7 +17,6 @@ from cases import (
     every_univariate_scalar,
 )
 from references import Pieces
-from scipy.integrate import quad
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from vectors import elliptical
@@ -75,36 +74,20 @@ def gaussian_expectations(r: Pieces, centers: list[float]) -> Tensor:
 
 
 @pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
-@pytest.mark.parametrize("ratio", [1e-4, 1.0, 3.0, 1e4])
+@pytest.mark.parametrize("ratio", [1e-4, 0.3, 3.0, 1e4])
 @every_placed_scalar
 def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) -> None:
-    scale = torch.tensor(ratio, dtype=torch.float32).item()
-    parameters = case.parameters | {"loc": 0.0, "scale": scale}
+    loc, scale = torch.tensor([0.3, ratio], dtype=torch.float32).tolist()
+    parameters = case.parameters | {"loc": loc, "scale": scale}
     (r,) = (moved := Case(case.family, parameters, case.name)).references
-    edge = min(r.intervals[0][1], 5 * scale)
+    edge = min(r.intervals[0][1] - loc, 5 * scale)
     steps = [side * edge + k for side in (-1, 0, 1) for k in (-40, -2, -0.5, 0, 0.5, 2, 40)]
-    centers = torch.tensor(sorted({*steps, 0.3 * edge, 0.8 * edge}), dtype=torch.float32)
+    places = loc + torch.tensor(sorted({*steps, 0.3 * edge, 0.8 * edge}), dtype=torch.float64)
+    centers = places.float()
     exact = gaussian_expectations(r, centers.double().tolist())
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))
         assert error(found, exact) < bound
-
-
-def test_gaussians_far_from_a_density_that_is_narrow_because_alpha_is_near_one() -> None:
-    alpha = torch.tensor(1.00001, dtype=torch.float32).item()
-    m = 1 / (alpha - 1)
-
-    def integrand(v: float, c: float) -> float:  # x = v/m
-        z = ((v / m - c) / 0.25, (-v / m - c) / 0.25)
-        waves = sum(math.exp(-0.5 * x * x) for x in z) / (0.25 * math.sqrt(2 * math.pi))
-        return (m + 1) / (2 * m) * math.exp(m * math.log1p(-v / m)) * waves
-
-    centers = [0.3125, -0.75, 1.0]
-    exact = [quad(integrand, 0, 60, args=(c,), epsabs=0, epsrel=1e-13)[0] for c in centers]
-    for dtype, bound in BOUND.items():
-        p = BetaLaplace(torch.tensor(0.0, dtype=dtype), 1.0, torch.tensor(alpha, dtype=dtype))
-        found = p.expect(GaussianRBF(torch.tensor(centers, dtype=dtype), 0.25))
-        torch.testing.assert_close(found.tolist(), exact, rtol=bound, atol=0)
 
 
 # What is not a closed form
@@ -202,17 +185,6 @@ BASES_MULTIVARIATE: dict[str, Callable[[int], Basis]] = {
 # Products
 
 
-def test_products_of_gaussians_are_gaussians() -> None:
-    p = in_plane(1.5)
-    first = GaussianRBF(torch.tensor([-1.0, 0.5], dtype=DOUBLE), [0.125, 2.0])
-    second = GaussianRBF(torch.tensor([0.0, 0.25, 1.0], dtype=DOUBLE), 0.5)
-    centers = [[x, y] for x in (-1.0, 0.5) for y in (0.0, 0.25, 1.0)]
-    variances = [[w * w, 0.25] for w in (0.125, 2.0) for _ in range(3)]
-    matrices = torch.tensor(variances, dtype=DOUBLE).diag_embed()
-    full = GaussianRBF(centers, covariance=matrices)
-    torch.testing.assert_close(p.expect(Product(first, second)), p.expect(full), rtol=1e-13, atol=0)
-
-
 # Derivatives
 
 
@@ -286,9 +258,3 @@ def test_the_nearest_rule_wins_distribution_first() -> None:
     assert find_expect(sf.TruncatedParabola, Special) is named[sf.TruncatedParabola, Polynomial]
     assert find_expect(sf.BetaGaussian, Special) is named[sf.BetaGaussian, Special]
     assert find_expect(sf.SparseCategorical, Indicator) is named[sf.SparseDistribution, Basis]
-
-
-@pytest.mark.parametrize("arguments", [(sf.Normal(0.0, 1.0), Polynomial), (sf.Normal, "basis")])
-def test_only_classes_are_registered(arguments: tuple[object, object]) -> None:
-    with pytest.raises(ValueError, match="must be a class, got"):
-        register_expect(*arguments)

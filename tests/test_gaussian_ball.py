@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam import BetaGaussian, MultivariateBetaGaussian
-from sparsefam.numerics import gaussian_ball as ball
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
 from sparsefam.numerics.gaussian_interval import gaussian_expectation
 
 F32, F64 = torch.float32, torch.float64
-KINDS = ["ball", "lowered", "normal"]
 
 
 def example(dim: int, full: bool, rows: int = 2, count: int = 3) -> tuple[Tensor, ...]:
@@ -41,21 +38,6 @@ def example(dim: int, full: bool, rows: int = 2, count: int = 3) -> tuple[Tensor
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dim", "full"), [(1, False), (2, True)])
-def test_first_and_second_derivatives(dim: int, full: bool, kind: str) -> None:
-    inputs = [x.clone().requires_grad_() for x in example(dim, full, count=2)]
-    if kind != "lowered":
-        inputs[4] = inputs[4].detach()
-
-    def integral(loc: Tensor, factor: Tensor, centers: Tensor, spread: Tensor, m: Tensor) -> Tensor:
-        spread = (spread + spread.mT) / 2 if full else spread
-        return ball._integrate((loc, factor.tril(), centers, spread), m, kind)
-
-    assert gradcheck(integral, inputs)
-    assert gradgradcheck(integral, inputs, atol=1e-6, rtol=1e-5)
-
-
 def _loss(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor) -> Tensor:
     return gaussians_under_ball(loc, scale_tril, centers, spread, m).square().sum()
 
@@ -73,26 +55,6 @@ def test_the_widest_input_says_what_is_computed(double: int) -> None:
     for x, slope, exact_slope in zip(inputs, slopes, exact, strict=True):
         assert slope.dtype == x.dtype
         torch.testing.assert_close(slope, exact_slope.to(x.dtype), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("full", [False, True], ids=["isotropic", "full"])
-def test_without_gradients_values_are_the_same(full: bool, kind: str) -> None:
-    *inputs, m = example(3, full)
-    expected = ball._integrate(tuple(inputs), m, kind)
-    with torch.no_grad():
-        found = ball._integrate(tuple(inputs), m, kind)
-        mapped = torch.func.vmap(lambda loc: ball._integrate((loc, *inputs[1:]), m, kind))
-        torch.testing.assert_close(mapped(inputs[0][None])[0], expected, rtol=1e-14, atol=0)
-    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
-
-
-def test_large_batches_go_in_chunks_without_a_seam() -> None:
-    _, scale_tril, centers, spread, _ = example(2, full=False, count=128)
-    loc = torch.rand(300, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
-    whole = gaussians_under_ball(loc, scale_tril[1].expand(300, 2, 2), centers, spread, 0.7)
-    rows = [gaussians_under_ball(x, scale_tril[1], centers, spread, 0.7) for x in loc[::20]]
-    torch.testing.assert_close(whole[::20], torch.stack(rows), rtol=1e-13, atol=0)
 
 
 def test_axes_may_be_of_very_different_length() -> None:
@@ -221,20 +183,3 @@ def test_a_few_steps_find_the_saddle_of_hard_pairs(
     # Float32 rounds exponents near -50, by an amount that depends on the processor.
     least = 1e-24 if dtype == F32 else 1e-30
     torch.testing.assert_close(found, exact, rtol=limit, atol=least * peak.item())
-
-
-def test_a_saddle_that_is_not_found_leaves_a_bound_without_derivatives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loc, factor, centers, width = hard_pairs(F64)
-    exact = gaussians_under_ball(loc, factor, centers, width, 1.0)
-    with_steps(monkeypatch, 0)
-    centers.requires_grad_()
-    found = gaussians_under_ball(loc, factor, centers, width, 1.0)
-    (slopes,) = torch.autograd.grad(found.sum(), centers)
-    lost = (slopes == 0).all(-1) & (found > 0)
-    assert 20 < lost.sum() < 1000
-    peak = MultivariateBetaGaussian(loc, factor, 2.0).log_prob(loc).exp()
-    assert ((found > exact) & (found < peak))[lost].all()
-    torch.testing.assert_close(found[~lost], exact[~lost], rtol=1e-3, atol=0)
-    assert slopes.isfinite().all()

@@ -8,13 +8,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import SVI, RenyiELBO, Trace_ELBO
-from sklearn.datasets import load_iris
 from torch import Tensor
 from torch.distributions import constraints
 
 import sparsefam as sf
 from sparsefam.inference import FenchelYoungELBO, TsallisELBO
-from sparsefam.losses import conjugate
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -226,26 +224,3 @@ def test_sites_without_a_finite_loss_are_named() -> None:
 def test_bad_orders_of_the_free_energy_are_refused(alpha: object) -> None:
     with pytest.raises(ValueError, match="alpha must be a finite number, at least 1, got"):
         FenchelYoungELBO(alpha)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_sparse_expectation_maximisation_ascends(alpha: float) -> None:
-    """Responsibilities are Bayes' posterior at alpha = 1, have zeros above, and raise the bound."""
-    x = torch.as_tensor(load_iris().data[:, 2], dtype=DOUBLE)
-    weights, loc, scale = torch.ones(2).double() / 2, torch.tensor([2.0, 6.0]).double(), x.std()
-    scale, bounds = scale.expand(2), []
-    for _ in range(20):
-        joint = dist.Normal(loc, scale).log_prob(x[:, None]) + weights.log()
-        score = sf.scores.Finite(joint)
-        shares = sf.rpm(score, alpha).probs
-        bounds.append(conjugate(score, sf.rpm(score, alpha)).sum())
-        mass = shares.sum(0)
-        weights, loc = mass / len(x), (shares * x[:, None]).sum(0) / mass
-        scale = ((shares * (x[:, None] - loc).square()).sum(0) / mass).sqrt()
-    assert (torch.stack(bounds).diff() >= -1e-9).all() and bounds[-1] > bounds[0] + 10
-    if alpha == 1:
-        torch.testing.assert_close(shares, joint.softmax(-1))
-        torch.testing.assert_close(bounds[-1], joint.logsumexp(-1).sum())
-    else:
-        assert ((shares == 0).any(-1)).double().mean() > 0.5
-    torch.testing.assert_close(loc, torch.tensor([1.46, 4.9]).double(), rtol=0, atol=0.05)

@@ -1,6 +1,5 @@
 """Fenchel-Young losses: against scipy's quadrature, entmax's losses, likelihoods and moments."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -184,32 +183,17 @@ def train(head: RegressionHead | ClassificationHead, x: Tensor, y: Tensor) -> No
     optimizer.step(closure)
 
 
-def test_a_head_excludes_classes() -> None:
-    x = torch.tensor([[-1.0], [0.0], [1.0]]).repeat_interleave(50, 0)
-    y = torch.tensor([0, 1, 2]).repeat_interleave(50)
-    torch.manual_seed(0)
-    head = ClassificationHead(1, 3)
-    train(head, x, y)
-    probs = head(torch.tensor([[-1.0], [1.0]])).probs.detach()
-    assert probs[0, 2] == 0
-    assert probs[1, 0] == 0
-    assert (probs[0, 0], probs[1, 2]) == pytest.approx((1, 1), abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"score": torch.zeros(3)}, "score must be one of sparsefam.scores"),
         ({"alpha": 0.5}, "alpha must be at least 1"),
-        ({"alpha": torch.inf}, "alpha must be finite"),
         ({"target": torch.zeros(3)}, "target must broadcast with batch shape"),
         ({"target": torch.tensor(torch.inf)}, "target must be finite"),
         ({"target": 1.0}, "target must be a tensor of samples or a distribution"),
         ({"target": Categorical(torch.ones(3))}, "target must be a density for Quadratic"),
         ({"target": sf.MultivariateNormal(torch.zeros(2), torch.eye(2))}, "target must have event"),
         ({"weight": torch.tensor(-1.0)}, "weight must be finite, at least 0"),
-        ({"weight": torch.zeros(2)}, "weight must be positive somewhere"),
-        ({"weight": torch.ones(3)}, "weight must broadcast"),
         ({"reduction": "max"}, "reduction must be"),
     ],
 )
@@ -222,7 +206,6 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "target", "message"),
     [
-        ("finite", torch.zeros(2), "target must be integers"),
         ("finite", torch.tensor([0, 3]), "target must be categories 0 to 2"),
         ("finite", Categorical(torch.ones(4)), "target must be a distribution of 3 categories"),
         ("kernel", double(0.5, 1.5), "target must be inside the support of the base"),
@@ -238,10 +221,8 @@ def test_targets_of_another_kind(name: str, target: Tensor, message: str) -> Non
     ("make", "message"),
     [
         (lambda: RegressionHead(2, alpha=0.5), "alpha must be finite, at least 1, got 0.5"),
-        (lambda: RegressionHead(2, alpha=math.inf), "alpha must be finite, at least 1, got inf"),
         (lambda: RegressionHead(0), "in_features must be at least 1, got 0"),
         (lambda: ClassificationHead(2, 0), "num_classes must be at least 1, got 0"),
-        (lambda: FenchelYoungLoss(0.5), "alpha must be finite, at least 1, got 0.5"),
         (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
     ],
 )

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import Collection
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
-from pyro.contrib.gp.kernels import RBF
 from scipy.integrate import trapezoid
 from torch import Tensor
 
@@ -71,10 +70,6 @@ def test_lines_are_the_density_and_bars_the_support(ax: Axes, name: str) -> None
         assert height.max() == pytest.approx(float(p.prob(p.mode).reshape(-1)[i]), rel=1e-3)
         assert trapezoid(height, t) == pytest.approx(1, abs=2e-3)
         rim = 1e-4 * (t[-1] - t[0])
-        if name == "uniform":  # jumps are upright
-            rising = np.flatnonzero(np.diff(height))
-            assert len(rising) == 2 and np.diff(t)[rising].max() < 1e-4
-            assert set(height) == {0.0, 0.25}
         away = (abs(t - low) > rim) & (abs(t - high) > rim)
         expected = probs(p, t[away])[i]
         np.testing.assert_allclose(height[away], expected, rtol=1e-3, atol=1e-4 * height.max())
@@ -124,14 +119,8 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
     (rug,) = lines(ax, "rug")
     t, level = data(rug)
     np.testing.assert_array_equal(t, seen[:, 0])
-    assert rug.get_marker() == "|" and rug.get_linestyle() == "None"
-    low, high = ax.get_ylim()
-    supports = [line.get_ydata()[0] for line in lines(ax, "support")]
-    assert 0 < level[0] == level[1] < min(supports) < -low / (high - low)
+    assert 0 < level[0] == level[1] < lines(ax, "support")[0].get_ydata()[0]
     assert ax.get_xlim()[0] < 0.5 and ax.get_xlim()[1] > 5.0
-    plot_density(sf.TruncatedParabola(3.0, 0.5), ax, data=torch.tensor([3.0]))
-    levels = [line.get_ydata()[0] for line in lines(ax, "support") + lines(ax, "rug")]
-    assert len(set(levels)) == 4
 
 
 @pytest.mark.parametrize(
@@ -139,11 +128,8 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
     [
         ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
         ({"data": [1j]}, r"data must be numbers, got \[1j\]"),
-        ({"data": np.array([1j])}, r"data must be numbers, got array\("),
-        ({"data": 3.0}, r"data must be finite, of shape .*, got shape \(\)"),
         ({"data": [0.0, math.inf]}, "data must be finite"),
         ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
-        ({"limit": None}, "limit must be an integer at least 1, got None"),
         ({"label": [3, 4]}, r"label must be one name or 2 of them, got \[3, 4\]"),
         ({"points": 1}, "points must be at least 2, got 1"),
         ({"view": (0.0, math.inf)}, "view must be two finite numbers that increase, got"),
@@ -154,14 +140,6 @@ def test_bad_options(ax: Axes, options: dict[str, object], message: str) -> None
         plot_density(sf.Normal(torch.zeros(2), torch.ones(2)), ax, **options)
 
 
-@pytest.mark.parametrize("p", [None, "p", torch.distributions.Normal(0.0, 1.0)])
-def test_only_densities_of_the_package(ax: Axes, p: object) -> None:
-    with pytest.raises(ValueError, match="p must be a distribution of sparsefam, got"):
-        plot_density(p, ax)
-    with pytest.raises(ValueError, match="attention must be a distribution or a tensor, got"):
-        plot_attention(p, POSITIONS, ax=ax)
-
-
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"sparsefam\[examples\]"):
@@ -170,6 +148,7 @@ def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 POSITIONS = torch.tensor([0.1, 0.2, 0.5, 0.9])
 WEIGHTS = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.25, 0.0, 0.75]])
+HEADS = sf.TruncatedParaboloid(torch.tensor([[0.8, 0.2], [0.2, 0.9]]), 0.15 * torch.eye(2))
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, sf.SparseCategorical(WEIGHTS)])
@@ -181,22 +160,10 @@ def test_stems_where_weights_are_positive(ax: Axes, weights: Tensor | sf.SparseC
         np.testing.assert_array_equal(height, row[row > 0].double())
     marked = [list(line.get_xdata()) for line in lines(ax, "support")]
     assert marked == [list(t) for t, _ in heads]
-    tops = [path.vertices[:, 1].max() for stems in ax.collections for path in stems.get_paths()]
-    assert tops == [0.5, 0.5, 0.25, 0.75]
     tokens = ["one", "two", "three", "four"]
     plot_attention(weights, POSITIONS, tokens=tokens, ax=ax)
     assert [label.get_text() for label in ax.get_xticklabels()] == tokens
     assert list(ax.get_xticks()) == pytest.approx(POSITIONS.tolist())
-
-
-def test_categories_are_drawn_at_their_numbers(ax: Axes) -> None:
-    p = sf.SparseCategorical(torch.tensor([0.0, 0.4, 0.6]))
-    assert p.plot(ax, label="n") is ax
-    (line,) = lines(ax, "density")
-    assert line.get_label() == "n"
-    np.testing.assert_allclose(data(line), ([1, 2], [0.4, 0.6]), rtol=1e-6)
-    with pytest.raises(ValueError, match="data must be None for categories"):
-        p.plot(ax, data=[0.0])
 
 
 def test_a_series_is_drawn_above_attention(ax: Axes) -> None:
@@ -209,10 +176,6 @@ def test_a_series_is_drawn_above_attention(ax: Axes) -> None:
     t, height = data(curve)
     assert (t[0], t[-1]) == pytest.approx((0.1, 0.9))
     np.testing.assert_allclose(height, np.cos(t), rtol=1e-5)
-    # the highest density ends below where the lowest value begins
-    peak = max(data(line)[1].max() for line in lines(ax, "density"))
-    share = [(y - a) / (b - a) for y, (a, b) in ((peak, ax.get_ylim()), (-1, twin.get_ylim()))]
-    assert 0.4 < share[0] < share[1] < 0.7
     assert ax.get_xlim() == (0, 1)
 
 
@@ -235,10 +198,10 @@ def test_an_example_of_a_batch(ax: Axes) -> None:
     [
         ((WEIGHTS[:, :3], POSITIONS), r"attention must have shape \(..., 4\), got \(2, 3\)"),
         ((WEIGHTS, POSITIONS.reshape(2, 2)), r"positions must have shape \(L >= 1,\)"),
-        ((WEIGHTS[:, :0], POSITIONS[:0]), r"positions must have shape \(L >= 1,\)"),
+        ((torch.distributions.Normal(0.0, 1.0), POSITIONS), "attention must be a distribution"),
         ((WEIGHTS, POSITIONS, torch.zeros(3)), "values must have length 4"),
         ((torch.ones(11, 4) / 4, POSITIONS), "attention must have at most limit=10"),
-        ((sf.Normal(torch.zeros(11), 1.0),), "attention must have at most limit=10 .* got 11"),
+        ((HEADS, POSITIONS), r"attention must have one dimension, .* \(2,\)"),
     ],
 )
 def test_bad_attention(ax: Axes, arguments: tuple[Tensor, ...], message: str) -> None:
@@ -260,6 +223,7 @@ ELLIPSES = {
     "uniform": sf.MultivariateBetaGaussian(LOC[0] + 100, 0.1 * SCALE[0], math.inf),
     "learned": sf.TruncatedParaboloid(LOC.clone().requires_grad_(), SCALE),
 }
+SOLID = sf.TruncatedParaboloid(torch.zeros(3), torch.eye(3))
 
 
 def collection(ax: Axes, gid: str) -> list[Collection]:
@@ -277,18 +241,6 @@ def standardized(p: sf.SparseDistribution, i: int, t: np.ndarray) -> np.ndarray:
     loc = p.loc.detach().reshape(-1, 2)[i].double().numpy()
     scale = p.scale_tril.detach().reshape(-1, 2, 2)[i].double().numpy()
     return np.linalg.norm(np.linalg.solve(scale, (t - loc).T), axis=0)
-
-
-def pixels(ax: Axes) -> tuple[np.ndarray, np.ndarray]:
-    """Locations (P, 2) of the finished picture inside the axes, and their colours (P, 3)."""
-    ax.set_position((0, 0, 1, 1))
-    ax.set_axis_off()
-    ax.figure.canvas.draw()
-    picture = np.asarray(ax.figure.canvas.buffer_rgba())[::-1, :, :3] / 255
-    y, x = np.indices(picture.shape[:2]) + 0.5
-    box = ax.get_window_extent()
-    seen = (x > box.x0 + 1) & (x < box.x1 - 1) & (y > box.y0 + 1) & (y < box.y1 - 1)
-    return ax.transData.inverted().transform(np.stack([x[seen], y[seen]], -1)), picture[seen]
 
 
 # Densities
@@ -311,28 +263,6 @@ def test_outlines_are_the_supports_and_contours_levels(ax: Axes, name: str) -> N
             np.testing.assert_array_equal(
                 contour.get_facecolor()[0][:3], outline.get_edgecolor()[0][:3]
             )
-
-
-def test_normal_densities_end_in_a_dashed_line(ax: Axes) -> None:
-    p = sf.MultivariateNormal(LOC, scale_tril=SCALE)
-    plot_density(p, ax)
-    for i, outline in enumerate(collection(ax, "support")):
-        assert outline.get_linestyle()[0][1] is not None
-        # the chi-squared law of two degrees of freedom: all but 1e-3 of the mass is inside
-        radius = standardized(p, i, vertices(outline))
-        np.testing.assert_allclose(radius, math.sqrt(-2 * math.log(1e-3)), atol=0.06)
-        half = vertices(collection(ax, "density")[8 * i + 4])
-        expected = math.sqrt(2 * math.log(2))
-        np.testing.assert_allclose(standardized(p, i, half), expected, atol=0.02)
-
-
-def test_thin_ellipses_have_outlines(ax: Axes) -> None:
-    """In a view 100 times as long, between whose grid points they would fall."""
-    thin = torch.tensor([[0.3, 0.0], [0.2, 0.01]])
-    p = sf.TruncatedParaboloid(torch.tensor([[0.0, 0.0], [30.0, 20.0]]), thin)
-    plot_density(p, ax)
-    for i, outline in enumerate(collection(ax, "support")):
-        np.testing.assert_allclose(standardized(p, i, vertices(outline)), 1, atol=0.3)
 
 
 def test_views_labels_and_colours(ax: Axes) -> None:
@@ -359,50 +289,14 @@ def test_contours_of_islands_are_ellipses_around_each(ax: Axes) -> None:
     distance = np.stack([standardized(ISLANDS, i, rims) for i in range(2)])
     np.testing.assert_allclose(distance.min(0), 1, atol=0.05)
     assert set(distance.argmin(0)) == {0, 1}
-    assert outline.get_linestyle()[0][1] is None and to_rgb("red") == tuple(
-        outline.get_edgecolor()[0][:3]
-    )
     top = float(p.prob(torch.stack([*ISLANDS.loc])).max())
     contours = collection(ax, "density")
     assert len(contours) == 8
     for k, contour in enumerate(contours):
         heights = p.prob(torch.from_numpy(vertices(contour))) / top
         np.testing.assert_allclose(heights, k / 8, atol=0.03)
-    shown = np.concatenate([rims, DOTS])
-    low, high = np.array([ax.get_xlim(), ax.get_ylim()]).T
-    assert (
-        (shown > low).all() and (shown < high).all() and (high - low < 1.3 * np.ptp(shown, 0)).all()
-    )
     (dots,) = (line for line in ax.lines if line.get_gid() == "data")
     np.testing.assert_array_equal(np.stack(dots.get_data(), -1), DOTS)
-    assert ax.get_legend_handles_labels()[1] == ["a"]
-
-
-def test_small_islands_are_in_view(ax: Axes) -> None:
-    """The second fits between the points of any grid over both."""
-    loc = torch.tensor([[0.0, 0.0], [2.03, 1.97]])
-    islands = sf.TruncatedParaboloid(loc, torch.eye(2) * torch.tensor([0.3, 0.03])[:, None, None])
-    plot_density(sf.Mixture(torch.zeros(2), islands), ax)
-    for low, high in (ax.get_xlim(), ax.get_ylim()):
-        assert -0.6 < low < -0.29 and 1.95 < high < 2.4
-
-
-def test_the_outline_of_a_kernel_density_is_where_it_ends(ax: Axes) -> None:
-    points = torch.tensor([[0.3, 0.3], [0.7, 0.6]], dtype=torch.float64)
-    weights = torch.tensor([[40.0, 0.0], [40.0, 30.0]], dtype=torch.float64)
-    kernel = RBF(2, lengthscale=torch.tensor(0.1, dtype=torch.float64)).requires_grad_(False)
-    p = sf.KernelDeformedExp(weights, points, kernel)
-    plot_density(p, ax, view=(0.0, 1.0), points=201)
-    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 1), (0, 1))
-    assert len(collection(ax, "density")) == 16
-    for i, outline in enumerate(collection(ax, "support")):
-        rim = vertices(outline)
-        nearest = np.linalg.norm(rim[:, None] - points.numpy(), axis=-1).argmin(-1)
-        assert set(nearest) == ({0} if i == 0 else {0, 1})
-        centre = points.numpy()[nearest]
-        for share, positive in ((0.95, True), (1.05, False)):
-            moved = torch.from_numpy(centre + share * (rim - centre)).unsqueeze(1)
-            assert ((p.prob(moved)[:, i] > 0) == positive).all()
 
 
 # Attention over images
@@ -415,22 +309,7 @@ def image(rows: int = 4, columns: int = 6) -> Tensor:
     return torch.stack([red, green, torch.zeros(rows, columns)])
 
 
-HEADS = sf.TruncatedParaboloid(torch.tensor([[0.8, 0.2], [0.2, 0.9]]), 0.15 * torch.eye(2))
 WIDE = ((0.0, 3.0), (-1.0, 1.0))
-
-
-def test_rows_of_the_image_run_down_the_second_coordinate(ax: Axes) -> None:
-    far = sf.TruncatedParaboloid(torch.tensor([9.0, 9.0]), torch.eye(2))
-    assert plot_attention_map(far, image(), ax=ax, domain=WIDE) is ax
-    t, colour = pixels(ax)
-    x, y = t[:, 0] / 3, (t[:, 1] + 1) / 2
-    inside = (abs(x * 6 - np.round(x * 6)) > 0.1) & (abs(y * 4 - np.round(y * 4)) > 0.1)
-    found, column, row = colour[inside], np.floor(x[inside] * 6), np.floor(y[inside] * 4)
-    np.testing.assert_allclose(found[:, 0], column / 5, atol=0.01)
-    np.testing.assert_allclose(found[:, 1], row / 3, atol=0.01)
-    assert ax.get_ylim() == (1, -1) and len(found) > 5000
-    # up in the picture is towards smaller second coordinates
-    assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
 
 
 def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:
@@ -440,9 +319,11 @@ def test_cells_are_as_opaque_as_their_weights(ax: Axes) -> None:
     for shown, head in zip(cells, weights, strict=True):
         rgba = np.asarray(shown.get_array())
         np.testing.assert_allclose(rgba[..., 3], 0.8 * head / head.max(), rtol=1e-6)
-        assert shown.get_extent() == [0, 3, 1, -1]
+        assert shown.get_extent() == ax.images[0].get_extent() == [0, 3, 1, -1]
     first, second = (np.asarray(shown.get_array())[0, 0, :3] for shown in cells)
     assert not np.allclose(first, second)
+    # Up in the picture is towards smaller second coordinates.
+    assert ax.transData.transform((0, -0.5))[1] > ax.transData.transform((0, 0.5))[1]
     assert ax.get_legend_handles_labels()[1] == ["a", "b"]
 
 
@@ -466,13 +347,10 @@ GREY = torch.zeros(5, 7)
     ("arguments", "options", "message"),
     [
         ((HEADS, torch.zeros(5)), {}, r"image must have shape \(H, W\) or .*got \(5,\)"),
-        ((HEADS, None), {}, "image must be a tensor, got None"),
         ((HEADS, torch.zeros(5, 7, 3)), {}, r"image must have .*got \(5, 7, 3\)"),
-        ((HEADS, GREY / 0), {}, "image must be finite, got values from nan"),
         ((HEADS, image() - 0.5), {}, r"image must have colours in \[0, 1\], .*-0.5"),
         ((HEADS, GREY), {"domain": (1.0, 0.0)}, "domain must be .*got"),
         ((torch.ones(4) / 4, GREY), {}, r"attention must .*\(..., rows, columns\), got \(4,\)"),
-        ((torch.ones(11, 2, 2), GREY), {}, "attention must have at most limit=10 .* got 11"),
         ((sf.Normal(0.0, 1.0), GREY), {}, r"attention must have two dimensions, .* \(\)"),
     ],
 )
@@ -486,24 +364,14 @@ def test_bad_attention_over_images(
 @pytest.mark.parametrize(
     ("p", "options", "message"),
     [
-        ("paraboloid", {"limit": 2}, "p must have at most limit=2 batch elements, got 3"),
         ("paraboloid", {"escort": True}, "escort must be False .* got True"),
         ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
-        ("paraboloid", {"view": ((0.0, 1.0), (2.0, 2.0))}, "view must be .*2.0, 2.0"),
         ("single", {"data": [[0.0, math.nan]]}, r"data must be finite, of shape \(n, 2\), got"),
-        ("single", {"data": torch.zeros(2)}, r"data must be .* \(n, 2\), got shape \(2,\)"),
+        ("solid", {}, r"p must have one or two dimensions, got .* \(3,\)"),
     ],
 )
 def test_bad_options_in_the_plane(
     ax: Axes, p: str, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        plot_density(ELLIPSES[p], ax, **options)
-
-
-def test_densities_of_other_dimensions(ax: Axes) -> None:
-    solid = sf.TruncatedParaboloid(torch.zeros(3), torch.eye(3))
-    with pytest.raises(ValueError, match=r"p must have one or two dimensions, got .* \(3,\)"):
-        plot_density(solid, ax)
-    with pytest.raises(ValueError, match=r"attention must have one dimension, .* \(2,\)"):
-        plot_attention(HEADS, torch.rand(4), ax=ax)
+        plot_density((ELLIPSES | {"solid": SOLID})[p], ax, **options)

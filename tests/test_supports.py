@@ -1,6 +1,5 @@
 """Supports: their intervals, bijections and gradients."""
 
-import copy
 import math
 import pickle
 
@@ -18,27 +17,16 @@ from sparsefam.supports import (
     IntervalUnion,
     OntoIntervals,
     RealLine,
-    finite,
-    finite_scale_tril,
-    finite_vector,
-    positive_finite,
 )
 
 DOUBLE = torch.float64
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-LOWER, UPPER = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
-BOUNDS = torch.broadcast_tensors(LOWER, torch.maximum(UPPER, LOWER + 1))
 
 
-def test_intervals_have_their_ends() -> None:
-    interval = Interval(*BOUNDS)
-    assert interval.check(BOUNDS[0]).all() and interval.check(BOUNDS[1]).all()
-    assert not interval.check(BOUNDS[0] - 1e-3).any() and not interval.check(BOUNDS[1] + 1e-3).any()
-    assert not interval.check(torch.full((2, 3), math.nan)).any()
-    torch.testing.assert_close(interval.intervals, torch.stack(BOUNDS, -1).unsqueeze(-2))
-    for ends in ((1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)):
-        with pytest.raises(ValueError, match="lower must be at most upper"):
-            Interval(*ends)
+@pytest.mark.parametrize("ends", [(1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)])
+def test_ends_of_intervals_are_ordered(ends: tuple) -> None:
+    with pytest.raises(ValueError, match="lower must be at most upper"):
+        Interval(*ends)
 
 
 def test_the_real_line_holds_all_but_nan() -> None:
@@ -46,35 +34,6 @@ def test_the_real_line_holds_all_but_nan() -> None:
     assert isinstance(support, RealLine) and support.intervals.dtype == DOUBLE
     assert support.intervals.tolist() == [[[[-math.inf, math.inf]]] * 3] * 2
     assert support.check(torch.tensor([0.0, math.inf, math.nan])).tolist() == [True, True, False]
-
-
-def test_parameter_constraints_refuse_infinity() -> None:
-    values = torch.tensor([-1.0, 0.0, 1e-30, 1e30, math.inf, -math.inf, math.nan])
-    assert finite.check(values).tolist() == [True] * 4 + [False] * 3
-    assert positive_finite.check(values).tolist() == [False, False, True, True] + [False] * 3
-    assert positive_finite.check(transform_to(positive_finite)(torch.randn(9))).all()
-    assert finite.check(transform_to(finite)(torch.randn(9))).all()
-
-
-def test_vectors_and_scale_matrices_refuse_infinity_and_singularity() -> None:
-    vectors = torch.tensor([[0.0, -3.0], [0.0, math.inf], [math.nan, 0.0]])
-    assert finite_vector.check(vectors).tolist() == [True, False, False]
-    matrices = {
-        ((1.0, 0.0), (-5.0, 1e-30)): True,
-        ((1.0, 1e-9), (0.0, 1.0)): False,
-        ((1.0, 0.0), (0.0, 0.0)): False,
-        ((1.0, 0.0), (0.0, -1.0)): False,
-        ((1.0, 0.0), (math.inf, 1.0)): False,
-        ((math.inf, 0.0), (0.0, 1.0)): False,
-        ((1.0, math.nan), (0.0, 1.0)): False,
-    }
-    checked = finite_scale_tril.check(torch.tensor(list(matrices)))
-    assert checked.tolist() == list(matrices.values())
-    assert finite_scale_tril.check(torch.ones(4, 2, 3)).tolist() == [False] * 4
-    assert not finite_scale_tril.check(torch.tensor(1.0))
-    for registry in (biject_to, transform_to):
-        assert finite_scale_tril.check(registry(finite_scale_tril)(torch.randn(5, 3, 3))).all()
-        assert finite_vector.check(registry(finite_vector)(torch.randn(5, 3))).all()
 
 
 # Ellipsoids
@@ -124,16 +83,12 @@ def test_gradients_reach_the_parameters_and_are_finite_at_the_centre(dtype: torc
     assert torch.autograd.gradcheck(there_and_back, leaves)
 
 
-def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
+def test_ellipsoids_can_be_compared_and_mapped() -> None:
     support = ellipsoid(3, DOUBLE)
     same, other = (Ellipsoid(support.loc + x, support.scale_tril) for x in (0.0, 1.0))
     assert biject_to(support) == biject_to(same) != biject_to(other)
     y = torch.randn(3, 2, 3, dtype=DOUBLE)
     t = biject_to(support)(y)
-    for copied in (pickle.loads(pickle.dumps(support)), copy.deepcopy(support)):
-        assert torch.equal(biject_to(copied)(y), t)
-    cached = biject_to(support).with_cache()
-    assert cached.inv(cached(y)) is y
 
     def image(y: Tensor, loc: Tensor, tril: Tensor) -> tuple[Tensor, Tensor]:
         support = Ellipsoid(loc, tril)
@@ -146,19 +101,6 @@ def test_ellipsoids_can_be_compared_copied_and_mapped() -> None:
     assert mapped[1].all()
     compiled = torch.compile(image, fullgraph=True, backend="aot_eager")(*flat)
     torch.testing.assert_close(compiled, mapped)
-
-
-@pytest.mark.parametrize(
-    ("loc", "tril", "message"),
-    [
-        ([0.0, 0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], "scale_tril must be square, .* 3, 3"),
-        ([0.0, 0.0], [[1.0, 0.0], [0.0, -1.0]], "scale_tril must be a Cholesky factor"),
-        ([0.0, math.inf], [[1.0, 0.0], [0.0, 1.0]], "loc must be finite"),
-    ],
-)
-def test_bad_ellipsoids_are_refused(loc: list, tril: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Ellipsoid(torch.tensor(loc), torch.tensor(tril))
 
 
 NAN, INF = math.nan, math.inf

@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.special import gamma
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import gradcheck
 
 from sparsefam import BetaGaussian, Laplace, MultivariateNormal, Normal, bases
 from sparsefam.distributions.torch_adapter import TorchUnivariate, intervals_of, tail_of, wrap
@@ -125,23 +124,6 @@ def test_own_classes_are_preferred() -> None:
 
     found = wrap(Shifted(loc, scale)).log_prob(torch.ones(3))
     torch.testing.assert_close(found, Normal(loc, scale).log_prob(torch.zeros(3)))
-
-
-def test_derivatives_are_those_of_differences() -> None:
-    a, b = (number(x).requires_grad_() for x in (2.3, 3.4))
-    t, u = number(0.4), torch.tensor([0.2, 0.7], dtype=DOUBLE)
-    psi = bases.GaussianRBF([0.3, 0.5], 0.1).double()
-    for make in (td.Weibull, td.Gumbel, lambda a, b: td.Uniform(-a, b)):
-        for quantity in (
-            lambda p: p.cdf(t),
-            lambda p: p.icdf(u),
-            lambda p: p.expect(psi),
-            lambda p: p.expect(torch.tanh),
-            lambda p: p.generalized_covariance(psi, psi),
-        ):
-            assert gradcheck(
-                lambda a, b, make=make, quantity=quantity: quantity(wrap(make(a, b))), (a, b)
-            )
 
 
 class Mirrored(td.Distribution):

@@ -81,26 +81,13 @@ def test_masses_and_draws_of_many_bases(
     )
 
 
-class _Counted(td.Normal):
-    """A normal density that counts the locations at which it is evaluated."""
-
-    count = 0
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        _Counted.count += value.numel()
-        return super().log_prob(value)
-
-
-def test_quantiles_keep_their_digits_at_few_evaluations() -> None:
-    p = Truncated(_Counted(*double(0.0, 1.0)), 0.0)
+def test_quantiles_keep_their_digits() -> None:
+    p = Truncated(td.Normal(*double(0.0, 1.0)), 0.0)
     small = double([1e-12, 1e-6, 0.5])
     torch.testing.assert_close(p.cdf(p.icdf(small)), small, rtol=1e-13, atol=0)
     upper = double([1e-12, 1e-6])
     found = stats.halfnorm.sf(p.icdf(1 - upper).numpy())
     torch.testing.assert_close(torch.from_numpy(found), 1 - (1 - upper), rtol=1e-3, atol=0)
-    _Counted.count = 0
-    p.sample((5000,))
-    assert _Counted.count < 100 * 5000
 
 
 def test_moments_that_do_not_exist_are_not_finite() -> None:
@@ -138,14 +125,6 @@ def test_kernel_families_can_be_cut() -> None:
     torch.testing.assert_close(p.prob(t), base.prob(t) / share, rtol=1e-8, atol=0)
 
 
-def test_valleys_between_modes_are_resolved() -> None:
-    base = Mixture(torch.zeros(2).double(), Normal(double([-50.0, 50.0]), 1.0))
-    p = Truncated(base, -10.0, 10.0)
-    tail = special.log_ndtr(-40.0)
-    assert p.log_mass.item() == pytest.approx(tail, rel=1e-13)
-    torch.testing.assert_close(p.cdf(double(0.0)), double(0.5), rtol=1e-12, atol=0)
-
-
 # Ends
 
 
@@ -181,43 +160,23 @@ def test_off_the_support_all_is_zero_and_only_the_lower_end_is_inside() -> None:
     assert vanishing.support.check(double([0.0, 1.0])).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("length", [1.0, math.inf])
-def test_supports_are_checked_under_vmap(length: float) -> None:
-    def check(low: Tensor) -> Tensor:
-        base = Normal(low, 1.0, validate_args=False)
-        p = Truncated(base, low, low + length, validate_args=False)
-        return p.support.check(double([0.3, 0.9]))
-
-    low = double([0.0, 0.5])
-    expected = double([0.3, 0.9]) >= low.unsqueeze(-1)
-    assert torch.equal(torch.func.vmap(check)(low), expected)
-
-
 def test_bad_arguments_are_named() -> None:
     base = Normal(*double(0.0, 1.0))
-    with pytest.raises(ValueError, match=r"low must be below high, got .*2\..*1\."):
-        Truncated(base, 2.0, 1.0)
-    with pytest.raises(ValueError, match=r"low must be below high, got .*1\..*1\."):
-        Truncated(base, 1.0, 1.0)
-    rule = r"low and high must be ends between which .* has a mass .*, got .*2\..*3\."
-    with pytest.raises(ValueError, match=rule):
-        Truncated(TruncatedParabola(*double(0.0, 1.0)), 2.0, 3.0)
-    with pytest.raises(ValueError, match=rule):
-        Truncated(td.Beta(*double(2.0, 2.0)), 2.0, 3.0)
     gap = Mixture(torch.zeros(2), TruncatedParabola(torch.tensor([0.0, 5.0]), 1.0))
-    with pytest.raises(ValueError, match=rule):
-        Truncated(gap, 2.0, 3.0)
-    with pytest.raises(
-        ValueError, match="base must be a continuous univariate distribution, got Poisson"
+    below = r"low must be below high, got .*{}\..*1\."
+    empty = r"low and high must be ends between which .* has a mass .*, got .*2\..*3\."
+    for law, low, high, rule in (
+        (base, 2.0, 1.0, below.format(2)),
+        (base, 1.0, 1.0, below.format(1)),
+        (TruncatedParabola(*double(0.0, 1.0)), 2.0, 3.0, empty),
+        (td.Beta(*double(2.0, 2.0)), 2.0, 3.0, empty),
+        (gap, 2.0, 3.0, empty),
+        (td.Poisson(torch.tensor(3.0)), 0.0, 1.0, "base must be a continuous .*, got Poisson"),
+        (3.0, 0.0, 1.0, "base must be a continuous univariate distribution, got"),
+        (base, "left", None, "low must be .*got 'left'"),
     ):
-        Truncated(td.Poisson(torch.tensor(3.0)), 0.0, 1.0)
-    for wrong in (3.0, td.MultivariateNormal(torch.zeros(2), torch.eye(2))):
-        with pytest.raises(
-            ValueError, match="base must be a continuous univariate distribution, got"
-        ):
-            Truncated(wrong, 0.0, 1.0)
-    with pytest.raises(ValueError, match="low must be .*got 'left'"):
-        Truncated(base, "left")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rule):
+            Truncated(law, low, high)
 
 
 def test_results_have_the_type_of_the_parameters() -> None:
@@ -243,14 +202,6 @@ def test_divergences() -> None:
     )
     assert kl_divergence(Normal(*double(0.0, 1.0)), p) == math.inf
     assert kl_divergence(p, Truncated(Normal(*double(0.0, 1.0)), 1.0, 2.0)) == math.inf
-
-
-def test_components_of_mixtures() -> None:
-    far = Truncated(Normal(*double(0.0, 1.0)), 5.0, 6.0)
-    p = Mixture(torch.zeros(2).double(), [far, TruncatedParabola(*double(0.0, 1.0))])
-    torch.testing.assert_close(p.support.intervals, double([[-1.0, 1.0], [5.0, 6.0]]))
-    torch.testing.assert_close(p.mean, far.mean / 2)
-    assert p.support.check(double([5.0, 6.0])).tolist() == [True, False]
 
 
 # Pyro

@@ -2,9 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +12,7 @@ from cases import DOUBLE, every_dtype
 from torch import Tensor
 
 import sparsefam as sf
+from benchmarks.harness import allocated_megabytes
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
@@ -179,20 +177,6 @@ def test_quantiles_have_gradients_in_parameters_of_g() -> None:
     assert torch.autograd.gradcheck(quantiles, g)
 
 
-class _LogProb(torch.nn.Module):
-    def forward(self, loc: Tensor, scale: Tensor) -> Tensor:
-        return LocationScale(loc, scale, torch.cosh, validate_args=False).log_prob(loc)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_location_scale_families_can_be_exported(strict: bool) -> None:
-    inputs = torch.tensor([0.2, 0.5]), torch.tensor([0.9, 0.3])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own
-        program = torch.export.export(_LogProb(), inputs, strict=strict).module()
-    assert torch.equal(program(*inputs), _LogProb()(*inputs))
-
-
 # Memory
 
 
@@ -232,23 +216,12 @@ def test_location_scale_works_in_inference_mode() -> None:
     )
 
 
-_MEMORY = """
-import resource, torch, sparsefam as sf
-psi, count = sf.bases.GaussianRBF.grid(16, 0.1), 1 << 14
-loc = torch.rand(count, requires_grad=True)
-p = sf.BetaLaplace(loc, torch.rand(count) + 0.1, 1.7)
-sf.BetaLaplace(0.0, 1.0, 1.7).expect(psi)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-p.expect(psi).sum().backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
 def test_memory_of_quadrature_is_bounded() -> None:
-    done = subprocess.run([sys.executable, "-c", _MEMORY], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    count = 1 << 14
+    loc, scale = torch.rand(count, requires_grad=True), torch.rand(count) + 0.1
+    p, psi = BetaLaplace(loc, scale, 1.7), GaussianRBF.grid(16, 0.1)
     # It grows with the batch unless the rule works in blocks.
-    assert int(done.stdout) < 300_000
+    assert allocated_megabytes(lambda: p.expect(psi).sum().backward()) < 300
 
 
 # Arguments
@@ -271,58 +244,20 @@ def test_half_precision_is_refused_by_name(dtype: torch.dtype) -> None:
             make()
 
 
-CONSTRUCTED = [
-    sf.KernelDeformedExp,
-    sf.KernelExp,
-    sf.Mixture,
-    sf.MultivariateBetaGaussian,
-    sf.MultivariateNormal,
-    sf.SparseCategorical,
-    sf.TruncatedParaboloid,
-    *(BetaGaussian, BetaLaplace, Laplace, LocationScale, Normal, Triangular, TruncatedParabola),
-]
-
-
-@pytest.mark.parametrize("family", CONSTRUCTED)
-def test_a_type_error_names_the_class_that_was_called(family: Any) -> None:
-    for options in ({}, {"unknown": 1}):
-        with pytest.raises(TypeError, match=rf"^{family.__name__}\.__init__\(\)"):
-            family(**options)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Normal(0.0, torch.tensor(True)), "scale must be a number"),
         (lambda: P.expect(3), "psi must be a basis or a callable, got 3"),
-        (lambda: P.expect(lambda t: 1.0), "psi must map .* to a tensor of values, got 1.0"),
         (lambda: P.generalized_covariance(torch.cos, Polynomial(1)), "phi must be a basis"),
         (lambda: P.escort("a"), "beta must be a finite number or a tensor, got 'a'"),
-        (lambda: P.escort(torch.tensor(math.nan)), "beta must be finite"),
-        (lambda: Normal(0.0, 1.0).escort("a"), "beta must be a finite number"),
-        (lambda: LocationScale(0.0, 1.0, torch.cosh).escort("a"), "beta must be a finite"),
         (lambda: P.quadrature(1.5), "order must be an integer at least 1, got 1.5"),
-        (lambda: LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
         (lambda: LocationScale(0.0, 1.0, lambda x: x.sum()), "g must be a callable on tensors"),
-        (
-            lambda: LocationScale(0.0, 1.0, lambda x: torch.as_tensor(x.detach().numpy())),
-            "g must be a callable on tensors",
-        ),
         (lambda: sf.scores.LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
         (lambda: BetaGaussian(0.0, 1.0, alpha=1.0), r"alpha[\s\S]*1"),
-        (lambda: BetaGaussian(0.0, 1.0, alpha=math.nan), r"alpha[\s\S]*nan"),
-        (lambda: BetaGaussian(0.0, 1.0, "2"), "alpha must be a number or a tensor, got '2'"),
         (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got .*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 0.0, 2.0), "sigma must be positive .*got .*0"),
-        (lambda: TruncatedParabola.from_sigma(math.nan, 1.0), r"loc[\s\S]*nan"),
         (lambda: BetaLaplace.from_b(0.0, -1.0, 1.5), "b must be positive and finite, got .*-1"),
-        (lambda: Normal.from_sigma(0.0, -1.0), r"scale[\s\S]*-1"),
         (lambda: BetaGaussian.from_moments(0.0, 0.0, 1.5), "variance must be positive .*got .*0"),
-        (lambda: BetaGaussian.from_moments(0.0, 1.0, 0.5), "alpha must be greater.*got .*0.5"),
-        (
-            lambda: BetaGaussian.from_moments(torch.zeros(2), torch.ones(3), 1.5),
-            r"shapes must broadcast .*mean \(2,\), variance \(3,\)",
-        ),
         (lambda: TruncatedParabola.from_bounds(1.0, 1.0), "low must be .*'low'.*1.*'high'.*1"),
         (lambda: Triangular.from_bounds(1.0, math.inf), "low must be below high, and both finite"),
         (
@@ -331,7 +266,6 @@ def test_a_type_error_names_the_class_that_was_called(family: Any) -> None:
         ),
         (lambda: Normal.from_bounds(0.0, 1.0), "from_bounds must be that of a bounded .*Normal"),
         (lambda: TruncatedParabola.from_canonical(0.0, 0.0), "theta2 must be negative .*got .*0"),
-        (lambda: TruncatedParabola.from_canonical(math.inf, -1.0), r"inf"),
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], Any], message: str) -> None:
@@ -483,19 +417,6 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
         linear = torch.stack([-2 * (2 * centre).sin() * v, 2 * (2 * centre).cos() * v])
         limit = 1e-9 if dtype == DOUBLE else 2e-6
         assert (waves[:, 1].double() - linear).norm() <= limit * linear.norm()
-
-
-def test_covariances_of_waves_that_only_a_narrow_function_resolves() -> None:
-    p, frequency = (
-        BetaGaussian(torch.zeros(1, dtype=DOUBLE), 1.0, 2.0),
-        torch.tensor([600.0]).double(),
-    )
-    wave, hill = Fourier(frequency), GaussianRBF(torch.tensor([0.3]).double(), 0.002)
-    t = torch.linspace(0.25, 0.35, 20001, dtype=DOUBLE).unsqueeze(-1)
-    density = p.prob(t) * hill(t)[..., 0] * (t[1] - t[0])
-    expected = (density * wave(t)[:, 0]).sum(0) - p.expect(wave) * density.sum(0)
-    found = p.generalized_covariance(wave, hill, 1.0)
-    torch.testing.assert_close(found[..., 0], expected, rtol=1e-9, atol=1e-9)
 
 
 @every_dtype
