@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import trapezoid
-from scipy.optimize import brentq
 from scipy.stats import gaussian_kde
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
@@ -62,9 +61,9 @@ def test_the_held_out_loss_is_that_of_leaving_one_out(monkeypatch: pytest.Monkey
     x, alpha = two_bumps(40), 1.5
     found: dict[float, float] = {}
 
-    def kept(chosen: Any, *others: Any) -> float:
-        found[chosen.objective.alpha] = held_out_loss(chosen, *others)
-        return found[chosen.objective.alpha]
+    def kept(fit: Any, *others: Any) -> float:
+        found[fit.objective.alpha] = held_out_loss(fit, *others)
+        return found[fit.objective.alpha]
 
     monkeypatch.setattr(sparse_density, "held_out_loss", kept)
     monkeypatch.setattr(sparse_density, "_ALPHAS", (alpha, 2.0))
@@ -85,7 +84,7 @@ def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     x = two_bumps(40)
     losses = {2.0: 0.3, 1.5: -0.4, 1.0: 0.1}
     monkeypatch.setattr(
-        sparse_density, "held_out_loss", lambda chosen, *_: losses[chosen.objective.alpha]
+        sparse_density, "held_out_loss", lambda fit, *_: losses[fit.objective.alpha]
     )
     model = SparseDensity(None, **SETTINGS).fit(x)
     assert model.alpha_ == 1.5
@@ -111,17 +110,6 @@ def test_alphas_can_be_searched_behind_a_scaler() -> None:
     np.testing.assert_allclose(best.score(x), due.fit(scaled).score(scaled), rtol=1e-9)
 
 
-def test_settings_are_those_of_a_search_that_locates_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x, unseen = two_bumps(500), two_bumps(500, 1)
-    found = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
-    monkeypatch.setattr(newton.Objective, "ignoring_edges", lambda objective: objective)
-    due = SparseDensity(inducing_points=40, tol=1e-9).fit(x)
-    assert (found.bandwidth_, found.penalty_) == (due.bandwidth_, due.penalty_)
-    assert found.score(unseen) == pytest.approx(due.score(unseen), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("loss", "added", "chosen"),
     [(-0.8, 0.5, "narrow"), (-0.8, 0.9, "wide"), (0.1, 0.12, "wide"), (0.1, 0.0, "narrow")],
@@ -131,12 +119,11 @@ def test_what_a_narrow_kernel_adds_more_counts_twice(
 ) -> None:
     """The criterion is less for the narrow one but in the third case."""
 
-    def fitted(loss: float, added: float) -> model_selection.Choice:
-        none: Any = torch.zeros(0)
-        fit = newton.Fit(none, loss, loss + added, 0.0, 0, 0.0, none, none)
-        return model_selection.Choice(none, fit, 1.0)
+    def fitted(loss: float, added: float) -> newton.Fit:
+        none: Any = None
+        return newton.Fit(none, 1.0, none, loss, loss + added, 0.0, none)
 
-    kernels: dict[Any, model_selection.Choice] = {
+    kernels: dict[Any, newton.Fit] = {
         "wide": fitted(0, 0.2),
         "narrow": fitted(loss, added),
     }
@@ -151,40 +138,11 @@ def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPat
     assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
 
 
-@pytest.mark.parametrize("alpha", [1.3, 2.0])
-def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
-    """By scipy's root of the mass; each weight's power is the density's."""
-    rng, eps = np.random.default_rng(0), alpha - 1
-    scores, measure = 5 * rng.normal(size=300), rng.random(300) / 150
-
-    def density(level: float) -> Any:
-        return np.clip(1 + eps * (scores - level), 0, None) ** (1 / eps)
-
-    due = brentq(lambda level: measure @ density(level) - 1, -10, scores.max() + 10, xtol=1e-13)
-    shape = (10, 30, 1)
-    given = [torch.from_numpy(values).reshape(shape) for values in (scores, measure)]
-    level, power, lowered = newton._sum_over_nodes(*given, eps)
-    assert float(level) == pytest.approx(due, abs=1e-11)
-    np.testing.assert_allclose(power.flatten(), measure * density(due), atol=1e-12)
-    escort = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
-    np.testing.assert_allclose(lowered.flatten(), escort, atol=1e-11)
-
-
-def test_every_penalty_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    model = SparseDensity(verbose=True, **(SETTINGS | {"penalty": None})).fit(two_bumps(30))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "criterion" in line]
-    assert 3 <= len(lines) <= 8
-    assert "[SparseDensity] alpha 2, bandwidth 0.15, penalty 0.1: criterion" in lines[0]
-    assert any(f"penalty {model.penalty_:g}:" in line for line in lines)
-    SparseDensity(**SETTINGS).fit(two_bumps(30))
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("terminal", "verbose", "shown"),
-    [(True, None, True), (True, False, False), (False, None, False)],
+    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
 )
-def test_long_fits_show_a_bar_on_terminals(
+def test_long_fits_show_a_bar(
     terminal: bool,
     verbose: bool | None,
     shown: bool,
@@ -192,13 +150,10 @@ def test_long_fits_show_a_bar_on_terminals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(model_selection, "_DELAY", 0)
-    with model_selection.progress("SparseDensity", 2, verbose) as report:
-        report("the first")
+    monkeypatch.setattr(sparse_density, "_DELAY", 0)
+    SparseDensity(verbose=verbose, **SETTINGS).fit(two_bumps(30))
     out, found = capsys.readouterr()
-    assert out == ""
-    assert ("SparseDensity" in found) == shown
-    assert "the first" not in found
+    assert out == "" and ("SparseDensity" in found) == shown
 
 
 def test_space_with_two_balls() -> None:

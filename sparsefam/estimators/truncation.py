@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,11 @@ from torch.distributions import Uniform
 from ..distributions import KernelDeformedExp
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
 from ..distributions.kernel_mesh import KernelMesh
-from .data import Floats, all_gather
-from .newton import Statistics
+from .data import Floats
 
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
+__all__ = ["restricted", "truncated"]
 
-__all__ = ["extreme_observations", "restricted", "truncated"]
-
-# Number of equal cells of the base, whose extreme observations are kept.
+# Number of equal cells of a box, in which parts of a support are told apart.
 _CELLS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
@@ -33,34 +29,8 @@ _BEYOND = 0.5
 _LEAST_KEPT = 0.5
 
 
-def extreme_observations(
-    x: Tensor, weight: Tensor, box: Sequence[Uniform], group: "ProcessGroup | None" = None
-) -> tuple[Tensor, Tensor]:
-    """Return the first and last observation (K, D), in lexicographic order, in each cell of a box.
-
-    With each comes the total weight of the observations that are equal to it. The extremes of a
-    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
-    """
-    order = torch.from_numpy(np.lexsort(x.T.flip(0).numpy()))
-    x, weight = x[order], weight[order]
-    edge = torch.ones_like(weight[:1], dtype=torch.bool)
-    new = torch.cat([edge, x.diff(dim=0).any(1)])
-    values, index = x[new], new.cumsum(0) - 1
-    weight = weight.new_zeros(len(values)).index_add(0, index, weight)
-    cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
-    cell, order = torch.from_numpy(cells).sort(stable=True)
-    starts = cell.diff() != 0
-    kept = order[torch.cat([edge, starts]) | torch.cat([starts, edge])]
-    if group is None:
-        return values[kept], weight[kept]
-    values, weight = all_gather(values[kept], group), all_gather(weight[kept], group)
-    return extreme_observations(values, weight, box)
-
-
-def truncated(
-    p: KernelDeformedExp, x: Tensor, weight: Tensor, data: Statistics, known: Tensor
-) -> KernelDeformedExp:
-    """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
+def truncated(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -> KernelDeformedExp:
+    """Truncate a density under a uniform base near the observations (n, D) of each part.
 
     Parts of the support without observations are left out. In one dimension, ends that are `known`
     (2,) to be those of the base stay.
@@ -75,7 +45,7 @@ def truncated(
         mesh = replace(p.mesh, base=measure, measure=p.mesh.measure * at_nodes)
         cut = _rebased(p, base, 1 / kept, mesh)
     else:
-        intervals = _intervals(p, x.squeeze(-1), weight, data, known)
+        intervals = _intervals(p, x.squeeze(-1), weight, known)
         kept, cut = p.cdf(intervals).diff().sum(), restricted(p, intervals)
     if kept < _LEAST_KEPT:
         warnings.warn(
@@ -88,10 +58,8 @@ def truncated(
     return cut
 
 
-def _intervals(
-    p: KernelDeformedExp, x: Tensor, weight: Tensor, data: Statistics, known: Tensor
-) -> Tensor:
-    """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
+def _intervals(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -> Tensor:
+    """Return the intervals (J, 2) of a support that have observations (n,), cut near these.
 
     The mass beyond the outermost of n observations of any density exceeds t with probability
     (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
@@ -99,15 +67,17 @@ def _intervals(
     observations, up to half the mass of the largest tie may lie outside as well, because the
     estimate smooths an atom into a peak.
     """
-    support = p.support.intervals
+    support, share = p.support.intervals, weight / weight.sum()
+    x, index = x.unique(return_inverse=True)
+    size, tie = 1 / share.square().sum(), torch.zeros_like(x).index_add(0, index, share)
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x) & (x <= upper)
     first = torch.where(inside, x, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, weight, 0.0).amax(-1)
+    largest = torch.where(inside, tie, 0.0).amax(-1)
     some = inside.any(-1)
-    ends, outermost, tie = support[some], outermost[some], largest[some] / data.weight
-    beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
+    ends, outermost, largest = support[some], outermost[some], largest[some]
+    beyond = _BEYOND / size + (largest - 1 / size).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
@@ -135,7 +105,8 @@ class _Near:
 
     @classmethod
     def of(cls, p: KernelDeformedExp, box: Sequence[Uniform], x: Tensor) -> "_Near":
-        """Divide a support into parts, and measure the distances of observations (K, D) there."""
+        """Divide a support into parts, and measure the distances of observations (n, D) there."""
+        x = x.unique(dim=0)
         seen, shape = _relative(x[p.log_prob(x) > -torch.inf], box), _shape(len(box))
         share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
         centres = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
