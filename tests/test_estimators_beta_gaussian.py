@@ -228,7 +228,6 @@ def test_too_few_steps_are_told() -> None:
         ({"alpha": 0.5}, np.eye(3, 1), "alpha must be a number from 1 to inf, got 0.5"),
         ({"alpha": math.nan}, np.eye(3, 1), "alpha must be a number from 1 to inf, got nan"),
         ({"alpha": math.inf}, np.eye(3, 1), "alpha must be at most 4.5e.15 for .*, got inf"),
-        ({"alpha": True}, np.eye(3, 1), "alpha must be a number from 1 to inf, got True"),
         ({"method": "moments", "tol": 0}, np.eye(3, 1), "tol must be a positive, .* got 0"),
         ({"method": "moments", "max_iter": 0.5}, np.eye(3, 1), "max_iter must be an integer"),
         ({"method": "ml"}, np.eye(3, 1), "method must be 'likelihood' or 'moments', got 'ml'"),
