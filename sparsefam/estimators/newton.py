@@ -102,6 +102,7 @@ class Objective:
     observations: float  # Kish's effective number of these
 
     @classmethod
+    @torch.no_grad()
     def of(
         cls,
         alpha: float,
@@ -127,7 +128,7 @@ class Objective:
             phi = kernel_matrix(kernel, points, rows).T @ mixing
             mean = mean + part @ phi
             second = second + (part.unsqueeze(-1) * phi).mT @ phi
-        on_nodes, on_finer = (kernel_matrix(kernel, points, x.nodes) for x in (mesh, finer))
+        on_nodes, on_finer = (kernel_matrix(kernel, points, m.nodes) for m in (mesh, finer))
         return cls(
             alpha,
             kernel,
