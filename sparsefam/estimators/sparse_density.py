@@ -107,18 +107,15 @@ class SparseDensity(DensityEstimator):
             default. Not with `kernel`.
         base: Base density, or one for each column: univariate distributions of torch. Default:
             uniform on the range of the data and a quarter of it more on either side. At alpha above
-            1 that default is then cut: parts of the support without observations are left out. In
-            one dimension an interval ends where the mass beyond its outermost observations reaches
-            $1/(2n)$, half of the mean mass that n observations of any density miss there, plus half
-            of its largest tie. In two and three the support keeps the places within r of an
-            observation; r is the largest distance of an observation from its nearest neighbour,
-            with columns divided by the widths of the base.
+            1 that default is then cut near the observations, in one dimension where the mass beyond
+            them reaches $1/(2n)$, half of the mean mass that n observations of any density miss,
+            plus half of the largest tie; in two and three at the largest distance of an observation
+            from its nearest neighbour, with columns divided by the widths of the base.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
-        coverage: The probability with which a new observation falls into the support: it is then
-            widened, and in one dimension components that are not needed for it are left out. Split
-            conformal prediction guarantees it for every distribution, on average over data. Half of
+        coverage: The probability with which a new observation falls into the support, which split
+            conformal prediction guarantees for every distribution, on average over data. Half of
             the observations, or $coverage / (1 - coverage)$ of them if that is more, calibrate the
             support of a fit to the others; the density is fitted to all. None has no guarantee.
             Not with alpha=1 or unequal weights.
