@@ -107,10 +107,12 @@ class SparseDensity(DensityEstimator):
             default. Not with `kernel`.
         base: Base density, or one for each column: univariate distributions of torch. Default:
             uniform on the range of the data and a quarter of it more on either side. At alpha above
-            1 that default is then cut near the observations, in one dimension where the mass beyond
-            them reaches $1/(2n)$, half of the mean mass that n observations of any density miss,
-            plus half of the largest tie; in two and three at the largest distance of an observation
-            from its nearest neighbour, with columns divided by the widths of the base.
+            1 that default is then cut: parts of the support without observations are left out. In
+            one dimension an interval ends where the mass beyond its outermost observations reaches
+            $1/(2n)$, half of the mean mass that n observations of any density miss there, plus half
+            of its largest tie. In two and three a part keeps the places within r of an observation;
+            r is the largest distance of its own observations from their nearest neighbours, with
+            columns divided by the widths of the base.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.

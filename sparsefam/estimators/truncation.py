@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt, label
 from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.distributions import Uniform
@@ -17,6 +20,8 @@ from .data import Floats
 
 __all__ = ["restricted", "truncated"]
 
+# Number of equal cells of a box, in which parts of a support are told apart.
+_CELLS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
 _BEYOND = 0.5
@@ -25,14 +30,14 @@ _LEAST_KEPT = 0.5
 
 
 def truncated(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -> KernelDeformedExp:
-    """Truncate a density under a uniform base near observations (n, D).
+    """Truncate a density under a uniform base near the observations (n, D) of each part.
 
     Parts of the support without observations are left out. In one dimension, ends that are `known`
     (2,) to be those of the base stay.
     """
     if p.event_shape:
         box: Any = p.base
-        region = _Near.of(box, x[p.log_prob(x) > -torch.inf])
+        region = _Near.of(p, box, x)
         at_nodes = region(p.mesh.nodes).reshape(p.mesh.measure.shape)
         kept = (p._weights_on(p.mesh).squeeze(-1) * at_nodes).sum()
         base = UniformWithin(box, region)
@@ -83,10 +88,11 @@ def _intervals(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -
 
 @dataclass(frozen=True)
 class _Near:
-    """Whether places are within r of an observation.
+    """Whether places are near the observations of their part of a support.
 
-    r is the largest distance of the n observations from their nearest neighbours. A new observation
-    is exchangeable with these, and farther away with a probability of at most 1/(n + 1).
+    A place is near within r of an observation: r is the largest distance of the n observations in
+    its part from their nearest neighbours. A new observation is exchangeable with these, and
+    farther away with a probability of at most 1/(n + 1).
 
     References:
         Devroye and Wise (1980), Detection of Abnormal Behavior via Nonparametric Estimation of the
@@ -94,20 +100,29 @@ class _Near:
     """
 
     box: Sequence[Uniform]
-    tree: cKDTree  # The observations, relative to the box
-    reach: float
+    tree: cKDTree  # The observations in the support, relative to the box
+    reach: Floats  # The greatest distance, by cell of the box, for the nearest part of the support
 
     @classmethod
-    def of(cls, box: Sequence[Uniform], x: Tensor) -> "_Near":
-        """Measure the distances of observations (n, D)."""
-        seen = _relative(x.unique(dim=0), box)
-        tree = cKDTree(seen)
-        return cls(box, tree, tree.query(seen, 2)[0][:, 1].max())
+    def of(cls, p: KernelDeformedExp, box: Sequence[Uniform], x: Tensor) -> "_Near":
+        """Divide a support into parts, and measure the distances of observations (n, D) there."""
+        x = x.unique(dim=0)
+        seen, shape = _relative(x[p.log_prob(x) > -torch.inf], box), _shape(len(box))
+        share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
+        centres = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
+        positive = (p.log_prob(centres) > -torch.inf).numpy().reshape(shape)
+        positive[_cells(seen)] = True
+        parts, count = label(positive)
+        tree, farthest = cKDTree(seen), np.full(count + 1, -np.inf)
+        # The distance of a single observation is infinite.
+        np.maximum.at(farthest, parts[_cells(seen)], tree.query(seen, 2)[0][:, 1])
+        nearest = distance_transform_edt(parts == 0, return_distances=False, return_indices=True)
+        return cls(box, tree, farthest[parts[tuple(nearest)]])
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return whether locations (*S, D) are near (*S)."""
         places = _relative(t.detach().reshape(-1, len(self.box)), self.box)
-        near = self.tree.query(places)[0] <= self.reach
+        near = self.tree.query(places)[0] <= self.reach[_cells(places)]
         return torch.from_numpy(near).reshape(t.shape[:-1])
 
 
@@ -116,6 +131,17 @@ def _relative(x: Tensor, box: Sequence[Uniform]) -> Floats:
     sides = [(t - side.low) / (side.high - side.low) for t, side in zip(x.T, box, strict=True)]
     relative: Floats = torch.stack(sides, -1).nan_to_num().clamp(0, 1).numpy()
     return relative
+
+
+def _shape(dim: int) -> tuple[int, ...]:
+    """Return the numbers of cells along the axes."""
+    return (round(_CELLS ** (1 / dim)),) * dim
+
+
+def _cells(relative: Floats) -> tuple[NDArray[np.int_], ...]:
+    """Return the indices of the cells that contain locations (n, D) relative to the box."""
+    counts = np.array(_shape(relative.shape[1]))
+    return tuple(np.minimum(relative * counts, counts - 1).astype(int).T)
 
 
 def restricted(p: KernelDeformedExp, intervals: Tensor) -> KernelDeformedExp:
