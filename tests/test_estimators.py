@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from pyro.contrib.gp.kernels import RBF
+from ranks import on_ranks
 from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.spatial import cKDTree
@@ -19,6 +21,7 @@ from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
 from sparsefam.estimators.sparse_density import Gaussian
+from sparsefam.estimators.truncation import extreme_observations
 from sparsefam.losses import fenchel_young
 
 EDGES = np.array([[0.15, 0.41], [0.67, 0.83]])
@@ -173,6 +176,48 @@ def test_weights_count_observations() -> None:
     np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
 
 
+def test_parts_are_the_whole() -> None:
+    x = two_bumps(300)
+    settings: dict[str, Any] = {
+        "bandwidth": 0.15,
+        "inducing_points": np.linspace(0, 1, 20),
+        "base": Uniform(-0.2, 1.2),
+    }
+    model = SparseDensity(**settings)
+    for part in np.array_split(x, 2):
+        model.partial_fit(part)
+    whole = SparseDensity(**settings).fit(x)
+    np.testing.assert_allclose(densities(model), densities(whole), rtol=1e-6, atol=1e-7)
+    assert model.penalty_ == whole.penalty_
+    with pytest.raises(ValueError, match="X must be inside the support of the base"):
+        model.partial_fit([[3.0]])
+
+
+SHARED: dict[str, Any] = {
+    "inducing_points": 20,
+    "bandwidth": 0.4,
+    "penalty": 1e-2,
+    "random_state": 0,
+}
+
+
+def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log densities of numbers, and inducing points in the plane, of a shard of five rows."""
+    line, plane = two_bumps(100), np.hstack([two_bumps(100, seed) for seed in range(2)])
+    rows = slice(0, 5) if rank == 0 else slice(5, 100)
+    model = SparseDensity(group=dist.group.WORLD).fit(line[rows])
+    points = SparseDensity(group=dist.group.WORLD, **SHARED).fit(plane[rows]).density_
+    return model.score_samples(line), points.inducing_points.numpy()
+
+
+def test_shards_are_the_whole() -> None:
+    due = np.exp(SparseDensity().fit(two_bumps(100)).score_samples(two_bumps(100)))
+    (found, points), (other, others) = on_ranks(2, on_rank)
+    np.testing.assert_array_equal(points, others)
+    for log in (found, other):
+        np.testing.assert_allclose(np.exp(log), due, rtol=1e-6, atol=1e-6)
+
+
 def test_points_and_box_stay_within_known_bounds() -> None:
     x = np.random.default_rng(0).beta(1, 3, 400)[:, None]
     model = SparseDensity(base=Uniform(0.0, 1.0)).fit(x)
@@ -312,6 +357,21 @@ def test_intervals_without_data_are_left_out() -> None:
     assert (model.score_samples(x[:, None]) > -np.inf).all()
 
 
+def test_extremes_of_parts_are_those_of_all() -> None:
+    x = torch.tensor([0.2, 0.5, 0.2, 0.2, 0.5, 0.3, 0.20001, 0.500001], dtype=torch.float64)
+    weight = torch.tensor([1.0, 2.0, 3.0, 1.0, 5.0, 7.0, 1.0, 1.0]).double()
+    box, x = [Uniform(0.0, 1.0)], x.unsqueeze(-1)
+    parts = [extreme_observations(x[some], weight[some], box) for some in (slice(3), slice(3, 8))]
+    both = extreme_observations(*(torch.cat(pair) for pair in zip(*parts, strict=True)), box)
+    # Of the three numbers in the first of 2^14 parts, and of the others, none is between two.
+    due = ([0.2, 0.20001, 0.3, 0.5, 0.500001], [5, 1, 7, 7, 1])
+    for values, total in (both, extreme_observations(x, weight, box)):
+        assert (values[:, 0].tolist(), total.tolist()) == due
+    inner = torch.cat([x, torch.tensor([[0.200005]], dtype=torch.float64)])
+    values, _ = extreme_observations(inner, torch.ones_like(inner[:, 0]), box)
+    assert values[:, 0].tolist() == due[0]
+
+
 def two_moons(count: int) -> np.ndarray:
     rng = np.random.default_rng(1)
     x, upper = np.pi * rng.random(count), rng.random(count) < 0.5
@@ -350,6 +410,18 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane(bandwidth: float) -> 
     )
 
 
+def test_parts_of_data_in_the_plane_are_the_whole() -> None:
+    x = two_moons(300)
+    ends = np.concatenate([x.argmin(0), x.argmax(0)])  # The first data decide on the box.
+    x = np.concatenate([x[ends], np.delete(x, ends, 0)])
+    fixed: dict[str, Any] = {"bandwidth": 0.4, "penalty": 1e-7, "inducing_points": x[:60]}
+    whole, parts = SparseDensity(**fixed).fit(x), SparseDensity(**fixed)
+    for part in np.split(x, [120]):
+        parts.partial_fit(part)
+    grid = np.random.default_rng(0).uniform([-1.5, -1], [2.5, 1.5], (5000, 2))
+    np.testing.assert_array_equal(parts.predict(grid), whole.predict(grid))
+
+
 def test_a_value_of_many_observations_keeps_its_mass() -> None:
     share = 0.95
     many, rest = int(200 * share), np.random.default_rng(0).normal(size=200 - int(200 * share))
@@ -357,6 +429,18 @@ def test_a_value_of_many_observations_keeps_its_mass() -> None:
     p = SparseDensity(bandwidth=0.04, penalty=1e-5).fit(x[:, None]).density_
     near = torch.tensor([-0.05, 0.05], dtype=torch.float64)
     assert float(p.cdf(near).diff()) == pytest.approx((np.abs(x) < 0.05).mean(), abs=0.04)
+
+
+def test_more_data_move_the_ends() -> None:
+    x = two_uniforms(300)[:, None]
+    model = SparseDensity(**GIVEN).fit(x[:100])
+    first = model.support_
+    model.partial_fit(x[100:])
+    whole, uncut = model.support_, SparseDensity(base=box(x[:100]), **GIVEN).fit(x).support_
+    assert not np.allclose(first, whole, atol=1e-4)
+    assert (uncut[0, 0] <= whole[0, 0] <= x.min()) and (x.max() <= whole[-1, 1] <= uncut[-1, 1])
+    model.fit(np.hstack([x[:150], x[150:]]))
+    assert not hasattr(model, "support_mass_")
 
 
 def test_a_density_on_intervals() -> None:

@@ -194,7 +194,7 @@ RANGE = torch.tensor([[0.0, 60.0]], dtype=torch.float64)
         ({"coverage": math.nan}, "coverage must be a number between 0 and 1, or None, got nan"),
         ({"coverage": "0.9"}, "coverage must be a number between 0 and 1, or None, got '0.9'"),
         ({"coverage": 0.99}, "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
-        ({"coverage": 0.9, "alpha": 1.0}, "coverage must be None with alpha=1"),
+        ({"coverage": 0.9, "alpha": 1.0}, "coverage must be None with .* alpha=1"),
         ({"bounds": (1, 0)}, r"bounds must be \(low, high\) with low below high, .* got \(1, 0\)"),
         ({"bounds": 3}, "bounds must be .* got 3"),
         ({"bounds": ("a", None)}, "bounds must be .* got .'a', None."),
@@ -210,6 +210,8 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_coverage_is_for_one_fit_of_equal_weights() -> None:
     x, model = np.random.default_rng(0).random((60, 1)), SparseDensity(coverage=0.9, **FIXED)
+    with pytest.raises(ValueError, match="coverage must be None for partial_fit, got 0.9"):
+        model.partial_fit(x)
     with pytest.raises(ValueError, match="coverage must be None .* with unequal weights, got 0.9"):
         model.fit(x, sample_weight=1 + np.arange(60))
     assert model.fit(x, sample_weight=np.full(60, 2.0)).support_.shape == (1, 2)

@@ -21,7 +21,7 @@ def objective(alpha: float, count: int = 12) -> tuple[Objective, KernelMesh]:
     kernel = Gaussian(torch.tensor([0.1], dtype=torch.float64))
     mesh = kernel_density(kernel, points, torch.ones(count).double(), None, alpha).mesh
     x = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Objective.of(alpha, kernel, points, mesh, x, torch.ones(40).double()), mesh
+    return Objective.of(alpha, kernel, points, mesh).with_data(x, torch.ones(40).double()), mesh
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0])
@@ -60,6 +60,14 @@ def test_derivatives_are_those_of_the_loss(alpha: float) -> None:
 def test_the_loss_of_a_fit_is_that_of_its_density(alpha: float, x: np.ndarray) -> None:
     model = SparseDensity(alpha).fit(x)
     assert model.loss_ == pytest.approx(-model.score(x), abs=1e-9)
+
+
+def test_later_data_may_be_narrower() -> None:
+    smooth = np.linspace(-0.2, 1.2, 40)[:, None]
+    model = SparseDensity(1.0, bandwidth=0.05, penalty=1e-8).fit(smooth)
+    model.partial_fit(TIES.repeat(1000, 0))
+    both = np.concatenate([smooth, TIES.repeat(1000, 0)])
+    assert model.loss_ == pytest.approx(-model.score(both), abs=1e-9)
 
 
 def test_what_stays_narrower_than_its_nodes_is_an_error() -> None:

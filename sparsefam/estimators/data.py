@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import binary_erosion
 from sklearn.base import BaseEstimator, DensityMixin
@@ -13,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from ..plotting.densities import plane_view
@@ -22,6 +24,7 @@ __all__ = [
     "Columns",
     "DensityEstimator",
     "Floats",
+    "all_gather",
     "as_events",
     "SupportMask",
     "bandwidth_of",
@@ -31,6 +34,7 @@ __all__ = [
     "inducing_points",
     "is_real",
     "sample_weights",
+    "sum_over",
 ]
 
 Floats = NDArray[np.float64]
@@ -178,19 +182,21 @@ class Columns(NamedTuple):
     deviation: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor) -> "Columns":
-        """Measure data (n, D) with positive weights (n,)."""
-        low, high = x.amin(0), x.amax(0)
+    def of(cls, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Columns":
+        """Measure data (n, D) with positive weights (n,), of all processes of a group."""
+        ends = all_gather(torch.stack([x.amin(0), x.amax(0)]), group)
+        low, high = ends.amin(0), ends.amax(0)
         span, largest = high - low, torch.maximum(low.abs(), high.abs())
         if not ((span > _LEAST_RANGE * largest) & ((1 + 2 * MARGIN) * span).isfinite()).all():
             raise ValueError(
                 "X must have no constant column, nor one whose range is lost in rounding or "
                 f"overflows; shift and scale it: got {low.tolist()} to {high.tolist()}"
             )
-        share = weight / weight.sum()
-        mean = share @ x
+        share = weight / sum_over(weight.sum(), group)
+        mean = sum_over(share @ x, group)
         # Relative to the range, so that squares neither overflow nor underflow.
-        return cls(low, high, mean, span * (share @ ((x - mean) / span).square()).sqrt())
+        square = sum_over(share @ ((x - mean) / span).square(), group)
+        return cls(low, high, mean, span * square.sqrt())
 
 
 def inducing_points(
@@ -199,10 +205,12 @@ def inducing_points(
     columns: Columns,
     bounds: tuple[float, float],
     random_state: Any,
+    group: "Group | None" = None,
 ) -> Tensor:
     """Return inducing points (I, D) that are given, or choose their number or the default one.
 
-    In 1-D they are evenly spaced, else observations chosen by k-means++.
+    In 1-D they are evenly spaced, else observations chosen by k-means++. Each process of a group
+    chooses an equal share from its own.
     """
     dim = x.shape[1]
     if given is None:
@@ -224,8 +232,24 @@ def inducing_points(
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
-    return x[torch.as_tensor(index)]
+    own = count if group is None else -(-count // dist.get_world_size(process_group(group)))
+    _, index = kmeans_plusplus(scaled, min(own, len(x)), random_state=random_state)
+    return all_gather(x[torch.as_tensor(index)], group)
+
+
+def sum_over(x: Tensor, group: "Group | None") -> Tensor:
+    """Sum a tensor over the processes of a group, if there is one."""
+    return x if group is None else sum_over_ranks(x, process_group(group))
+
+
+def all_gather(rows: Tensor, group: "Group | None") -> Tensor:
+    """Concatenate the rows of all processes of a group, if there is one."""
+    if group is None:
+        return rows
+    ranks = process_group(group)
+    parts: list[Any] = [None] * dist.get_world_size(ranks)
+    dist.all_gather_object(parts, rows, ranks)
+    return torch.cat(parts)
 
 
 def is_real(value: object) -> bool:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
-from .data import as_events
+from ..numerics.distributed import Group
+from .data import as_events, sum_over
 from .newton import Fit, Objective
 
 __all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
@@ -78,7 +79,7 @@ def best_penalty(
     Raises:
         ValueError: The nodes do not resolve the density, even with the largest penalty.
     """
-    start = torch.zeros_like(objective.mean)
+    start = torch.zeros_like(objective.first)
 
     def attempt(penalty: float) -> Fit:
         nonlocal start
@@ -95,15 +96,21 @@ def best_penalty(
     return best_of(penalties, attempt)
 
 
-def held_out_loss(fit: Fit, p: SparseDistribution, x: Tensor, weight: Tensor) -> float:
+def held_out_loss(
+    fit: Fit,
+    p: SparseDistribution,
+    x: Tensor,
+    weight: Tensor,
+    group: "Group | None",
+) -> float:
     """Estimate minus the `quadratic_score` of observations (n, D) that are left out one by one.
 
     To first order, leaving out one observation moves the coefficients along the inverse curvature.
     """
     objective = fit.objective
     base = BaseMeasure(p.base, x.shape[1], x.dtype)
-    height, moved = 0.0, 0.0
-    share = weight / weight.sum()
+    height, moved = x.new_zeros(()), x.new_zeros(())
+    share = weight / objective.weight
     for rows, part in zip(x.split(_CHUNK), share.split(_CHUNK), strict=True):
         phi = objective.features(rows)
         log = p.log_prob(as_events(rows))
@@ -112,9 +119,10 @@ def held_out_loss(fit: Fit, p: SparseDistribution, x: Tensor, weight: Tensor) ->
         escort = torch.exp(log_escort + (objective.alpha - 1) * base.log_density(rows))
         slope = torch.where(log.isinf(), 0.0, escort).unsqueeze(-1) * (phi - fit.center)
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
-        height += float(part @ log.exp())
-        moved += float(part @ (slope * step).sum(1))
-    return float(p.expect(p.prob)) + 2 * (moved / objective.observations - height)
+        height = height + part @ log.exp()
+        moved = moved + part @ (slope * step).sum(1)
+    change = sum_over(moved / objective.observations - height, group)
+    return float(p.expect(p.prob)) + 2 * float(change)
 
 
 def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:

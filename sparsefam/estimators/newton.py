@@ -1,7 +1,7 @@
 """The penalized Fenchel-Young loss of kernel scores, and its minimum by Newton's method."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel, kernel_matrix
+from ..numerics.distributed import Group
 from ..numerics.normalizer import initial_normalizer, newton_step
 from ..numerics.truncated_power import Power
+from .data import sum_over
 
 __all__ = ["Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
@@ -86,7 +88,7 @@ class Objective:
     inducing points span: with $K = Q \Lambda Q^\top$ they are
     $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$. So $\|f\|^2 = c^\top c$, and penalties are
     well-conditioned. Densities are integrated by sums over nodes, without locating the edges of
-    their supports.
+    their supports. Sums over the data determine the rest, so data may come in parts.
     """
 
     alpha: float  # Entropic index from 1 to 2
@@ -97,22 +99,15 @@ class Objective:
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
     on_finer: Tensor  # Kernels at these, which show whether the nodes are enough (I, Q')
-    mean: Tensor  # Weighted mean of the functions at the data (R,)
-    second: Tensor  # Weighted mean of their outer products (R, R)
-    observations: float  # Kish's effective number of these
+    weight: Tensor  # Sum of the weights of the data
+    squares: Tensor  # Sum of their squares
+    first: Tensor  # Weighted sum of the functions at the data (R,)
+    second: Tensor  # Weighted sum of their outer products (R, R)
 
     @classmethod
     @torch.no_grad()
-    def of(
-        cls,
-        alpha: float,
-        kernel: Kernel,
-        points: Tensor,
-        mesh: KernelMesh,
-        x: Tensor,
-        weight: Tensor,
-    ) -> "Objective":
-        """Sum over data (n, D) with weights (n,), in chunks; a mesh resolves the kernels."""
+    def of(cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Objective":
+        """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
             mesh = mesh.with_order(_FINE)
             finer = mesh.with_order(2 * mesh.axes[0].size)
@@ -121,13 +116,7 @@ class Objective:
             coarse = [axis._replace(order=axis.order // 2) for axis in mesh.axes]
             mesh, finer = KernelMesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
         mixing = whitening(kernel, points)
-        share = weight / weight.sum()
-        size = mixing.shape[1]
-        mean, second = mixing.new_zeros(size), mixing.new_zeros(size, size)
-        for rows, part in zip(x.split(_CHUNK), share.split(_CHUNK), strict=True):
-            phi = kernel_matrix(kernel, points, rows).T @ mixing
-            mean = mean + part @ phi
-            second = second + (part.unsqueeze(-1) * phi).mT @ phi
+        size, none = mixing.shape[1], mixing.new_zeros(())
         on_nodes, on_finer = (kernel_matrix(kernel, points, m.nodes) for m in (mesh, finer))
         return cls(
             alpha,
@@ -138,10 +127,37 @@ class Objective:
             on_nodes.T @ mixing,
             finer.measure.flatten(),
             on_finer,
-            mean,
-            second,
-            float(1 / share.square().sum()),
+            none,
+            none,
+            none.expand(size),
+            none.expand(size, size),
         )
+
+    @torch.no_grad()
+    def with_data(self, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Objective":
+        """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
+        first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
+        for rows, part in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
+            phi = self.features(rows)
+            first = first + part @ phi
+            second = second + (part.unsqueeze(-1) * phi).mT @ phi
+        return replace(
+            self,
+            weight=self.weight + sum_over(weight.sum(), group),
+            squares=self.squares + sum_over(weight.square().sum(), group),
+            first=self.first + sum_over(first, group),
+            second=self.second + sum_over(second, group),
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the functions at the data (R,)."""
+        return self.first / self.weight
+
+    @property
+    def observations(self) -> Tensor:
+        """Kish's effective number of observations."""
+        return self.weight.square() / self.squares
 
     def features(self, x: Tensor) -> Tensor:
         """Evaluate the functions at locations (n, D): (n, R)."""
@@ -190,8 +206,9 @@ class Objective:
         loss = found.value - penalty / 2 * float(found.x @ found.x)
         # Takeuchi's criterion adds the effect of leaving out each observation, to first order.
         d = self.mean - weights @ self.on_nodes
-        spread = self.second - torch.outer(self.mean, self.mean) + torch.outer(d, d)
-        optimism = float(torch.cholesky_solve(spread, found.factor).trace()) / self.observations
+        covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
+        spread = (covariance + torch.outer(d, d)) / self.observations
+        optimism = float(torch.cholesky_solve(spread, found.factor).trace())
         center = escort @ self.on_nodes / escort.sum()
         p = Power(self.alpha - 1).at(self.mixing @ found.x @ self.on_finer - normalizer)
         error = abs(float(self.finer @ p) - 1)

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from .data import (
     Columns,
     DensityEstimator,
     Floats,
+    all_gather,
     as_events,
     bandwidth_of,
     bounds_of,
@@ -39,7 +40,7 @@ from .data import (
 )
 from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from .newton import Fit, Objective
-from .truncation import truncated
+from .truncation import extreme_observations, truncated
 
 __all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
 
@@ -120,13 +121,15 @@ class SparseDensity(DensityEstimator):
             conformal prediction guarantees for every distribution, on average over data. Half of
             the observations, or $coverage / (1 - coverage)$ of them if that is more, calibrate the
             support of a fit to the others; the density is fitted to all. None has no guarantee.
-            Not with alpha=1 or unequal weights.
+            Not with alpha=1, unequal weights, `partial_fit` or `group`.
         tol: The fit ends when a step promises a smaller decrease of the loss.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
         verbose: Whether to show a progress bar once a fit has taken five seconds; default on
             terminals only.
         random_state: Seed for the choice of inducing points in two and three dimensions, and of the
             observations that calibrate the support.
+        group: `torch.distributed` group or mesh of processes over which the data are spread. Every
+            rank fits with its own data, at least one observation, and gets the density of all data.
 
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, a `Mixture` of
@@ -169,6 +172,7 @@ class SparseDensity(DensityEstimator):
         max_iter: int = 100,
         verbose: bool | None = None,
         random_state: Any = None,
+        group: Any = None,
     ) -> None:
         self.alpha = alpha
         self.kernel = kernel
@@ -182,6 +186,7 @@ class SparseDensity(DensityEstimator):
         self.max_iter = max_iter
         self.verbose = verbose
         self.random_state = random_state
+        self.group = group
 
     @one_thread()
     def fit(
@@ -200,40 +205,39 @@ class SparseDensity(DensityEstimator):
                 `coverage` with too few observations, of which the message says the least number; a
                 density with peaks too narrow to integrate.
         """
-        data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        weights = sample_weights(sample_weight, data)
-        if data.shape[1] > 3:
-            raise ValueError(
-                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
-                "ScoreMatchingKernelExp take more"
-            )
-        x, weight = torch.from_numpy(data[weights > 0]), torch.from_numpy(weights[weights > 0])
-        dim = x.shape[1]
+        x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
+        dim, group = x.shape[1], self.group
         alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
         limits = bounds_of(self.bounds, x)
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         if self.coverage is not None:
             held, rest = split(x, self.coverage, self.random_state)
-            if self.alpha == 1 or (weight != weight[0]).any():
-                rule = "None with alpha=1 and with unequal weights"
+            if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
+                rule = "None with a group, with alpha=1 and with unequal weights"
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
-        columns = Columns.of(x, weight)
+        columns = Columns.of(x, weight, group)
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
         measure.require_inside("X", x)
         given: Any = self.inducing_points
-        points = inducing_points(given, x, columns, measure.bounds(0), self.random_state)
+        points = inducing_points(given, x, columns, measure.bounds(0), self.random_state, group)
         evenly_spaced = dim == 1 and np.ndim(given) == 0
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
         widths = [widest, *(width for width in others if float(width.amin()) >= least)]
         kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
-        fit = self._best_fit(alphas, kernels, points, x, weight)
-        self._keep(fit, self._density(fit))
-        if self.base is None and isinstance(self._whole, KernelDeformedExp):
-            self._set(truncated(self._whole, x, weight, torch.isfinite(limits[0])))
+
+        def objective(alpha: float, kernel: Kernel) -> Objective:
+            some = torch.zeros(len(points), dtype=points.dtype)
+            some[0] = _SCORE
+            mesh = kernel_density(kernel, points, some, self.base_, alpha).mesh
+            return Objective.of(alpha, kernel, points, mesh).with_data(x, weight, group)
+
+        fit = self._best_fit(alphas, kernels, objective, x, weight)
+        self._extremes, self._known = (x[:0], weight[:0]), torch.isfinite(limits[0])
+        self._keep(fit, x, weight)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
@@ -243,11 +247,54 @@ class SparseDensity(DensityEstimator):
             self._set(widened(self, inner, held, rest, self.coverage, limits))
         return self
 
+    @one_thread()
+    def partial_fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> "SparseDensity":
+        """Fit the density to more data, together with all earlier data.
+
+        The first data decide on alpha, the inducing points, the bandwidth and the base, so give
+        these if the first data are few. A penalty that was not given is chosen anew each time. Only
+        sums over the data, and few of the locations, are kept.
+
+        Args:
+            X: More observations (n, D), in the support of the base.
+            y: Not used.
+            sample_weight: Nonnegative weights (n,).
+
+        Raises:
+            ValueError: As `fit`, and data outside of the base's support.
+        """
+        if self.coverage is not None:
+            raise ValueError(f"coverage must be None for partial_fit, got {self.coverage!r}")
+        if not hasattr(self, "density_"):
+            return self.fit(X, y, sample_weight)
+        x, weight = self._checked(X, sample_weight, 1, reset=False)
+        BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
+        objective = self._objective.with_data(x, weight, self.group)
+        fit = self._best_fit([self.alpha_], [objective.kernel], lambda *_: objective, x, weight)
+        self._keep(fit, x, weight)
+        return self
+
+    def _checked(
+        self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return observations (n, D) of positive weight, and their weights (n,)."""
+        options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
+        data: Floats = validate_data(self, X, dtype=np.float64, **options)
+        weights = sample_weights(sample_weight, data)
+        if data.shape[1] > 3:
+            raise ValueError(
+                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
+                "ScoreMatchingKernelExp take more"
+            )
+        return torch.from_numpy(data[weights > 0]), torch.from_numpy(weights[weights > 0])
+
     def _best_fit(
         self,
         alphas: Sequence[float],
         kernels: Sequence[Kernel],
-        points: Tensor,
+        objective: Callable[[float, Kernel], Objective],
         x: Tensor,
         weight: Tensor,
     ) -> Fit:
@@ -261,16 +308,15 @@ class SparseDensity(DensityEstimator):
         with tqdm(total=total, desc=title, delay=_DELAY, disable=hidden, leave=False) as bar:
 
             def attempt(alpha: float, kernel: Kernel) -> Fit:
-                some = torch.zeros(len(points), dtype=points.dtype)
-                some[0] = _SCORE
-                mesh = kernel_density(kernel, points, some, self.base_, alpha).mesh
-                objective = Objective.of(alpha, kernel, points, mesh, x, weight)
-                return best_penalty(objective, penalties, tol, self.max_iter, bar.update)
+                problem = objective(alpha, kernel)
+                return best_penalty(problem, penalties, tol, self.max_iter, bar.update)
 
             fits = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
         best = fits[0]
         if len(fits) > 1:
-            best = min(fits, key=lambda fit: held_out_loss(fit, self._density(fit), x, weight))
+            data = x, weight, self.group
+            losses = [held_out_loss(fit, self._density(fit), *data) for fit in fits]
+            best = fits[int(np.argmin(losses))]
         return best.objective.minimum(best.minimum.x, best.penalty, tol, self.max_iter)
 
     def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
@@ -280,8 +326,8 @@ class SparseDensity(DensityEstimator):
             objective.kernel, objective.points, weights, self.base_, objective.alpha
         )
 
-    def _keep(self, fit: Fit, density: KernelExp | KernelDeformedExp) -> None:
-        """Set the attributes of a fit and its density."""
+    def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
+        """Set the attributes of a fit and its density, with the ends of new data (n, D)."""
         objective, found = fit.objective, fit.minimum
         if found.decrease >= self.tol:
             warnings.warn(
@@ -293,10 +339,17 @@ class SparseDensity(DensityEstimator):
         kernel = objective.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, found.steps
-        mean = float(objective.mean @ found.x)
+        density, mean = self._density(fit), float(objective.mean @ found.x)
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
-        self._whole = density
+        self._objective, self._whole = objective, density
+        if self.base is None and isinstance(density, KernelDeformedExp):
+            ends = extreme_observations(x, weight, self.base_)
+            more = [all_gather(part, self.group) for part in ends]
+            values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
+            self._extremes = values, weights = extreme_observations(values, weights, self.base_)
+            share, count = weights / objective.weight, objective.observations
+            density = truncated(density, values, share, count, self._known)
         self._set(density)
 
     def _set(self, density: SparseDistribution) -> None:

@@ -18,9 +18,9 @@ from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWi
 from ..distributions.kernel_mesh import KernelMesh
 from .data import Floats
 
-__all__ = ["restricted", "truncated"]
+__all__ = ["extreme_observations", "restricted", "truncated"]
 
-# Number of equal cells of a box, in which parts of a support are told apart.
+# Number of equal cells of a box, whose extreme observations are kept.
 _CELLS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
@@ -29,11 +29,29 @@ _BEYOND = 0.5
 _LEAST_KEPT = 0.5
 
 
-def truncated(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -> KernelDeformedExp:
-    """Truncate a density under a uniform base near the observations (n, D) of each part.
+def extreme_observations(
+    x: Tensor, weight: Tensor, box: Sequence[Uniform]
+) -> tuple[Tensor, Tensor]:
+    """Return the first and last observation (K, D), in lexicographic order, in each cell of a box.
 
-    Parts of the support without observations are left out. In one dimension, ends that are `known`
-    (2,) to be those of the base stay.
+    With each comes the total weight of the observations that are equal to it. The extremes of a
+    union are among those of its parts, so these are all that is kept of data in parts.
+    """
+    values, index = x.unique(dim=0, return_inverse=True)
+    weight = weight.new_zeros(len(values)).index_add(0, index, weight)
+    cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
+    kept = [np.unique(c, return_index=True)[1] for c in (cells, cells[::-1])]
+    extreme = torch.from_numpy(np.union1d(kept[0], len(cells) - 1 - kept[1]))
+    return values[extreme], weight[extreme]
+
+
+def truncated(
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
+) -> KernelDeformedExp:
+    """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
+
+    These have shares (K,) of the weight of all. Parts of the support without observations are left
+    out. In one dimension, ends that are `known` (2,) to be those of the base stay.
     """
     if p.event_shape:
         box: Any = p.base
@@ -45,7 +63,7 @@ def truncated(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) ->
         mesh = replace(p.mesh, base=measure, measure=p.mesh.measure * at_nodes)
         cut = _rebased(p, base, 1 / kept, mesh)
     else:
-        intervals = _intervals(p, x.squeeze(-1), weight, known)
+        intervals = _intervals(p, x.squeeze(-1), share, observations, known)
         kept, cut = p.cdf(intervals).diff().sum(), restricted(p, intervals)
     if kept < _LEAST_KEPT:
         warnings.warn(
@@ -58,8 +76,10 @@ def truncated(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) ->
     return cut
 
 
-def _intervals(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -> Tensor:
-    """Return the intervals (J, 2) of a support that have observations (n,), cut near these.
+def _intervals(
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
+) -> Tensor:
+    """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
 
     The mass beyond the outermost of n observations of any density exceeds t with probability
     (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
@@ -67,17 +87,15 @@ def _intervals(p: KernelDeformedExp, x: Tensor, weight: Tensor, known: Tensor) -
     observations, up to half the mass of the largest tie may lie outside as well, because the
     estimate smooths an atom into a peak.
     """
-    support, share = p.support.intervals, weight / weight.sum()
-    x, index = x.unique(return_inverse=True)
-    size, tie = 1 / share.square().sum(), torch.zeros_like(x).index_add(0, index, share)
+    support = p.support.intervals
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x) & (x <= upper)
     first = torch.where(inside, x, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, tie, 0.0).amax(-1)
+    largest = torch.where(inside, share, 0.0).amax(-1)
     some = inside.any(-1)
     ends, outermost, largest = support[some], outermost[some], largest[some]
-    beyond = _BEYOND / size + (largest - 1 / size).clamp_min(0) / 2
+    beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
@@ -105,8 +123,7 @@ class _Near:
 
     @classmethod
     def of(cls, p: KernelDeformedExp, box: Sequence[Uniform], x: Tensor) -> "_Near":
-        """Divide a support into parts, and measure the distances of observations (n, D) there."""
-        x = x.unique(dim=0)
+        """Divide a support into parts, and measure the distances of observations (K, D) there."""
         seen, shape = _relative(x[p.log_prob(x) > -torch.inf], box), _shape(len(box))
         share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
         centres = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
