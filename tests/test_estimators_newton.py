@@ -96,6 +96,7 @@ def test_a_heavy_tie_keeps_its_mass() -> None:
     model = SparseDensity().fit(x)
     near = torch.tensor([-0.1, 0.1], dtype=torch.float64)
     assert float(model.density_.cdf(near).diff()) == pytest.approx(0.955, abs=0.02)
+    assert (model.score_samples(x) > -np.inf).mean() >= 0.99
 
 
 def test_an_outlier_makes_kernels_too_wide() -> None:

@@ -26,8 +26,8 @@ _RANK = 1e-10
 _CHUNK = 2**13
 # Nodes in one product of a Hessian, so few that their features fit into a processor's cache.
 _NODES = 2**10
-# The least number of nodes in one dimension.
-_FINE = 2**11
+# In one dimension densities have so many times the nodes of their kernels, up to a number.
+_FINE, _MOST_NODES = 8, 2**13
 # Newton steps on a normaliser that is nearly right.
 _NORMALIZER_STEPS = 2
 
@@ -109,7 +109,7 @@ class Objective:
     def of(cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Objective":
         """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
-            mesh = mesh.with_order(_FINE)
+            mesh = mesh.with_order(min(_FINE * mesh.axes[0].size, _MOST_NODES))
             finer = mesh.with_order(2 * mesh.axes[0].size)
         else:
             # Gauss's rule integrates polynomials of twice the degree that it interpolates.
