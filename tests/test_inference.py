@@ -40,7 +40,7 @@ LAWS = {
     "pareto": lambda a, b: dist.Pareto(b, torch.full_like(b, 2.5)),
     "below": lambda a, b: Below(a),
     "generalized_pareto": lambda a, b: dist.GeneralizedPareto(
-        a.float(), b.float(), torch.tensor([-0.4, -0.2])
+        a.float(), b.float(), torch.tensor([-0.4, 0.4])
     ),
     "ellipsoid": lambda a, b: sf.TruncatedParaboloid(torch.stack([a, b]), b * TRIL),
     "mixture": lambda a, b: sf.Mixture(

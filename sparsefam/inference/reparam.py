@@ -34,6 +34,7 @@ from torch.distributions.transforms import (
     ComposeTransform,
     ExpTransform,
     IndependentTransform,
+    PowerTransform,
     SigmoidTransform,
     Transform,
 )
@@ -412,23 +413,25 @@ def _transform_onto(support: Constraint) -> Transform:
     Raises:
         ValueError, NotImplementedError: A support without a bijection.
     """
-    fixed, onto = _onto_fixed_set(support), biject_to(support)
-    return onto if fixed is None else ComposeTransform([fixed.inv, onto])
-
-
-def _onto_fixed_set(support: Constraint) -> Transform | None:
-    """Return the map of all of space onto the set that stands for a support, whatever its ends."""
     if isinstance(support, constraints.independent):
-        inner = _onto_fixed_set(support.base_constraint)
-        dims = support.reinterpreted_batch_ndims
-        return None if inner is None else IndependentTransform(inner, dims)
+        inner = _transform_onto(support.base_constraint)
+        return IndependentTransform(inner, support.reinterpreted_batch_ndims)
     if isinstance(support, Ellipsoid):
         centre = torch.zeros_like(support.loc.detach())
-        return EllipsoidTransform(Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre)))
+        ball = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
+        return ComposeTransform([EllipsoidTransform(ball).inv, biject_to(support)])
     if isinstance(support, (Interval, constraints.interval, constraints.half_open_interval)):
-        for name in ("lower_bound", "upper_bound"):
-            end = torch.as_tensor(getattr(support, name))
-            require(end.isfinite(), name, "finite", end)
-        return SigmoidTransform()
+        lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        require(lower.isfinite(), "lower_bound", "finite", lower)
+        if upper.isfinite().all():
+            return ComposeTransform([SigmoidTransform().inv, biject_to(support)])
+        # a + (b - a) v, or a + v / (1 - v) where b is infinite: 1 / v is mapped linearly. Logit and
+        # sigmoid cancel, and make the unit interval the domain.
+        bounded, reciprocal = upper.isfinite(), PowerTransform(lower.new_tensor(-1.0))
+        rate = 1 / torch.where(bounded, upper - lower, 1.0)
+        linear = AffineTransform(torch.where(bounded, 0.0, -rate), rate)
+        unit = [SigmoidTransform().inv, SigmoidTransform()]
+        return ComposeTransform([*unit, reciprocal, linear, reciprocal, AffineTransform(lower, 1)])
+    onto: Transform = biject_to(support)
     half_lines = constraints.greater_than, constraints.greater_than_eq, constraints.less_than
-    return ExpTransform() if isinstance(support, half_lines) else None
+    return ComposeTransform([ExpTransform().inv, onto]) if isinstance(support, half_lines) else onto
