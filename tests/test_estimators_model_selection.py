@@ -1,5 +1,6 @@
 """Model selection: criteria, the quadratic score, the search for settings, and its progress."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,9 @@ def test_the_held_out_loss_is_that_of_leaving_one_out(monkeypatch: pytest.Monkey
     x, alpha = two_bumps(40), 1.5
     found: dict[float, float] = {}
 
-    def kept(chosen: Any, *others: Any) -> float:
-        found[chosen.objective.alpha] = held_out_loss(chosen, *others)
-        return found[chosen.objective.alpha]
+    def kept(fit: Any, *others: Any) -> float:
+        found[fit.objective.alpha] = held_out_loss(fit, *others)
+        return found[fit.objective.alpha]
 
     monkeypatch.setattr(sparse_density, "held_out_loss", kept)
     monkeypatch.setattr(sparse_density, "_ALPHAS", (alpha, 2.0))
@@ -81,7 +82,7 @@ def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     x = two_bumps(40)
     losses = {2.0: 0.3, 1.5: -0.4, 1.0: 0.1}
     monkeypatch.setattr(
-        sparse_density, "held_out_loss", lambda chosen, *_: losses[chosen.objective.alpha]
+        sparse_density, "held_out_loss", lambda fit, *_: losses[fit.objective.alpha]
     )
     model = SparseDensity(None, **SETTINGS).fit(x)
     assert model.alpha_ == 1.5
@@ -114,14 +115,22 @@ def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPat
     assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
 
 
-def test_every_penalty_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    model = SparseDensity(verbose=True, **(SETTINGS | {"penalty": None})).fit(two_bumps(30))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "criterion" in line]
-    assert 3 <= len(lines) <= 8
-    assert "[SparseDensity] alpha 2, bandwidth 0.15, penalty 0.1: criterion" in lines[0]
-    assert any(f"penalty {model.penalty_:g}:" in line for line in lines)
-    SparseDensity(**SETTINGS).fit(two_bumps(30))
-    assert capsys.readouterr().out == ""
+@pytest.mark.parametrize(
+    ("terminal", "verbose", "shown"),
+    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
+)
+def test_long_fits_show_a_bar(
+    terminal: bool,
+    verbose: bool | None,
+    shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(sparse_density, "_DELAY", 0)
+    SparseDensity(verbose=verbose, **SETTINGS).fit(two_bumps(30))
+    out, found = capsys.readouterr()
+    assert out == "" and ("SparseDensity" in found) == shown
 
 
 def test_space_with_two_balls() -> None:

@@ -28,6 +28,7 @@ from .data import (
     check_positive,
     sample_weights,
 )
+from .newton import Evaluation, Minimum, minimize
 
 __all__ = ["BetaGaussianDensity"]
 
@@ -41,8 +42,6 @@ _SINGULAR = 1e-13
 _STAGE = 4.0
 # The gain of log-likelihood, relative to it, that alpha above 1 must bring.
 _BETTER = 1e-9
-# Armijo's constant, and the shortest step.
-_ARMIJO, _SHORTEST = 1e-4, 1e-12
 # The radius of the outermost observation in the first ball, relative to that of the ball.
 _INSIDE = 0.9
 
@@ -71,15 +70,6 @@ class _Moments(NamedTuple):
         factor = torch.linalg.cholesky(correlation)
         whitened = torch.linalg.solve_triangular(factor, x.T, upper=False).T
         return cls(mean, scale.unsqueeze(-1) * factor, whitened, weight)
-
-
-class _Fit(NamedTuple):
-    """Affine map (A, b) of a support onto the unit ball z = A x - b, and how it was reached."""
-
-    matrix: Tensor
-    log_likelihood: float
-    steps: int
-    decrease: float
 
 
 class BetaGaussianDensity(DensityEstimator):
@@ -200,7 +190,7 @@ class BetaGaussianDensity(DensityEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return alpha, fit.matrix
+        return alpha, _matrix(fit.x, moments.mean.numel())
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.
@@ -212,33 +202,76 @@ class BetaGaussianDensity(DensityEstimator):
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
     """Return the alpha of greatest likelihood from 1 to 2."""
+    dim = moments.mean.numel()
 
-    def log_likelihood(alpha: float) -> float:
-        return _most_likely(moments, alpha, tol, max_iter).log_likelihood
+    def loss(alpha: float) -> float:
+        """Minus the mean log-likelihood of whitened data."""
+        m = 1 / (alpha - 1)
+        # The logarithm of the normalising constant of (1 - |z|^2)^m on the unit ball.
+        constant = math.lgamma(m + 1 + dim / 2) - math.lgamma(m + 1) - dim / 2 * math.log(math.pi)
+        return _most_likely(moments, alpha, tol, max_iter).value - constant
 
-    normal = -len(moments.mean) / 2 * (1 + np.log(2 * np.pi))
+    normal = dim / 2 * (1 + np.log(2 * np.pi))
     best = minimize_scalar(
-        lambda share: -log_likelihood(1 / share),
+        lambda share: loss(1 / share),
         bounds=_SEARCHED,
         method="bounded",
         options={"xatol": 1e-6},
     )
-    if -best.fun <= normal + _BETTER * abs(normal):
+    if best.fun >= normal - _BETTER * normal:
         return 1.0
-    return 2.0 if log_likelihood(2.0) >= -best.fun else float(1 / best.x)
+    return 2.0 if loss(2.0) <= best.fun else float(1 / best.x)
 
 
-def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> _Fit:
-    """Return the most likely support at an alpha; exponents m decrease to those below 1."""
-    x, weight = moments.whitened, moments.weight
-    eye = torch.eye(x.shape[1], x.shape[1] + 1, dtype=x.dtype)
-    exponent, start = 1 / (alpha - 1), _INSIDE / x.norm(dim=1).amax() * eye
-    m = max(exponent, 1.0)
-    while True:
-        fit = _maximum(x, weight, m, start, tol, max_iter)
-        if m == exponent:
-            return fit
-        m, start = max(exponent, m / _STAGE), fit.matrix
+def _matrix(free: Tensor, dim: int) -> Tensor:
+    """Return (A, b), (D, D + 1), from the entries of A on and below the diagonal, and of b."""
+    mask = torch.ones(dim, dim + 1, dtype=torch.bool).tril()
+    mask[:, -1] = True
+    return free.new_zeros(dim, dim + 1).masked_scatter(mask, free)
+
+
+def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> Minimum:
+    r"""Maximise the likelihood over supports by Newton's method.
+
+    In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
+
+    $$-\log|A| - m \sum_i w_i \log(1 - |A x_i - b|^2),\qquad \sum_i w_i = 1,$$
+
+    up to a constant, is convex in A and b together: the logarithmic barrier of the ellipsoids that
+    contain the whitened data x (n, D). Its minimum is reached from any ellipsoid around them.
+    """
+    x, weight, m = moments.whitened, moments.weight, 1 / (alpha - 1)
+    dim = x.shape[1]
+    rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)
+    i, j = _matrix(torch.ones(dim * (dim + 3) // 2), dim).nonzero(as_tuple=True)
+
+    def evaluate(free: Tensor) -> Evaluation:
+        matrix = _matrix(free, dim)
+        z, axes = rows @ matrix.T, matrix.diagonal()
+        room = 1 - z.square().sum(1)
+        if (room <= 0).any() or (axes <= 0).any():  # an observation is outside
+            return Evaluation(math.inf, free, lambda: torch.diag(free))
+        inverse = torch.zeros_like(matrix)
+        inverse.diagonal().copy_(1 / axes)
+        pull = 2 * m * weight / room
+        slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
+
+        def hessian() -> Tensor:
+            outer = z[:, i] * rows[:, j]
+            found = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
+            found += (i.unsqueeze(-1) == i) * ((pull.unsqueeze(-1) * rows).T @ rows)[j][:, j]
+            return found + inverse[i, j].square().diag()
+
+        value = -axes.log().sum() - m * (weight @ room.log())
+        return Evaluation(float(value), slope[i, j], hessian)
+
+    start = _INSIDE / x.norm(dim=1).amax() * torch.eye(dim, dim + 1, dtype=x.dtype)[i, j]
+    exponent, m = m, max(m, 1.0)
+    found = minimize(evaluate, start, tol, max_iter)
+    while m > exponent:
+        m = max(exponent, m / _STAGE)
+        found = minimize(evaluate, found.x, tol, max_iter)
+    return found
 
 
 def _by_kurtosis(moments: _Moments) -> float:
@@ -269,60 +302,3 @@ def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribut
     if len(loc) == 1:
         return BetaGaussian(loc.squeeze(), tril.squeeze(), alpha)
     return MultivariateBetaGaussian(loc, tril, alpha)
-
-
-def _maximum(x: Tensor, weight: Tensor, m: float, start: Tensor, tol: float, max_iter: int) -> _Fit:
-    r"""Maximise the likelihood over supports by Newton's method.
-
-    In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
-
-    $$-\log|A| - m \sum_i w_i \log(1 - |A x_i - b|^2),\qquad \sum_i w_i = 1,$$
-
-    up to a constant, is convex in A and b together: the logarithmic barrier of the ellipsoids that
-    contain the whitened data x (n, D). Its minimum is reached from any ellipsoid around them.
-    """
-    dim = x.shape[1]
-    rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)
-    free = torch.cat([torch.ones(dim, dim).tril(), torch.ones(dim, 1)], 1).flatten() > 0
-
-    def value(matrix: Tensor) -> float:
-        """Minus the log-likelihood; inf if an observation is outside or an axis not positive."""
-        squares, axes = (rows @ matrix.T).square().sum(1), matrix.diagonal()
-        if (squares >= 1).any() or (axes <= 0).any():
-            return math.inf
-        return float(-axes.log().sum() - m * (weight @ torch.log1p(-squares)))
-
-    def derivatives(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient and Cholesky factor of the Hessian in the free entries."""
-        z = rows @ matrix.T
-        room = 1 - z.square().sum(1)
-        pull = 2 * m * weight / room
-        inverse = torch.zeros_like(matrix)
-        inverse.diagonal().copy_(1 / matrix.diagonal())
-        slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
-        outer = torch.einsum("nj,nk->njk", z, rows).flatten(1)[:, free]
-        hessian = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
-        own = torch.kron(torch.eye(dim, dtype=z.dtype), (pull.unsqueeze(-1) * rows).T @ rows)
-        hessian += own[free][:, free] + inverse.square().flatten()[free].diag()
-        return slope.flatten()[free], torch.linalg.cholesky(hessian)
-
-    matrix, current = start, value(start)
-    for steps in range(max_iter + 1):
-        slope, factor = derivatives(matrix)
-        step = -torch.cholesky_solve(slope.unsqueeze(-1), factor).squeeze(-1)
-        decrease = -float(slope @ step) / 2
-        if decrease < tol or steps == max_iter:
-            break
-        direction = torch.zeros_like(matrix).masked_scatter(free.reshape(matrix.shape), step)
-        size = 1.0
-        # Armijo's rule; rounding must not reject the last steps.
-        bound = current + 1e-15 * abs(current)
-        while size > _SHORTEST:
-            if value(matrix + size * direction) <= bound - 2 * _ARMIJO * size * decrease:
-                break
-            size /= 2
-        matrix = matrix + size * direction
-        current = value(matrix)
-    # The logarithm of the normalising constant of (1 - |z|^2)^m on the unit ball.
-    constant = math.lgamma(m + 1 + dim / 2) - math.lgamma(m + 1) - dim / 2 * math.log(math.pi)
-    return _Fit(matrix, constant - current, steps, decrease)

@@ -1,7 +1,7 @@
 """Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ..numerics.distributed import sum_over_ranks
+from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from ..plotting.densities import plane_view
-
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
 
 __all__ = [
     "MARGIN",
@@ -146,24 +143,21 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
     """Return the bandwidth (D,) of the Gaussian kernel, or None if it is to be chosen."""
     if bandwidth is None:
         return None
-    values = _tensor("bandwidth", bandwidth)
-    if values.numel() not in (1, dim) or not (torch.isfinite(values) & (values > 0)).all():
+    values = _array("bandwidth", bandwidth)
+    if values.size not in (1, dim) or not (np.isfinite(values) & (values > 0)).all():
         raise ValueError(f"bandwidth must be one positive number or {dim}, got {bandwidth!r}")
-    return values.reshape(-1).expand(dim)
+    return torch.from_numpy(values).reshape(-1).expand(dim)
 
 
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
-    dim, given = x.shape[1], np.array((None, None) if bounds is None else bounds, dtype=object)
-    try:
-        unknown = np.equal(given, np.array(None))
-        ends = np.where(unknown, [-np.inf, np.inf], given).astype(np.float64)
-        if ends.shape not in ((2,), (dim, 2)) or not (ends[..., 0] < ends[..., 1]).all():
-            raise ValueError
-    except (TypeError, ValueError):
+    dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
+    fits = given.shape in ((2,), (dim, 2))
+    ends = np.where(np.isnan(given), [-np.inf, np.inf], given) if fits else given
+    if not fits or not (ends[..., 0] < ends[..., 1]).all():
         rule = f"(low, high) with low below high, or a pair for each of {dim} columns"
-        raise ValueError(f"bounds must be {rule}, got {bounds!r}") from None
-    pairs = x.new_tensor(ends).expand(dim, 2)
+        raise ValueError(f"bounds must be {rule}, got {bounds!r}")
+    pairs = torch.from_numpy(ends).expand(dim, 2)
     if not ((pairs[:, 0] <= x) & (x <= pairs[:, 1])).all():
         raise ValueError(f"X must be inside bounds={bounds!r}, got values outside")
     return pairs
@@ -188,29 +182,21 @@ class Columns(NamedTuple):
     deviation: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, group: "ProcessGroup | None" = None) -> "Columns":
-        """Measure data (n, D) with positive weights (n,), over all processes of a group."""
-        ends = torch.stack([x.amin(0), -x.amax(0)])
-        if group is not None:
-            dist.all_reduce(ends, dist.ReduceOp.MIN, group)
-        low, high = ends[0], -ends[1]
-        if (low == high).any():
-            raise ValueError(f"X must have no constant column, got {low.tolist()} everywhere")
-        if not torch.isfinite((1 + 2 * MARGIN) * (high - low)).all():
+    def of(cls, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Columns":
+        """Measure data (n, D) with positive weights (n,), of all processes of a group."""
+        ends = all_gather(torch.stack([x.amin(0), x.amax(0)]), group)
+        low, high = ends.amin(0), ends.amax(0)
+        span, largest = high - low, torch.maximum(low.abs(), high.abs())
+        if not ((span > _LEAST_RANGE * largest) & ((1 + 2 * MARGIN) * span).isfinite()).all():
             raise ValueError(
-                "X must have columns whose range is finite with a margin; divide them by a "
-                f"constant: got {low.tolist()} to {high.tolist()}"
+                "X must have no constant column, nor one whose range is lost in rounding or "
+                f"overflows; shift and scale it: got {low.tolist()} to {high.tolist()}"
             )
-        if (high - low <= _LEAST_RANGE * torch.maximum(low.abs(), high.abs())).any():
-            raise ValueError(
-                "X must have columns whose range exceeds rounding; subtract a constant from each: "
-                f"got {low.tolist()} to {high.tolist()}"
-            )
-        total = sum_over(weight.sum(), group)
-        mean = sum_over((weight / total) @ x, group)
+        share = weight / sum_over(weight.sum(), group)
+        mean = sum_over(share @ x, group)
         # Relative to the range, so that squares neither overflow nor underflow.
-        relative = sum_over(weight @ ((x - mean) / (high - low)).square(), group) / total
-        return cls(low, high, mean, (high - low) * relative.sqrt())
+        square = sum_over(share @ ((x - mean) / span).square(), group)
+        return cls(low, high, mean, span * square.sqrt())
 
 
 def inducing_points(
@@ -219,17 +205,18 @@ def inducing_points(
     columns: Columns,
     bounds: tuple[float, float],
     random_state: Any,
-    group: "ProcessGroup | None" = None,
+    group: "Group | None" = None,
 ) -> Tensor:
     """Return inducing points (I, D) that are given, or choose their number or the default one.
 
-    In 1-D they are evenly spaced, else observations chosen by k-means++.
+    In 1-D they are evenly spaced, else observations chosen by k-means++. Each process of a group
+    chooses an equal share from its own.
     """
     dim = x.shape[1]
     if given is None:
         given = _COUNTS.get(dim, _COUNTS[2])
-    if not isinstance(given, Integral):
-        rows = _tensor("inducing_points", given)
+    if np.ndim(given) > 0:
+        rows = torch.from_numpy(_array("inducing_points", given))
         rows = rows.unsqueeze(-1) if rows.dim() == 1 else rows
         shaped = rows.dim() == 2 and len(rows) > 0 and rows.shape[1] == dim
         if not shaped or not torch.isfinite(rows).all():
@@ -237,31 +224,31 @@ def inducing_points(
             raise ValueError(f"inducing_points must be {rule}, got shape {tuple(rows.shape)}")
         return rows
     require_integer("inducing_points", given, 1)
-    count = int(given)
+    count: Any = given
     if dim == 1:
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
-    ranks = 1 if group is None else dist.get_world_size(group)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    own = min(-(-count // ranks), len(x))
-    _, index = kmeans_plusplus(scaled, own, random_state=random_state)
+    own = count if group is None else -(-count // dist.get_world_size(process_group(group)))
+    _, index = kmeans_plusplus(scaled, min(own, len(x)), random_state=random_state)
     return all_gather(x[torch.as_tensor(index)], group)
 
 
-def sum_over(x: Tensor, group: "ProcessGroup | None") -> Tensor:
+def sum_over(x: Tensor, group: "Group | None") -> Tensor:
     """Sum a tensor over the processes of a group, if there is one."""
-    return x if group is None else sum_over_ranks(x, group)
+    return x if group is None else sum_over_ranks(x, process_group(group))
 
 
-def all_gather(rows: Tensor, group: "ProcessGroup | None") -> Tensor:
+def all_gather(rows: Tensor, group: "Group | None") -> Tensor:
     """Concatenate the rows of all processes of a group, if there is one."""
     if group is None:
         return rows
-    parts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(parts, rows, group)
+    ranks = process_group(group)
+    parts: list[Any] = [None] * dist.get_world_size(ranks)
+    dist.all_gather_object(parts, rows, ranks)
     return torch.cat(parts)
 
 
@@ -270,11 +257,8 @@ def is_real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _tensor(name: str, value: ArrayLike) -> Tensor:
+def _array(name: str, value: Any) -> Floats:
     try:
-        dtype = torch.as_tensor(value).dtype
-        if dtype == torch.bool or dtype.is_complex:
-            raise TypeError
-        return torch.as_tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+        return np.array(value, dtype=np.float64)  # None becomes NaN
+    except (TypeError, ValueError):
         raise ValueError(f"{name} must be numbers, got {value!r}") from None

@@ -1,9 +1,7 @@
 """Bandwidths, penalties and alphas, chosen by estimates of the loss of new data."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,27 +9,14 @@ from numpy.typing import ArrayLike
 from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
-from tqdm import tqdm
 
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
+from ..numerics.distributed import Group
 from .data import as_events, sum_over
-from .newton import PEAKED, Fit, Objective
+from .newton import Fit, Objective
 
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
-
-__all__ = [
-    "BIAS_FACTOR",
-    "Choice",
-    "Report",
-    "best_of",
-    "best_penalty",
-    "held_out_loss",
-    "progress",
-    "quadratic_score",
-    "refit",
-]
+__all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
 
 # A search stops after so many candidates in a row that are worse than the best.
 _PATIENCE = 2
@@ -40,28 +25,17 @@ _PATIENCE = 2
 BIAS_FACTOR = 2
 # The tolerance of fits that are only compared.
 _ROUGH = 1e-5
-# Fits with small penalties start from fits with these.
-_LARGER_PENALTIES = (1e-2, 1e-4, 1e-6)
+# The greatest error of the mass by sums over nodes.
+_UNRESOLVED = 0.03
 # Rows of data whose features are in memory at a time.
 _CHUNK = 2**13
-# A progress bar appears after so many seconds.
-_DELAY = 5.0
 
 Candidate = TypeVar("Candidate")
-Report = Callable[[str], None]
-
-
-class Choice(NamedTuple):
-    """A fit, with its objective and penalty."""
-
-    objective: Objective
-    fit: Fit
-    penalty: float
 
 
 def best_of(
-    candidates: Sequence[Candidate], attempt: Callable[[Candidate], Choice], factor: float = 1
-) -> Choice:
+    candidates: Sequence[Candidate], attempt: Callable[[Candidate], Fit], factor: float = 1
+) -> Fit:
     """Return the fit with the least criterion; candidates begin with the smoothest.
 
     The criterion is an estimate, and its errors cost more where they favour a narrow kernel, since
@@ -76,83 +50,79 @@ def best_of(
     best, worse = attempt(first), 0
     for candidate in others:
         try:
-            choice = attempt(candidate)
+            fit = attempt(candidate)
         except ValueError:
-            # No mesh resolves the density. Any other error would have come from the first one.
+            # No nodes resolve the density. Any other error would have come from the first one.
             break
-        worse = 0 if _is_better(choice.fit, best.fit, factor) else worse + 1
-        best = best if worse else choice
+        change = fit.criterion - best.criterion
+        correction = change - (fit.loss - best.loss)
+        if change + (factor - 1) * max(correction, 0.0) < 0:
+            best, worse = fit, 0
+        else:
+            worse += 1
         if worse == _PATIENCE:
             break
     return best
 
 
-def _is_better(fit: Fit, best: Fit, factor: float) -> bool:
-    """Compare criteria, with additional bias correction multiplied by a factor."""
-    change = fit.criterion - best.criterion
-    correction = change - (fit.loss - best.loss)
-    return change + (factor - 1) * max(correction, 0.0) < 0
-
-
 def best_penalty(
-    objective: Objective, penalties: Sequence[float], tol: float, max_iter: int, report: Report
-) -> Choice:
+    objective: Objective,
+    penalties: Sequence[float],
+    tol: float,
+    max_iter: int,
+    report: Callable[[], object],
+) -> Fit:
     """Return the fit of the best penalty; penalties begin with the largest.
 
-    Each fit starts from the last one, on its mesh. Only the best one locates the edges of the
-    support, which takes most of the time.
+    Each fit starts from the last one.
+
+    Raises:
+        ValueError: The nodes do not resolve the density, even with the largest penalty.
     """
-    problem, tol = objective.ignoring_edges(), max(tol, _ROUGH)
-    start = objective.data.first.new_zeros(objective.features.mixing.shape[1])
+    start = torch.zeros_like(objective.first)
 
-    def attempt(penalty: float) -> Choice:
-        nonlocal problem, start
-        problem, fit = problem.resolved_minimum(start, penalty, tol, max_iter)
-        start = fit.coefficients
-        report(f"{objective}, penalty {penalty:g}: criterion {fit.criterion:.6g}")
-        return Choice(problem, fit, penalty)
+    def attempt(penalty: float) -> Fit:
+        nonlocal start
+        fit = objective.minimum(start, penalty, max(tol, _ROUGH), max_iter)
+        start = fit.minimum.x
+        report()
+        if not fit.error <= _UNRESOLVED:
+            raise ValueError(
+                "penalty must be larger, or bandwidth or alpha, for nodes to resolve the density, "
+                f"got penalty {penalty:g}, alpha {objective.alpha:g}, {objective.kernel}"
+            )
+        return fit
 
-    for larger in _LARGER_PENALTIES:
-        if larger > penalties[0]:
-            start = problem.minimum(start, larger, tol, max_iter).coefficients
-    best = best_of(penalties, attempt)
-    peaked = objective.alpha < PEAKED
-    exact = replace(best.objective, ignores_edges=False) if peaked else objective
-    return refit(best._replace(objective=exact), tol, max_iter)
-
-
-def refit(choice: Choice, tol: float, max_iter: int) -> Choice:
-    """Continue a fit to a tolerance."""
-    start, penalty = choice.fit.coefficients, choice.penalty
-    return Choice(*choice.objective.resolved_minimum(start, penalty, tol, max_iter), penalty)
+    return best_of(penalties, attempt)
 
 
 def held_out_loss(
-    choice: Choice,
+    fit: Fit,
     p: SparseDistribution,
     x: Tensor,
     weight: Tensor,
-    group: "ProcessGroup | None",
+    group: "Group | None",
 ) -> float:
     """Estimate minus the `quadratic_score` of observations (n, D) that are left out one by one.
 
     To first order, leaving out one observation moves the coefficients along the inverse curvature.
     """
-    objective, fit = choice.objective, choice.fit
+    objective = fit.objective
     base = BaseMeasure(p.base, x.shape[1], x.dtype)
-    heights, moved = x.new_zeros(()), x.new_zeros(())
-    for rows, share in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
-        phi = objective.features.at(rows)
+    height, moved = x.new_zeros(()), x.new_zeros(())
+    share = weight / objective.weight
+    for rows, part in zip(x.split(_CHUNK), share.split(_CHUNK), strict=True):
+        phi = objective.features(rows)
         log = p.log_prob(as_events(rows))
         # The derivative of p is q0^(alpha - 1) p^(2 - alpha) times that of f - A.
         log_escort = (2 - objective.alpha) * torch.where(log.isinf(), 0.0, log)
         escort = torch.exp(log_escort + (objective.alpha - 1) * base.log_density(rows))
         slope = torch.where(log.isinf(), 0.0, escort).unsqueeze(-1) * (phi - fit.center)
-        step = torch.cholesky_solve((phi - objective.data.mean).T, fit.factor).T
-        heights = heights + share @ log.exp()
-        moved = moved + share @ (slope * step).sum(1)
-    height, shift = sum_over(torch.stack([heights, moved]), group) / objective.data.weight
-    return float(p.expect(p.prob)) + 2 * float(shift / objective.data.size - height)
+        step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
+        height = height + part @ log.exp()
+        moved = moved + part @ (slope * step).sum(1)
+    change = sum_over(moved / objective.observations - height, group)
+    return float(p.expect(p.prob)) + 2 * float(change)
 
 
 def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
@@ -199,21 +169,3 @@ def _squared_integral(kde: KernelDensity) -> float:
     x, weight = np.asarray(kde.tree_.data), kde.tree_.sample_weight
     wider = KernelDensity(bandwidth=2**0.5 * kde.bandwidth_).fit(x, sample_weight=weight)
     return float(np.average(np.exp(wider.score_samples(x)), weights=weight))
-
-
-@contextmanager
-def progress(title: str, total: int, verbose: bool | None) -> Iterator[Report]:
-    """Yield a function that reports one of up to `total` steps with a line of text.
-
-    It prints the line if `verbose`. Unless `verbose` is False, a bar appears on a terminal (stderr)
-    once the work has taken five seconds.
-    """
-    hidden = None if verbose or verbose is None else True
-    with tqdm(total=total, desc=title, delay=_DELAY, disable=hidden, leave=False) as bar:
-
-        def report(line: str) -> None:
-            bar.update()
-            if verbose:
-                bar.write(f"[{title}] {line}")
-
-        yield report

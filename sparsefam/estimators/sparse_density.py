@@ -2,8 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 from torch.distributions import Uniform
+from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure
-from ..feature_maps import KernelFeatures
 from ..kernels import Kernel, require_kernel
 from ..losses import conjugate
-from ..numerics.chebyshev_mesh import product_rule
-from ..numerics.distributed import process_group
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
 from .conformal import split, widened
@@ -31,6 +29,7 @@ from .data import (
     Columns,
     DensityEstimator,
     Floats,
+    all_gather,
     as_events,
     bandwidth_of,
     bounds_of,
@@ -39,16 +38,8 @@ from .data import (
     inducing_points,
     sample_weights,
 )
-from .model_selection import (
-    BIAS_FACTOR,
-    Choice,
-    best_of,
-    best_penalty,
-    held_out_loss,
-    progress,
-    refit,
-)
-from .newton import PEAKED, Features, Objective, Statistics
+from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
+from .newton import Fit, Objective
 from .truncation import extreme_observations, truncated
 
 __all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
@@ -60,19 +51,15 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 # The least bandwidth that is tried, relative to the distance of evenly spaced inducing points:
 # sums of narrower kernels fall to zero between them.
 _NARROWEST = 0.5
-# The size of the scores for which the first mesh is made.
+# The size of the scores for which a mesh is made.
 _SCORE = 10.0
 # The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
 # several dimensions edges are located along the last axis only.
 _TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
-# Warn of an error of the mass above this: edges in three dimensions cost some thousandths.
-_MASS_ERROR = 1e-2
-# A mesh resolves scores whose range is below this.
-_STEEP = 50.0
-# Rows of nodes whose kernel values are in memory at a time.
-_CHUNK = 2**14
 # Pairs of locations whose kernels are computed together: as many as fit into a processor's cache.
 _PAIRS = 2**15
+# A progress bar appears after so many seconds.
+_DELAY = 5.0
 
 
 @dataclass(frozen=True)
@@ -130,16 +117,15 @@ class SparseDensity(DensityEstimator):
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
-        coverage: The probability with which a new observation falls into the support: it is then
-            widened, and in one dimension components that are not needed for it are left out. Split
-            conformal prediction guarantees it for every distribution, on average over data. Half of
+        coverage: The probability with which a new observation falls into the support, which split
+            conformal prediction guarantees for every distribution, on average over data. Half of
             the observations, or $coverage / (1 - coverage)$ of them if that is more, calibrate the
             support of a fit to the others; the density is fitted to all. None has no guarantee.
             Not with alpha=1, unequal weights, `partial_fit` or `group`.
         tol: The fit ends when a step promises a smaller decrease of the loss.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
-        verbose: Whether to print each penalty that is tried. If True or None, a progress bar
-            appears on a terminal once a fit has taken five seconds.
+        verbose: Whether to show a progress bar once a fit has taken five seconds; default on
+            terminals only.
         random_state: Seed for the choice of inducing points in two and three dimensions, and of the
             observations that calibrate the support.
         group: `torch.distributed` group or mesh of processes over which the data are spread. Every
@@ -216,18 +202,21 @@ class SparseDensity(DensityEstimator):
         Raises:
             ValueError: Fewer than two observations, more than three columns, a constant column,
                 NaN; weights that are negative or all zero; parameters outside of their range;
-                `coverage` with too few observations, of which the message says the least number.
+                `coverage` with too few observations, of which the message says the least number; a
+                density with peaks too narrow to integrate.
         """
         x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
+        dim, group = x.shape[1], self.group
         alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
         limits = bounds_of(self.bounds, x)
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         if self.coverage is not None:
             held, rest = split(x, self.coverage, self.random_state)
-            self._require_coverage(weight)
+            if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
+                rule = "None with a group, with alpha=1 and with unequal weights"
+                raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
-        group, dim = self._group(), x.shape[1]
         columns = Columns.of(x, weight, group)
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
@@ -239,26 +228,16 @@ class SparseDensity(DensityEstimator):
         widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
         widths = [widest, *(width for width in others if float(width.amin()) >= least)]
         kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
-        search = self._search()
-        total = len(alphas) * len(kernels) * len(search[0])
-        with progress(type(self).__name__, total, self.verbose) as report:
 
-            def attempt(alpha: float, kernel: Kernel) -> Choice:
-                mesh = _mesh(kernel, points, self.base_, alpha)
-                features = Features.of(kernel, points, mesh)
-                data = Statistics.of(features, x, weight, group)
-                objective = Objective(features, mesh, data, alpha)
-                return best_penalty(objective, *search, report)
+        def objective(alpha: float, kernel: Kernel) -> Objective:
+            some = torch.zeros(len(points), dtype=points.dtype)
+            some[0] = _SCORE
+            mesh = kernel_density(kernel, points, some, self.base_, alpha).mesh
+            return Objective.of(alpha, kernel, points, mesh).with_data(x, weight, group)
 
-            choices = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
-        choice = choices[0]
-        if len(choices) > 1:
-            losses = [held_out_loss(one, self._density(one), x, weight, group) for one in choices]
-            choice = choices[int(np.argmin(losses))]
-        self._extremes, self._known = None, torch.isfinite(limits[0])
-        if self.base is None:
-            self._extremes = extreme_observations(x, weight, self.base_, group)
-        self._keep(choice)
+        fit = self._best_fit(alphas, kernels, objective, x, weight)
+        self._extremes, self._known = (x[:0], weight[:0]), torch.isfinite(limits[0])
+        self._keep(fit, x, weight)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
@@ -292,74 +271,86 @@ class SparseDensity(DensityEstimator):
             return self.fit(X, y, sample_weight)
         x, weight = self._checked(X, sample_weight, 1, reset=False)
         BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
-        known, group = self._objective, self._group()
-        data = known.data + Statistics.of(known.features, x, weight, group)
-        if self._extremes is not None:
-            more = extreme_observations(x, weight, self.base_, group)
-            values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
-            self._extremes = extreme_observations(values, weights, self.base_)
-        search = self._search()
-        with progress(type(self).__name__, len(search[0]), self.verbose) as report:
-            choice = best_penalty(replace(known, data=data), *search, report)
-        return self._keep(choice)
+        objective = self._objective.with_data(x, weight, self.group)
+        fit = self._best_fit([self.alpha_], [objective.kernel], lambda *_: objective, x, weight)
+        self._keep(fit, x, weight)
+        return self
 
     def _checked(
         self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return observations (n, D) of positive weight, and their weights (n,)."""
-        kinds: dict[str, Any] = {"dtype": np.float64, "ensure_min_samples": least, "reset": reset}
-        data: Floats = validate_data(self, X, **kinds)
-        weight = sample_weights(sample_weight, data)
+        options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
+        data: Floats = validate_data(self, X, dtype=np.float64, **options)
+        weights = sample_weights(sample_weight, data)
         if data.shape[1] > 3:
             raise ValueError(
                 f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
                 "ScoreMatchingKernelExp take more"
             )
-        used = weight > 0
-        return torch.from_numpy(data[used]), torch.from_numpy(weight[used])
+        return torch.from_numpy(data[weights > 0]), torch.from_numpy(weights[weights > 0])
 
-    def _require_coverage(self, weight: Tensor) -> None:
-        """Raise unless observations are exchangeable, and the density can be zero."""
-        if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
-            rule = "None with a group, with alpha=1 and with unequal weights"
-            raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
-
-    def _group(self) -> Any:
-        return None if self.group is None else process_group(self.group)
-
-    def _search(self) -> tuple[tuple[float, ...], float, int]:
-        """Return the penalties that are tried, the tolerance and the number of steps."""
+    def _best_fit(
+        self,
+        alphas: Sequence[float],
+        kernels: Sequence[Kernel],
+        objective: Callable[[float, Kernel], Objective],
+        x: Tensor,
+        weight: Tensor,
+    ) -> Fit:
+        """Return the best of the fits with each alpha, kernel and penalty."""
         require_integer("max_iter", self.max_iter, 0)
-        tol = check_positive("tol", self.tol)
-        if self.penalty is None:
-            return _PENALTIES, tol, self.max_iter
-        return (check_positive("penalty", self.penalty),), tol, self.max_iter
+        tol, penalties = check_positive("tol", self.tol), _PENALTIES
+        if self.penalty is not None:
+            penalties = (check_positive("penalty", self.penalty),)
+        hidden = None if self.verbose is None else not self.verbose
+        title, total = type(self).__name__, len(alphas) * len(kernels) * len(penalties)
+        with tqdm(total=total, desc=title, delay=_DELAY, disable=hidden, leave=False) as bar:
 
-    def _density(self, choice: Choice) -> KernelExp | KernelDeformedExp:
-        features, alpha = choice.objective.features, choice.objective.alpha
-        weights = features.mixing @ choice.fit.coefficients
-        return kernel_density(features.kernel, features.points, weights, self.base_, alpha)
+            def attempt(alpha: float, kernel: Kernel) -> Fit:
+                problem = objective(alpha, kernel)
+                return best_penalty(problem, penalties, tol, self.max_iter, bar.update)
 
-    def _keep(self, choice: Choice) -> "SparseDensity":
-        choice = refit(choice, self.tol, self.max_iter)
-        self._objective, fit = choice.objective, choice.fit
-        if fit.decrease >= self.tol:
+            fits = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
+        best = fits[0]
+        if len(fits) > 1:
+            data = x, weight, self.group
+            losses = [held_out_loss(fit, self._density(fit), *data) for fit in fits]
+            best = fits[int(np.argmin(losses))]
+        return best.objective.minimum(best.minimum.x, best.penalty, tol, self.max_iter)
+
+    def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
+        objective = fit.objective
+        weights = objective.mixing @ fit.minimum.x
+        return kernel_density(
+            objective.kernel, objective.points, weights, self.base_, objective.alpha
+        )
+
+    def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
+        """Set the attributes of a fit and its density, with the ends of new data (n, D)."""
+        objective, found = fit.objective, fit.minimum
+        if found.decrease >= self.tol:
             warnings.warn(
-                f"the fit ended before tol={self.tol}: after {fit.steps} steps (max_iter="
-                f"{self.max_iter}) the next promises {fit.decrease:.2g}",
+                f"the fit ended before tol={self.tol}: after {found.steps} steps (max_iter="
+                f"{self.max_iter}) the next promises {found.decrease:.2g}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._whole = density = self._density(choice)
-        _warn_if_unresolved(density)
-        if self._extremes is not None and isinstance(density, KernelDeformedExp):
-            density = truncated(density, *self._extremes, choice.objective.data, self._known)
-        self._set(density)
-        kernel = choice.objective.features.kernel
+        kernel = objective.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
-        self.alpha_, self.penalty_, self.n_iter_ = choice.objective.alpha, choice.penalty, fit.steps
-        self.loss_, self.criterion_ = fit.loss, fit.criterion
-        return self
+        self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, found.steps
+        density, mean = self._density(fit), float(objective.mean @ found.x)
+        self.loss_ = float(conjugate(density.score, density)) - mean
+        self.criterion_ = self.loss_ + fit.criterion - fit.loss
+        self._objective, self._whole = objective, density
+        if self.base is None and isinstance(density, KernelDeformedExp):
+            ends = extreme_observations(x, weight, self.base_)
+            more = [all_gather(part, self.group) for part in ends]
+            values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
+            self._extremes = values, weights = extreme_observations(values, weights, self.base_)
+            share, count = weights / objective.weight, objective.observations
+            density = truncated(density, values, share, count, self._known)
+        self._set(density)
 
     def _set(self, density: SparseDistribution) -> None:
         """Set the density, and what follows from it."""
@@ -423,33 +414,3 @@ def kernel_density(
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
-
-
-def _mesh(kernel: Kernel, points: Tensor, base: Base, alpha: float) -> Any:
-    """Return the mesh of a density with a score of moderate size."""
-    weights = torch.zeros(len(points), dtype=points.dtype)
-    weights[0] = _SCORE
-    mesh = kernel_density(kernel, points, weights, base, alpha).mesh
-    if alpha < PEAKED:
-        mesh = mesh.with_order(2 * max(axis.size for axis in mesh.axes))
-        mesh = mesh.with_matrix_of(KernelFeatures(points, kernel))
-    return mesh
-
-
-def _warn_if_unresolved(p: KernelExp | KernelDeformedExp) -> None:
-    """Warn of a density in two or three dimensions whose mass changes on a finer mesh."""
-    if not p.event_shape:
-        return
-    scores = p._scores
-    if float(scores.amax() - scores.amin()) <= _STEEP:
-        return
-    nodes, weights = product_rule([axis.halved() for axis in p.mesh.axes])
-    parts = zip(nodes.split(_CHUNK), weights.flatten().split(_CHUNK), strict=True)
-    error = abs(float(torch.stack([share @ p.prob(rows) for rows, share in parts]).sum()) - 1)
-    if not error <= _MASS_ERROR:
-        warnings.warn(
-            f"density_ has peaks too narrow for its nodes: its mass is wrong by {error:.1g}; a "
-            "larger penalty or bandwidth, or data with fewer ties, make it wider",
-            RuntimeWarning,
-            stacklevel=5,
-        )

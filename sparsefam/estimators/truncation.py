@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,11 @@ from torch.distributions import Uniform
 from ..distributions import KernelDeformedExp
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
 from ..distributions.kernel_mesh import KernelMesh
-from .data import Floats, all_gather
-from .newton import Statistics
-
-if TYPE_CHECKING:  # some builds of torch lack process groups
-    from torch.distributed import ProcessGroup
+from .data import Floats
 
 __all__ = ["extreme_observations", "restricted", "truncated"]
 
-# Number of equal cells of the base, whose extreme observations are kept.
+# Number of equal cells of a box, whose extreme observations are kept.
 _CELLS = 2**14
 # The mass beyond the extreme observations of an interval, relative to the mean of the mass that as
 # many observations of any density miss there.
@@ -34,36 +30,28 @@ _LEAST_KEPT = 0.5
 
 
 def extreme_observations(
-    x: Tensor, weight: Tensor, box: Sequence[Uniform], group: "ProcessGroup | None" = None
+    x: Tensor, weight: Tensor, box: Sequence[Uniform]
 ) -> tuple[Tensor, Tensor]:
     """Return the first and last observation (K, D), in lexicographic order, in each cell of a box.
 
     With each comes the total weight of the observations that are equal to it. The extremes of a
-    union are among those of its parts, so these are all that is kept of data in pieces or on ranks.
+    union are among those of its parts, so these are all that is kept of data in parts.
     """
-    order = torch.from_numpy(np.lexsort(x.T.flip(0).numpy()))
-    x, weight = x[order], weight[order]
-    edge = torch.ones_like(weight[:1], dtype=torch.bool)
-    new = torch.cat([edge, x.diff(dim=0).any(1)])
-    values, index = x[new], new.cumsum(0) - 1
+    values, index = x.unique(dim=0, return_inverse=True)
     weight = weight.new_zeros(len(values)).index_add(0, index, weight)
     cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
-    cell, order = torch.from_numpy(cells).sort(stable=True)
-    starts = cell.diff() != 0
-    kept = order[torch.cat([edge, starts]) | torch.cat([starts, edge])]
-    if group is None:
-        return values[kept], weight[kept]
-    values, weight = all_gather(values[kept], group), all_gather(weight[kept], group)
-    return extreme_observations(values, weight, box)
+    kept = [np.unique(c, return_index=True)[1] for c in (cells, cells[::-1])]
+    extreme = torch.from_numpy(np.union1d(kept[0], len(cells) - 1 - kept[1]))
+    return values[extreme], weight[extreme]
 
 
 def truncated(
-    p: KernelDeformedExp, x: Tensor, weight: Tensor, data: Statistics, known: Tensor
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
 ) -> KernelDeformedExp:
     """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
 
-    Parts of the support without observations are left out. In one dimension, ends that are `known`
-    (2,) to be those of the base stay.
+    These have shares (K,) of the weight of all. Parts of the support without observations are left
+    out. In one dimension, ends that are `known` (2,) to be those of the base stay.
     """
     if p.event_shape:
         box: Any = p.base
@@ -75,7 +63,7 @@ def truncated(
         mesh = replace(p.mesh, base=measure, measure=p.mesh.measure * at_nodes)
         cut = _rebased(p, base, 1 / kept, mesh)
     else:
-        intervals = _intervals(p, x.squeeze(-1), weight, data, known)
+        intervals = _intervals(p, x.squeeze(-1), share, observations, known)
         kept, cut = p.cdf(intervals).diff().sum(), restricted(p, intervals)
     if kept < _LEAST_KEPT:
         warnings.warn(
@@ -89,7 +77,7 @@ def truncated(
 
 
 def _intervals(
-    p: KernelDeformedExp, x: Tensor, weight: Tensor, data: Statistics, known: Tensor
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
 ) -> Tensor:
     """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
 
@@ -104,10 +92,10 @@ def _intervals(
     inside = (lower <= x) & (x <= upper)
     first = torch.where(inside, x, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, weight, 0.0).amax(-1)
+    largest = torch.where(inside, share, 0.0).amax(-1)
     some = inside.any(-1)
-    ends, outermost, tie = support[some], outermost[some], largest[some] / data.weight
-    beyond = _BEYOND / data.size + (tie - 1 / data.size).clamp_min(0) / 2
+    ends, outermost, largest = support[some], outermost[some], largest[some]
+    beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))

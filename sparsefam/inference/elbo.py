@@ -42,23 +42,23 @@ class _ParticleELBO(ELBO):
     def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the loss, the negative bound."""
         with torch.no_grad():
-            return self._estimate(self._get_traces(model, guide, args, kwargs))[0]
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
     def differentiable_loss(
         self, model: _Program, guide: _Program, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Return an estimate whose gradient estimates the loss's."""
         loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
-        return loss + (surrogate - surrogate.detach())
+        return warn_if_nan(loss, "loss") + (surrogate - surrogate.detach())
 
     def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate and add its gradients to the parameters'."""
-        loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
-        if surrogate.requires_grad:
-            surrogate.backward(retain_graph=self.retain_graph)
-        return loss
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        if loss.requires_grad:
+            loss.backward(retain_graph=self.retain_graph)
+        return loss.item()
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
         """Estimate the loss from traces of model and guide, and a surrogate with its gradients."""
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class TsallisELBO(_ParticleELBO):
         self._log_moment = log_moment
         return loss
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
         """Estimate the negative bound, and a surrogate loss with its gradients."""
         parts = [
             (self._particles(m), self._particles(g), self._particles(g, _score_part))
@@ -161,8 +161,7 @@ class TsallisELBO(_ParticleELBO):
         power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
         log_moment = self._rescaled(power)
         ratio = torch.exp(power - log_moment)
-        mean: Tensor = warn_if_nan(ratio.mean(), "loss")
-        bound = (log_moment + mean.item() - 1) / (1 - self.alpha)
+        bound = (log_moment + ratio.mean() - 1) / (1 - self.alpha)
         # Scores have mean zero, so a constant may be subtracted from their weight: with alpha the
         # total weight of log q is zero where the ratio is 1, and the variance small.
         score = torch.where(log_q == -math.inf, 0.0, log_r) * (ratio - self.alpha)
@@ -243,7 +242,7 @@ class FenchelYoungELBO(_ParticleELBO):
         super().__init__(num_particles, **kwargs)
         self.alpha: float = alpha
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[float, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
         """Estimate the free energy, and a surrogate with its gradients."""
         parts = [
             (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_part))
@@ -259,8 +258,7 @@ class FenchelYoungELBO(_ParticleELBO):
             regulariser = torch.expm1(eps * log_q) / eps
         energy = losses + regulariser / self.alpha
         surrogate = (energy + log_r * energy.detach()).mean()
-        loss: Tensor = warn_if_nan(energy.detach().mean(), "loss")
-        return loss.item(), surrogate
+        return energy.detach().mean(), surrogate
 
 
 def _site_loss(site: dict[str, Any]) -> Tensor:

@@ -20,7 +20,7 @@ from pyro.infer.reparam.strategies import Strategy
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import (
     Independent,
     TransformedDistribution,
@@ -29,10 +29,18 @@ from torch.distributions import (
     constraints,
 )
 from torch.distributions.constraints import Constraint
-from torch.distributions.transforms import AffineTransform, IndependentTransform, Transform
+from torch.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    IndependentTransform,
+    PowerTransform,
+    SigmoidTransform,
+    Transform,
+)
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
-from ..numerics.validation import attributes, broadcast_shapes, require
+from ..numerics.validation import attributes, require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
 
 __all__ = [
@@ -406,89 +414,24 @@ def _transform_onto(support: Constraint) -> Transform:
         ValueError, NotImplementedError: A support without a bijection.
     """
     if isinstance(support, constraints.independent):
-        base = _transform_onto(support.base_constraint)
-        return IndependentTransform(base, support.reinterpreted_batch_ndims)
+        inner = _transform_onto(support.base_constraint)
+        return IndependentTransform(inner, support.reinterpreted_batch_ndims)
     if isinstance(support, Ellipsoid):
-        return _BallToEllipsoid(support)
+        centre = torch.zeros_like(support.loc.detach())
+        ball = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
+        return ComposeTransform([EllipsoidTransform(ball).inv, biject_to(support)])
     if isinstance(support, (Interval, constraints.interval, constraints.half_open_interval)):
-        return _UnitToInterval(support)
-    if isinstance(support, (constraints.greater_than, constraints.greater_than_eq)):
-        return _PositiveToHalfLine(support, support.lower_bound, 1)
-    if isinstance(support, constraints.less_than):
-        return _PositiveToHalfLine(support, support.upper_bound, -1)
-    transform: Transform = biject_to(support)
-    return transform
-
-
-class _UnitToInterval(Transform):
-    r"""$x = a + (b - a) v$; where $b$ is infinite $x = a + v/(1 - v)$.
-
-    So all elements of a batch have the same domain, whether their upper bound is finite or not.
-    """
-
-    domain = constraints.unit_interval
-    bijective, sign = True, 1
-
-    def __init__(self, support: Any) -> None:
-        super().__init__()
-        self.codomain = support
         lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         require(lower.isfinite(), "lower_bound", "finite", lower)
-        self._lower, self._upper = torch.broadcast_tensors(lower, upper)
-        self._bounded = self._upper.isfinite()
-        # Keeps the gradient of the unused branch finite.
-        self._width = torch.where(self._bounded, self._upper - self._lower, 1.0)
-
-    def forward_shape(self, shape: Size) -> Size:
-        found: Size = broadcast_shapes(shape, self._lower.shape)
-        return found
-
-    inverse_shape = forward_shape
-
-    def _call(self, x: Tensor) -> Tensor:
-        value = self._lower + self._width * x / torch.where(self._bounded, 1.0, 1 - x)
-        # Rounding may exceed the upper bound, where torch's densities raise.
-        return torch.where(value > self._upper, self._upper, value)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        offset = y - self._lower
-        v: Tensor = offset / torch.where(self._bounded, self._width, 1 + offset)
-        return v
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        far = torch.where(self._bounded, 0.0, x)
-        slope: Tensor = self._width.log() - 2 * torch.log1p(-far)
-        return slope
-
-
-class _PositiveToHalfLine(AffineTransform):
-    """x = a + v, or a - v."""
-
-    domain = constraints.positive
-    codomain: Constraint = constraints.real
-
-    def __init__(self, support: Constraint, end: Tensor | float, sign: int) -> None:
-        super().__init__(torch.as_tensor(end), sign)
-        self.codomain = support
-
-
-class _BallToEllipsoid(EllipsoidTransform):
-    """t = loc + L u."""
-
-    domain: Any
-
-    def __init__(self, support: Ellipsoid) -> None:
-        super().__init__(support)
-        centre = torch.zeros_like(support.loc.detach())
-        self.domain = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
-
-    def _call(self, x: Tensor) -> Tensor:
-        t: Tensor = self.codomain.loc + (self.codomain.scale_tril @ x.unsqueeze(-1)).squeeze(-1)
-        return t
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return self.codomain._standardize(y)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
-        return diagonal.log().sum(-1).expand(x.shape[:-1])
+        if upper.isfinite().all():
+            return ComposeTransform([SigmoidTransform().inv, biject_to(support)])
+        # a + (b - a) v, or a + v / (1 - v) where b is infinite: 1 / v is mapped linearly. Logit and
+        # sigmoid cancel, and make the unit interval the domain.
+        bounded, reciprocal = upper.isfinite(), PowerTransform(lower.new_tensor(-1.0))
+        rate = 1 / torch.where(bounded, upper - lower, 1.0)
+        linear = AffineTransform(torch.where(bounded, 0.0, -rate), rate)
+        unit = [SigmoidTransform().inv, SigmoidTransform()]
+        return ComposeTransform([*unit, reciprocal, linear, reciprocal, AffineTransform(lower, 1)])
+    onto: Transform = biject_to(support)
+    half_lines = constraints.greater_than, constraints.greater_than_eq, constraints.less_than
+    return ComposeTransform([ExpTransform().inv, onto]) if isinstance(support, half_lines) else onto

@@ -1,8 +1,6 @@
 """`RestrictedPrior`: a prior on the interval outside of which the likelihood is zero."""
 
 import math
-from collections.abc import Callable
-from functools import reduce
 from typing import Any, ClassVar
 
 import torch
@@ -64,12 +62,14 @@ class RestrictedPrior(TorchDistribution):
         if low is None and high is None:
             raise ValueError("low or high must be given, got None for both")
         self.prior = prior
+        infinite = {"low": -math.inf, "high": math.inf}
         given = {"low": low, "high": high}
-        ends = as_tensors(**{name: end for name, end in given.items() if end is not None})
-        like, first, last = next(iter(ends.values())), ends.get("low"), ends.get("high")
-        self.low = _innermost(torch.maximum, like, first, getattr(support, "lower_bound", None))
-        self.high = _innermost(torch.minimum, like, last, getattr(support, "upper_bound", None))
-        shapes = [end.shape for end in (self.low, self.high) if end is not None]
+        ends = as_tensors(**{n: infinite[n] if end is None else end for n, end in given.items()})
+        least = getattr(support, "lower_bound", -math.inf)
+        most = getattr(support, "upper_bound", math.inf)
+        self.low = torch.maximum(ends["low"], torch.as_tensor(least).to(ends["low"]))
+        self.high = torch.minimum(ends["high"], torch.as_tensor(most).to(ends["high"]))
+        shapes = self.low.shape, self.high.shape
         try:
             shape = broadcast_shapes(prior.batch_shape, *shapes)
         except RuntimeError as error:
@@ -79,39 +79,27 @@ class RestrictedPrior(TorchDistribution):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The interval or the half-line between the ends; one of length 1 if it is empty."""
-        if self.low is None:
+        if (self.low == -math.inf).all():
             return constraints.less_than(self.high)
-        if self.high is None:
+        if (self.high == math.inf).all():
             return constraints.greater_than(self.low)
         return Interval(self.low, torch.where(self.low < self.high, self.high, self.low + 1))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of the prior between the ends; -inf outside of them."""
-        inside = torch.ones_like(value, dtype=torch.bool)
-        if self.low is not None:
-            inside = inside & (value >= self.low)
-        if self.high is not None:
-            inside = inside & (value <= self.high)
+        inside = (value >= self.low) & (value <= self.high)
         anywhere = biject_to(self.prior.support)(torch.zeros_like(value))
         log_density: Tensor = self.prior.log_prob(torch.where(inside, value, anywhere))
         return torch.where(inside, log_density, -math.inf)
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Return random places to start, between the ends (*sample, *batch)."""
-        like: Any = self.low if self.low is not None else self.high
-        noise = torch.randn(self.shape(sample_shape), dtype=like.dtype, device=like.device)
+        shape, like = self.shape(sample_shape), self.low
+        noise = torch.randn(shape, dtype=like.dtype, device=like.device)
         start: Tensor = biject_to(self.support)(noise).detach()
         return start
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "RestrictedPrior":
         """Return the prior with a larger batch."""
-        ends = [None if end is None else end.expand(batch_shape) for end in (self.low, self.high)]
+        ends = self.low.expand(batch_shape), self.high.expand(batch_shape)
         return RestrictedPrior(self.prior.expand(batch_shape), *ends)
-
-
-def _innermost(
-    choose: Callable[..., Tensor], like: Tensor, *ends: Tensor | float | None
-) -> Tensor | None:
-    """Return the end that cuts off most, or None if there is none."""
-    found = [torch.as_tensor(end).to(like) for end in ends if end is not None]
-    return reduce(choose, found) if found else None

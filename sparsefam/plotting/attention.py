@@ -1,6 +1,5 @@
 """Plots of attention over a series, tokens or an image."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +175,8 @@ def plot_attention_map(
         The axes.
 
     Raises:
-        ValueError: Shapes that do not fit, colours out of their range, more heads than `limit`, or
-            a domain that is not an interval.
+        ValueError: Shapes that do not fit, more heads than `limit`, or a domain that is not an
+            interval.
         ImportError: matplotlib is missing.
     """
     drawn = _part(attention, example)
@@ -214,11 +213,6 @@ def _pixels(image: Tensor) -> Any:
         raise ValueError(
             f"image must have shape (H, W) or (1, 3 or 4, H, W), got {tuple(image.shape)}"
         )
-    low, high = (float(end) for end in pixels.aminmax())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"image must be finite, got values from {low} to {high}")
-    if pixels.dim() == 3 and pixels.dtype != torch.uint8 and not 0 <= low <= high <= 1:
-        raise ValueError(f"image must have colours in [0, 1], got values from {low} to {high}")
     return pixels.numpy()
 
 

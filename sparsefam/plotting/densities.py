@@ -112,110 +112,94 @@ def plot_density(
     ax = current_axes(ax)
     if isinstance(p, SparseCategorical):
         draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
-    elif not p.event_shape:
-        shown = _line_view(p, seen) if view is None else set_view(ax, view)
-        dashed = _curves(p.escort(), shown, points) if escort else None
-        intervals = _intervals(p).cpu().double()
-        ends = intervals.reshape(-1, *intervals.shape[-2:])
-        for i, curve in enumerate(_curves(p, shown, points)):
-            (line,) = ax.plot(*curve, color=color, label=labels[i], gid="density")
-            ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
-            if dashed is not None:
-                ax.plot(*dashed[i], "--", color=line.get_color(), gid="density")
-            _draw_support(ax, ends[i], shown, line.get_color())
+        return ax
+    parts = [p[i] for i in np.ndindex(*p.batch_shape)]
+    ink = ax.xaxis.label.get_color()
+    if p.event_shape:
         if seen is not None:
-            ink = ax.xaxis.label.get_color()
-            style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
-            ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
-        set_limits(ax)
-    else:
-        if seen is not None:
-            ink = ax.xaxis.label.get_color()
             ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
         box = plane_view(p, seen) if view is None else box_of("view", view, 2)
-        _draw_contours(ax, p, labels, color, box, points)
+        for part, name in zip(parts, labels, strict=True):
+            (line,) = ax.plot([], [], color=color, label=name)  # a legend has lines
+            _draw_contours(ax, part, line.get_color(), box, points)
+        ax.set(xlim=box[0], ylim=box[1])
+        return ax
+    shown = _line_view(parts, seen) if view is None else set_view(ax, view)
+    for part, name in zip(parts, labels, strict=True):
+        curve = _curve(part, shown, points)
+        (line,) = ax.plot(*curve, color=color, label=name, gid="density")
+        ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
+        if escort:
+            dashed = _curve(part.escort(), shown, points)
+            ax.plot(*dashed, "--", color=line.get_color(), gid="density")
+        _draw_support(ax, _intervals(part), shown, line.get_color())
+    if seen is not None:
+        style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
+        ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
+    set_limits(ax)
     return ax
 
 
 def _intervals(p: SparseDistribution) -> Tensor:
-    """Return the support (*batch, K, 2), padded by NaN."""
+    """Return the support (K, 2) of a density."""
     support: Any = p.support
-    intervals: Tensor = support.intervals
-    return intervals.detach()
+    ends: Tensor = support.intervals.detach()
+    return ends[~ends[:, 0].isnan()]
 
 
 def _bulk(p: SparseDistribution) -> Tensor:
-    """Return the support with quantiles in place of infinite ends."""
+    """Return the support (K, 2) with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
         return ends
-    quantiles = [p.icdf(ends.new_full(p.batch_shape, q)).detach() for q in (_TAIL, 1 - _TAIL)]
-    return torch.where(ends.isinf(), torch.stack(quantiles, -1).unsqueeze(-2), ends)
+    quantiles = p.icdf(ends.new_tensor([_TAIL, 1 - _TAIL])).detach()
+    return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(p: SparseDistribution, data: Any) -> tuple[float, float]:
+def _line_view(parts: Sequence[SparseDistribution], data: Any) -> tuple[float, float]:
     """Return the default view in one dimension."""
-    ends = _bulk(p).cpu().double()
-    shown = np.concatenate([ends[~ends.isnan()].numpy(), [] if data is None else data])
+    ends = [_bulk(p).cpu().double().flatten().numpy() for p in parts]
+    shown = np.concatenate([*ends, [] if data is None else data])
     margin = _MARGIN * np.ptp(shown)
     return float(shown.min() - margin), float(shown.max() + margin)
 
 
-def _curves(p: SparseDistribution, view: tuple[float, float], points: int) -> list[tuple[Any, Any]]:
-    """Points (t, p(t)) of every batch element: zero between supports, upright at jumps."""
+@torch.no_grad()
+def _curve(p: SparseDistribution, view: tuple[float, float], points: int) -> tuple[Any, Any]:
+    """Points (t, p(t)) from end to end of the view: zero between supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
     # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
     # decide on the side of a jump.
     share = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
-    share = share.clamp(1e-6, 1 - 1e-6).reshape(-1, *(1,) * (ends.dim() - 1))
+    share = share.clamp(1e-6, 1 - 1e-6).unsqueeze(-1)
     # On an infinite support, the bulk of a narrow density may be a small part of the view.
     spans = (bulk, shown) if ends.isinf().any() else (shown,)
-    nodes = [torch.lerp(span[..., 0], span[..., 1], share) for span in spans]
-    t = torch.cat([shown[None, ..., 0], *nodes, shown[None, ..., 1]]).sort(0).values
-    with torch.no_grad():
-        height = torch.stack([p.prob(x) for x in t.nan_to_num().unbind(-1)], -1)
+    t = torch.cat([torch.lerp(span[:, 0], span[:, 1], share) for span in spans]).sort(0).values
+    t = torch.cat([shown[None, :, 0], t, shown[None, :, 1]])
+    height = p.prob(t)
     # Down to zero at the edges, unless the view ends before the support does.
-    for side, edge in ((0, height[0]), (1, height[-1])):
-        edge *= shown[..., side] != ends[..., side]
-    # (points, *batch, K) to (batch, K, points)
-    t, height = (x.reshape(len(x), -1, x.shape[-1]).permute(1, 2, 0).cpu() for x in (t, height))
-    return [_join(*piece, view) for piece in zip(t, height, strict=True)]
-
-
-def _join(t: Tensor, height: Tensor, view: tuple[float, float]) -> tuple[Any, Any]:
-    """Join the intervals (K, points) of a density to one line from end to end of the view."""
-    present = ~t.isnan()
-    t, height = t[present], height[present]
+    height[0] *= shown[:, 0] != ends[:, 0]
+    height[-1] *= shown[:, 1] != ends[:, 1]
+    t, height = t.T.flatten(), height.T.flatten()
     t = torch.cat([t.new_tensor(view[:1]), t, t.new_tensor(view[1:])])
-    return t.numpy(), torch.cat([height[:1], height, height[-1:]]).numpy()
+    return t.cpu().numpy(), torch.cat([height[:1], height, height[-1:]]).cpu().numpy()
 
 
-def _draw_contours(
-    ax: "Axes",
-    p: SparseDistribution,
-    labels: list[str | None],
-    color: Any,
-    view: Box,
-    points: int,
-) -> None:
-    """Draw contours of each element of a batch by its values on a grid."""
-    for i, label in zip(np.ndindex(*p.batch_shape), labels, strict=True):
-        (line,) = ax.plot([], [], color=color, label=label)  # a legend has lines
-        shade, grid = line.get_color(), _grid(_contour_box(p[i], view), points)
-        heights = _heights(p[i], grid)
-        (height,), (closed,) = heights, _closed(p[i], heights)
-        if not height.any():
-            continue
-        top = height.max()
-        lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
-        # Each layer is transparent, so that opacity grows with the density.
-        for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
-            filled = ax.contourf(*grid, height, (level, np.inf), colors=[shade], alpha=_OPACITY)
-            filled.set_gid("density")
-        style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
-        ax.contour(*grid, height, [lowest], colors=[shade], **style).set_gid("support")
-    ax.set(xlim=view[0], ylim=view[1])
+def _draw_contours(ax: "Axes", p: SparseDistribution, color: Any, view: Box, points: int) -> None:
+    """Draw contours of a density by its values on a grid."""
+    grid = _grid(_contour_box(p, view), points)
+    height = _heights(p, grid)
+    if not height.any():
+        return
+    top, closed = height.max(), _is_closed(p, height)
+    lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
+    # Each layer is transparent, so that opacity grows with the density.
+    for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
+        filled = ax.contourf(*grid, height, (level, np.inf), colors=[color], alpha=_OPACITY)
+        filled.set_gid("density")
+    style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
+    ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
 
 
 def _contour_box(p: SparseDistribution, view: Box) -> Box:
@@ -232,26 +216,19 @@ def _grid(view: Box, points: int) -> list[Any]:
     return list(np.meshgrid(*(np.linspace(*side, points) for side in view)))
 
 
+@torch.no_grad()
 def _heights(p: SparseDistribution, grid: list[Any]) -> Any:
-    """Densities (batch, rows, columns)."""
-    mean = p.mean
-    t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(mean)
-    t = t.reshape(-1, *(1,) * len(p.batch_shape), 2)
-    with torch.no_grad():
-        parts = [
-            p.prob(rows.expand(-1, *p.batch_shape, 2))
-            for rows in t.split(max(1, _CHUNK // max(1, p.batch_shape.numel())))
-        ]
-    found = torch.cat(parts).cpu().double()
-    return found.reshape(*grid[0].shape, -1).movedim(-1, 0).numpy()
+    """Return densities (rows, columns)."""
+    t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
+    found = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
+    return found.cpu().double().reshape(grid[0].shape).numpy()
 
 
-def _closed(p: SparseDistribution, heights: Any) -> list[bool]:
-    """Whether each density has an edge: by alpha, or by zeros among its values."""
+def _is_closed(p: SparseDistribution, height: Any) -> bool:
+    """Return whether a density has an edge: by alpha, or by zeros among its values."""
     if p.support == constraints.real_vector:
-        return [False] * len(heights)
-    alphas = p.alpha.detach().expand(p.batch_shape).reshape(-1).tolist()
-    return [alpha > 1 or bool((h == 0).any()) for alpha, h in zip(alphas, heights, strict=True)]
+        return False
+    return float(p.alpha) > 1 or bool((height == 0).any())
 
 
 def plane_view(p: SparseDistribution, data: Any) -> Box:
@@ -259,22 +236,18 @@ def plane_view(p: SparseDistribution, data: Any) -> Box:
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
         torch.manual_seed(0)
-        draws = p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()
-    data = draws if data is None else np.concatenate([data, draws])
-    mean, reach = (x.detach().reshape(-1, 2) for x in (p.mean, _FAR * p.variance.sqrt()))
+        seen = [p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()]
+    seen += [] if data is None else [data]
+    mean, reach = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
     low, high = (mean - reach).amin(0).tolist(), (mean + reach).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
-    seen = []
-    heights = _heights(p, grid)
-    for height, closed in zip(heights, _closed(p, heights), strict=True):
-        least = 0.0 if closed else _quantile(height, _TAIL_2D)
-        seen += [axis[height > least] for axis in grid]
-    sides = []
-    for d in range(2):
-        found = np.concatenate([*seen[d::2], data[:, d]])
-        step = _MARGIN_2D * np.ptp(found)
-        sides.append((float(found.min() - step), float(found.max() + step)))
-    return tuple(sides)
+    for i in np.ndindex(*p.batch_shape):
+        height = _heights(p[i], grid)
+        least = 0.0 if _is_closed(p[i], height) else _quantile(height, _TAIL_2D)
+        seen.append(np.stack([axis[height > least] for axis in grid], -1))
+    found = np.concatenate(seen)
+    margin = _MARGIN_2D * np.ptp(found, 0)
+    return tuple(zip(found.min(0) - margin, found.max(0) + margin, strict=True))
 
 
 def _quantile(height: Any, share: float) -> float:
