@@ -26,7 +26,6 @@ from examples import (
     series,
     stream,
     tour,
-    video,
 )
 from examples.training import contest, tabulate
 
@@ -100,7 +99,7 @@ def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) ->
         daylight.load()
 
 
-# Streams, recall and video
+# Streams and recall
 
 
 @pytest.mark.slow
@@ -121,31 +120,6 @@ def test_functions_that_resolve_a_recording_recall_more_than_as_many_samples(
     function, kept = (found[f"{name}, α = 1"] for name in ("function", "kept readings"))
     assert function["256"] < kept["256"] < function["96"]
     assert function["256"] == pytest.approx(found["function, discrete, α = 1"]["256"], rel=0.2)
-
-
-def drifting(name: str) -> video.Clip:
-    """A spot that wanders over 36 x 18 pixels for 60 frames."""
-    y, x = torch.meshgrid(torch.arange(36), torch.arange(18), indexing="ij")
-    t = 6 * torch.linspace(0, 1, 60)[:, None, None] + len(name)
-    spot = torch.exp(-((y - 18 - 9 * t.sin()) ** 2 + (x - 9 - 5 * t.cos()) ** 2) / 40)
-    frames = spot.flatten(1).repeat(1, 3)
-    mean, lengths = frames.mean(0), (frames - frames.mean(0)).norm(dim=-1, keepdim=True)
-    return video.Clip((frames - mean) / lengths, lengths, mean)
-
-
-def test_functions_recall_frames_between_those_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clip = drifting("one")
-    runs = video.compare(clip, [8], 2)
-    found = {name: some[0]["8"] for name, some in runs.items()}
-    assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all 60 frames, α = 1"]
-    monkeypatch.setattr(video, "CLIPS", {"one": "", "three": ""})
-    monkeypatch.setattr(video, "load", drifting)
-    monkeypatch.setattr(video, "SHOWN", 8)
-    video.main(["--seeds", "1", "--sizes", "8", "--out", str(tmp_path)])
-    assert (tmp_path / "video.png").stat().st_size > 10_000
-    assert "three: 60 frames of 1944 numbers" in capsys.readouterr().out
 
 
 # Tutorials: densities, daylight, pickups, reviews
