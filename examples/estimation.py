@@ -10,6 +10,7 @@ References:
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,7 +149,7 @@ def run(cases: list[Case], folds: int) -> tuple[list[tuple[Case, SparseDensity]]
         for method in METHODS:
             empty, missed, score = check(known, method, folds)
             rows.append([case.name, method, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])
-        print(f"  {case.name}: {folds} folds done", flush=True)
+        print(f"  {case.name}: {folds} folds done", file=sys.stderr)
     return fitted, rows
 
 
