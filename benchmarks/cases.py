@@ -230,41 +230,6 @@ def kernel(alpha: float = 2.0, method: str = INSIDE, shape: tuple[int, int] = (6
     return differentiated(expect[method], (case.weights,), case.upstream)
 
 
-def content_case(functions: int, deviation: float) -> KernelCase:
-    """Draw scores (12, 32) of Gaussians 1.5 steps wide, which are the values' basis, too."""
-    points, width = torch.linspace(0, 1, functions).double(), 1.5 / functions
-    weights = torch.randn(12, 32, functions, generator=_generator()).double()
-    grid = torch.linspace(0, 1, 8 * functions, dtype=torch.float64)
-    f = weights @ torch.exp(-((grid - points.unsqueeze(-1)) / width).square() / 2)
-    weights = (deviation / f.std(-1, keepdim=True) * weights).float().double()
-    points, widths = points.float().double(), torch.full_like(points, width)
-    return KernelCase(weights, points, width, points, widths, torch.zeros_like(weights))
-
-
-def content(functions: int, alpha: float, deviation: float, method: str = OURS) -> Call:
-    """Expectations of a basis under densities of attention by content, forward only."""
-    case = content_case(functions, deviation)
-    basis = sf.bases.GaussianRBF(case.points.float(), case.bandwidth)
-    weights = (case.weights * (case.bandwidth * math.sqrt(2 * math.pi))).float()
-    score = sf.scores.BasisExpansion(weights, basis)
-    if method == "mesh known":
-        mesh = sf.rpm(score, alpha).mesh
-        dense, more = alpha == 1, {} if alpha == 1 else {"alpha": alpha}
-        build = sf.KernelExp.from_score if dense else sf.KernelDeformedExp.from_score
-        expect = lambda: build(score, mesh=mesh, **more).expect(basis)  # noqa: E731
-    elif method == OURS:
-        expect = lambda: sf.rpm(score, alpha).expect(basis)  # noqa: E731
-    else:
-        rule = partial(rivals.content_trapezoid, products="products" in method)
-        expect = lambda: rule(weights, basis, alpha)  # noqa: E731
-
-    def call() -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return (expect(),)
-
-    return call
-
-
 # Methods of entmax by alpha.
 ENTMAX = {2.0: [OURS, "sparsemax", "entmax_bisect"], 1.5: [OURS, "entmax15", "entmax_bisect"]}
 ENTMAX[1.3] = [OURS, "entmax_bisect"]
@@ -358,5 +323,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, content, finite, ridge, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, finite, ridge, value_function, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

@@ -1,25 +1,12 @@
-"""What sparsefam is compared with: plain quadrature rules and kernel density estimates."""
+"""What sparsefam is compared with: plain quadrature rules."""
 
 import math
 from collections.abc import Callable
 
-import entmax
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy import stats
-from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 import sparsefam as sf
-
-try:
-    import KDEpy
-except ImportError:
-    KDEpy = None
-
-
-Array = NDArray[np.float64]
 
 
 def trapezoid_on_supports(
@@ -142,29 +129,6 @@ def kernel_trapezoid(
     return torch.trapezoid(psi * p / mass, t, dim=-1)
 
 
-def content_trapezoid(
-    weights: Tensor, basis: sf.bases.GaussianRBF, alpha: float, products: bool, points: int = 1000
-) -> Tensor:
-    """Return E_p[psi] (heads, queries, N) by a rule of so many points, as research code does.
-
-    Its exponentials are not shifted, and its tensors are (heads, queries, N, points) unless
-    `products`. At alpha = 1.5 the density on the nodes is an entmax of discrete scores.
-    """
-    t = torch.linspace(0, 1, points)
-    psi = basis(t).T
-    f = weights @ psi
-    if alpha == 1:
-        p = torch.exp(f)
-        p = p / torch.trapezoid(p, t, dim=-1).unsqueeze(-1)
-    else:
-        p = entmax.entmax15(f / math.sqrt(points), -1) * points
-    if not products:
-        return torch.trapezoid(psi * p.unsqueeze(-2), t, dim=-1)
-    step = torch.full_like(t, 1 / (points - 1))
-    step[0] = step[-1] = step[0] / 2
-    return (p * step) @ psi.T
-
-
 def kernel_products(
     points: Tensor, bandwidth: float, centers: Tensor, widths: Tensor, alpha: float
 ) -> Callable[[Tensor], Tensor]:
@@ -181,52 +145,3 @@ def kernel_products(
         return sums[..., :-1] / sums[..., -1:]
 
     return expect
-
-
-def _sparse(x: Array) -> Callable[[Array], Array]:
-    model = sf.estimators.SparseDensity().fit(x[:, None])
-    return lambda t: np.asarray(np.exp(model.score_samples(t[:, None])))
-
-
-def _epanechnikov(x: Array) -> Callable[[Array], Array]:
-    """Choose the bandwidth of 17 by the held-out likelihood in five folds.
-
-    Larger bandwidths, which take longest, are not tried after two that were worse.
-    """
-    best, chosen, worse = -np.inf, 0.0, 0
-    folds = np.arange(len(x)) % 5
-    for width in np.geomspace(0.005, 1.0, 17) * x.std():
-        model = KernelDensity(kernel="epanechnikov", bandwidth=width)
-        likelihood = sum(
-            model.fit(x[folds != k, None]).score(x[folds == k, None]) for k in range(5)
-        )
-        worse = worse + 1 if best > -np.inf and likelihood <= best else 0
-        if likelihood > best:
-            best, chosen = likelihood, width
-        if worse == 2:
-            break
-    model = KernelDensity(kernel="epanechnikov", bandwidth=chosen).fit(x[:, None])
-    return lambda t: np.asarray(np.exp(model.score_samples(t[:, None])))
-
-
-def _sheather_jones(x: Array) -> Callable[[Array], Array]:
-    """Use KDEpy's improved Sheather-Jones rule, without two of its errors.
-
-    Its bandwidths are too small for data of a small range (issue 201), and otherwise half of what
-    the rule says (issue 199).
-    """
-    width = KDEpy.bw_selection.improved_sheather_jones(1e3 * x[:, None]) / (1e3 * 0.5)
-    grid = np.linspace(-0.5, 1.5, 4001)
-    values = KDEpy.FFTKDE(kernel="gaussian", bw=width).fit(x).evaluate(grid).clip(0)
-    return lambda t: np.asarray(np.interp(t, grid, values))
-
-
-# Functions of data that return a function of locations, the package's first.
-DENSITY_ESTIMATES: dict[str, Callable[[Array], Callable[[Array], Array]]] = {
-    "SparseDensity": _sparse,
-    "Gaussian, Scott": lambda x: stats.gaussian_kde(x, "scott"),
-    "Gaussian, Silverman": lambda x: stats.gaussian_kde(x, "silverman"),
-    "Epanechnikov, cross-validated": _epanechnikov,
-}
-if KDEpy is not None:
-    DENSITY_ESTIMATES["KDEpy, Sheather-Jones"] = _sheather_jones

@@ -90,8 +90,8 @@ STAGES = [
         "Cells: discrete weights. Dashed: the ellipse that holds 99.9 % of a normal density. "
         "Solid: the support of a truncated paraboloid, outside which nothing is read. Dotted: the "
         "digit asked about. Above: the answers. The table has the accuracy, the mass in the "
-        "quadrant and on the digit, and the share of the cells that is read. Two seeds do not tell the "
-        "mechanisms apart; docs/gallery.md has ten.",
+        "quadrant and on the digit, and the share of the cells that is read. Two seeds do not tell "
+        "the mechanisms apart; docs/gallery.md has ten.",
     ),
     Stage(
         "The papers' comparison: spoken vowels",

@@ -15,8 +15,6 @@ from benchmarks import (
     accuracy,
     attention,
     compare,
-    content,
-    coverage,
     estimation,
     expect,
     first_call,
@@ -127,26 +125,23 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "entmax": lambda: expect.entmax_table(256, (16,)),
-    "content": lambda: content.time_table(((16, 1),)),
-    "content shares": lambda: content.share_table(16, (1,)),
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
     "fits": lambda: attention.fit_table((64, 128), 64),
     "splines": lambda: attention.spline_table((8, 128), (64,), 2),
-    "estimation": lambda: estimation.tables({40: 1}, jobs=1),
-    "coverage": lambda: coverage.tables((120,), 1, 1, jobs=1),
+    "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
+    "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
 }
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = harness.Cost(1.0, 1.0)
-    for module in (expect, attention, content):
+    for module in (expect, attention):
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
-    for module in (estimation, coverage):
-        monkeypatch.setattr(module, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
-    monkeypatch.setattr(coverage, "COLUMNS", {"petals": coverage.COLUMNS["petal length"]})
+    monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    monkeypatch.setattr(estimation, "COLUMNS", {"petals": estimation.COLUMNS["petal length"]})
     tables = TINY[name]()
     for table in [tables] if isinstance(tables, Table) else tables:
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)
