@@ -13,9 +13,9 @@ from .harness import parser
 # Minutes on a quiet machine with two cores, and what it measures.
 PARTS = {
     "accuracy": (6, "errors against independent references"),
-    "expect": (4, "time of expectations beside plain rules, and of entmax"),
+    "expect": (4, "time of expectations beside plain rules"),
     "recall": (1, "recall from N functions beside discrete attention"),
-    "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
+    "attention": (3, "the layer beside that of torch, and its regression"),
     "estimation": (13, "density estimates beside kernel density estimates, and their coverage"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import entmax
 import numpy as np
 import torch
-from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 
 import sparsefam as sf
@@ -230,26 +228,6 @@ def kernel(alpha: float = 2.0, method: str = INSIDE, shape: tuple[int, int] = (6
     return differentiated(expect[method], (case.weights,), case.upstream)
 
 
-# Methods of entmax by alpha.
-ENTMAX = {2.0: [OURS, "sparsemax", "entmax_bisect"], 1.5: [OURS, "entmax15", "entmax_bisect"]}
-ENTMAX[1.3] = [OURS, "entmax_bisect"]
-
-
-def finite(
-    alpha: float, size: int, method: str = OURS, scores: int = 1 << 17, double: bool = False
-) -> Call:
-    """Probabilities of `size` scores each, and their gradient."""
-    x = 3 * torch.randn(scores // size, size, generator=_generator())
-    x = x.double() if double else x
-    methods: dict[str, Callable[[Tensor], Tensor]] = {
-        OURS: lambda x: sf.rpm(sf.scores.Finite(x), alpha=alpha).probs,
-        "sparsemax": entmax.sparsemax,
-        "entmax15": entmax.entmax15,
-        "entmax_bisect": lambda x: entmax.entmax_bisect(x, alpha, n_iter=100 if double else 50),
-    }
-    return differentiated(methods[method], (x,), x)
-
-
 def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return irregular positions and noisy waves."""
     draw = _generator(seed)
@@ -274,17 +252,7 @@ def ridge(length: int, method: str = "fit", whole: bool = False) -> Call:
         coefficients = regression.fit(t + 0, x).coefficients
         return torch.autograd.grad(coefficients.square().sum(), x)[0]
 
-    def lstsq() -> Tensor:
-        design = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(len(basis))])
-        right = torch.cat([values, torch.zeros(len(basis), values.shape[-1])])
-        return torch.linalg.lstsq(design, right, driver="gels").solution
-
-    def scikit() -> Tensor:
-        model = Ridge(penalty, fit_intercept=False).fit(basis(t).numpy(), values.numpy())
-        return torch.from_numpy(model.coef_.T)
-
-    methods = {"fit": fit, "step": step, "lstsq": lstsq, "scikit-learn Ridge": scikit}
-    return lambda: (methods[method](),)
+    return lambda: (fit() if method == "fit" else step(),)
 
 
 def value_function(part: str, count: int, length: int, gaussians: bool = False) -> Call:
@@ -323,5 +291,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, finite, ridge, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, ridge, value_function, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

@@ -2,7 +2,7 @@
 
 Both run the same cases in processes of their own that take turns, at one thread and at two. Prints
 milliseconds forward and backward (medians), the ratio of this checkout's to the other's, and the
-peak memory that one call adds in a fresh process. The exit code is 1 if a ratio exceeds its limit.
+megabytes that torch allocates at the peak. The exit code is 1 if a ratio exceeds its limit.
 Without `--against` it prints times and memory of this checkout.
 """
 
@@ -77,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
     header = ["forward and backward", "threads", "ms", "MB"]
     if len(checkouts) > 1:
         header = [*header[:3], "against, ms", "MB", "against, MB", "ratio", "at most", "limit"]
-    Table("Medians of alternating calls; peak memory of a call.", header, rows).show()
+    Table(
+        "Medians of alternating calls; megabytes that torch allocates at the peak.", header, rows
+    ).show()
     return int(failed)
 
 

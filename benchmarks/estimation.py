@@ -1,7 +1,7 @@
 """Errors of `SparseDensity` and of kernel density estimates, and the coverage of its supports.
 
-Draws samples from densities with compact or separated supports, and parts of real columns. `--write`
-puts the tables into docs/benchmarks.md.
+Draws samples from densities with compact or separated supports, and parts of real columns.
+`--write` puts the tables into docs/benchmarks.md.
 """
 
 import sys

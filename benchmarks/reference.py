@@ -40,51 +40,32 @@ class Family(NamedTuple):
         order: 2 for beta-Gaussians, 1 for triangular densities.
         exponent: 1/(alpha - 1).
         build: Builds the density from loc and scale.
-        from_score: Builds it from loc and sigma (or b), the scale of -|t - loc|^k / (k sigma^k).
     """
 
     name: str
     order: int
     exponent: float
     build: Callable[[Tensor, Tensor], sf.SymmetricDistribution]
-    from_score: Callable[[Tensor, Tensor], sf.SymmetricDistribution]
 
     @property
     def constant(self) -> float:
         """The normalising constant C at scale 1."""
         return self.order / (2 * float(special.beta(1 / self.order, self.exponent + 1)))
 
-    @property
-    def score_power(self) -> float:
-        """The power q in scale = factor sigma^q."""
-        km = self.order * self.exponent
-        return km / (km + 1)
-
-    def sigma(self, scale: float) -> float:
-        """Return sigma (or b) at a scale s, from s^(km + 1) = C (km)^m sigma^(km)."""
-        km = self.order * self.exponent
-        return float((scale ** (km + 1) / (self.constant * km**self.exponent)) ** (1 / km))
-
 
 def _beta_gaussian(name: str, alpha: float) -> Family:
     exponent = 1 / (alpha - 1)
     if abs(exponent - round(exponent)) < 1e-12 * exponent:
         exponent = round(exponent)  # 4/3 - 1 is not 1/3 in floating point
-    return Family(
-        name,
-        2,
-        exponent,
-        lambda loc, scale: sf.BetaGaussian(loc, scale, alpha),
-        lambda loc, sigma: sf.BetaGaussian.from_sigma(loc, sigma, alpha),
-    )
+    return Family(name, 2, exponent, lambda loc, scale: sf.BetaGaussian(loc, scale, alpha))
 
 
 CLOSED = (
     _beta_gaussian("α = 4/3", 4 / 3),
     _beta_gaussian("α = 3/2", 1.5),
-    Family("α = 2", 2, 1, sf.TruncatedParabola, sf.TruncatedParabola.from_sigma),
+    Family("α = 2", 2, 1, sf.TruncatedParabola),
     _beta_gaussian("α = ∞", math.inf),
-    Family("triangular", 1, 1, sf.Triangular, sf.Triangular.from_b),
+    Family("triangular", 1, 1, sf.Triangular),
 )
 ANY_ALPHA = tuple(_beta_gaussian(f"α = {alpha}", alpha) for alpha in (1.05, 1.1, 1.7, 3.0))
 
@@ -364,9 +345,6 @@ class _KernelDensity:
             pull = q * (above - upstream @ value) / z
             a = -np.expm1(-self.eps * np.log(z)) / self.eps
         return a, value, pull @ kernel
-
-
-# Divergences
 
 
 # Truncated densities

@@ -61,7 +61,6 @@ def test_references_agree_with_adaptive_quadrature(family: Family) -> None:
     [
         ("line", {"supports": "wide", "functions": 5, "densities": 3}, (expect.ON_SUPPORTS,)),
         ("ball", {"width": 0.3, "functions": 9, "densities": 3}, (expect.POLAR,)),
-        ("finite", {"alpha": 1.5, "size": 8, "scores": 64}, ("entmax15", "entmax_bisect")),
     ],
 )
 def test_rivals_agree_with_the_package(
@@ -78,14 +77,20 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accuracy.line_table("", CLOSED[2:3], cases)[1] == []
     monkeypatch.setattr(accuracy, "LIMITS", {torch.float32: (1e-9, 2e-5)})
     assert accuracy.line_table("", CLOSED[2:3], cases)[1] == ["α = 2, float32: value"]
-    assert accuracy.kernel_errors(0.2, 1.0, [(2.0, True)], 2)[0].exceeded() == []
+    (table, _), far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)
+    assert far == [] and table.rows[0][-1] == "met"
+    limits = {torch.float32: 2e-6, torch.float64: 1e-19}
+    monkeypatch.setattr(accuracy, "KERNEL_LIMITS", limits)
+    assert accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1] == [
+        "α = 2, inside, float64, 0.2, 1"
+    ]
     assert accuracy.ball_table([2], [1.5], [0.1])[1] == []
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
     case = ("line", {"densities": 8, "functions": 4})
     with Worker(threads=2, checkout=harness.ROOT).load(case) as worker:
-        assert len(worker.visit()) >= 1 and worker.megabytes() >= 0 < worker.megabytes("torch")
+        assert len(worker.visit()) >= 1 and worker.megabytes() > 0
         rounds = harness.alternate({"a": worker}, budget=0, rounds=2)
         assert len(rounds["a"]) == 2 and rounds["a"][0] > 0
     assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
@@ -102,7 +107,6 @@ def test_memory_is_that_of_the_call() -> None:
     def call() -> float:
         return torch.ones(25_000_000).sum().item()  # 100 MB
 
-    assert 95 < harness.peak_megabytes(call) < 150
     assert harness.allocated_megabytes(call) == pytest.approx(100, rel=0.01)
 
 
@@ -118,16 +122,13 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
-    "kernel accuracy": lambda: accuracy.kernel_tables(
-        accuracy.kernel_errors(0.2, 1, [(2, True)], 2)
-    ),
+    "kernel accuracy": lambda: accuracy.kernel_tables([0.2], [1], [(2, True)], 2)[0],
     "expectations": lambda: expect.line_table(64, 4, 50),
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
-    "entmax": lambda: expect.entmax_table(256, (16,)),
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
-    "fits": lambda: attention.fit_table((64, 128), 64),
+    "fits": lambda: attention.fit_table((64, 128)),
     "splines": lambda: attention.spline_table((8, 128), (64,), 2),
     "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
     "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
