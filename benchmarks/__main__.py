@@ -21,8 +21,7 @@ PARTS = {
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
-    "threads": (4, "time at two threads over time at one"),
-    "compare": (10, "this checkout against another one"),
+    "compare": (10, "numbers of threads, or this checkout against another one"),
 }
 
 

@@ -47,7 +47,7 @@ FAMILIES: dict[str, Callable[..., Any]] = {
 }
 # Half-widths of the supports; the basis functions have width 0.02.
 SUPPORTS = {"wide": (0.1, 0.5), "mixed": (0.002, 0.5), "narrow": (0.0002, 0.02)}
-ON_SUPPORTS, ON_GRID = "trapezoid on supports", "trapezoid on one grid"
+ON_SUPPORTS = "trapezoid on supports"
 
 
 def line(
@@ -72,11 +72,10 @@ def line(
     few = max(1, densities // 128) if method == ON_SUPPORTS else densities
     inputs = [x[:few].to(dtype) for x in (loc, scale, upstream)]
     psi = sf.bases.GaussianRBF(torch.linspace(0, 1, functions, dtype=dtype), 0.02)
-    build, grid = FAMILIES[family], torch.linspace(0, 1, points)
+    build = FAMILIES[family]
     expect: dict[str, Callable[..., Tensor]] = {
         OURS: lambda *x: build(*x).expect(psi),
         ON_SUPPORTS: lambda *x: rivals.trapezoid_on_supports(build, *x, psi, points),
-        ON_GRID: lambda *x: rivals.trapezoid_on_shared_grid(build(*x), grid, psi),
     }
     return differentiated(expect[method], inputs[:2], inputs[2])
 
@@ -236,25 +235,6 @@ def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
     return t, curves + 0.3 * torch.randn(length, channels, generator=draw)
 
 
-def ridge(length: int, method: str = "fit", whole: bool = False) -> Call:
-    """Fits of 64 channels by 128 functions, by blocks of rows or with all rows at once."""
-    basis, penalty = sf.bases.GaussianRBF.grid(128, 1.5 / 128), 1e-2
-    t, values = waves(length, 64, 0)
-    chunk = {"chunk_size": length} if whole else {}
-    regression = sf.attention.RidgeRegression(basis, penalty, **chunk)
-
-    def fit() -> Tensor:
-        # A copy of the positions, since the Gram matrix of known ones is kept.
-        return regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
-
-    def step() -> Tensor:
-        x = values.unsqueeze(0).detach().requires_grad_()
-        coefficients = regression.fit(t + 0, x).coefficients
-        return torch.autograd.grad(coefficients.square().sum(), x)[0]
-
-    return lambda: (fit() if method == "fit" else step(),)
-
-
 def value_function(part: str, count: int, length: int, gaussians: bool = False) -> Call:
     """A fit of 64 channels by cubic B-splines or Gaussians, or what reads the function."""
     inner, ends = torch.linspace(0, 1, count - 2), torch.ones(3)
@@ -291,5 +271,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, ridge, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, value_function, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

@@ -15,7 +15,6 @@ from .cases import (
     CASES,
     FAMILIES,
     INSIDE,
-    ON_GRID,
     ON_SUPPORTS,
     OURS,
     OUTSIDE,
@@ -87,9 +86,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         return "line", {**size, "family": family, "supports": supports, "method": method}
 
     groups = {
-        f"{family}, {supports}": {
-            x: case(family, supports, x) for x in (OURS, ON_SUPPORTS, ON_GRID)
-        }
+        f"{family}, {supports}": {x: case(family, supports, x) for x in (OURS, ON_SUPPORTS)}
         for supports in SUPPORTS
         for family in FAMILIES
     }

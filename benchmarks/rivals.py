@@ -24,26 +24,12 @@ def trapezoid_on_supports(
     # log_prob counts the ends of the support as outside, where a density may not vanish.
     x = torch.linspace(-1, 1, points, dtype=loc.dtype) * (1 - torch.finfo(loc.dtype).eps)
     standard = build(torch.zeros_like(loc[0]), torch.ones_like(loc[0]))
-    weights = _trapezoid(standard.prob(x), 2 / (points - 1))
+    weights = standard.prob(x) * (2 / (points - 1))
+    weights[0] = weights[0] / 2
+    weights[-1] = weights[-1] / 2
     z = (loc.unsqueeze(-1) + scale.unsqueeze(-1) * x).unsqueeze(-1) - psi.centers
     z = z * (math.sqrt(0.5) / psi.widths)
     return weights @ torch.exp(-z.square()) / (psi.widths * math.sqrt(2 * math.pi))
-
-
-def trapezoid_on_shared_grid(
-    p: sf.SparseDistribution, grid: Tensor, psi: sf.bases.GaussianRBF
-) -> Tensor:
-    """Return E_p[psi] (batch, N) by the trapezoid rule on one grid for all densities."""
-    weights = _trapezoid(p.prob(grid.unsqueeze(-1)), (grid[1] - grid[0]).item())
-    values: Tensor = psi(grid)
-    return weights.T @ values
-
-
-def _trapezoid(density: Tensor, step: float) -> Tensor:
-    """Return the weights (points, ...) of the rule from the density's values at the nodes."""
-    ends = torch.ones(len(density), dtype=density.dtype)
-    ends[0] = ends[-1] = 0.5
-    return density * (step * ends).reshape(-1, *(1,) * (density.dim() - 1))
 
 
 _ROOT_PI = math.sqrt(math.pi)

@@ -20,7 +20,6 @@ from benchmarks import (
     first_call,
     harness,
     recall,
-    threads,
 )
 from benchmarks.cases import CASES, OURS
 from benchmarks.harness import Table, Worker
@@ -128,7 +127,6 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "kernels": lambda: expect.kernel_table(1, 2, 1),
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
-    "fits": lambda: attention.fit_table((64, 128)),
     "splines": lambda: attention.spline_table((8, 128), (64,), 2),
     "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
     "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
@@ -150,13 +148,11 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.6, 1.1, 1.5))
-    assert threads.main(["--only", "layer"]) == 0
-    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.8, 1.1, 1.5))
-    assert threads.main(["--only", "nn."]) == 0 and threads.main(["--only", "layer"]) == 1
-    monkeypatch.setattr(compare, "measure", lambda *_: ([0.1, 0.2], [1.0, 2.0], 1.1))
-    assert compare.main(["--only", "1-D", "--against", "."]) == 0
-    assert compare.main(["--only", "alpha 1.5, L", "--against", "."]) == 1
+    for options, lines in ((["--against", "."], 12), (["--threads", "1", "2", "8"], 9)):
+        monkeypatch.setattr(compare, "measure", lambda _, x, *__: [(0.1, 1.1, 2.0)] * len(x))
+        assert compare.main(["--only", "1-D", *options]) == 0
+        table = capsys.readouterr().out.partition("Medians")[2]
+        assert table.count("1-D") == lines
     monkeypatch.setattr(first_call, "clone", lambda folder: harness.ROOT)
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (0.5, 0.4))
     assert first_call.main(["--only", "README", "layer"]) == 0
