@@ -153,11 +153,11 @@ def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         assert compare.main(["--only", "1-D", *options]) == 0
         table = capsys.readouterr().out.partition("Medians")[2]
         assert table.count("1-D") == lines
-    monkeypatch.setattr(first_call, "clone", lambda folder: harness.ROOT)
+    monkeypatch.setattr(first_call.subprocess, "run", lambda *_, **__: None)
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (0.5, 0.4))
     assert first_call.main(["--only", "README", "layer"]) == 0
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (1.5, 1.4))
     assert first_call.main(["--only", "README"]) == 1
-    assert "2 of 3 calls exceed" in capsys.readouterr().out
+    assert "2 calls exceed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         __main__.main(["--only", "nothing"])
