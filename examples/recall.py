@@ -143,13 +143,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Questions about a time long ago.")
     parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
-    parser.add_argument("--length", type=int, default=100_000, help="readings (100000)")
-    parser.add_argument("--functions", type=int, default=192, help="of ForgettingMemory (192)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     runs: dict[str, list[list[float]]] = {}
     for seed in range(options.seeds):
-        for name, found in recall(options.length, options.functions, seed).items():
+        for name, found in recall(100_000, 192, seed).items():
             runs.setdefault(name, []).append(found)
         print(f"seed {seed + 1} done", file=sys.stderr)
     print(f"{'memory':<20}{'numbers':>9}" + "".join(f"{age:>16}" for age in AGES))
