@@ -42,7 +42,6 @@ SIGMA = 0.1  # a head's width before training
 POINTS, LENGTHSCALE = 64, 0.03
 BASIS = sf.bases.GaussianRBF.grid(64, 1.5 / 64)
 PENALTY = 100.0  # of 0.1, 1, 10, 100 and 1000 the best for a left-out fifth of the points
-COLUMNS = ("accuracy, %", "read, %", "intervals")
 
 
 class Series(NamedTuple):
@@ -251,38 +250,24 @@ def train(model: nn.Module, data: Series, epochs: int, seed: int) -> None:
             optimizer.step()
 
 
-def measure(attention: Any, series: Series) -> tuple[float, float]:
-    """Return the percentage of points with any weight or density, and a density's intervals."""
-    if isinstance(attention, sf.SparseCategorical):
-        read, count = attention.probs > 0, math.nan
-    else:
-        read = attention.support.check(series.positions.T.unsqueeze(-1)).movedim(0, -1)
-        parts = ~attention.support.intervals[..., 0].isnan()  # padding is NaN
-        count = parts.sum(-1).double().mean().item()
-    shares = (read & series.mask.unsqueeze(1)).sum(-1) / series.mask.sum(-1, keepdim=True)
-    return 100 * shares.mean().item(), count
-
-
-def compare(seed: int, epochs: int) -> tuple[dict[str, Any], Series, dict[str, list[float]]]:
+def compare(seed: int, epochs: int) -> tuple[dict[str, Any], Series, dict[str, float]]:
     """Train and test all networks; the seed changes the points kept, initial weights and order.
 
     Returns:
-        The networks, the test series, and for each network what COLUMNS names.
+        The networks, the test series, and the accuracy of each network in percent.
     """
     generator = torch.Generator().manual_seed(seed)
     data, test = load("TRAIN", generator), load("TEST", generator)
-    models, found = {}, {}
+    models, right = {}, {}
     for name, build in NETWORKS.items():
         torch.manual_seed(seed)
         model = models[name] = build()
         train(model, data, epochs, seed)
         with torch.no_grad():
-            right = (model(test).argmax(-1) == test.labels).double().mean().item()
-            is_attention = isinstance(model, Attention)
-            rest = measure(model.attend(test), test) if is_attention else (math.nan, math.nan)
-        found[name] = [100 * right, *rest]
-        print(f"seed {seed + 1}, {name}: {100 * right:.1f} %", file=sys.stderr)
-    return models, test, found
+            hits = model(test).argmax(-1) == test.labels
+        right[name] = 100 * hits.double().mean().item()
+        print(f"seed {seed + 1}, {name}: {right[name]:.1f} %", file=sys.stderr)
+    return models, test, right
 
 
 @torch.no_grad()
@@ -312,13 +297,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     results = [compare(seed, options.epochs) for seed in range(options.seeds)]
-    print(f"{'network':<20}{'parameters':>12}" + "".join(f"{name:>14}" for name in COLUMNS))
+    print(f"{'network':<20}{'parameters':>12}{'accuracy, %':>14}")
     for name, model in results[0][0].items():
-        found = np.array([found[name] for *_, found in results])
+        right = np.array([right[name] for *_, right in results])
         size = sum(x.numel() for x in model.parameters() if x.requires_grad)
-        right = f"{found[:, 0].mean():.1f} ± {found[:, 0].std(ddof=1):.1f}"
-        rest = "".join(f"{x:>14.1f}" for x in found.mean(0)[1:])
-        print(f"{name:<20}{size:>12,}{right:>14}{rest}")
+        print(f"{name:<20}{size:>12,}{f'{right.mean():.1f} ± {right.std(ddof=1):.1f}':>14}")
     models, test, _ = results[0]
     options.out.mkdir(parents=True, exist_ok=True)
     draw(models["kernel sparsemax"], test).savefig(options.out / "series.png", dpi=160)

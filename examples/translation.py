@@ -96,7 +96,7 @@ class Translator(nn.Module):
         return self.word(torch.cat([queries, context], -1)), attention
 
 
-def learn(alpha: float | None, steps: int, seed: int = 0) -> tuple[Translator, float]:
+def learn(alpha: float | None, steps: int = 300, seed: int = 0) -> tuple[Translator, float]:
     """Train a translator; return it and the share of the words of new sentences it has right."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -150,14 +150,13 @@ def draw(tables: dict[str, Tensor], german: list[str], english: list[str]) -> Fi
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Attention between German and English words.")
-    parser.add_argument("--steps", type=int, default=300, help="of each training (300)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     german, english = sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
     tables = {}
     for name, alpha in ALPHAS.items():
-        model, right = learn(alpha, options.steps)
+        model, right = learn(alpha)
         tables[name] = shares(model, german, english)
         print(f"{name}: {100 * right:.1f} % of the words of new sentences are right", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -178,7 +178,7 @@ def test_pages_show_what_the_gallery_writes(
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", translation.ALPHAS.values())
 def test_the_translator_learns(alpha: float | None) -> None:
-    model, right = translation.learn(alpha, 300)
+    model, right = translation.learn(alpha)
     assert right > 0.99
     german, english = translation.sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
     shares = translation.shares(model, german, english)
