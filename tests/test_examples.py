@@ -24,6 +24,7 @@ from examples import (
     stream,
     tour,
     translation,
+    video,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,7 @@ def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) ->
         daylight.load()
 
 
-# Streams and recall
+# Streams, recall and video
 
 
 @pytest.mark.slow
@@ -81,6 +82,30 @@ def test_memories_recall_more_than_windows_and_samples_of_their_size() -> None:
     oldest = {name: errors[-1] for name, errors in recall.recall(20_000, 192, 0, 100).items()}
     forgetting, window, sample, contracting, *rivals = oldest.values()
     assert forgetting < min(window, sample) and contracting < min(rivals)
+
+
+def drifting(name: str) -> video.Clip:
+    """A spot that wanders over 36 x 18 pixels for 60 frames."""
+    y, x = torch.meshgrid(torch.arange(36), torch.arange(18), indexing="ij")
+    t = 6 * torch.linspace(0, 1, 60)[:, None, None] + len(name)
+    spot = torch.exp(-((y - 18 - 9 * t.sin()) ** 2 + (x - 9 - 5 * t.cos()) ** 2) / 40)
+    frames = spot.flatten(1).repeat(1, 3)
+    mean, lengths = frames.mean(0), (frames - frames.mean(0)).norm(dim=-1, keepdim=True)
+    return video.Clip((frames - mean) / lengths, lengths, mean)
+
+
+def test_functions_recall_frames_between_those_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cosines, _ = video.compare(drifting("one"), [8], 1)
+    found = {name: seeds[0] for name, (seeds,) in cosines.items()}
+    assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all 60 frames, α = 1"]
+    monkeypatch.setattr(video, "CLIPS", {"one": "", "three": ""})
+    monkeypatch.setattr(video, "load", drifting)
+    monkeypatch.setattr(video, "SHOWN", 8)
+    video.main(["--seeds", "2", "--sizes", "8", "--out", str(tmp_path)])
+    assert (tmp_path / "video.png").stat().st_size > 10_000
+    assert "three: 60 frames of 1944 numbers" in capsys.readouterr().out
 
 
 # Tutorials: densities, daylight, pickups, reviews
