@@ -227,6 +227,37 @@ def kernel(alpha: float = 2.0, method: str = INSIDE, shape: tuple[int, int] = (6
     return differentiated(expect[method], (case.weights,), case.upstream)
 
 
+def content_case(functions: int, deviation: float) -> KernelCase:
+    """Draw scores (12, 32) of Gaussians 1.5 steps wide, which are the values' basis, too."""
+    points, width = torch.linspace(0, 1, functions).double(), 1.5 / functions
+    weights = torch.randn(12, 32, functions, generator=_generator()).double()
+    grid = torch.linspace(0, 1, 8 * functions, dtype=torch.float64)
+    f = weights @ torch.exp(-((grid - points.unsqueeze(-1)) / width).square() / 2)
+    weights = (deviation / f.std(-1, keepdim=True) * weights).float().double()
+    widths = torch.full_like(points, width)
+    return KernelCase(weights, points, width, points, widths, torch.zeros_like(weights))
+
+
+MESH_KNOWN = "mesh known"
+
+
+def content(functions: int, alpha: float, deviation: float, method: str = OURS) -> Call:
+    """Expectations of a basis under densities of attention by content, forward only."""
+    case = content_case(functions, deviation)
+    basis = sf.bases.GaussianRBF(case.points.float(), case.bandwidth)
+    weights = (case.weights * (case.bandwidth * math.sqrt(2 * math.pi))).float()
+    score = sf.scores.BasisExpansion(weights, basis)
+    p = sf.rpm(score, alpha)
+    options: dict[str, Any] = {"mesh": p.mesh} if alpha == 1 else {"mesh": p.mesh, "alpha": alpha}
+    expect: dict[str, Callable[[], Tensor]] = {
+        OURS: lambda: sf.rpm(score, alpha).expect(basis),
+        MESH_KNOWN: lambda: type(p).from_score(score, **options).expect(basis),
+        TRAPEZOID: lambda: rivals.content_trapezoid(weights, basis, alpha, products=False),
+        PRODUCTS: lambda: rivals.content_trapezoid(weights, basis, alpha, products=True),
+    }
+    return torch.no_grad()(lambda: (expect[method](),))
+
+
 def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return irregular positions and noisy waves."""
     draw = _generator(seed)
@@ -271,5 +302,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, content, value_function, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

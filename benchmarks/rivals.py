@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import entmax
 import torch
 from torch import Tensor
 
@@ -113,6 +114,29 @@ def kernel_trapezoid(
     p = _deformed(f.unsqueeze(-2), alpha)
     mass = torch.trapezoid(p, t, dim=-1).unsqueeze(-1)
     return torch.trapezoid(psi * p / mass, t, dim=-1)
+
+
+def content_trapezoid(
+    weights: Tensor, basis: sf.bases.GaussianRBF, alpha: float, products: bool, points: int = 1000
+) -> Tensor:
+    """Return E_p[psi] (heads, queries, N) by a rule of so many points, as research code does.
+
+    Its exponentials are not shifted, and its tensors are (heads, queries, N, points) unless
+    `products`. At alpha = 1.5 the density on the nodes is an entmax of discrete scores.
+    """
+    t = torch.linspace(0, 1, points)
+    psi = basis(t).T
+    f = weights @ psi
+    if alpha == 1:
+        p = torch.exp(f)
+        p = p / torch.trapezoid(p, t, dim=-1).unsqueeze(-1)
+    else:
+        p = entmax.entmax15(f / math.sqrt(points), -1) * points
+    if products:
+        step = torch.full_like(t, 1 / (points - 1))
+        step[[0, -1]] /= 2
+        return (p * step) @ psi.T
+    return torch.trapezoid(psi * p.unsqueeze(-2), t, dim=-1)
 
 
 def kernel_products(

@@ -15,6 +15,7 @@ from benchmarks import (
     accuracy,
     attention,
     compare,
+    content,
     estimation,
     expect,
     first_call,
@@ -125,6 +126,8 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "expectations": lambda: expect.line_table(64, 4, 50),
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
+    "content": lambda: content.time_table(((16, 1),)),
+    "content shares": lambda: content.share_table(16, (1,)),
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
     "splines": lambda: attention.spline_table((8, 128), (64,), 2),
@@ -136,7 +139,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = harness.Cost(1.0, 1.0)
-    for module in (expect, attention):
+    for module in (expect, attention, content):
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
     monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
