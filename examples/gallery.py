@@ -5,11 +5,14 @@ site.
 
 References:
     Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Figure 1.
+    Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+    Figure 1.
     Okabe and Ito (2008), Color Universal Design. (light.mplstyle and dark.mplstyle)
 """
 
 import argparse
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.estimators import SparseDensity
 from sparsefam.plotting import plot_attention, plot_density
+
+from . import series
 
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 WIDTH = 9.4  # of a page, in inches
@@ -148,6 +153,19 @@ def draw_dimensions() -> Figure:
     return figure
 
 
+@cache
+def speakers() -> tuple[Any, series.Series]:
+    """Train kernel sparsemax on the vowels of examples.series in ten seconds."""
+    generator = torch.Generator().manual_seed(0)
+    data, test = series.load("TRAIN", generator), series.load("TEST", generator)
+    return series.train("kernel sparsemax", data, epochs=40, seed=0), test
+
+
+def draw_speakers() -> Figure:
+    """Draw, like Figure 1 of Moreno et al., kernel densities with several intervals."""
+    return series.draw(*speakers())
+
+
 def draw_ellipses() -> Figure:
     """Draw two elliptical densities at three values of alpha."""
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.9))
@@ -222,6 +240,7 @@ PICTURES = {
     "families": draw_families,
     "tree": draw_tree,
     "martins-figure-1": draw_dimensions,
+    "moreno-figure-1": draw_speakers,
     "ellipses": draw_ellipses,
     "errors": draw_errors,
 }

@@ -5,7 +5,7 @@ make one series of 84 to 348 points, of which models see a random 30 %. All netw
 encoder of the interpolated series. With attention, the encoder's features only choose where to
 look, and the classifier sees one number for each head: the expectation of the value function,
 fitted to the observations, under the head's density. `python -m examples.series` prints a table and
-writes the picture of docs/gallery.md to demo/series.png.
+writes a picture to demo/series.png, which examples.gallery draws for docs/gallery.md.
 
 References:
     Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -238,8 +238,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def train(model: nn.Module, data: Series, epochs: int, seed: int) -> None:
-    """Minimise the cross-entropy by Adam."""
+def train(name: str, data: Series, epochs: int, seed: int) -> nn.Module:
+    """Build a network and minimise the cross-entropy by Adam."""
+    torch.manual_seed(seed)
+    model = NETWORKS[name]()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
@@ -248,6 +250,7 @@ def train(model: nn.Module, data: Series, epochs: int, seed: int) -> None:
             optimizer.zero_grad()
             cross_entropy(model(batch), batch.labels).backward()
             optimizer.step()
+    return model
 
 
 def compare(seed: int, epochs: int) -> tuple[dict[str, Any], Series, dict[str, float]]:
@@ -259,10 +262,8 @@ def compare(seed: int, epochs: int) -> tuple[dict[str, Any], Series, dict[str, f
     generator = torch.Generator().manual_seed(seed)
     data, test = load("TRAIN", generator), load("TEST", generator)
     models, right = {}, {}
-    for name, build in NETWORKS.items():
-        torch.manual_seed(seed)
-        model = models[name] = build()
-        train(model, data, epochs, seed)
+    for name in NETWORKS:
+        model = models[name] = train(name, data, epochs, seed)
         with torch.no_grad():
             hits = model(test).argmax(-1) == test.labels
         right[name] = 100 * hits.double().mean().item()
@@ -282,9 +283,11 @@ def draw(model: Attention, test: Series) -> Figure:
         for i, intervals in enumerate(p.support.intervals):
             for low, high in intervals[~intervals[:, 0].isnan()].tolist():
                 ax.hlines(-1.4 * (i + 1), low, high, f"C{i}", lw=2.4)
-        ax.axhline(0, color="k", linewidth=0.6)
+        ax.axhline(0, color="C7", linewidth=0.6)
         ax.set(title=f"speaker {speaker + 1}", xlabel="t")
-    axes[0].set_ylabel("density, and supports below")
+    top = axes[0].get_ylim()[1]
+    heights = [y for y in axes[0].get_yticks() if 0 <= y <= top]  # a density is not negative
+    axes[0].set(ylabel="density, and supports below", yticks=heights)
     return figure
 
 
