@@ -85,7 +85,8 @@ def contract(times: Tensor, values: Tensor, functions: int) -> tuple[Memory, int
         function, state = memory((t * CHUNKS - k).clamp(0, 1), v, state)
 
     def position_now(time: Tensor, chunk: Tensor) -> Tensor:
-        share = time * CHUNKS - chunk
+        """Return where a time lies in [0, 1] after the contractions since its chunk came."""
+        share = time * CHUNKS - chunk  # of the chunk, in [0, 1]
         at_first = torch.where(chunk == 0, share, TAU + (1 - TAU) * share)
         return at_first * TAU ** (CHUNKS - 1 - chunk)
 

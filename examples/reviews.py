@@ -73,7 +73,8 @@ def words_of(text: str) -> list[str]:
 def vocabulary(texts: Sequence[str]) -> dict[str, int]:
     """Number the words of texts from 2 on; those that occur only once are unknown (1)."""
     counts = Counter(word for text in texts for word in words_of(text))
-    return {w: n for n, w in enumerate(sorted(w for w, count in counts.items() if count > 1), 2)}
+    known = sorted(word for word, count in counts.items() if count > 1)
+    return {word: number for number, word in enumerate(known, 2)}
 
 
 def encode(texts: Sequence[str], numbers: dict[str, int]) -> Tensor:
@@ -88,7 +89,8 @@ class Reader(nn.Module):
     def __init__(self, words: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, EMBEDDING, padding_idx=0)
-        self.ahead, self.back = (nn.LSTM(EMBEDDING, STATES // 2, batch_first=True) for _ in "ab")
+        self.ahead = nn.LSTM(EMBEDDING, STATES // 2, batch_first=True)
+        self.back = nn.LSTM(EMBEDDING, STATES // 2, batch_first=True)
         self.classifier = nn.Linear(STATES, 2)
 
     def states(self, tokens: Tensor) -> Tensor:
@@ -143,11 +145,15 @@ class Attentive(Reader):
         return self.layer.out_proj(weights @ self.layer.v_proj(states)).squeeze(1)
 
 
-READERS: dict[str, Callable[[int], Reader]] = {MEAN: Reader}
-for kind in ("discrete", "continuous", "combined"):
-    parts = {"discrete": kind != "continuous", "continuous": kind != "discrete"}
-    for alpha, name in ((1.0, "softmax"), (2.0, "sparsemax")):
-        READERS[f"{kind} {name}"] = partial(Attentive, alpha=alpha, **parts)
+READERS: dict[str, Callable[[int], Reader]] = {
+    MEAN: Reader,
+    "discrete softmax": partial(Attentive, alpha=1.0, discrete=True, continuous=False),
+    "discrete sparsemax": partial(Attentive, alpha=2.0, discrete=True, continuous=False),
+    "continuous softmax": partial(Attentive, alpha=1.0, discrete=False, continuous=True),
+    "continuous sparsemax": partial(Attentive, alpha=2.0, discrete=False, continuous=True),
+    "combined softmax": partial(Attentive, alpha=1.0, discrete=True, continuous=True),
+    "combined sparsemax": partial(Attentive, alpha=2.0, discrete=True, continuous=True),
+}
 
 
 def train(model: nn.Module, tokens: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
@@ -170,9 +176,8 @@ def compare(
     """
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
     cut = min(TESTED, len(texts) // 4)
-    (tested, answers), (fitted, known) = (
-        ([texts[k] for k in part], [labels[k] for k in part]) for part in (order[:cut], order[cut:])
-    )
+    tested, answers = [texts[k] for k in order[:cut]], [labels[k] for k in order[:cut]]
+    fitted, known = [texts[k] for k in order[cut:]], [labels[k] for k in order[cut:]]
     linear = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1000)).fit(fitted, known)
     found = {TFIDF: (100 * linear.score(tested, answers), linear[-1].coef_.size + 1)}
     numbers = vocabulary(fitted)

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy, pad
 
 import sparsefam as sf
 
+# Choices for each part of a sentence, German and English.
 LISTS = (
     {"ich habe": "i have", "wir haben": "we have", "sie hat": "she has"},
     {"verkauft": "sold", "gekauft": "bought", "gefunden": "found", "gezählt": "counted"},
@@ -78,9 +79,9 @@ class Translator(nn.Module):
         if alpha is None:
             self.attention: nn.Module = nn.MultiheadAttention(CHANNELS, 1, batch_first=True)
         else:
-            basis, options = sf.bases.GaussianRBF.grid(30, 0.1), {"batch_first": True}
+            basis = sf.bases.GaussianRBF.grid(30, 0.1)
             self.attention = sf.attention.ContinuousAttention(
-                CHANNELS, 1, basis, alpha, score="moments", **options
+                CHANNELS, 1, basis, alpha, score="moments", batch_first=True
             )
         self.word = nn.Linear(2 * CHANNELS, len(ENGLISH))
 
