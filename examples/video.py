@@ -146,28 +146,19 @@ def at_true_time(clip: Clip, size: int) -> float:
     return float(cosine_similarity(function(t.unsqueeze(0))[0], clip.frames, dim=-1).mean())
 
 
-def compare(
-    clip: Clip, sizes: Sequence[int], seeds: int
-) -> tuple[dict[str, list[list[float]]], dict[str, float]]:
-    """Ask all memories for frames.
-
-    Returns:
-        The cosines of each memory by size and seed, and its milliseconds a query at the last size.
-    """
+def compare(clip: Clip, sizes: Sequence[int], seeds: int) -> dict[str, list[list[float]]]:
+    """Return the cosines of each memory by size and seed."""
     cosines: dict[str, list[list[float]]] = {}
-    milliseconds = {}
     everything = {f"all {len(clip.frames)} frames, α = 1": partial(read_frames, clip.frames, 1.0)}
     for size in sizes:
-        steps = []
         for name, reader in (readers(clip, size) | everything).items():
             option = choose(clip, reader, seeds)
-            steps.append(option[1])
             start = time.process_time()
             found = [similarity(clip, reader, seed, *option) for seed in range(seeds)]
-            milliseconds[name] = 1000 * (time.process_time() - start) / (seeds * ASKED)
+            cost = 1000 * (time.process_time() - start) / (seeds * ASKED)
             cosines.setdefault(name, []).append(found)
-        print(f"{size} functions or frames done; steps: {steps}", file=sys.stderr)
-    return cosines, milliseconds
+            print(f"N = {size}, {name}: {cost:.2f} ms a query, {option[1]} steps", file=sys.stderr)
+    return cosines
 
 
 @torch.no_grad()
@@ -208,11 +199,11 @@ def main(arguments: list[str] | None = None) -> None:
         alike = [float((x @ x.T).mean()) for x in (whole, clip.frames)]
         print(f"{name}: {len(whole)} frames of {whole.shape[1]} numbers; mean cosine of any two")
         print(f"{alike[0]:.2f}, less their mean {alike[1]:.2f}")
-        cosines, milliseconds = compare(clip, options.sizes, options.seeds)
-        print(f"{'memory':<26}" + "".join(f"{size:>16}" for size in options.sizes) + "  ms a query")
+        cosines = compare(clip, options.sizes, options.seeds)
+        print(f"{'memory':<26}" + "".join(f"{size:>16}" for size in options.sizes))
         for memory, by_size in cosines.items():
             cells = "".join(f"{f'{np.mean(x):.3f} ± {np.std(x, ddof=1):.3f}':>16}" for x in by_size)
-            print(f"{memory:<26}{cells}{milliseconds[memory]:>12.2f}")
+            print(f"{memory:<26}{cells}")
         cells = "".join(f"{at_true_time(clip, size):>16.3f}" for size in options.sizes)
         print(f"{'function at the true time':<26}{cells}\n")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ def test_functions_recall_frames_between_those_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(video, "TEMPERATURES", (0.01, 0.03))
-    cosines, _ = video.compare(drifting("one"), [8], 1)
+    cosines = video.compare(drifting("one"), [8], 1)
     found = {name: seeds[0] for name, (seeds,) in cosines.items()}
     assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all 60 frames, α = 1"]
     monkeypatch.setattr(video, "CLIPS", {"one": "", "three": ""})
