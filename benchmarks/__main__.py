@@ -13,19 +13,16 @@ from .harness import parser
 # Minutes on a quiet machine with two cores, and what it measures.
 PARTS = {
     "accuracy": (6, "errors against independent references"),
-    "expect": (4, "time of expectations beside plain rules, and of entmax"),
+    "expect": (4, "time of expectations beside plain rules"),
     "content": (4, "attention by content beside the trapezoid rule"),
     "recall": (1, "recall from N functions beside discrete attention"),
-    "attention": (3, "the layer and its regression beside those of torch and scikit-learn"),
-    "estimation": (3, "density estimates beside kernel density estimates"),
-    "coverage": (10, "nominal and measured coverage of supports"),
+    "attention": (3, "the layer beside that of torch, and its regression"),
+    "estimation": (13, "density estimates beside kernel density estimates, and their coverage"),
 }
 # Not part of `make bench`: they need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
-    "bounded_noise": (7, "divergences of chains on bounded noise"),
-    "threads": (4, "time at two threads over time at one"),
-    "compare": (10, "this checkout against another one"),
+    "compare": (10, "numbers of threads, or this checkout against another one"),
 }
 
 

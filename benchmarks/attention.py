@@ -1,18 +1,11 @@
-"""Cost and accuracy of attention and its regression as sequences grow, beside alternatives.
+"""Cost of attention and its regression as sequences grow, beside alternatives.
 
-`--write` puts the tables into docs/long-sequences.md and docs/value-functions.md.
+`--write` puts the tables into docs/long-sequences.md.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from sparsefam.bases import Basis, GaussianRBF
-
-from .cases import CASES, waves
 from .harness import Case, Table, costs, parser, show_and_write
 
 _COMMAND = "python -m benchmarks.attention --write"
@@ -45,51 +38,6 @@ def cost_table(lengths: Sequence[int] = (256, 1024, 4096, 16384, 65536)) -> Tabl
     )
     header = ["L", "alpha 2, s", "alpha 1.5, s", "discrete, s", "ratio"]
     return Table(title, [*header, *(f"{x}, MB" for x in _METHODS)], rows)
-
-
-def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Tensor:
-    """Return the coefficients by QR in float64, which avoids normal equations."""
-    size, double = len(basis), torch.double
-    rows = torch.cat([basis(t.double()), math.sqrt(penalty) * torch.eye(size, dtype=double)])
-    right = torch.cat([values.double(), torch.zeros(size, values.shape[-1], dtype=double)])
-    solution: Tensor = torch.linalg.lstsq(rows, right, driver="gels").solution
-    return solution
-
-
-def _curve_error(basis: Basis, result: Tensor, exact: Tensor) -> float:
-    grid = basis(torch.linspace(0, 1, 1001, dtype=torch.double))
-    return float((grid @ (result.double() - exact)).norm() / (grid @ exact).norm())
-
-
-def fit_table(lengths: Sequence[int] = (256, 2048, 16384, 131072), longest: int = 16384) -> Table:
-    """Compare the time of a fit with least squares and scikit-learn, on one thread."""
-    basis, fits = GaussianRBF.grid(128, 1.5 / 128), ("fit", "lstsq", "scikit-learn Ridge")
-    groups: list[dict[str, Case]] = []
-    for length in lengths:
-        methods = fits if length <= longest else fits[:1]
-        group: dict[str, Case] = {x: ("ridge", {"length": length, "method": x}) for x in methods}
-        for name, whole in {"step": False, "step, all rows": True}.items():
-            group[name] = "ridge", {"length": length, "method": "step", "whole": whole}
-        groups.append(group)
-    rows = []
-    for length, cases, cost in zip(lengths, groups, costs(groups, 1), strict=True):
-        exact = least_squares(basis, *waves(length, 64, 0), 1e-2)
-        cells = [str(length), f"{1e3 * cost['step'].seconds:.3g}"]
-        for method in fits:
-            if method in cases:
-                error = _curve_error(basis, CASES["ridge"](length, method)()[0], exact)
-                cells += [f"{1e3 * cost[method].seconds:.3g}", f"{error:.0e}"]
-            else:
-                cells += ["", ""]
-        rows.append([*cells, *(f"{cost[x].megabytes:.0f}" for x in ("step", "step, all rows"))])
-    title = (
-        "Fits of 64 channels by 128 functions, penalty 0.01, float32, one thread: milliseconds, "
-        "relative error of the function, and megabytes that torch allocates at the peak of forward "
-        "and backward, by blocks of rows and with all rows at once."
-    )
-    header = ["L", "forward and backward", "fit", "error", "lstsq", "error", "scikit-learn Ridge"]
-    header += ["error", "MB", "MB, all rows"]
-    return Table(title, header, rows)
 
 
 def spline_table(
@@ -125,7 +73,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__, write=True).parse_args(arguments)
     show_and_write("attention", _COMMAND, [cost_table()], options.write, "long-sequences.md")
     show_and_write("splines", _COMMAND, [spline_table()], options.write, "long-sequences.md")
-    show_and_write("regression", _COMMAND, [fit_table()], options.write, "value-functions.md")
     return 0
 
 

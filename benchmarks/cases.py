@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import entmax
 import numpy as np
 import torch
-from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 
 import sparsefam as sf
@@ -49,7 +47,7 @@ FAMILIES: dict[str, Callable[..., Any]] = {
 }
 # Half-widths of the supports; the basis functions have width 0.02.
 SUPPORTS = {"wide": (0.1, 0.5), "mixed": (0.002, 0.5), "narrow": (0.0002, 0.02)}
-ON_SUPPORTS, ON_GRID = "trapezoid on supports", "trapezoid on one grid"
+ON_SUPPORTS = "trapezoid on supports"
 
 
 def line(
@@ -74,11 +72,10 @@ def line(
     few = max(1, densities // 128) if method == ON_SUPPORTS else densities
     inputs = [x[:few].to(dtype) for x in (loc, scale, upstream)]
     psi = sf.bases.GaussianRBF(torch.linspace(0, 1, functions, dtype=dtype), 0.02)
-    build, grid = FAMILIES[family], torch.linspace(0, 1, points)
+    build = FAMILIES[family]
     expect: dict[str, Callable[..., Tensor]] = {
         OURS: lambda *x: build(*x).expect(psi),
         ON_SUPPORTS: lambda *x: rivals.trapezoid_on_supports(build, *x, psi, points),
-        ON_GRID: lambda *x: rivals.trapezoid_on_shared_grid(build(*x), grid, psi),
     }
     return differentiated(expect[method], inputs[:2], inputs[2])
 
@@ -237,8 +234,11 @@ def content_case(functions: int, deviation: float) -> KernelCase:
     grid = torch.linspace(0, 1, 8 * functions, dtype=torch.float64)
     f = weights @ torch.exp(-((grid - points.unsqueeze(-1)) / width).square() / 2)
     weights = (deviation / f.std(-1, keepdim=True) * weights).float().double()
-    points, widths = points.float().double(), torch.full_like(points, width)
+    widths = torch.full_like(points, width)
     return KernelCase(weights, points, width, points, widths, torch.zeros_like(weights))
+
+
+MESH_KNOWN = "mesh known"
 
 
 def content(functions: int, alpha: float, deviation: float, method: str = OURS) -> Call:
@@ -247,42 +247,15 @@ def content(functions: int, alpha: float, deviation: float, method: str = OURS) 
     basis = sf.bases.GaussianRBF(case.points.float(), case.bandwidth)
     weights = (case.weights * (case.bandwidth * math.sqrt(2 * math.pi))).float()
     score = sf.scores.BasisExpansion(weights, basis)
-    if method == "mesh known":
-        mesh = sf.rpm(score, alpha).mesh
-        dense, more = alpha == 1, {} if alpha == 1 else {"alpha": alpha}
-        build = sf.KernelExp.from_score if dense else sf.KernelDeformedExp.from_score
-        expect = lambda: build(score, mesh=mesh, **more).expect(basis)  # noqa: E731
-    elif method == OURS:
-        expect = lambda: sf.rpm(score, alpha).expect(basis)  # noqa: E731
-    else:
-        rule = partial(rivals.content_trapezoid, products="products" in method)
-        expect = lambda: rule(weights, basis, alpha)  # noqa: E731
-
-    def call() -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return (expect(),)
-
-    return call
-
-
-# Methods of entmax by alpha.
-ENTMAX = {2.0: [OURS, "sparsemax", "entmax_bisect"], 1.5: [OURS, "entmax15", "entmax_bisect"]}
-ENTMAX[1.3] = [OURS, "entmax_bisect"]
-
-
-def finite(
-    alpha: float, size: int, method: str = OURS, scores: int = 1 << 17, double: bool = False
-) -> Call:
-    """Probabilities of `size` scores each, and their gradient."""
-    x = 3 * torch.randn(scores // size, size, generator=_generator())
-    x = x.double() if double else x
-    methods: dict[str, Callable[[Tensor], Tensor]] = {
-        OURS: lambda x: sf.rpm(sf.scores.Finite(x), alpha=alpha).probs,
-        "sparsemax": entmax.sparsemax,
-        "entmax15": entmax.entmax15,
-        "entmax_bisect": lambda x: entmax.entmax_bisect(x, alpha, n_iter=100 if double else 50),
+    p = sf.rpm(score, alpha)
+    options: dict[str, Any] = {"mesh": p.mesh} if alpha == 1 else {"mesh": p.mesh, "alpha": alpha}
+    expect: dict[str, Callable[[], Tensor]] = {
+        OURS: lambda: sf.rpm(score, alpha).expect(basis),
+        MESH_KNOWN: lambda: type(p).from_score(score, **options).expect(basis),
+        TRAPEZOID: lambda: rivals.content_trapezoid(weights, basis, alpha, products=False),
+        PRODUCTS: lambda: rivals.content_trapezoid(weights, basis, alpha, products=True),
     }
-    return differentiated(methods[method], (x,), x)
+    return torch.no_grad()(lambda: (expect[method](),))
 
 
 def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -291,35 +264,6 @@ def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
     t = torch.rand(length, generator=draw)
     curves = torch.sin(torch.linspace(12, 40, channels) * t.unsqueeze(-1))
     return t, curves + 0.3 * torch.randn(length, channels, generator=draw)
-
-
-def ridge(length: int, method: str = "fit", whole: bool = False) -> Call:
-    """Fits of 64 channels by 128 functions, by blocks of rows or with all rows at once."""
-    basis, penalty = sf.bases.GaussianRBF.grid(128, 1.5 / 128), 1e-2
-    t, values = waves(length, 64, 0)
-    chunk = {"chunk_size": length} if whole else {}
-    regression = sf.attention.RidgeRegression(basis, penalty, **chunk)
-
-    def fit() -> Tensor:
-        # A copy of the positions, since the Gram matrix of known ones is kept.
-        return regression.fit(t + 0, values.unsqueeze(0)).coefficients[0]
-
-    def step() -> Tensor:
-        x = values.unsqueeze(0).detach().requires_grad_()
-        coefficients = regression.fit(t + 0, x).coefficients
-        return torch.autograd.grad(coefficients.square().sum(), x)[0]
-
-    def lstsq() -> Tensor:
-        design = torch.cat([basis(t), math.sqrt(penalty) * torch.eye(len(basis))])
-        right = torch.cat([values, torch.zeros(len(basis), values.shape[-1])])
-        return torch.linalg.lstsq(design, right, driver="gels").solution
-
-    def scikit() -> Tensor:
-        model = Ridge(penalty, fit_intercept=False).fit(basis(t).numpy(), values.numpy())
-        return torch.from_numpy(model.coef_.T)
-
-    methods = {"fit": fit, "step": step, "lstsq": lstsq, "scikit-learn Ridge": scikit}
-    return lambda: (methods[method](),)
 
 
 def value_function(part: str, count: int, length: int, gaussians: bool = False) -> Call:
@@ -358,5 +302,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, content, finite, ridge, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, content, value_function, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

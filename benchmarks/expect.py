@@ -1,10 +1,10 @@
-"""Time of E_p[psi], forward and backward, beside plain rules and other packages.
+"""Time of E_p[psi], forward and backward, beside plain rules.
 
-Tables for 1-D, 2-D, kernel families and finite sets; `--write` puts them into docs/benchmarks.md.
+Tables for 1-D, 2-D and kernel families; `--write` puts them into docs/benchmarks.md.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +13,8 @@ from torch import Tensor
 from .accuracy import kernel_reference
 from .cases import (
     CASES,
-    ENTMAX,
     FAMILIES,
     INSIDE,
-    ON_GRID,
     ON_SUPPORTS,
     OURS,
     OUTSIDE,
@@ -88,9 +86,7 @@ def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) 
         return "line", {**size, "family": family, "supports": supports, "method": method}
 
     groups = {
-        f"{family}, {supports}": {
-            x: case(family, supports, x) for x in (OURS, ON_SUPPORTS, ON_GRID)
-        }
+        f"{family}, {supports}": {x: case(family, supports, x) for x in (OURS, ON_SUPPORTS)}
         for supports in SUPPORTS
         for family in FAMILIES
     }
@@ -147,34 +143,12 @@ def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
     return Table(title, ["density", *_HEADER, "worst ∂", "median ∂", "MB"], rows)
 
 
-def entmax_table(scores: int = 1 << 17, sizes: Sequence[int] = (16, 256, 4096)) -> Table:
-    """Compare the probabilities of finitely many scores with the entmax package, on one thread."""
-    rows = []
-    for alpha, methods in ENTMAX.items():
-        common = [{"alpha": alpha, "size": size, "scores": scores} for size in sizes]
-        groups = [{m: ("finite", {**x, "method": m}) for m in methods} for x in common]
-        seconds = costs(groups, 1)
-        exact = [
-            _call(("finite", {**x, "method": "entmax_bisect"}), double=True)()[0] for x in common
-        ]
-        for method in methods:
-            cells = [f"{1e9 * x[method].seconds / scores:.0f}" for x in seconds]
-            pairs = zip(groups, exact, strict=True)
-            error = max((_call(x[method])()[0] - true).abs().max().item() for x, true in pairs)
-            rows.append([f"α = {alpha:g}", method, *cells, f"{error:.0e}"])
-    title = (
-        f"Nanoseconds a score, probabilities and their gradient, {scores} scores in float32, by "
-        "number of categories, one thread; and the largest error of a probability."
-    )
-    return Table(title, ["map", "method", *(f"{n} categories" for n in sizes), "error"], rows)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
     torch.set_num_threads(2)
     sections = {"expectations": line_table, "plane": ball_table}
-    sections |= {"kernels": kernel_table, "entmax": entmax_table}
+    sections["kernels"] = kernel_table
     for section, table in sections.items():
         show_and_write(section, _COMMAND, [table()], options.write)
     return 0

@@ -7,8 +7,6 @@ with another. Workers take turns, so that other work on the machine affects all 
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import json
 import math
 import os
@@ -71,9 +69,9 @@ class Worker:
         """Return the wall times of as many calls as fill a visit."""
         return self._ask(calls=max(1, min(200, round(_VISIT / self._first))))
 
-    def megabytes(self, of: str = "process") -> float:
-        """Return by how much one call raises the memory of torch or of the process at its peak."""
-        return self._ask(memory=of)
+    def megabytes(self) -> float:
+        """Return the most that torch allocates at once during a call."""
+        return self._ask(memory=True)
 
     def __enter__(self) -> "Worker":
         return self
@@ -110,8 +108,7 @@ def _serve(threads: int) -> None:
             call()
             (answer,) = _timed(call, 1)
         elif "memory" in request:
-            is_torch = request["memory"] == "torch"
-            answer = (allocated_megabytes if is_torch else peak_megabytes)(call)
+            answer = allocated_megabytes(call)
         else:
             answer = _timed(call, request["calls"])
         print(json.dumps(answer), file=answers, flush=True)
@@ -161,7 +158,7 @@ def costs(rows: Sequence[Mapping[str, Case]], threads: int) -> list[dict[str, Co
         for row in rows:
             seconds = alternate({name: workers[name].load(case) for name, case in row.items()})
             medians = {name: statistics.median(x) for name, x in seconds.items()}
-            out.append({k: Cost(x, workers[k].megabytes("torch")) for k, x in medians.items()})
+            out.append({k: Cost(x, workers[k].megabytes()) for k, x in medians.items()})
     return out
 
 
@@ -178,30 +175,6 @@ def busy() -> Iterator[None]:
             yield
         finally:
             process.kill()
-
-
-def peak_megabytes(call: Callable[[], object]) -> float:
-    """Return how far the resident memory rises during a call; NaN except on Linux.
-
-    Free memory is given back first and the kernel's record of the peak is reset.
-    """
-    gc.collect()
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return math.nan
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-
-    def entry(key: str) -> float:
-        (kilobytes,) = re.findall(rf"{key}:\s+(\d+) kB", status.read_text(encoding="ascii"))
-        return 1024 * int(kilobytes) / 1e6
-
-    before = entry("VmRSS")
-    kept = call()
-    peak = entry("VmHWM")
-    del kept
-    return max(0.0, peak - before)
 
 
 def allocated_megabytes(call: Callable[[], object]) -> float:

@@ -9,16 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
 import sparsefam as sf
-from examples.look import WIDTH, look
-from examples.stream import load_pressure
+from examples.data import load_pressure
 
-from .harness import DOCS, Table, parser, show_and_write
+from .harness import DOCS, ROOT, Table, parser, show_and_write
 
 _COMMAND = "python -m benchmarks.recall --write"
 _CHANNELS, _NOISE, _PENALTY = 16, 0.3, 1e-3
@@ -103,9 +101,9 @@ def table(length: int, results: dict[int, dict[str, dict[str, tuple[float, float
 def draw(length: int, results: dict[int, dict[str, dict[str, tuple[float, float]]]]) -> None:
     """Draw errors against N/L into docs/assets."""
     for tone in ("light", "dark"):
-        with mpl.rc_context(look(tone, background="none")):
+        with plt.style.context(ROOT / "examples" / f"{tone}.mplstyle"):
             names = list(next(iter(results.values())))
-            figure, axes = plt.subplots(1, len(names), figsize=(WIDTH, 2.8), sharey=True)
+            figure, axes = plt.subplots(1, len(names), figsize=(9.4, 2.8), sharey=True)
             for ax, name in zip(axes, names, strict=True):
                 for method, style in zip(METHODS, ("o-", "s-", "k:", "^--"), strict=True):
                     y = [found[name][method][0] for found in results.values()]

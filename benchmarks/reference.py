@@ -40,51 +40,32 @@ class Family(NamedTuple):
         order: 2 for beta-Gaussians, 1 for triangular densities.
         exponent: 1/(alpha - 1).
         build: Builds the density from loc and scale.
-        from_score: Builds it from loc and sigma (or b), the scale of -|t - loc|^k / (k sigma^k).
     """
 
     name: str
     order: int
     exponent: float
     build: Callable[[Tensor, Tensor], sf.SymmetricDistribution]
-    from_score: Callable[[Tensor, Tensor], sf.SymmetricDistribution]
 
     @property
     def constant(self) -> float:
         """The normalising constant C at scale 1."""
         return self.order / (2 * float(special.beta(1 / self.order, self.exponent + 1)))
 
-    @property
-    def score_power(self) -> float:
-        """The power q in scale = factor sigma^q."""
-        km = self.order * self.exponent
-        return km / (km + 1)
-
-    def sigma(self, scale: float) -> float:
-        """Return sigma (or b) at a scale s, from s^(km + 1) = C (km)^m sigma^(km)."""
-        km = self.order * self.exponent
-        return float((scale ** (km + 1) / (self.constant * km**self.exponent)) ** (1 / km))
-
 
 def _beta_gaussian(name: str, alpha: float) -> Family:
     exponent = 1 / (alpha - 1)
     if abs(exponent - round(exponent)) < 1e-12 * exponent:
         exponent = round(exponent)  # 4/3 - 1 is not 1/3 in floating point
-    return Family(
-        name,
-        2,
-        exponent,
-        lambda loc, scale: sf.BetaGaussian(loc, scale, alpha),
-        lambda loc, sigma: sf.BetaGaussian.from_sigma(loc, sigma, alpha),
-    )
+    return Family(name, 2, exponent, lambda loc, scale: sf.BetaGaussian(loc, scale, alpha))
 
 
 CLOSED = (
     _beta_gaussian("α = 4/3", 4 / 3),
     _beta_gaussian("α = 3/2", 1.5),
-    Family("α = 2", 2, 1, sf.TruncatedParabola, sf.TruncatedParabola.from_sigma),
+    Family("α = 2", 2, 1, sf.TruncatedParabola),
     _beta_gaussian("α = ∞", math.inf),
-    Family("triangular", 1, 1, sf.Triangular, sf.Triangular.from_b),
+    Family("triangular", 1, 1, sf.Triangular),
 )
 ANY_ALPHA = tuple(_beta_gaussian(f"α = {alpha}", alpha) for alpha in (1.05, 1.1, 1.7, 3.0))
 
@@ -366,9 +347,6 @@ class _KernelDensity:
         return a, value, pull @ kernel
 
 
-# Divergences
-
-
 # Truncated densities
 
 
@@ -394,7 +372,9 @@ class Law:
 
 
 def truncated_truth(law: Law, at: float, level: float, start: float) -> dict[str, list[mp.mpf]]:
-    """Return each quantity, with its derivatives in the parameters, the lower and the upper end.
+    """Return each quantity, but for the entropy with its derivatives in parameters and both ends.
+
+    Derivatives are central differences, whose errors are squares of steps of 1e-13.
 
     Args:
         law: The density and where it is cut.
@@ -402,66 +382,44 @@ def truncated_truth(law: Law, at: float, level: float, start: float) -> dict[str
         level: Of the quantile.
         start: A location near the quantile.
     """
-    with mp.workdps(40):
-        low, high = (mp.mpf(x) for x in law.interval)
-        theta = [mp.mpf(x) for x in law.parameters]
+
+    def quantities(numbers: list[mp.mpf]) -> list[mp.mpf]:
+        *theta, low, high = numbers
         inner = sorted(mp.mpf(x) for x in law.marks if low < x < high)
-        ends = [low, *inner, high]
         top = max(law.log_density(x, *theta) for x in [mp.mpf(at), *inner])
 
         def shape(t: mp.mpf) -> mp.mpf:
             return mp.exp(law.log_density(t, *theta) - top)
 
-        def scores(t: mp.mpf) -> list[mp.mpf]:
-            found = []
-            for i, x in enumerate(theta):
-                step = mp.mpf(10) ** -13 * max(abs(x), mp.mpf(1))
-                sides = [[*theta[:i], x + side * step, *theta[i + 1 :]] for side in (1, -1)]
-                above, below = (law.log_density(t, *side) for side in sides)
-                found.append((above - below) / (2 * step))
-            return found
-
         def integral(g: Callable[[mp.mpf], mp.mpf], last: mp.mpf = high) -> mp.mpf:
-            return mp.quad(lambda t: g(t) * shape(t), [x for x in ends if x < last] + [last])
+            ends = [x for x in [low, *inner] if x < last]
+            return mp.quad(lambda t: g(t) * shape(t), [*ends, last])
 
-        count = range(len(theta))
         mass = integral(lambda t: 1)
-        slopes = [integral(lambda t, i=i: scores(t)[i]) / mass for i in count]
-        edge = [shape(x) / mass if mp.isfinite(x) else mp.mpf(0) for x in (low, high)]
-        log_mass, log_at = mp.log(mass) + top, law.log_density(mp.mpf(at), *theta)
-        mean = integral(lambda t: t) / mass
+        log_mass, mean = mp.log(mass) + top, integral(lambda t: t) / mass
         variance = integral(lambda t: (t - mean) ** 2) / mass
-        spread = [integral(lambda t, i=i: (t - mean) ** 2 * scores(t)[i]) / mass for i in count]
-        sides = [(x - mean) ** 2 - variance if mp.isfinite(x) else mp.mpf(0) for x in (low, high)]
         quantile = mp.mpf(start)
         for _ in range(3):
             quantile -= (integral(lambda t: 1, quantile) - level * mass) / shape(quantile)
-        moved = [integral(lambda t, i=i: scores(t)[i], quantile) / mass for i in count]
-        density, by_level = shape(quantile) / mass, mp.mpf(level)
-        return {
-            "log mass": [log_mass, *slopes, -edge[0], edge[1]],
-            "log p": [
-                log_at - log_mass,
-                *(s - m for s, m in zip(scores(mp.mpf(at)), slopes, strict=True)),
-                edge[0],
-                -edge[1],
-            ],
-            "variance": [
-                variance,
-                *(s - variance * m for s, m in zip(spread, slopes, strict=True)),
-                -sides[0] * edge[0],
-                sides[1] * edge[1],
-            ],
-            "quantile": [
-                quantile,
-                *((by_level * m - s) / density for s, m in zip(moved, slopes, strict=True)),
-                (1 - by_level) * edge[0] / density,
-                by_level * edge[1] / density,
-            ],
-            "entropy": [
-                log_mass - integral(lambda t: law.log_density(t, *theta)) / mass,
-            ],
-        }
+        entropy = log_mass - integral(lambda t: law.log_density(t, *theta)) / mass
+        log_at = law.log_density(mp.mpf(at), *theta)
+        return [log_mass, log_at - log_mass, variance, quantile, entropy]
+
+    with mp.workdps(40):
+        numbers = [mp.mpf(x) for x in (*law.parameters, *law.interval)]
+        columns = [quantities(numbers)]
+        for i, x in enumerate(numbers):
+            step = mp.mpf(10) ** -13 * (abs(x) or 1)
+            if mp.isfinite(x):
+                sides = [[*numbers[:i], x + side * step, *numbers[i + 1 :]] for side in (1, -1)]
+                above, below = map(quantities, sides)
+                columns.append([(a - b) / (2 * step) for a, b in zip(above, below, strict=True)])
+            else:
+                columns.append([mp.mpf(0)] * len(columns[0]))
+        *rows, entropies = zip(*columns, strict=True)
+        names = ("log mass", "log p", "variance", "quantile")
+        found = {name: list(row) for name, row in zip(names, rows, strict=True)}
+        return {**found, "entropy": [entropies[0]]}
 
 
 def _normal(t: mp.mpf, loc: mp.mpf, scale: mp.mpf) -> mp.mpf:

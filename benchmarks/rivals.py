@@ -1,25 +1,13 @@
-"""What sparsefam is compared with: plain quadrature rules and kernel density estimates."""
+"""What sparsefam is compared with: plain quadrature rules."""
 
 import math
 from collections.abc import Callable
 
 import entmax
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy import stats
-from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 import sparsefam as sf
-
-try:
-    import KDEpy
-except ImportError:
-    KDEpy = None
-
-
-Array = NDArray[np.float64]
 
 
 def trapezoid_on_supports(
@@ -37,26 +25,12 @@ def trapezoid_on_supports(
     # log_prob counts the ends of the support as outside, where a density may not vanish.
     x = torch.linspace(-1, 1, points, dtype=loc.dtype) * (1 - torch.finfo(loc.dtype).eps)
     standard = build(torch.zeros_like(loc[0]), torch.ones_like(loc[0]))
-    weights = _trapezoid(standard.prob(x), 2 / (points - 1))
+    weights = standard.prob(x) * (2 / (points - 1))
+    weights[0] = weights[0] / 2
+    weights[-1] = weights[-1] / 2
     z = (loc.unsqueeze(-1) + scale.unsqueeze(-1) * x).unsqueeze(-1) - psi.centers
     z = z * (math.sqrt(0.5) / psi.widths)
     return weights @ torch.exp(-z.square()) / (psi.widths * math.sqrt(2 * math.pi))
-
-
-def trapezoid_on_shared_grid(
-    p: sf.SparseDistribution, grid: Tensor, psi: sf.bases.GaussianRBF
-) -> Tensor:
-    """Return E_p[psi] (batch, N) by the trapezoid rule on one grid for all densities."""
-    weights = _trapezoid(p.prob(grid.unsqueeze(-1)), (grid[1] - grid[0]).item())
-    values: Tensor = psi(grid)
-    return weights.T @ values
-
-
-def _trapezoid(density: Tensor, step: float) -> Tensor:
-    """Return the weights (points, ...) of the rule from the density's values at the nodes."""
-    ends = torch.ones(len(density), dtype=density.dtype)
-    ends[0] = ends[-1] = 0.5
-    return density * (step * ends).reshape(-1, *(1,) * (density.dim() - 1))
 
 
 _ROOT_PI = math.sqrt(math.pi)
@@ -158,11 +132,11 @@ def content_trapezoid(
         p = p / torch.trapezoid(p, t, dim=-1).unsqueeze(-1)
     else:
         p = entmax.entmax15(f / math.sqrt(points), -1) * points
-    if not products:
-        return torch.trapezoid(psi * p.unsqueeze(-2), t, dim=-1)
-    step = torch.full_like(t, 1 / (points - 1))
-    step[0] = step[-1] = step[0] / 2
-    return (p * step) @ psi.T
+    if products:
+        step = torch.full_like(t, 1 / (points - 1))
+        step[[0, -1]] /= 2
+        return (p * step) @ psi.T
+    return torch.trapezoid(psi * p.unsqueeze(-2), t, dim=-1)
 
 
 def kernel_products(
@@ -181,52 +155,3 @@ def kernel_products(
         return sums[..., :-1] / sums[..., -1:]
 
     return expect
-
-
-def _sparse(x: Array) -> Callable[[Array], Array]:
-    model = sf.estimators.SparseDensity().fit(x[:, None])
-    return lambda t: np.asarray(np.exp(model.score_samples(t[:, None])))
-
-
-def _epanechnikov(x: Array) -> Callable[[Array], Array]:
-    """Choose the bandwidth of 17 by the held-out likelihood in five folds.
-
-    Larger bandwidths, which take longest, are not tried after two that were worse.
-    """
-    best, chosen, worse = -np.inf, 0.0, 0
-    folds = np.arange(len(x)) % 5
-    for width in np.geomspace(0.005, 1.0, 17) * x.std():
-        model = KernelDensity(kernel="epanechnikov", bandwidth=width)
-        likelihood = sum(
-            model.fit(x[folds != k, None]).score(x[folds == k, None]) for k in range(5)
-        )
-        worse = worse + 1 if best > -np.inf and likelihood <= best else 0
-        if likelihood > best:
-            best, chosen = likelihood, width
-        if worse == 2:
-            break
-    model = KernelDensity(kernel="epanechnikov", bandwidth=chosen).fit(x[:, None])
-    return lambda t: np.asarray(np.exp(model.score_samples(t[:, None])))
-
-
-def _sheather_jones(x: Array) -> Callable[[Array], Array]:
-    """Use KDEpy's improved Sheather-Jones rule, without two of its errors.
-
-    Its bandwidths are too small for data of a small range (issue 201), and otherwise half of what
-    the rule says (issue 199).
-    """
-    width = KDEpy.bw_selection.improved_sheather_jones(1e3 * x[:, None]) / (1e3 * 0.5)
-    grid = np.linspace(-0.5, 1.5, 4001)
-    values = KDEpy.FFTKDE(kernel="gaussian", bw=width).fit(x).evaluate(grid).clip(0)
-    return lambda t: np.asarray(np.interp(t, grid, values))
-
-
-# Functions of data that return a function of locations, the package's first.
-DENSITY_ESTIMATES: dict[str, Callable[[Array], Callable[[Array], Array]]] = {
-    "SparseDensity": _sparse,
-    "Gaussian, Scott": lambda x: stats.gaussian_kde(x, "scott"),
-    "Gaussian, Silverman": lambda x: stats.gaussian_kde(x, "silverman"),
-    "Epanechnikov, cross-validated": _epanechnikov,
-}
-if KDEpy is not None:
-    DENSITY_ESTIMATES["KDEpy, Sheather-Jones"] = _sheather_jones

@@ -28,7 +28,6 @@ from sparsefam.estimators import SparseDensity
 Floats = NDArray[np.float64]
 Density = Callable[[Floats], Floats]
 METHODS = ("SparseDensity", "gaussian_kde", "gaussian_kde, tuned")
-HEADER = ["measured", "estimate", "in the gap", "missed", "score"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def check(case: Case, method: str, folds: int) -> tuple[float, float, float]:
     return empty, missed, score
 
 
-def draw(fitted: list[tuple[Case, SparseDensity]], color: str = "C0", other: str = "C3") -> Figure:
+def draw(fitted: list[tuple[Case, SparseDensity]]) -> Figure:
     """Draw the estimates with their supports, and gaussian_kde dashed."""
     figure, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), layout="constrained")
     for ax, (case, model) in zip(axes, fitted, strict=True):
@@ -122,34 +121,19 @@ def draw(fitted: list[tuple[Case, SparseDensity]], color: str = "C0", other: str
         ends = np.stack([x.min(0) - margin, x.max(0) + margin], -1)
         if len(ends) == 1:
             options = {"label": "SparseDensity", "view": tuple(ends[0])}
-            model.density_.plot(ax, color=color, data=x, **options)
+            model.density_.plot(ax, color="C0", data=x, **options)
             t = np.linspace(*ends[0], 601)
-            ax.plot(t, smooth(t), "--", color=other, label="gaussian_kde")
+            ax.plot(t, smooth(t), "--", color="C3", label="gaussian_kde")
             ax.set_xlabel(case.name)
         else:
-            model.density_.plot(ax, color=color, data=x, view=tuple(map(tuple, ends)))
+            model.density_.plot(ax, color="C0", data=x, view=tuple(map(tuple, ends)))
             grid = np.meshgrid(*(np.linspace(*side, 151) for side in ends))
             height = smooth(np.reshape(grid, (2, -1))).reshape(grid[0].shape)
             levels = height.max() * np.array([0.02, 0.25, 0.5])
-            ax.contour(*grid, height, levels, colors=[other], linestyles="--", linewidths=1.1)
+            ax.contour(*grid, height, levels, colors=["C3"], linestyles="--", linewidths=1.1)
             ax.set(xlabel="petal length, cm", ylabel="petal width, cm")
     axes[0].legend(loc="upper right")
     return figure
-
-
-def run(cases: list[Case], folds: int) -> tuple[list[tuple[Case, SparseDensity]], list[list[str]]]:
-    """Fit all cases; return the fits to all data, and a row for each case and method."""
-    fitted, rows = [], []
-    for case in cases:
-        model = sparse(case, case.data)
-        fitted.append((case, model))
-        # Bandwidths are chosen once, on all data, as those of gaussian_kde are.
-        known = replace(case, bandwidth=tuple(model.bandwidth_))
-        for method in METHODS:
-            empty, missed, score = check(known, method, folds)
-            rows.append([case.name, method, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])
-        print(f"  {case.name}: {folds} folds done", flush=True)
-    return fitted, rows
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -159,9 +143,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    fitted, rows = run(load(), options.folds)
-    for row in (HEADER, *rows):
-        print("| " + " | ".join(row) + " |")
+    print(f"{'measured':<21}{'estimate':<21}{'in the gap':>10}{'missed':>9}{'score':>9}")
+    fitted = []
+    for case in load():
+        model = sparse(case, case.data)
+        fitted.append((case, model))
+        # Bandwidths are chosen once, on all data, as those of gaussian_kde are.
+        known = replace(case, bandwidth=tuple(model.bandwidth_))
+        for method in METHODS:
+            empty, missed, score = check(known, method, options.folds)
+            print(f"{case.name:<21}{method:<21}{empty:>10.2%}{missed:>9.1%}{score:>9.3f}")
     options.out.mkdir(parents=True, exist_ok=True)
     draw(fitted).savefig(options.out / "estimation.png", dpi=160)
 

@@ -1,46 +1,38 @@
 """Draw the pictures of the documentation, each for light and for dark pages.
 
 `python -m examples.gallery` writes them into docs/assets; `make docs` draws them again for the
-site. The attention of trained networks is read from gallery_attention.json, which
-`python -m examples.gallery_training` makes.
+site.
 
 References:
-    Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Figures 1 to 7.
+    Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Figure 1.
     Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention,
     Figure 1.
+    Okabe and Ito (2008), Color Universal Design. (light.mplstyle and dark.mplstyle)
 """
 
 import argparse
-import json
 import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from pyro.contrib.gp.kernels import RBF
 from scipy.stats import gaussian_kde
 from sklearn.datasets import load_iris
 from torch import Tensor
 
 import sparsefam as sf
 from sparsefam.estimators import SparseDensity
-from sparsefam.plotting import plot_attention, plot_attention_map, plot_density
+from sparsefam.plotting import plot_attention, plot_density
 
-from .data import CANVAS, DIGIT
-from .gallery_training import NAMES, PATH
-from .look import WIDTH, look
+from . import series
 
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
-TITLES = ("discrete softmax", "continuous softmax", "continuous sparsemax")
+WIDTH = 9.4  # of a page, in inches
 
 
 def draw_start() -> Figure:
@@ -153,7 +145,7 @@ def draw_dimensions() -> Figure:
         ax, height = axes[name], sf.rpm(plane, alpha).prob(torch.stack([x, y], -1))
         style = {"linewidth": 0, "rstride": 1, "cstride": 1, "antialiased": False}
         style |= {"cmap": plt.get_cmap()}
-        ax.plot_surface(x.numpy(), y.numpy(), height.numpy(), vmin=0, vmax=0.56, **style)
+        ax.plot_surface(x.numpy(), y.numpy(), height.numpy(), vmin=-0.1, vmax=0.56, **style)
         ax.set(zlim=(0, 0.58), title=title, xlabel="t₁", ylabel="t₂", zticks=[0, 0.25, 0.5])
         ax.tick_params(labelsize=7)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
@@ -162,98 +154,16 @@ def draw_dimensions() -> Figure:
 
 
 @cache
-def trained(part: str) -> dict[str, Any]:
-    """Load the attention of trained networks."""
-    return json.loads(PATH.read_text(encoding="utf-8"))[part]
-
-
-def masses(p: Any, count: int) -> Tensor:
-    """Return the mass (T, count) of densities (T,) in equal parts of [0, 1].
-
-    Mass outside [0, 1] counts for the first and last part.
-    """
-    edges = torch.linspace(0, 1, count + 1, dtype=torch.float64)[1:-1]
-    below = p.cdf(edges[:, None]).mT
-    zero, one = below.new_zeros(len(below), 1), below.new_ones(len(below), 1)
-    return torch.cat([zero, below, one], -1).diff(dim=-1)
-
-
-def draw_words() -> Figure:
-    """Draw, like Figure 2 of Martins et al., how English words attend to German ones."""
-    saved = trained("words")
-    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 4.15), sharey=True)
-    colors = ScalarMappable(PowerNorm(0.5, 0, 1))
-    for ax, name, title in zip(axes, NAMES, TITLES, strict=True):
-        if name == "discrete":
-            shares = torch.tensor(saved[name])
-        else:
-            loc, scale = (torch.tensor(saved[name][x]).double() for x in ("loc", "scale"))
-            dense = name == "softmax"
-            shares = masses((sf.Normal if dense else sf.TruncatedParabola)(loc, scale), 10)
-            shares = shares.clamp_min(1e-30) if dense else shares  # tails that underflow
-        for (i, j), share in np.ndenumerate(shares.numpy()):
-            color = colors.to_rgba(share) if share > 0 else "none"
-            style = {"facecolor": color, "edgecolor": "C7", "linewidth": 0.3}
-            ax.add_patch(Rectangle((j, i), 1, 1, **style))
-        rows, columns = shares.shape
-        ax.set(title=title, xlim=(0, columns), ylim=(rows, 0), aspect="equal")
-        ax.set_xticks(np.arange(columns) + 0.5, saved["german"], rotation=90)
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    axes[0].set_yticks(np.arange(rows) + 0.5, saved["english"])
-    bar = figure.colorbar(colors, ax=axes, location="bottom", aspect=60, fraction=0.04)
-    bar.set_ticks([0, 0.01, 0.1, 0.25, 0.5, 1])
-    bar.set_label("share of a word in what is read; without colour: exactly zero")
-    return figure
-
-
-def draw_images() -> Figure:
-    """Draw, like Figures 3 to 7 of Martins et al., attention to one of four digits."""
-    saved = trained("images")
-    figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.9))
-    for row, asked in enumerate(saved["asked"]):
-        image = torch.tensor(saved["images"][row])
-        axes[row, 0].imshow(image, cmap="gray", extent=(0, 1, 1, 0))
-        for ax, name in zip(axes[row, 1:], NAMES, strict=True):
-            if name == "discrete":
-                attention: Any = torch.tensor(saved[name][row])
-            else:
-                loc, tril = (torch.tensor(saved[name][x][row]) for x in ("loc", "scale_tril"))
-                dense = name == "softmax"
-                family = sf.MultivariateNormal if dense else sf.TruncatedParaboloid
-                attention = family(loc, scale_tril=tril)
-            plot_attention_map(attention, image, ax=ax, color="#E69F00")
-        corner, side = [x / CANVAS for x in saved["corners"][row]], DIGIT / CANVAS
-        for ax in axes[row]:
-            frame = {"fill": False, "linestyle": ":", "linewidth": 1.2, "edgecolor": "#ffffff"}
-            ax.add_patch(Rectangle((corner[0], corner[1]), side, side, **frame))
-            ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
-        axes[row, 0].set_ylabel(f"which digit is\n{asked}?")
-    for ax, title in zip(axes[0], ("image", *TITLES), strict=True):
-        ax.set_title(title)
-    return figure
+def speakers() -> tuple[Any, series.Series]:
+    """Train kernel sparsemax on the vowels of examples.series in ten seconds."""
+    generator = torch.Generator().manual_seed(0)
+    data, test = series.load("TRAIN", generator), series.load("TEST", generator)
+    return series.train("kernel sparsemax", data, epochs=40, seed=0), test
 
 
 def draw_speakers() -> Figure:
     """Draw, like Figure 1 of Moreno et al., kernel densities with several intervals."""
-    saved = trained("speakers")
-    weights, kernel = torch.tensor(saved["weights"]), RBF(1, lengthscale=torch.tensor(0.03))
-    points, t = torch.linspace(0, 1, weights.shape[-1]), torch.linspace(0, 1, 801)
-    p: Any = sf.KernelDeformedExp(weights, points, kernel.requires_grad_(False), alpha=2.0)
-    density, ends = p.prob(t[:, None, None]), p.support.intervals
-    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.0), sharey=True)
-    step = 0.055 * float(density.max())
-    for j, (ax, speaker) in enumerate(zip(axes, saved["speakers"], strict=True)):
-        for i in range(weights.shape[1]):
-            ax.plot(t, density[:, j, i], color=f"C{i}", linewidth=1.1)
-            for low, high in ends[j, i].tolist():
-                if low == low:  # padding is NaN
-                    ax.hlines(-step * (i + 1.5), low, high, f"C{i}", lw=2.4)
-        ax.axhline(0, color="C7", linewidth=0.6)
-        ax.set(title=f"speaker {speaker}", xlabel="t")
-        ax.set_yticks([y for y in ax.get_yticks() if 0 <= y <= density.max()])
-    axes[0].set_ylabel("density, and supports below")
-    return figure
+    return series.draw(*speakers())
 
 
 def draw_ellipses() -> Figure:
@@ -330,8 +240,6 @@ PICTURES = {
     "families": draw_families,
     "tree": draw_tree,
     "martins-figure-1": draw_dimensions,
-    "martins-figure-2": draw_words,
-    "martins-figure-3": draw_images,
     "moreno-figure-1": draw_speakers,
     "ellipses": draw_ellipses,
     "errors": draw_errors,
@@ -352,7 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.names or PICTURES:
         for tone in ("light", "dark"):
             path = options.out / f"{name}-{tone}.png"
-            with mpl.rc_context(look(tone, background="none")):
+            with plt.style.context(Path(__file__).with_name(f"{tone}.mplstyle")):
                 figure = PICTURES[name]()
                 figure.savefig(path)
                 plt.close(figure)

@@ -1,6 +1,6 @@
-"""Infer the time that ten people take for a gesture: a hierarchy whose support moves.
+"""Infer the time that people take for a gesture: a hierarchy whose support moves.
 
-`python -m examples.pickups` prints the tables of docs/tutorials/pickups.md and writes its picture
+`python -m examples.pickups` prints the table of docs/tutorials/pickups.md and writes its picture
 to demo/pickups.png.
 
 References:
@@ -11,13 +11,10 @@ References:
 import argparse
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -30,12 +27,7 @@ import sparsefam as sf
 from sparsefam.inference import AutoSupportReparam
 
 from .data import aeon_file
-from .look import LOOKS, WIDTH
-from .training import show
 
-SITES = ("mean", "spread", "noise")
-MODELS = ("parabola", "normal")
-HEADER = ["NUTS", *SITES, "R-hat", "effective size"]
 DOUBLE = torch.float64
 ONE = torch.ones((), dtype=DOUBLE)
 PRIORS = {
@@ -56,155 +48,80 @@ def load() -> Tensor:
     return torch.tensor([durations[person] for person in sorted(durations)], dtype=DOUBLE).log()
 
 
-def population(name: str, mean: Tensor, spread: Tensor) -> dist.TorchDistribution:
+def population(mean: Tensor, spread: Tensor) -> sf.TruncatedParabola:
     """Return the density of people's own log durations, by its mean and standard deviation."""
-    if name == "parabola":
-        return sf.TruncatedParabola(mean, spread * 5**0.5)
-    return dist.Normal(mean, spread)
+    return sf.TruncatedParabola(mean, spread * 5**0.5)
 
 
-def model_of(name: str, seen: Tensor) -> Callable[[], None]:
-    """Return a Pyro model in which the support of `person` moves with `mean` and `spread`."""
-
-    def model() -> None:
-        mean, spread, noise = (pyro.sample(site, PRIORS[site]) for site in SITES)
-        with pyro.plate("people", len(seen)):
-            person = pyro.sample("person", population(name, mean, spread))
-            with pyro.plate("times", seen.shape[1]):
-                pyro.sample("duration", dist.Normal(person, noise), obs=seen.T)
-
-    return model
+def model(seen: Tensor) -> None:
+    """Pyro model in which the support of `person` moves with `mean` and `spread`."""
+    mean, spread, noise = (pyro.sample(site, prior) for site, prior in PRIORS.items())
+    with pyro.plate("people", len(seen)):
+        person = pyro.sample("person", population(mean, spread))
+        with pyro.plate("times", seen.shape[1]):
+            pyro.sample("duration", dist.Normal(person, noise), obs=seen.T)
 
 
-def sample(model: Callable[[], None], draws: int, chains: int = 2) -> dict[str, Tensor]:
-    """Run NUTS and return draws (chains, draws) of each site."""
+def sample(model: Callable[[Tensor], None], seen: Tensor, draws: int) -> dict[str, Tensor]:
+    """Run two chains of NUTS and return draws (2, draws) of each site."""
     runs = []
-    for seed in range(chains):
+    for seed in range(2):
         pyro.set_rng_seed(seed)
         options: dict[str, Any] = {"full_mass": True, "target_accept_prob": 0.9}
         options |= {"max_tree_depth": 5, "jit_compile": True, "ignore_jit_warnings": True}
         mcmc = MCMC(NUTS(model, **options), draws, warmup_steps=draws)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
-            mcmc.run()
+            mcmc.run(seen)
         runs.append(mcmc.get_samples())
-    return {site: torch.stack([run[site] for run in runs]) for site in SITES}
+    return {site: torch.stack([run[site] for run in runs]) for site in PRIORS}
 
 
-@dataclass(frozen=True)
-class Exact:
-    """The posterior by quadrature, on a grid (G) over mean, spread and noise."""
+def solve(seen: Tensor, size: int = 16, nodes: int = 64) -> tuple[dict[str, Tensor], Tensor]:
+    """Compute the posterior by quadrature: given a grid, each person is an integral.
 
-    mean: Tensor
-    spread: Tensor
-    noise: Tensor
-    prior: Tensor  # log prior weights (G)
-    people: Tensor  # log likelihoods of each person's durations (10, G)
-    places: Tensor  # own durations to integrate over (Q, G)
-    shares: Tensor  # their weights in the population (Q, G)
-
-    def weights(self, without: int | None = None) -> Tensor:
-        """Return posterior weights (G), with all people or without one."""
-        total = self.prior + self.people.sum(0)
-        return (total if without is None else total - self.people[without]).softmax(0)
-
-    def moments(self, site: str) -> tuple[float, float]:
-        """Return the posterior mean and standard deviation of a site."""
-        weights, x = self.weights(), getattr(self, site)
-        mean = (weights * x).sum()
-        return mean.item(), (weights * (x - mean).square()).sum().sqrt().item()
-
-
-class Posterior(NamedTuple):
-    """Chains of the parabola by name, and both models solved by quadrature."""
-
-    seen: Tensor
-    chains: dict[str, dict[str, Tensor]]
-    exact: dict[str, Exact]
-
-    def rows(self) -> list[list[str]]:
-        """Return the moments of the chains and the exact ones."""
-        moments = [self.exact["parabola"].moments(site) for site in SITES]
-        exact = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in moments]
-        chains = [chain_row(name, draws) for name, draws in self.chains.items()]
-        return [*chains, ["exact", *exact, "–", "–"]]
-
-
-def solve(name: str, seen: Tensor, size: int = 16, nodes: int = 64) -> Exact:
-    """Tabulate the posterior: given the grid, each person is a one-dimensional integral."""
+    Returns:
+        The grid (G) by site, and the posterior's weights on it (G).
+    """
     ticks = (torch.linspace(-4, 4, size, dtype=DOUBLE),) * 3
     u, v, w = (x.reshape(-1) for x in torch.meshgrid(*ticks, indexing="ij"))
     # A grid over the posterior, which is narrower than the priors; even in log spread and noise.
     mean, spread, noise = 4.85 + 0.25 * u, torch.exp(-0.6 + 0.24 * v), torch.exp(-1.65 + 0.13 * w)
-    values = {"mean": mean, "spread": spread, "noise": noise}
-    prior = sum(PRIORS[site].log_prob(x) for site, x in values.items())
-    prior = prior + spread.log() + noise.log()
-    half_width = 5**0.5 if name == "parabola" else 4.0
-    x = half_width * (2 * (torch.arange(nodes, dtype=DOUBLE) + 0.5) / nodes - 1).unsqueeze(-1)
-    places = mean + spread * x
-    shares = population(name, mean, spread).log_prob(places).softmax(0)
+    grid = {"mean": mean, "spread": spread, "noise": noise}
+    total = sum(PRIORS[site].log_prob(x) for site, x in grid.items()) + (spread * noise).log()
+    x = 2 * (torch.arange(nodes, dtype=DOUBLE).unsqueeze(-1) + 0.5) / nodes - 1
+    places = mean + 5**0.5 * spread * x
+    shares = population(mean, spread).log_prob(places).log_softmax(0)
     likelihood = dist.Normal(places, noise)
-    own = [likelihood.log_prob(one.reshape(-1, 1, 1)).sum(0) + shares.log() for one in seen]
-    people = torch.stack([torch.logsumexp(one, 0) for one in own])
-    return Exact(mean, spread, noise, prior, people, places, shares)
+    for person in seen:
+        durations = likelihood.log_prob(person.reshape(-1, 1, 1)).sum(0)
+        total = total + torch.logsumexp(durations + shares, 0)
+    return grid, total.softmax(0)
 
 
-def chain_row(name: str, draws: dict[str, Tensor]) -> list[str]:
-    """Return moments, R-hat and effective size of chains."""
-    r_hat = max(split_gelman_rubin(x, 0, 1).item() for x in draws.values())
-    size = min(effective_sample_size(x, 0, 1).item() for x in draws.values())
-    moments = [f"{x.mean():.3f} ± {x.std():.3f}" for x in draws.values()]
-    return [name, *moments, f"{r_hat:.3f}", f"{size:.0f}"]
+def moments(grid: dict[str, Tensor], weights: Tensor) -> list[str]:
+    """Return the posterior mean and standard deviation of each site."""
+    cells = []
+    for x in grid.values():
+        mean = (weights * x).sum()
+        cells.append(f"{mean:.3f} ± {(weights * (x - mean).square()).sum().sqrt():.3f}")
+    return cells
 
 
-def prediction_row(name: str, exact: Exact) -> list[str]:
-    """Return where 99 % of durations of new people lie, and the log density of left-out people."""
-    log = sum(
-        torch.logsumexp(exact.weights(without=k).log() + people, 0).item()
-        for k, people in enumerate(exact.people)
-    )
-    values, joint = torch.arange(2, 8, 0.02, dtype=DOUBLE), exact.shares * exact.weights()
-    further = dist.Normal(exact.places, exact.noise)
-    cdf = torch.stack([(joint * further.cdf(x)).sum() for x in values])
-    low, high = np.exp(np.interp((0.005, 0.995), cdf, values))
-    return [name, f"{low:.0f} to {high:.0f}", f"{log:.1f}"]
-
-
-def draw(result: Posterior) -> Figure:
-    """Draw the predicted densities of people, and the chains next to the exact posterior."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
-    t = torch.linspace(2.5, 7.0, 451, dtype=DOUBLE)
-    for name, one in result.exact.items():
-        p = population(name, one.mean.unsqueeze(-1), one.spread.unsqueeze(-1))
-        left.plot(t, one.weights() @ p.log_prob(t).exp(), label=name)
-    means = result.seen.mean(1)
-    left.plot(means, torch.zeros(len(means)), "C7|", ms=14, label="people's means")
-    left.set(title="people not seen", xlabel="log duration of a person, in frames")
-    left.set(ylabel="density of people", ylim=(0, None))
-    parabola, bins = result.exact["parabola"], torch.linspace(3.9, 5.7, 37)
-    for (name, draws), color in zip(result.chains.items(), ("C2", "C4"), strict=True):
+def draw(chains: dict[str, dict[str, Tensor]], grid: dict[str, Tensor], weights: Tensor) -> Figure:
+    """Draw the chains next to the exact posterior of the mean."""
+    figure, ax = plt.subplots(figsize=(9.4, 2.9), layout="constrained")
+    bins = torch.linspace(3.9, 5.7, 37)
+    for (name, draws), color in zip(chains.items(), ("C0", "C1"), strict=True):
         style = {"density": True, "histtype": "stepfilled", "alpha": 0.45, "color": color}
-        right.hist(draws["mean"].flatten(), bins, label=f"NUTS, {name}", **style)
-    ticks, weights = parabola.mean.unique(), parabola.weights()
-    mass = torch.stack([weights[parabola.mean == x].sum() for x in ticks])
-    right.plot(ticks, mass / (ticks[1] - ticks[0]), color="C7", label="exact")
-    right.set(title="the chains", xlabel="mean log duration of people", xlim=(3.9, 5.7))
-    right.set(ylabel="posterior density", ylim=(0, None))
-    for ax in (left, right):
-        ax.legend(fontsize="small", loc="upper right")
+        ax.hist(draws["mean"].flatten(), bins, label=f"NUTS, {name}", **style)
+    ticks = grid["mean"].unique()
+    mass = weights.reshape(len(ticks), -1).sum(-1)
+    ax.plot(ticks, mass / (ticks[1] - ticks[0]), color="k", label="exact")
+    ax.set(xlabel="mean log duration of people, in frames", ylabel="posterior density")
+    ax.set(xlim=(3.9, 5.7), ylim=(0, None))
+    ax.legend()
     return figure
-
-
-def run(draws: int) -> Posterior:
-    """Sample the posterior with and without `AutoSupportReparam`, and solve both models."""
-    seen = load()
-    model = model_of("parabola", seen)
-    # The plain chains take most of the time: a quarter as many draws shows that they are wrong.
-    chains = {
-        "AutoSupportReparam": sample(AutoSupportReparam()(model), draws),
-        "plain": sample(model, draws // 4),
-    }
-    return Posterior(seen, chains, {name: solve(name, seen) for name in MODELS})
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -213,16 +130,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=250, help="of each chain (250)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
     options = parser.parse_args(arguments)
-    if options.draws < 16:
-        parser.error(f"--draws must be at least 16, got {options.draws}")
     torch.set_num_threads(1)
-    result = run(options.draws)
-    show(HEADER, result.rows())
-    predictions = [prediction_row(name, one) for name, one in result.exact.items()]
-    show(["people's density", "new, 99 % of", "log p of new"], predictions)
+    seen = load()
+    # The plain chains take most of the time: a quarter as many draws shows that they are wrong.
+    chains = {
+        "AutoSupportReparam": sample(AutoSupportReparam()(model), seen, options.draws),
+        "plain": sample(model, seen, options.draws // 4),
+    }
+    grid, weights = solve(seen)
+    print(f"{'NUTS':<20}" + "".join(f"{site:>15}" for site in PRIORS) + "  R-hat  effective size")
+    for name, draws in chains.items():
+        r_hat = max(split_gelman_rubin(x, 0, 1).item() for x in draws.values())
+        size = min(effective_sample_size(x, 0, 1).item() for x in draws.values())
+        cells = "".join(f"{f'{x.mean():.3f} ± {x.std():.3f}':>15}" for x in draws.values())
+        print(f"{name:<20}{cells}  {r_hat:.3f}  {size:>14.0f}")
+    print(f"{'exact':<20}" + "".join(f"{cell:>15}" for cell in moments(grid, weights)))
     options.out.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(LOOKS["light"]):
-        draw(result).savefig(options.out / "pickups.png")
+    draw(chains, grid, weights).savefig(options.out / "pickups.png", dpi=160)
 
 
 if __name__ == "__main__":

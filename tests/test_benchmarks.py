@@ -16,13 +16,11 @@ from benchmarks import (
     attention,
     compare,
     content,
-    coverage,
     estimation,
     expect,
     first_call,
     harness,
     recall,
-    threads,
 )
 from benchmarks.cases import CASES, OURS
 from benchmarks.harness import Table, Worker
@@ -63,7 +61,6 @@ def test_references_agree_with_adaptive_quadrature(family: Family) -> None:
     [
         ("line", {"supports": "wide", "functions": 5, "densities": 3}, (expect.ON_SUPPORTS,)),
         ("ball", {"width": 0.3, "functions": 9, "densities": 3}, (expect.POLAR,)),
-        ("finite", {"alpha": 1.5, "size": 8, "scores": 64}, ("entmax15", "entmax_bisect")),
     ],
 )
 def test_rivals_agree_with_the_package(
@@ -80,14 +77,20 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accuracy.line_table("", CLOSED[2:3], cases)[1] == []
     monkeypatch.setattr(accuracy, "LIMITS", {torch.float32: (1e-9, 2e-5)})
     assert accuracy.line_table("", CLOSED[2:3], cases)[1] == ["α = 2, float32: value"]
-    assert accuracy.kernel_errors(0.2, 1.0, [(2.0, True)], 2)[0].exceeded() == []
+    (table, _), far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)
+    assert far == [] and table.rows[0][-1] == "met"
+    limits = {torch.float32: 2e-6, torch.float64: 1e-19}
+    monkeypatch.setattr(accuracy, "KERNEL_LIMITS", limits)
+    assert accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1] == [
+        "α = 2, inside, float64, 0.2, 1"
+    ]
     assert accuracy.ball_table([2], [1.5], [0.1])[1] == []
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
     case = ("line", {"densities": 8, "functions": 4})
     with Worker(threads=2, checkout=harness.ROOT).load(case) as worker:
-        assert len(worker.visit()) >= 1 and worker.megabytes() >= 0 < worker.megabytes("torch")
+        assert len(worker.visit()) >= 1 and worker.megabytes() > 0
         rounds = harness.alternate({"a": worker}, budget=0, rounds=2)
         assert len(rounds["a"]) == 2 and rounds["a"][0] > 0
     assert harness.ratio([2.0, 6.0, 4.0], [1.0, 2.0, 2.0]) == 2
@@ -104,7 +107,6 @@ def test_memory_is_that_of_the_call() -> None:
     def call() -> float:
         return torch.ones(25_000_000).sum().item()  # 100 MB
 
-    assert 95 < harness.peak_megabytes(call) < 150
     assert harness.allocated_megabytes(call) == pytest.approx(100, rel=0.01)
 
 
@@ -120,21 +122,17 @@ def test_tables_go_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
-    "kernel accuracy": lambda: accuracy.kernel_tables(
-        accuracy.kernel_errors(0.2, 1, [(2, True)], 2)
-    ),
+    "kernel accuracy": lambda: accuracy.kernel_tables([0.2], [1], [(2, True)], 2)[0],
     "expectations": lambda: expect.line_table(64, 4, 50),
     "plane": lambda: expect.ball_table(2, 4),
     "kernels": lambda: expect.kernel_table(1, 2, 1),
-    "entmax": lambda: expect.entmax_table(256, (16,)),
     "content": lambda: content.time_table(((16, 1),)),
     "content shares": lambda: content.share_table(16, (1,)),
     "recall": lambda: recall.tables(16, (0.5,), 1),
     "attention": lambda: attention.cost_table((16, 32)),
-    "fits": lambda: attention.fit_table((64, 128), 64),
     "splines": lambda: attention.spline_table((8, 128), (64,), 2),
-    "estimation": lambda: estimation.tables({40: 1}, jobs=1),
-    "coverage": lambda: coverage.tables((120,), 1, 1, jobs=1),
+    "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
+    "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
 }
 
 
@@ -144,9 +142,8 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (expect, attention, content):
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
-    for module in (estimation, coverage):
-        monkeypatch.setattr(module, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
-    monkeypatch.setattr(coverage, "COLUMNS", {"petals": coverage.COLUMNS["petal length"]})
+    monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    monkeypatch.setattr(estimation, "COLUMNS", {"petals": estimation.COLUMNS["petal length"]})
     tables = TINY[name]()
     for table in [tables] if isinstance(tables, Table) else tables:
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)
@@ -154,18 +151,16 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.6, 1.1, 1.5))
-    assert threads.main(["--only", "layer"]) == 0
-    monkeypatch.setattr(threads, "measure", lambda *_: (0.1, 0.8, 1.1, 1.5))
-    assert threads.main(["--only", "nn."]) == 0 and threads.main(["--only", "layer"]) == 1
-    monkeypatch.setattr(compare, "measure", lambda *_: ([0.1, 0.2], [1.0, 2.0], 1.1))
-    assert compare.main(["--only", "1-D", "--against", "."]) == 0
-    assert compare.main(["--only", "alpha 1.5, L", "--against", "."]) == 1
-    monkeypatch.setattr(first_call, "clone", lambda folder: harness.ROOT)
+    for options, lines in ((["--against", "."], 12), (["--threads", "1", "2", "8"], 9)):
+        monkeypatch.setattr(compare, "measure", lambda _, x, *__: [(0.1, 1.1, 2.0)] * len(x))
+        assert compare.main(["--only", "1-D", *options]) == 0
+        table = capsys.readouterr().out.partition("Medians")[2]
+        assert table.count("1-D") == lines
+    monkeypatch.setattr(first_call.subprocess, "run", lambda *_, **__: None)
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (0.5, 0.4))
     assert first_call.main(["--only", "README", "layer"]) == 0
     monkeypatch.setattr(first_call, "first_seconds", lambda folder, code: (1.5, 1.4))
     assert first_call.main(["--only", "README"]) == 1
-    assert "2 of 3 calls exceed" in capsys.readouterr().out
+    assert "2 calls exceed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         __main__.main(["--only", "nothing"])

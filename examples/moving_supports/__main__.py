@@ -6,14 +6,12 @@ Prints the table of docs/moving-supports.md; returns 1 if `AutoSupportReparam` e
 import math
 import multiprocessing
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
-from torch import Tensor
 
 from benchmarks.harness import Table, parser, show_and_write
 
@@ -35,7 +33,7 @@ CHAINS = 2
 
 
 class Verdict(NamedTuple):
-    """The worst diagnostics of all numbers of a site, or of all sites.
+    """The worst diagnostics of all numbers of all sites.
 
     Attributes:
         mean: Deviation of a mean from the reference, in standard errors.
@@ -51,7 +49,7 @@ class Verdict(NamedTuple):
     r_hat: float
     size: float
     count: int
-    divergent: float = 0.0
+    divergent: float
 
     def unmet(self) -> list[str]:
         """Return the limits that are exceeded."""
@@ -71,10 +69,12 @@ def allowed(count: int) -> float:
     return NormalDist().inv_cdf(1 - FALSE_ALARM / (len(NAMES) * count) / 2)
 
 
-def verdict(samples: Tensor, reference: dict[str, Any]) -> Verdict:
-    """Judge draws (chains, draws, K) of K numbers."""
+def judge(runs: list[Chain], reference: references.Reference) -> Verdict:
+    """Judge the draws of chains."""
+    sites = [torch.stack([run.draws[site] for run in runs]) for site in reference]
+    samples = torch.cat(sites, -1)  # (chains, draws, numbers)
     mean, sd, mean_error, sd_error = (
-        torch.as_tensor(reference[key], dtype=samples.dtype)
+        torch.tensor([x for site in reference.values() for x in site[key]]).to(samples)
         for key in ("mean", "sd", "mean_error", "sd_error")
     )
     deviations, sizes = [], []
@@ -88,21 +88,8 @@ def verdict(samples: Tensor, reference: dict[str, Any]) -> Verdict:
         deviations.append(deviation.max().item())
         sizes.append(size.nan_to_num(1.0).min().item())
     r_hat = split_gelman_rubin(samples, 0, 1).nan_to_num(math.inf).max().item()
-    return Verdict(*deviations, r_hat, min(sizes), 2 * sd.numel())
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst diagnostics of all sites."""
-    means, sds, r_hats, sizes, counts, shares = zip(*verdicts, strict=True)
-    return Verdict(max(means), max(sds), max(r_hats), min(sizes), sum(counts), max(shares))
-
-
-def judged(runs: list[Chain], reference: references.Reference) -> Verdict:
-    """Judge all sites of chains."""
-    samples = {site: torch.stack([run.draws[site] for run in runs]) for site in reference}
-    found = worst(verdict(x, reference[site]) for site, x in samples.items())
-    draws = next(iter(samples.values())).shape[:2].numel()
-    return found._replace(divergent=sum(run.divergences for run in runs) / draws)
+    divergent = sum(run.divergences for run in runs) / samples.shape[:2].numel()
+    return Verdict(*deviations, r_hat, min(sizes), 2 * sd.numel(), divergent)
 
 
 def row(name: str, method: str, runs: list[Chain], found: Verdict) -> list[str]:
@@ -147,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
                 started.append((name, method, jobs))
         for name, method, jobs in started:
             runs = [job.result() for job in jobs]
-            found = judged(runs, known[name])
+            found = judge(runs, known[name])
             rows.append(row(name, method, runs, found))
             print("  ".join(rows[-1]), flush=True)
             if method == OURS:
