@@ -6,7 +6,7 @@ import torch
 from torch import Size, Tensor
 
 from .bases import Basis, GaussianRBF, Product, Stack
-from .kernels import Kernel, gram_matrix, kernel_matrix, require_kernel
+from .kernels import Kernel, kernel_matrix, require_kernel
 from .numerics.validation import broadcast_shapes, map_tensors
 
 __all__ = ["BasisFeatures", "FeatureMap", "KernelFeatures", "require_weights"]
@@ -34,14 +34,6 @@ class FeatureMap(ABC):
     @abstractmethod
     def at(self, t: Tensor) -> Tensor:
         """Evaluate the functions at locations (q, D): (*B, I, q), float64."""
-
-    @abstractmethod
-    def norm(self, weights: Tensor) -> Tensor:
-        """Return norms of scores (*batch), which are at most the norm times `size`."""
-
-    @abstractmethod
-    def size(self, t: Tensor) -> Tensor:
-        """Return the largest value of a score of norm 1 at locations (q, D): (q,)."""
 
     @abstractmethod
     def along(self, axis: int, t: Tensor) -> Tensor:
@@ -105,15 +97,6 @@ class KernelFeatures(FeatureMap):
         kernel = map_tensors(self.kernel, Tensor.detach)
         return KernelFeatures(self.inducing_points.detach(), kernel)
 
-    def norm(self, weights: Tensor) -> Tensor:
-        weights = weights.detach().double().unsqueeze(-1)
-        squares = weights.mT @ gram_matrix(self.kernel, self.points.detach().double()) @ weights
-        return squares.clamp_min(0).sqrt()[..., 0, 0]
-
-    def size(self, t: Tensor) -> Tensor:
-        squares: Tensor = kernel_matrix(self.kernel, t, t).diagonal()
-        return squares.clamp_min(0).sqrt()
-
     def along(self, axis: int, t: Tensor) -> Tensor:
         points = self.points.double().flatten(0, -2)
         if self.dim == 1:
@@ -153,14 +136,6 @@ class BasisFeatures(FeatureMap):
 
     def detach(self) -> "BasisFeatures":
         return BasisFeatures(map_tensors(self.basis, Tensor.detach))
-
-    def norm(self, weights: Tensor) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(weights.detach().double(), dim=-1)
-        return norms
-
-    def size(self, t: Tensor) -> Tensor:
-        sizes: Tensor = torch.linalg.vector_norm(self.at(t), dim=0)
-        return sizes
 
     def along(self, axis: int, t: Tensor) -> Tensor:
         if self.dim == 1:

@@ -9,13 +9,10 @@ from torch import Tensor
 
 from .numerics.validation import require
 
-__all__ = ["Kernel", "gram_matrix", "kernel_matrix", "require_kernel"]
+__all__ = ["Kernel", "kernel_matrix", "require_kernel"]
 
 # (n, D), (m, D) to (n, m)
 Kernel = Callable[[Tensor, Tensor], Tensor]
-
-# What rounding may take from symmetry and eigenvalues, relative to the largest entry, for each row.
-_INDEFINITE = 1e-8
 
 
 def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
@@ -46,24 +43,6 @@ def require_kernel(kernel: object) -> None:
     """Raise a ValueError for anything but a function or an instance that can be called."""
     if not callable(kernel) or isinstance(kernel, type):
         raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
-
-
-def gram_matrix(kernel: Kernel, points: Tensor) -> Tensor:
-    """Evaluate the kernel at inducing points (*batch, I, D), without gradients: (*batch, I, I).
-
-    Raises:
-        ValueError: A kernel that is not positive semi-definite there.
-    """
-    rows = points.reshape(-1, *points.shape[-2:])
-    with torch.no_grad():
-        gram = torch.stack([kernel_matrix(kernel, row, row) for row in rows])
-    slack = _INDEFINITE * gram.abs().amax((-2, -1)) * rows.shape[1]
-    symmetric = (gram - gram.mT).abs().amax((-2, -1)) <= slack
-    require(symmetric, "kernel", "symmetric on the inducing points", gram)
-    least = torch.linalg.eigvalsh(gram)[..., 0]
-    rule = "positive semi-definite on the inducing points"
-    require(least >= -slack, "kernel", rule, f"an eigenvalue of {least.amin():.3g}")
-    return gram.reshape(*points.shape[:-2], *gram.shape[1:])
 
 
 def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ _SAME = 1e-4
 _RATIO, _SCALES = 16.0, 20
 
 Base = Distribution | Sequence[Distribution] | None
-Growth = Callable[[Tensor], Tensor]
 
 
 class UniformOn(Distribution):
@@ -162,35 +161,35 @@ class BaseMeasure:
         return float(low), float(high)
 
     def effective_support(
-        self, axis: int, deviation: Growth, growth: Growth
+        self, axis: int, growth: Callable[[Tensor], Tensor]
     ) -> tuple[float, float]:
         """Return the ends of the interval outside which density times growth has negligible mass.
 
-        `deviation` gives sqrt(k(t, t)) at locations, and `growth` from it the greatest log density
-        relative to the base. A tail that does not outweigh it raises a ValueError (Prop. 1).
+        `growth` bounds the log density relative to the base at locations. A tail that does not
+        outweigh it raises a ValueError (Prop. 1).
         """
         # Distances from the centre, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
         steps = steps * self._scale(axis)
         low, high = (
-            end if math.isfinite(end) else self._end(axis, side * steps, deviation, growth)
+            end if math.isfinite(end) else self._end(axis, side * steps, growth)
             for end, side in zip(self.bounds(axis), (-1.0, 1.0), strict=True)
         )
         return low, high
 
-    def _end(self, axis: int, steps: Tensor, deviation: Growth, growth: Growth) -> float:
+    def _end(self, axis: int, steps: Tensor, growth: Callable[[Tensor], Tensor]) -> float:
         """Return the location beyond which the tail is negligible."""
         t = self.centre(axis) + steps
         log = self.log_factor(axis, t)
         count = int((log > _LEAST_LOG).sum())
-        log, distance, power = log[:count], steps[:count].abs(), growth(deviation(t[:count]))
-        heavy = (log + (power - power[:1]) + distance.log() >= self._tail).nonzero()
+        log, distance, power = log[:count], steps[:count].abs(), growth(t[:count])
+        heavy = (log + (power - power[:1]).clamp_min(0) + distance.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
         if last == count:
             raise ValueError(
                 "base must have tails that outweigh the growth of the kernel, or not every score "
-                f"has a density (Prop. 1), got {self.factors[axis]}: the greatest density that "
-                f"k(t, t) allows for has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
+                f"has a density (Prop. 1), got {self.factors[axis]}: a bound of the density "
+                f"has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
             )
         return float(t[last])
 

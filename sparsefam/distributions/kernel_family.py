@@ -226,14 +226,15 @@ class KernelDistribution(SparseDistribution):
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
         base = BaseMeasure(self.base, dim, self.weights.dtype)
         require_inside(base, self.features)
-        norms = self.features.norm(self.weights)
-        norm = float(norms.amax()) if norms.numel() else 0.0
+        weights = _MARGIN * self.weights.detach().double().abs().unsqueeze(-2)
         # The power is smallest at the largest alpha of all densities that may share the mesh.
         eps = float(self.alpha.detach().double().amin()) - 1 if self.alpha.numel() else 1.0
 
-        # |f(t)| is at most its norm times this size; other scores may have larger norms.
-        def growth(size: Tensor) -> Tensor:
-            size = _MARGIN * norm * size
+        def growth(t: Tensor) -> Tensor:
+            """Bound the log density at locations (q, D), also of somewhat larger scores."""
+            if not weights.numel():
+                return t.new_zeros(len(t))
+            size = (weights @ self.features.at(t).detach().abs()).reshape(-1, len(t)).amax(0)
             return torch.log1p(eps * size) / eps if eps > 0 else size
 
         find = partial(KernelMesh.find, self.features, base, growth=growth)
@@ -868,10 +869,9 @@ class KernelExp(KernelDistribution):
 
     Raises:
         ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; inducing
-            points outside the base's support; a kernel of another shape, not finite, or not
-            positive semi-definite on the inducing points; a base with parameters that require grad,
-            or with tails too heavy for the growth of k(t, t) (Prop. 1); a kernel that no number of
-            nodes within reason resolves.
+            points outside the base's support; a kernel of another shape, or not finite; a base with
+            parameters that require grad, or with tails too heavy for the growth of the kernel
+            (Prop. 1); a kernel that no number of nodes within reason resolves.
 
     References:
         Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2022),

@@ -79,7 +79,7 @@ class KernelMesh:
         """Find a mesh on which functions are polynomials, with as few nodes as possible.
 
         The tolerance is relative to their greatest value. `growth` bounds the log density relative
-        to the base, from `features.size`.
+        to the base at locations (q, D).
 
         Raises:
             ValueError: The base does not outweigh the growth of the functions, or a mesh would be
@@ -272,13 +272,13 @@ def _find_axis(
     """Find the mesh of an axis."""
     points = features.points.double().flatten(0, -2)
 
-    def size(t: Tensor) -> Tensor:
-        """Return the size along a line through the mean point."""
+    def along_line(t: Tensor) -> Tensor:
+        """Return the growth along a line through the mean point."""
         line = points.mean(0).repeat(len(t), 1)
         line[:, axis] = t
-        return features.size(line)
+        return growth(line)
 
-    ends = base.effective_support(axis, size, growth)
+    ends = base.effective_support(axis, along_line)
     breaks = torch.cat([x.breaks(axis).to(points) for x in (features, base)])
     found = find_mesh(
         partial(features.along, axis),
