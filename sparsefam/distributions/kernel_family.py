@@ -67,7 +67,7 @@ _MASS = 1e-2
 _FAR_OUT = 1e-3
 # The share of a moment that its integrand times the distance may be at the end of the mesh.
 _LEFT = 1e-4
-# Units of rounding of scores and masses.
+# Units of rounding of levels.
 _ROUNDING = 8
 # Steps of the search for a mode, and the ratio of one's distance between neighbours to the last's.
 _STEPS, _SHRINKAGE = 40, 0.6
@@ -615,42 +615,13 @@ class KernelDistribution(SparseDistribution):
         ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(self.weights)
         found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
         most = int((~found[..., 0].isnan()).sum(-1).amax())
-        # Roots of the interpolant are improved by a step on the score itself.
-        found = self._newton_step(found[:, :most].reshape(*self.batch_shape, most, 2))
+        found = found[:, :most].reshape(*self.batch_shape, most, 2)
         # Ends of the mesh are those of the base, which may be infinite.
         (first, last), bounds = self._range, self.mesh.base.bounds(0)
         lower = torch.where(found[..., 0] <= first, bounds[0], found[..., 0])
         return torch.stack(
             [lower, torch.where(found[..., 1] >= last, bounds[1], found[..., 1])], -1
         )
-
-    def _newton_step(self, intervals: Tensor) -> Tensor:
-        """Return intervals whose ends have taken one step towards the score's own roots."""
-        eps = self._batched_power().eps
-        ends = intervals.flatten(-2).movedim(-1, 0)
-        inner = self._are_edges(ends)
-        score, rate = self._score_and_slope(torch.where(inner, ends, self._inner_location()))
-        step = (1 + eps * (score - self._batched(self._level))) / (eps * rate)
-        # An edge that would come near its neighbours is nearly tangent, and stays.
-        gaps = ends.diff(dim=0).nan_to_num(math.inf)
-        room = torch.cat([gaps[:1], torch.minimum(gaps[1:], gaps[:-1]), gaps[-1:]])
-        ends = torch.where(inner & (step.abs() < room / 4), ends - step, ends)
-        return ends.movedim(0, -1).reshape(intervals.shape)
-
-    def _are_edges(self, ends: Tensor) -> Tensor:
-        """Return which ends of intervals are roots, not breaks of the base."""
-        first, last = self._range
-        breaks = self.mesh.base.breaks(0).to(ends)
-        return (ends > first) & (ends < last) & ~torch.isin(ends, breaks)
-
-    def _score_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score at locations and its derivative there, both detached."""
-        t = t.detach().requires_grad_()
-        with torch.enable_grad():
-            score = self._score_at(t.unsqueeze(-1))
-            # A piecewise constant score does not depend on t.
-            (slope,) = torch.autograd.grad(score.sum() + 0 * t.sum(), t)
-        return score.detach(), slope
 
     @property
     def _range(self) -> tuple[Tensor, Tensor]:
@@ -709,6 +680,8 @@ class KernelDistribution(SparseDistribution):
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of a number, differentiable once in the level and the parameters.
 
+        The quantiles of 0 and 1, the ends of the support, have no derivatives.
+
         Raises:
             ValueError: Levels outside [0, 1].
         """
@@ -718,16 +691,9 @@ class KernelDistribution(SparseDistribution):
             self._validate_probability(value)
         value = value.expand(broadcast_shapes(value.shape, self.batch_shape))
         t = self._quantiles(value.detach())
-        found = self._with_gradient(t, value)
-        # Where less mass than rounding is left beyond, quantiles move with the edge of the score.
-        edge, beyond = self._nearer_end(value.detach())
-        last = self._are_edges(edge) & (beyond < _ROUNDING * torch.finfo(t.dtype).eps)
-        if not last.any():
-            return found
-        edge = torch.where(last, edge, self._inner_location())
-        _, slope = self._score_and_slope(edge)
-        above = self._score_at(edge.unsqueeze(-1)) - self._batched(self._level)
-        return torch.where(last, _implicit(t, above * slope.sign(), slope.abs()), found)
+        # With less mass than rounding beyond, the quotient of derivatives has no digits.
+        at_end = torch.minimum(value, 1 - value) < _ROUNDING * torch.finfo(t.dtype).eps
+        return torch.where(at_end, t, self._with_gradient(t, value))
 
     def _with_gradient(self, t: Tensor, level: Tensor | None = None) -> Tensor:
         """Return quantiles t with the derivatives of the implicit function: dt = (dq - dF)/p."""
