@@ -15,12 +15,11 @@ from torch import Tensor
 
 from .truncated_power import (
     Power,
-    fold_rows,
     lowered_derivative,
     power_slopes,
     power_weights,
     sum_nodes,
-    unfold_rows,
+    vmap_rows,
 )
 
 __all__ = ["initial_normalizer", "newton_step", "normalized_weights"]
@@ -111,8 +110,9 @@ class _Solution(NamedTuple):
         return newton_step(self.mass, sum_nodes(self.escort), eps)
 
 
-def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
+def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
     """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
+    power = Power(number if eps is None else eps)
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
     top = f.flatten(0, 1).amax(0)
     f = f - top
@@ -124,7 +124,7 @@ def _solve(f: Tensor, measure: Tensor, power: Power) -> list[Tensor]:
     # The last step is so small that the weights follow it along their derivative.
     step = found.step(power.eps)
     weights = torch.addcmul(found.weights, step, found.escort, value=-1)
-    return [found.A + step + top, weights, found.escort, found.mass]
+    return [x.contiguous() for x in (found.A + step + top, weights, found.escort, found.mass)]
 
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
@@ -160,15 +160,13 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     return found
 
 
-# One operation in a compiled graph, since the steps depend on the data. The schema is given because
-# torch infers none from `list`.
-@torch.library.custom_op(
+# One operation in a compiled graph, as `truncated_power._weights_op` is.
+_solve_op = torch.library.custom_op(
     "sparsefam::normalized_weights",
+    _solve,
     mutates_args=(),
     schema="(Tensor f, Tensor measure, Tensor? eps, float number) -> Tensor[]",
 )
-def _solve_op(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
-    return [x.contiguous() for x in _solve(f, measure, Power(number if eps is None else eps))]
 
 
 @_solve_op.register_fake
@@ -182,11 +180,9 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        if torch.compiler.is_compiling():
-            number = 0.0 if isinstance(eps, Tensor) else float(eps)
-            found = _solve_op(f, measure, eps if isinstance(eps, Tensor) else None, number)
-            return tuple(found)
-        return tuple(_solve(f, measure, Power(eps)))
+        number = 0.0 if isinstance(eps, Tensor) else float(eps)
+        function = _solve_op if torch.compiler.is_compiling() else _solve
+        return tuple(function(f, measure, eps if isinstance(eps, Tensor) else None, number))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -199,8 +195,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        found = _Normalized.apply(*fold_rows(info.batch_size, dims, *inputs))
-        return unfold_rows(found, info.batch_size)
+        return vmap_rows(_Normalized.apply, info.batch_size, dims, *inputs)
 
     @staticmethod
     def backward(

@@ -12,6 +12,7 @@ Nodes are the first axis of all arrays and subintervals the last.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -30,7 +31,6 @@ __all__ = [
     "LOG_LARGE",
     "Power",
     "below",
-    "fold_rows",
     "integrals",
     "lowered_derivative",
     "pieces_by_column",
@@ -39,7 +39,7 @@ __all__ = [
     "power_slopes",
     "power_weights",
     "sum_nodes",
-    "unfold_rows",
+    "vmap_rows",
 ]
 
 # Exponents whose power is computed by multiplication.
@@ -639,8 +639,8 @@ def _weights(
     return [w.contiguous() for w in power_weights(x, measure, power, tuple(names))]
 
 
-# One operation in a compiled graph, since which subintervals are cut depends on the data. The
-# schema is given because torch infers none from `list`.
+# One operation in a compiled graph, since which subintervals are cut depends on the data; its first
+# call imports the compiler. The schema is given because torch infers none from `list`.
 _weights_op = torch.library.custom_op(
     "sparsefam::power_weights",
     _weights,
@@ -682,9 +682,7 @@ class _Weights(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return unfold_rows(
-            _Weights.apply(*fold_rows(info.batch_size, dims, *inputs)), info.batch_size
-        )
+        return vmap_rows(_Weights.apply, info.batch_size, dims, *inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -730,31 +728,25 @@ def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tens
     return sum_nodes(grad * slopes)
 
 
-def fold_rows(
-    count: int, dims: tuple[Any, ...], x: Tensor, measure: Tensor, *rest: Any
-) -> list[Any]:
-    """Return arguments with the axis that vmap adds among the rows, the last axis."""
+def vmap_rows(
+    function: Callable[..., tuple[Tensor, ...]],
+    count: int,
+    dims: tuple[Any, ...],
+    x: Tensor,
+    measure: Tensor,
+    *rest: Any,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Apply a function with the axis that vmap adds among the rows, the last axis."""
 
-    def lift(value: Tensor, dim: int | None) -> Tensor:
+    def fold(value: Any, dim: int | None) -> Any:
+        if not isinstance(value, Tensor):
+            return value
         if dim is None:
             value = value.unsqueeze(-2).expand(*value.shape[:-1], count, -1)
         else:
             value = value.movedim(dim, -2)
         return value.flatten(-2)
 
-    # A measure with one column is shared by all rows.
-    if measure.shape[-1] > 1 or dims[1] is not None:
-        measure = lift(measure, dims[1])
-    others = [
-        lift(value, dim) if isinstance(value, Tensor) else value
-        for value, dim in zip(rest, dims[2:], strict=True)
-    ]
-    return [lift(x, dims[0]), measure, *others]
-
-
-def unfold_rows(
-    found: tuple[Tensor, ...], count: int
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return results with the axis of vmap before their rows, and its place."""
-    parts = tuple(w.unflatten(-1, (count, -1)) for w in found)
-    return parts, tuple(w.dim() - 2 for w in parts)
+    others = [fold(value, dim) for value, dim in zip(rest, dims[2:], strict=True)]
+    parts = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
+    return tuple(parts), tuple(w.dim() - 2 for w in parts)
