@@ -11,13 +11,9 @@ from .quadrature import gauss_legendre
 
 __all__ = ["ChebyshevMesh", "Columns", "interpolation_errors", "find_mesh", "product_rule"]
 
-# Nodes in a subinterval. Few make cut subintervals cheap, many need fewer nodes in all; few are
-# taken as long as there are at most _FEW_NODES.
-_ORDERS = (8, 16)
-_FEW_NODES = 256
-# The same where functions have kinks, between which subintervals are short.
-_KINKED_ORDERS = (4, 8)
-_SMOOTH_COUNT, _MOST_COUNT = 160, 4096
+# The most subintervals: with 8 nodes each, which makes cut subintervals cheap; with 16, which need
+# fewer nodes in all; and with 8 between kinks.
+_FEW, _SMOOTH_COUNT, _MOST_COUNT = 32, 160, 4096
 _FIRST = 4
 # Orders at first, and the share of coarse subintervals from which on all are refined together.
 _FIRST_ORDERS = (4, 8, 16)
@@ -118,12 +114,12 @@ def _search(
         found = _bisected(columns, density, breaks, order, tolerance, most, negligible)
         return None if found is None else ChebyshevMesh(found, order)
 
+    smooth = max(_SMOOTH_COUNT, len(kinks))
     attempts = (
-        (start, _ORDERS[0], _FEW_NODES // _ORDERS[0]),
-        (start, _ORDERS[1], max(_SMOOTH_COUNT, len(kinks))),
-        (kinked, _KINKED_ORDERS[0], 2 * len(kinked)),
-        (kinked, _KINKED_ORDERS[1], _MOST_COUNT),
-        (start, _ORDERS[1], _MOST_COUNT),
+        (start, 8, _FEW),
+        (start, 16, smooth),
+        (kinked, 4, 2 * len(kinked)),
+        (kinked, 8, _MOST_COUNT),
     )
     return next((axis for attempt in attempts if (axis := search(*attempt)) is not None), None)
 

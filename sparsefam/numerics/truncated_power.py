@@ -747,6 +747,9 @@ def vmap_rows(
             value = value.movedim(dim, -2)
         return value.flatten(-2)
 
+    # A measure with one column is shared by all rows.
+    if measure.shape[-1] > 1 or dims[1] is not None:
+        measure = fold(measure, dims[1])
     others = [fold(value, dim) for value, dim in zip(rest, dims[2:], strict=True)]
     parts = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
     return tuple(parts), tuple(w.dim() - 2 for w in parts)
