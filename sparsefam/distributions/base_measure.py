@@ -54,20 +54,7 @@ class UniformOn(Distribution):
     @property
     def mean(self) -> Tensor:
         """Mean."""
-        return self._shares @ self.intervals.mean(-1)
-
-    @property
-    def stddev(self) -> Tensor:
-        """Standard deviation, whose squares neither overflow nor underflow."""
-        unit = self.intervals[-1, 1] - self.intervals[0, 0]
-        offsets = (self.intervals.mean(-1) - self.mean) / unit
-        squares = offsets.square() + (self.lengths / unit).square() / 12
-        return unit * (self._shares @ squares).sqrt()
-
-    @property
-    def _shares(self) -> Tensor:
-        """Mass of each interval (K,)."""
-        return self.lengths / self.lengths.sum()
+        return self.lengths / self.lengths.sum() @ self.intervals.mean(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density: constant on the intervals, -inf off them."""
@@ -110,11 +97,6 @@ class BaseMeasure:
         self.factors = [
             map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
         ]
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether all factors are uniform, so that a mesh need not resolve them."""
-        return all(isinstance(factor, Uniform) for factor in self.factors)
 
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at t (..., D), -inf off the support."""
@@ -211,6 +193,8 @@ class BaseMeasure:
 
     def _scale(self, axis: int) -> Tensor:
         factor = self.factors[axis]
+        if isinstance(factor, UniformOn):
+            factor = factor.whole
         try:
             deviation = factor.stddev
         except NotImplementedError:
