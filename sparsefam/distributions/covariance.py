@@ -4,19 +4,19 @@ Polynomials to degree 2 have closed forms. Other pairs are integrated by two rul
 these differ.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..bases import Basis, GaussianRBF, Polynomial, Product, Stack
+from ..bases import Basis, Polynomial, Stack
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution
 
-__all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
+__all__ = ["elliptical_covariance"]
 
 # Orders of two rules by dimension, and beyond three dimensions.
 _ORDERS = {1: (512, 768), 2: (192, 288), 3: (48, 72)}
@@ -50,42 +50,6 @@ def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torc
         if max(phi.degree, psi.degree) <= 2:
             return _polynomials(p, phi, psi)
     return _by_quadrature(p, phi, psi, dtype)
-
-
-class Gaussians(NamedTuple):
-    """Normalised Gaussian functions of vectors."""
-
-    centers: Tensor  # (N, D)
-    spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
-
-
-def gaussians_of(basis: Basis) -> Gaussians | None:
-    """Return the Gaussian functions of a basis; None for others."""
-    if isinstance(basis, Product):
-        factors = [f for f in basis.bases if isinstance(f, GaussianRBF) and f.widths is not None]
-        if len(factors) < len(basis.bases):
-            return None
-        # The product of univariate Gaussian functions has a diagonal covariance.
-        widths = [f.widths.expand_as(f.centers) for f in factors if f.widths is not None]
-        spread = _combinations(widths).square().diag_embed()
-        return Gaussians(_combinations([f.centers for f in factors]), spread)
-    if not isinstance(basis, GaussianRBF) or not basis.event_shape:
-        return None
-    if basis.covariance is None:
-        return Gaussians(basis.centers, torch.as_tensor(basis.widths).expand(len(basis)))
-    return Gaussians(basis.centers, basis.covariance.expand(len(basis), -1, -1))
-
-
-def _combinations(columns: list[Tensor]) -> Tensor:
-    """Combine one entry of each column in every way, (N, D), the last changing fastest."""
-    return torch.stack(torch.meshgrid(*columns, indexing="ij"), -1).flatten(0, -2)
-
-
-def exponent_of_ball(p: "EllipticalDistribution") -> Tensor | float | None:
-    """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
-    if not isinstance(p, PowerLaw):
-        return None
-    return p._exponent if p._fixed_exponent is None else p._fixed_exponent
 
 
 def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) -> Tensor:
