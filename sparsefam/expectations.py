@@ -20,6 +20,7 @@ from .distributions import (
     Triangular,
 )
 from .distributions.beta_gaussian import PowerDistribution
+from .distributions.covariance import exponent_of_ball, gaussians_of
 from .distributions.support_quadrature import (
     WAVE_ORDER,
     gaussians_on_support,
@@ -106,7 +107,7 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
 def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
     def integrate(p: SymmetricDistribution) -> Tensor:
-        nodes, weights = support_rule(p, psi.knots[:-1], psi.knots[1:], order=40)
+        nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:], order=40)
         near = (weights.unsqueeze(-1) * psi.nonzero(nodes)[1]).sum(0)
         # Function j is number d - k of the d + 1 that are not zero on interval j + k.
         terms = [near[k : k + len(psi), ..., psi.degree - k] for k in range(psi.degree + 1)]
@@ -165,34 +166,13 @@ _Elliptical = MultivariateBetaGaussian | MultivariateNormal
 
 @register_expect(MultivariateBetaGaussian, GaussianRBF)
 @register_expect(MultivariateNormal, GaussianRBF)
-def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF) -> Tensor:
-    if psi.covariance is None:
-        return _gaussians(p, psi.centers, cast(Tensor, psi.widths))
-    return _gaussians(p, psi.centers, psi.covariance.expand(len(psi), -1, -1))
-
-
 @register_expect(MultivariateBetaGaussian, Product)
 @register_expect(MultivariateNormal, Product)
-def _elliptical_product(p: _Elliptical, psi: Product) -> Any:
-    factors = [f for f in psi.bases if isinstance(f, GaussianRBF) and f.widths is not None]
-    if len(factors) < len(psi.bases):
+def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
+    gaussians = gaussians_of(psi)
+    if gaussians is None:
         return NotImplemented
-    # The product of univariate Gaussian functions has a diagonal covariance.
-    widths = _combinations([_widths(f).expand_as(f.centers) for f in factors])
-    centers = _combinations([f.centers for f in factors])
-    return _gaussians(p, centers, widths.square().diag_embed())
-
-
-def _combinations(columns: list[Tensor]) -> Tensor:
-    """Combine one entry of each column in every way, (N, D), the last changing fastest."""
-    return torch.stack(torch.meshgrid(*columns, indexing="ij"), -1).flatten(0, -2)
-
-
-def _gaussians(p: _Elliptical, centers: Tensor, spread: Tensor) -> Tensor:
-    exponent = None
-    if isinstance(p, MultivariateBetaGaussian):
-        exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
-    return gaussians_under_ball(p.loc, p.scale_tril, centers, spread, exponent)
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
 
 
 @register_expect(MultivariateBetaGaussian, Fourier)

@@ -10,7 +10,6 @@ from cases import SCALARS, every_case, every_multivariate_case, every_scalar, we
 from references import Array, Ball, Pieces, Values
 from torch import Tensor, nn
 
-from sparsefam import EllipticalDistribution
 from sparsefam.bases import Basis, GaussianRBF, Polynomial
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
@@ -160,10 +159,6 @@ def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
 @pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: float) -> None:
     p = case()
-    if isinstance(p, EllipticalDistribution):
-        if case.family.dim > 3:
-            pytest.skip("two digits by quasi-random directions")
-        width = max(width, 0.5)
     centers = interior(p, 3)
     psi = GaussianRBF(centers, width)
     # N(t; a, w^2) N(t; b, w^2) = N(a; b, 2 w^2) N(t; (a + b)/2, w^2/2).
@@ -178,10 +173,6 @@ def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: 
 @pytest.mark.parametrize("width", [0.03125, 1.0])
 def test_covariances_of_locations_follow_from_derivatives(case: Case, width: float) -> None:
     p = case()
-    if isinstance(p, EllipticalDistribution):
-        if case.family.dim > 3:
-            pytest.skip("two digits by quasi-random directions")
-        width = max(width, 0.5)
     centers = nn.Parameter(interior(p, 3))
     psi = GaussianRBF(centers, width)
     means = p.expect(psi)

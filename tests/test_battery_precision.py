@@ -59,8 +59,7 @@ def test_extreme_scales_give_numbers_or_a_clear_error(
         try:
             value = functions(case)[name](p, x)
         except ValueError as error:
-            refused = ("frequencies must be below", "smooth enough for quadrature")
-            assert any(rule in str(error) for rule in refused)
+            assert "frequencies must be below" in str(error)
         else:
             assert not value[representable(case, name, named, x)].isnan().any()
             # float32 has no square of these scales.

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from battery import frame
@@ -94,6 +95,72 @@ def test_pairs_agree_with_quadrature(dim: int, alpha: float, rows: str, columns:
         assert error(value, expected) < most
 
 
+@pytest.mark.parametrize(("dim", "alpha"), [(1, 1.5), (1, math.inf), (2, 1.0), (2, 1.02)])
+def test_gaussians_of_any_width(dim: int, alpha: float) -> None:
+    directions = torch.sin(2.3 * torch.arange(1.0, 2 * dim + 1, dtype=DOUBLE)).reshape(2, 1, dim)
+    directions = directions / directions.norm(dim=-1, keepdim=True)
+    p = unit(dim, alpha)
+    for offset, widths in [
+        (0.3, (0.2, 0.2)),
+        (1.0, (0.2, 1.0)),
+        (0.3, (1.0, 1.0)),
+        (1.0, (2.0, 10.0)),
+        (0.3, (0.2, 10.0)),
+        (0.3, (1e3, 1e3)),
+    ]:
+        a, b = offset * directions
+        phi, psi = (GaussianRBF(c, w) for c, w in zip((a, 0.7 * b), widths, strict=True))
+        expected = concentric(dim, alpha, (a[0], 0.7 * b[0]), widths)
+        found = p.generalized_covariance(phi, psi, 1.0).item()
+        assert abs(found / expected - 1) < 1e-10
+
+
+def concentric(
+    dim: int, alpha: float, centers: tuple[Tensor, Tensor], widths: tuple[float, float]
+) -> float:
+    """Covariance of two isotropic Gaussians under the unit ball's density, in 40 digits.
+
+    Averaged over directions, exp(g'x) is a function of |g| |x|.
+    """
+    with mpmath.workdps(40):
+        c = [mpmath.matrix(x.tolist()) for x in centers]
+        k = [1 / mpmath.mpf(w) ** 2 for w in widths]
+        g = [x * y for x, y in zip(c, k, strict=True)]
+        half, norms = mpmath.mpf(dim) / 2, [mpmath.norm(x) for x in c]
+        peaks = [
+            mpmath.exp(-n * n * y / 2) * (y / (2 * mpmath.pi)) ** half
+            for n, y in zip(norms, k, strict=True)
+        ]
+
+        def mean(slope: mpmath.matrix, bend: mpmath.mpf) -> mpmath.mpf:
+            square = mpmath.norm(slope) ** 2
+            if alpha == 1:
+                return mpmath.exp(square / (1 + bend) / 2) / (1 + bend) ** half
+            m = 0 if alpha == math.inf else 1 / (mpmath.mpf(alpha) - 1)
+
+            def shell(r: mpmath.mpf) -> mpmath.mpf:
+                radial = 2 * r ** (dim - 1) * (1 - r * r) ** m * mpmath.exp(-bend * r * r / 2)
+                return radial * mpmath.hyp0f1(half, r * r * square / 4)
+
+            return mpmath.quad(shell, [0, 0.02, 0.1, 0.3, 0.6, 1]) / mpmath.beta(half, m + 1)
+
+        both = mean(g[0] + g[1], k[0] + k[1])
+        return float(peaks[0] * peaks[1] * (both - mean(g[0], k[0]) * mean(g[1], k[1])))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_slow_waves(alpha: float) -> None:
+    p = unit(3, alpha)
+    slow = 1e-4 * torch.eye(3, dtype=DOUBLE)[:1]
+    found = p.generalized_covariance(Fourier(slow), Fourier(slow), 1.0)
+    second = p.variance[0].item()
+    # sin(w t) is w t, and cos(w t) is 1 - (w t)^2/2, to 8 digits.
+    fourth = 3 * second**2 if alpha == 1 else 3 * second / (1 / second + 2)
+    assert abs(found[1, 1].item() / (1e-8 * second) - 1) < 1e-7
+    assert abs(found[0, 0].item() / (1e-16 * (fourth - second**2) / 4) - 1) < 1e-6
+    assert found[0, 1].abs() < 1e-25 and found[1, 0].abs() < 1e-25
+
+
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_far_from_the_origin(alpha: float) -> None:
     for dtype, most in ((SINGLE, 2e-6), (DOUBLE, 1e-11)):
@@ -178,7 +245,9 @@ def test_quasi_random_directions_have_two_digits(alpha: float) -> None:
     t = p.sample((200_000,))
     f, g = (x - x.mean(0) for x in (phi(t), psi(t)))
     assert error(exact, f.mT @ g / len(t)) < 0.05
-    # No direction meets a narrow function.
+    # No direction meets a narrow function: its product is a Gaussian function, too.
     narrow = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01)
-    with pytest.raises(ValueError, match="phi and psi must be smooth enough"):
-        p.generalized_covariance(narrow, narrow, 1.0)
+    middle = GaussianRBF(torch.full((1, 5), 0.1).double(), 0.01 / 2**0.5)
+    peak = (2 * torch.pi * 2 * 0.01**2) ** -2.5
+    expected = peak * p.expect(middle) - p.expect(narrow).square()
+    torch.testing.assert_close(p.generalized_covariance(narrow, narrow, 1.0), expected[None])

@@ -460,6 +460,46 @@ def test_expectations_and_gradients_at_extreme_half_widths(
 
 @every_dtype
 @every_width
+def test_covariances_of_powers_and_waves_of_narrow_densities(
+    make: Callable[..., SymmetricDistribution], dtype: torch.dtype
+) -> None:
+    for loc, scale in itertools.product((0.0, 0.1875, -100.0), (1e-9, 1e-5, 1e-2, 1.0, 1e3)):
+        p = make(*(x.detach() for x in leaves(loc, scale, dtype)))
+        wide = make(*(x.detach() for x in leaves(loc, scale, DOUBLE)))
+        v, centre = wide.variance, wide.loc
+        fourth = wide.scale**4 * wide._standard_moment(4) - v**2
+        zero = torch.zeros_like(v)
+        expected = [[zero] * 3, [zero, v, 2 * centre * v], [zero, 2 * centre * v]]
+        expected[2].append(fourth + 4 * centre**2 * v)
+        value = p.generalized_covariance(Polynomial(2), Polynomial(2), 1.0).double()
+        for i, j in itertools.product(range(3), repeat=2):
+            size = (expected[i][i] * expected[j][j]).sqrt()
+            limit = 1e-12 if dtype == DOUBLE else 2e-6
+            assert (value[i, j] - expected[i][j]).abs() <= limit * size
+        if scale > 1e-5:
+            continue
+        # Up to the variance relative to 1 waves are linear.
+        waves = p.generalized_covariance(Fourier(torch.tensor([2.0]).to(dtype)), Polynomial(1), 1.0)
+        linear = torch.stack([-2 * (2 * centre).sin() * v, 2 * (2 * centre).cos() * v])
+        limit = 1e-9 if dtype == DOUBLE else 2e-6
+        assert (waves[:, 1].double() - linear).norm() <= limit * linear.norm()
+
+
+def test_covariances_of_waves_that_only_a_narrow_function_resolves() -> None:
+    p, frequency = (
+        BetaGaussian(torch.zeros(1, dtype=DOUBLE), 1.0, 2.0),
+        torch.tensor([600.0]).double(),
+    )
+    wave, hill = Fourier(frequency), GaussianRBF(torch.tensor([0.3]).double(), 0.002)
+    t = torch.linspace(0.25, 0.35, 20001, dtype=DOUBLE).unsqueeze(-1)
+    density = p.prob(t) * hill(t)[..., 0] * (t[1] - t[0])
+    expected = (density * wave(t)[:, 0]).sum(0) - p.expect(wave) * density.sum(0)
+    found = p.generalized_covariance(wave, hill, 1.0)
+    torch.testing.assert_close(found[..., 0], expected, rtol=1e-9, atol=1e-9)
+
+
+@every_dtype
+@every_width
 def test_narrow_densities_see_values_and_sides_of_jumps(
     make: Callable[..., SymmetricDistribution], dtype: torch.dtype
 ) -> None:

@@ -1,25 +1,30 @@
 """Covariances of two bases under an elliptical density, computed in float64.
 
-Polynomials to degree 2 have closed forms. Other pairs are integrated by two rules, and refused if
-these differ.
+Polynomials to degree 2 have closed forms with each other and with Gaussian functions. Other pairs
+are integrated by quadrature after their values at the centre are subtracted. Gaussian functions too
+narrow for quadrature are integrated as the Gaussian function that is their product. Pairs for which
+two rules differ are refused.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
-from ..bases import Basis, Polynomial, Stack
+from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
+from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
+from .support_quadrature import wave_differences
 
 if TYPE_CHECKING:
     from .elliptical import EllipticalDistribution
 
-__all__ = ["elliptical_covariance"]
+__all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
 
 # Orders of two rules by dimension, and beyond three dimensions.
-_ORDERS = {1: (512, 768), 2: (192, 288), 3: (48, 72)}
+_ORDERS = {1: (96, 144), 2: (96, 144), 3: (48, 72)}
 _QUASI_RANDOM_ORDERS = (64, 128)
 # Of normal densities up to three dimensions: nodes per axis of a lattice, and its half-width.
 _LATTICE = {1: 512, 2: 160, 3: 72}
@@ -46,10 +51,46 @@ def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torc
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
         return torch.cat([_covariance(p, phi, basis, dtype) for basis in psi.bases], -1)
-    if isinstance(phi, Polynomial) and isinstance(psi, Polynomial):
-        if max(phi.degree, psi.degree) <= 2:
+    if isinstance(psi, Polynomial) and psi.degree <= 2 and not isinstance(phi, Polynomial):
+        return _covariance(p, psi, phi, dtype).mT
+    if isinstance(phi, Polynomial) and phi.degree <= 2:
+        if isinstance(psi, Polynomial) and psi.degree <= 2:
             return _polynomials(p, phi, psi)
+        if (gaussians := gaussians_of(psi)) is not None:
+            return _polynomials_and_gaussians(p, phi, gaussians)
     return _by_quadrature(p, phi, psi, dtype)
+
+
+class Gaussians(NamedTuple):
+    """Normalised Gaussian functions of vectors."""
+
+    centers: Tensor  # (N, D)
+    spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
+
+
+def gaussians_of(basis: Basis) -> Gaussians | None:
+    """Return the Gaussian functions of a basis; None for others."""
+    if isinstance(basis, Product):
+        factors = [f for f in basis.bases if isinstance(f, GaussianRBF) and f.widths is not None]
+        if len(factors) < len(basis.bases):
+            return None
+        # The product of univariate Gaussian functions has a diagonal covariance.
+        widths = [f.widths.expand_as(f.centers) for f in factors if f.widths is not None]
+        spread = _combinations(widths).square().diag_embed()
+        return Gaussians(_combinations([f.centers for f in factors]), spread)
+    if not isinstance(basis, GaussianRBF) or not basis.event_shape:
+        return None
+    if basis.covariance is None:
+        return Gaussians(basis.centers, torch.as_tensor(basis.widths).expand(len(basis)))
+    return Gaussians(basis.centers, basis.covariance.expand(len(basis), -1, -1))
+
+
+def _combinations(columns: list[Tensor]) -> Tensor:
+    """Combine one entry of each column in every way, (N, D), the last changing fastest."""
+    return torch.stack(torch.meshgrid(*columns, indexing="ij"), -1).flatten(0, -2)
+
+
+# Polynomials to degree 2
 
 
 def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) -> Tensor:
@@ -58,6 +99,37 @@ def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) 
     curved = f2.flatten(-2) @ g2.flatten(-2).mT
     outer = _trace(f2).unsqueeze(-1) * _trace(g2).unsqueeze(-2)
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
+
+
+def _polynomials_and_gaussians(
+    p: "EllipticalDistribution", phi: Polynomial, gaussians: Gaussians
+) -> Tensor:
+    r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
+
+    $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
+        E[u u^\top \psi] - E[u u^\top] E[\psi] = 2 c\,G - 2 c^2 \operatorname{tr}(G)\,I$$
+
+    with $c = E[u_1^2]$ and $G = L^\top (\partial E_+[\psi]/\partial A)\,L$, $A = L L^\top$. For a
+    normal density $E_+ = E$, and the last term is absent.
+    """
+    m = exponent_of_ball(p)
+    m = None if m is None else m + 1
+    by_loc, by_ball = gaussian_slopes_under_ball(p.loc, p.scale_tril, *gaussians, m)
+    factor = p.scale_tril.unsqueeze(-3)
+    slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
+    f, f2 = _slope_and_curvature(p, phi)
+    second = p._moments()[0][..., None, None]
+    covariance = f @ slope.mT + f2.flatten(-2) @ bend.flatten(-2).mT
+    if isinstance(p, PowerLaw):
+        covariance = covariance - second * _trace(f2).unsqueeze(-1) * _trace(bend).unsqueeze(-2)
+    return second * covariance
+
+
+def exponent_of_ball(p: "EllipticalDistribution") -> Tensor | float | None:
+    """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
+    if not isinstance(p, PowerLaw):
+        return None
+    return p._exponent if p._fixed_exponent is None else p._fixed_exponent
 
 
 def _slope_and_curvature(p: "EllipticalDistribution", basis: Polynomial) -> tuple[Tensor, Tensor]:
@@ -75,13 +147,27 @@ def _trace(matrices: Tensor) -> Tensor:
     return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
+# Quadrature
+
+
 def _by_quadrature(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype
 ) -> Tensor:
     dim = p.loc.shape[-1]
-    (rough, _), (covariance, most) = (_integrate(p, phi, psi, fine) for fine in (False, True))
+    rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
+    covariance, most = fine
+    error = _norm(covariance - rough[0])
+    gaussians = [gaussians_of(basis) for basis in (phi, psi)]
+    if gaussians[0] is not None and gaussians[1] is not None:
+        product, means = _gaussian_product(p, gaussians[0], gaussians[1])
+        rounding = _ROUNDING * _norm(means)
+        if dim not in _ORDERS:  # all directions may miss a narrow function
+            error = _QUASI_RANDOM * _norm(product - means)
+        is_narrow = rounding < error
+        covariance = torch.where(is_narrow[..., None, None], product - means, covariance)
+        error = torch.where(is_narrow, rounding, error)
     if p._validate_args:
-        error, size = _norm(covariance - rough), _norm(covariance)
+        size = _norm(covariance)
         tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
         require(
             error <= tolerance * size + _ROUNDING * most,
@@ -98,28 +184,81 @@ def _norm(matrices: Tensor) -> Tensor:
     return norm
 
 
+def _gaussian_product(
+    p: "EllipticalDistribution", phi: Gaussians, psi: Gaussians
+) -> tuple[Tensor, Tensor]:
+    r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
+    (a, first), (b, second) = _normals(phi), _normals(psi)
+    total = first.unsqueeze(1) + second
+    # N(t; a, A) N(t; b, B) = N(a; b, A + B) N(t; c, C), C = A (A + B)^-1 B.
+    share = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
+    gap = b - a.unsqueeze(1)
+    centers = a.unsqueeze(1) + (share @ gap.unsqueeze(-1)).squeeze(-1)
+    covariances = share @ second
+    covariances = 0.5 * (covariances + covariances.mT)
+    overlap = MultivariateNormal(torch.zeros_like(gap), total, validate_args=False).log_prob(gap)
+    products = _means(p, Gaussians(centers.flatten(0, 1), covariances.flatten(0, 1)))
+    products = overlap.exp() * products.unflatten(-1, overlap.shape)
+    return products, _means(p, phi).unsqueeze(-1) * _means(p, psi).unsqueeze(-2)
+
+
+def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
+    """Return means (N, D) and covariances (N, D, D)."""
+    centers, spread = (x.double() for x in gaussians)
+    if spread.dim() == 1:
+        spread = spread.square().unsqueeze(-1).expand_as(centers).diag_embed()
+    return centers, spread
+
+
+def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
+    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
+
+
 def _integrate(
     p: "EllipticalDistribution", phi: Basis, psi: Basis, fine: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
-    nodes, weights = _rule(p, fine)
-    values = (basis(nodes).to(nodes.dtype) for basis in (phi, psi))
-    f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in values)
+    steps, weights = _rule(p, fine)
+    f, g = (_differences(p, basis, steps) for basis in (phi, psi))
+    f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
     covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
     sizes = [(weights.unsqueeze(-1) * x.detach().square()).sum((0, -1)) for x in (f, g)]
     return covariance, (sizes[0] * sizes[1]).sqrt()
 
 
 def _rule(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
-    """Return nodes (Q, *batch, D) and weights (Q, *batch)."""
+    """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
     if isinstance(p, PowerLaw) or dim not in _LATTICE:
-        return p.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
+        centred = p.expand(p.batch_shape)
+        centred.loc = torch.zeros_like(p.loc)
+        return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
     # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
     index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)
     axis = width * (index + (0.25 if fine else 0.75)) - _EXTENT
     u = torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
-    nodes = p.loc + (u @ p.scale_tril.mT).movedim(-2, 0)
+    steps = (u @ p.scale_tril.mT).movedim(-2, 0)
     weights = torch.softmax(-0.5 * u.square().sum(-1), 0).reshape(-1, *(1,) * len(p.batch_shape))
-    return nodes, weights.expand(nodes.shape[:-1])
+    return steps, weights.expand(steps.shape[:-1])
+
+
+def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tensor:
+    r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
+
+    Accurate also for slow waves and for Gaussian functions much wider than the density.
+    """
+    if isinstance(psi, Fourier):
+        frequencies = psi.frequencies.to(p.loc)
+        return wave_differences(p.loc @ frequencies.mT, steps @ frequencies.mT)
+    values, first = psi(p.loc + steps).to(steps.dtype), psi(p.loc).to(steps.dtype)
+    differences: Tensor = values - first
+    if (gaussians := gaussians_of(psi)) is None:
+        return differences
+    # log psi(loc + s) - log psi(loc) = -s' S^-1 (loc + s/2 - c)
+    centers, covariances = _normals(gaussians)
+    offset = (p.loc + 0.5 * steps).unsqueeze(-2) - centers
+    log_ratio = torch.einsum("...d,nde,...ne->...n", -steps, covariances.inverse(), offset)
+    near = log_ratio.abs() < 1
+    small = torch.expm1(torch.where(near, log_ratio, 0.0))
+    return torch.where(near, first * small, differences)

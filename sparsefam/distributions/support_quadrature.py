@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, Stack
+from ..bases import Basis, Fourier, Polynomial, Stack
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.validation import require
 
@@ -21,6 +21,7 @@ __all__ = [
     "gaussians_on_support",
     "require_resolved",
     "support_rule",
+    "wave_differences",
 ]
 
 # Nodes on half of the support for waves without a closed form. They resolve about as many radians.
@@ -34,7 +35,7 @@ def support_rule(
     upper: Tensor,
     breaks: Tensor | None = None,
     order: int = 64,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""Return nodes and weights (Q, *domains, *batch) for integrals over parts of the support.
 
     Each domain is intersected with the support, and divided at loc, where a density may have a
@@ -46,6 +47,9 @@ def support_rule(
         upper: Upper ends (*domains).
         breaks: Increasing locations where the integrand is not smooth.
         order: Nodes on each piece.
+
+    Returns:
+        Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt.
     """
     lower, upper = (x.to(p.loc) for x in _divide(lower, upper, breaks, p.loc.dim()))
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
@@ -54,7 +58,8 @@ def support_rule(
     x = torch.cat([low + (middle - low) * share, middle + (high - middle) * share])
     lengths = torch.cat([(middle - low) * rule, (high - middle) * rule]).clamp_min(0)
     weights = lengths * torch.exp(p._standard_log_prob(x))
-    return _move_inside(p.loc + p.scale * x, lower, upper).flatten(0, 1), weights.flatten(0, 1)
+    t = _move_inside(p.loc + p.scale * x, lower, upper)
+    return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
 
 
 def _divide(
@@ -90,7 +95,7 @@ def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 def expect_on_support(p: "SymmetricDistribution", psi: Basis, order: int = 64) -> Tensor:
     r"""Return $E_p[\psi]$, (*batch, N), integrating each function where it is not negligible."""
-    t, weights = support_rule(p, *_bounds(psi), psi.breaks, order)
+    t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, order)
     return (weights * _own_values(psi, t, 1)).sum(0).movedim(0, -1)
 
 
@@ -167,21 +172,59 @@ def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
     Means are subtracted before products are integrated, between all locations at which a function
     begins, ends or is not smooth.
     """
-    flat = [
-        b for basis in (phi, psi) for b in (basis.bases if isinstance(basis, Stack) else [basis])
-    ]
-    ends = [basis.effective_support for basis in flat if basis.effective_support is not None]
-    breaks = [basis.breaks for basis in flat if basis.breaks is not None]
+    if isinstance(phi, Stack):
+        return torch.cat([covariance_on_support(p, basis, psi) for basis in phi.bases], -2)
+    if isinstance(psi, Stack):
+        return torch.cat([covariance_on_support(p, phi, basis) for basis in psi.bases], -1)
+    if isinstance(psi, Fourier) and phi.effective_support is not None:
+        return covariance_on_support(p, psi, phi).mT
+    waves = isinstance(phi, Fourier) or isinstance(psi, Fourier)
+    ends = [basis.effective_support for basis in (phi, psi) if basis.effective_support is not None]
+    breaks = [basis.breaks for basis in (phi, psi) if basis.breaks is not None]
     places = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
     cuts = torch.cat([p.loc.new_empty(0), *places, *breaks]).sort().values
     infinity = cuts.new_tensor([math.inf])
-    waves = any(isinstance(basis, Fourier) for basis in flat)
     order = WAVE_ORDER if waves or not len(cuts) else 48
     rule = support_rule(p, torch.cat([-infinity, cuts]), torch.cat([cuts, infinity]), order=order)
-    t, weights = (x.flatten(0, 1) for x in rule)
+    t, x, weights = (y.flatten(0, 1) for y in rule)
+    f, g = (_differences(p, basis, t, x) for basis in (phi, psi))
+    f, g = (y - (weights.unsqueeze(-1) * y).sum(0) for y in (f, g))
+    covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+    if isinstance(phi, Fourier) and ends:
+        half = (p._reach() * p.scale).unsqueeze(-1) * phi.frequencies.abs()
+        fast = torch.cat([half, half], -1).unsqueeze(-1) > WAVE_ORDER / 4
+        return torch.where(fast, _covariance_of_fast_waves(p, phi, psi), covariance)
     require_resolved(Stack(phi, psi), t, order)
-    f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (phi(t), psi(t)))
-    return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+    return covariance
+
+
+def _covariance_of_fast_waves(p: "SymmetricDistribution", phi: Fourier, psi: Basis) -> Tensor:
+    """Return the covariance of waves and functions that are negligible outside small domains."""
+    t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, 80)
+    require_resolved(phi, t, 64)
+    products = torch.einsum("qn...,qn...m->...mn", weights * _own_values(psi, t, 1), phi(t))
+    return products - p.expect(phi).unsqueeze(-1) * p.expect(psi).unsqueeze(-2)
+
+
+def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:
+    r"""Return $\psi(t) - \psi(loc)$, (Q, *batch, N), accurately for narrow supports if smooth."""
+    loc, step = p.loc.unsqueeze(-1), (p.scale * x).unsqueeze(-1)
+    if isinstance(psi, Fourier):
+        return wave_differences(loc * psi.frequencies, step * psi.frequencies)
+    if isinstance(psi, Polynomial):
+        # (loc + s)^k - loc^k is a sum of powers of the step s, by Horner's rule.
+        powers = [torch.zeros_like(step)]
+        for k in range(1, len(psi)):
+            powers.append(powers[-1] * (loc + step) + loc ** (k - 1) * step)
+        return torch.cat(powers, -1)
+    values: Tensor = psi(t)
+    return values
+
+
+def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
+    """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K)."""
+    chord, middle = 2 * (0.5 * step).sin(), angle + 0.5 * step
+    return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
 
 
 def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:

@@ -34,6 +34,7 @@ from .special import stirling_excess
 from .validation import difference
 
 __all__ = [
+    "gaussian_slopes_under_ball",
     "gaussians_under_ball",
 ]
 
@@ -82,6 +83,20 @@ def gaussians_under_ball(
     return _per_pair(inputs, exponent)
 
 
+def gaussian_slopes_under_ball(
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    exponent: Tensor | float | None,
+) -> tuple[Tensor, Tensor]:
+    """Compute derivatives of `gaussians_under_ball` in loc and A = L L', (*batch, N, D[, D]).
+
+    They are in float64, accurate for Gaussians of any width, and differentiable themselves.
+    """
+    return _slopes((loc, scale_tril, centers, spread), *_exponents(exponent, loc))
+
+
 def _per_pair(inputs: _Four, exponent: Tensor | float | None) -> Tensor:
     return _integrate(inputs, *_exponents(exponent, inputs[0]))
 
@@ -98,25 +113,41 @@ def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, st
 
 
 def _integrate(inputs: _Four, m: Tensor, kind: str) -> Tensor:
-    """Compute the integrals of a batch, in float32 at least."""
-    wanted = reduce(torch.promote_types, (x.dtype for x in inputs))
-    dtype = torch.promote_types(wanted, torch.float32)
+    return _outputs(inputs, m, kind, False)[0].to(_dtype_of(inputs))
+
+
+def _slopes(inputs: _Four, m: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Transform the derivatives in the whitened coordinates to those in loc and A."""
+    _, by_b, by_ball, _, _, rotation, inverse, shrink = _outputs(inputs, m, kind, True)
+    back = rotation.mT @ inverse.unsqueeze(-3)
+    by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
+    pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
+    return by_loc, back.mT @ (pairs * by_ball) @ back
+
+
+def _dtype_of(inputs: _Four) -> torch.dtype:
+    return reduce(torch.promote_types, (x.dtype for x in inputs))
+
+
+def _outputs(inputs: _Four, m: Tensor, kind: str, sloped: bool) -> tuple[Tensor, ...]:
+    """Compute `_Integral` for a batch: all its outputs, or only the first if nobody needs more."""
+    dtype = torch.promote_types(_dtype_of(inputs), torch.float32)
     loc, scale_tril, centers, spread, m = (x.to(dtype) for x in (*inputs, m))
     dim, batch = loc.shape[-1], loc.shape[:-1]
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        value: Tensor = _Integral.apply(*rows, kind)[0]
+    if sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        found: tuple[Tensor, ...] = _Integral.apply(*rows, kind, sloped)
     else:
-        value = _by_chunks(rows, kind, False)[0]
-    return value.reshape(*batch, -1).to(wanted)
+        found = _by_chunks(rows, kind, False)
+    return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
 
 
 class _Integral(torch.autograd.Function):
     """Integrals of densities (R) against Gaussians (N), their derivatives, and the coordinates.
 
     The outputs are those of `_integrals`. The derivatives are outputs so that they can be
-    differentiated.
+    differentiated; `sloped` tells that they are part of a compiled graph's output.
     """
 
     generate_vmap_rule = True
@@ -129,6 +160,7 @@ class _Integral(torch.autograd.Function):
         spread: Tensor,
         m: Tensor,
         kind: str,
+        sloped: bool,
     ) -> tuple[Tensor, ...]:
         inputs = [loc, scale_tril, centers, spread, m]
         if torch.compiler.is_compiling():
@@ -140,7 +172,7 @@ class _Integral(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[5:])
         ctx.save_for_backward(*inputs[:5], *output[1:])
-        ctx.kind = inputs[5]
+        ctx.kind, ctx.sloped = inputs[5:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -149,15 +181,16 @@ class _Integral(torch.autograd.Function):
         total: list[Any] = [None] * 5
         if grads[0] is not None:
             total = _pull_back(grads[0], inputs, partials, saved[9:])
-        # A compiled graph has no second derivatives, and gives zeros here.
-        if any(g is not None for g in grads[1:5]) and not torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        # A compiled graph gives zeros where it has no gradient.
+        if any(g is not None for g in grads[1:5]) and (ctx.sloped or not compiling):
             cotangents = [
                 torch.zeros_like(x) if g is None else g
                 for x, g in zip(partials, grads[1:5], strict=True)
             ]
-            above = _pull_partials(ctx.kind, inputs, cotangents)
+            above = (_pull_operator if compiling else _pull_partials)(ctx.kind, inputs, cotangents)
             total = [b if a is None else a + b for a, b in zip(total, above, strict=True)]
-        return (*total, None)
+        return (*total, None, None)
 
 
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
@@ -219,6 +252,23 @@ def _pull_partials(
         pull = torch.func.vjp(_partials_at_fixed_nodes(kind, tuple(inputs)), *inputs)[1]
         found: tuple[Tensor, ...] = pull(tuple(cotangents))
     return found
+
+
+@torch.library.custom_op(
+    "sparsefam::ball_pull",
+    mutates_args=(),
+    schema="(str kind, Tensor[] inputs, Tensor[] cotangents) -> Tensor[]",
+)
+def _pull_operator(
+    kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Call `_pull_partials` from a compiled graph."""
+    return [x.clone() for x in _pull_partials(kind, inputs, cotangents)]
+
+
+@_pull_operator.register_fake
+def _(kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(x) for x in inputs]
 
 
 def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: Any) -> list[Tensor]:
