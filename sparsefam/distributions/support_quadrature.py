@@ -176,34 +176,43 @@ def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
         return torch.cat([covariance_on_support(p, basis, psi) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
         return torch.cat([covariance_on_support(p, phi, basis) for basis in psi.bases], -1)
-    if isinstance(psi, Fourier) and phi.effective_support is not None:
-        return covariance_on_support(p, psi, phi).mT
-    waves = isinstance(phi, Fourier) or isinstance(psi, Fourier)
-    ends = [basis.effective_support for basis in (phi, psi) if basis.effective_support is not None]
-    breaks = [basis.breaks for basis in (phi, psi) if basis.breaks is not None]
+    if phi.effective_support is not None and psi.effective_support is None:
+        return _covariance_with_local(p, psi, phi).mT
+    if phi.effective_support is None and psi.effective_support is not None:
+        return _covariance_with_local(p, phi, psi)
+    bases = {phi, psi}
+    ends = [basis.effective_support for basis in bases if basis.effective_support is not None]
+    breaks = [basis.breaks for basis in bases if basis.breaks is not None]
     places = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
     cuts = torch.cat([p.loc.new_empty(0), *places, *breaks]).sort().values
     infinity = cuts.new_tensor([math.inf])
-    order = WAVE_ORDER if waves or not len(cuts) else 48
+    order = 48 if ends else WAVE_ORDER
     rule = support_rule(p, torch.cat([-infinity, cuts]), torch.cat([cuts, infinity]), order=order)
     t, x, weights = (y.flatten(0, 1) for y in rule)
+    require_resolved(Stack(phi, psi), t, order)
     f, g = (_differences(p, basis, t, x) for basis in (phi, psi))
     f, g = (y - (weights.unsqueeze(-1) * y).sum(0) for y in (f, g))
-    covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
-    if isinstance(phi, Fourier) and ends:
-        half = (p._reach() * p.scale).unsqueeze(-1) * phi.frequencies.abs()
-        fast = torch.cat([half, half], -1).unsqueeze(-1) > WAVE_ORDER / 4
-        return torch.where(fast, _covariance_of_fast_waves(p, phi, psi), covariance)
-    require_resolved(Stack(phi, psi), t, order)
-    return covariance
+    return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
 
 
-def _covariance_of_fast_waves(p: "SymmetricDistribution", phi: Fourier, psi: Basis) -> Tensor:
-    """Return the covariance of waves and functions that are negligible outside small domains."""
-    t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, 80)
+def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
+    """Return the covariance of any basis and one that is negligible outside bounded domains."""
+    half = p._reach() * p.scale
+    t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
-    products = torch.einsum("qn...,qn...m->...mn", weights * _own_values(psi, t, 1), phi(t))
-    return products - p.expect(phi).unsqueeze(-1) * p.expect(psi).unsqueeze(-2)
+    nodes, shares = p._standard_rule(WAVE_ORDER)
+    differences = _differences(p, phi, p.loc + p.scale * nodes, nodes)
+    mean = (shares.unsqueeze(-1) * differences).sum(0)
+    if isinstance(phi, Fourier):
+        # On the whole support a wave may vary too fast for the rule, but not for its closed form.
+        fast = half.unsqueeze(-1) * phi.frequencies.abs() > WAVE_ORDER / 4
+        mean = torch.where(torch.cat([fast, fast], -1), p.expect(phi) - phi(p.loc), mean)
+    # Functions on the whole support may be almost constant there.
+    lower, upper = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in _bounds(psi))
+    whole = (lower <= p.loc - half) & (p.loc + half <= upper)
+    g = _own_values(psi, t, 1)
+    g = g - torch.where(whole, (weights * g).sum(0), 0.0)
+    return torch.einsum("qn...,qn...m->...mn", weights * g, _differences(p, phi, t, x) - mean)
 
 
 def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:

@@ -225,7 +225,9 @@ class SymmetricDistribution(StandardizedDistribution):
         return 2 * order
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2
+        count = self._node_count(80) * len(phi) * len(psi)
+        if phi.effective_support is not None and psi.effective_support is not None:
+            count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2
         return self._in_float64(lambda p: covariance_on_support(p, phi, psi), count)
 
     def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
