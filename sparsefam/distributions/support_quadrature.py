@@ -180,7 +180,7 @@ def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
         return _covariance_with_local(p, psi, phi).mT
     if phi.effective_support is None and psi.effective_support is not None:
         return _covariance_with_local(p, phi, psi)
-    bases = {phi, psi}
+    bases = [phi] if phi is psi else [phi, psi]
     ends = [basis.effective_support for basis in bases if basis.effective_support is not None]
     breaks = [basis.breaks for basis in bases if basis.breaks is not None]
     places = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
