@@ -207,17 +207,6 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         "alpha": constraints.greater_than(1.0),
     }
 
-    def __init__(
-        self,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._fixed_exponent = exponent_of(alpha)
-        SymmetricDistribution.__init__(self, loc, scale, alpha, validate_args=validate_args)
-
     @classmethod
     def _from_score(
         cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
@@ -326,6 +315,17 @@ class BetaGaussian(PowerDistribution):
     """
 
     _order: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_sigma(

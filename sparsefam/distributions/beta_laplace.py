@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
-from .beta_gaussian import PowerDistribution
+from .beta_gaussian import PowerDistribution, exponent_of
 from .univariate import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]
@@ -43,6 +43,17 @@ class BetaLaplace(PowerDistribution):
     """
 
     _order: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_b(cls, loc: Tensor | float, b: Tensor | float, *args: Any, **options: Any) -> Self:
