@@ -207,7 +207,7 @@ def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -
         # On the whole support a wave may vary too fast for the rule, but not for its closed form.
         fast = half.unsqueeze(-1) * phi.frequencies.abs() > WAVE_ORDER / 4
         mean = torch.where(torch.cat([fast, fast], -1), p.expect(phi) - phi(p.loc), mean)
-    # Functions on the whole support may be almost constant there.
+    # Functions that cover the support may be almost constant there.
     lower, upper = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in _bounds(psi))
     whole = (lower <= p.loc - half) & (p.loc + half <= upper)
     g = _own_values(psi, t, 1)
@@ -216,7 +216,7 @@ def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -
 
 
 def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:
-    r"""Return $\psi(t) - \psi(loc)$, (Q, *batch, N), accurately for narrow supports if smooth."""
+    r"""Return $\psi(t)$, of waves and powers less $\psi(loc)$, where supports may be narrow."""
     loc, step = p.loc.unsqueeze(-1), (p.scale * x).unsqueeze(-1)
     if isinstance(psi, Fourier):
         return wave_differences(loc * psi.frequencies, step * psi.frequencies)
