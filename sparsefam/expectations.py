@@ -107,13 +107,13 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
 def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
     def integrate(p: SymmetricDistribution) -> Tensor:
-        nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:])
+        nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:], order=40)
         near = (weights.unsqueeze(-1) * psi.nonzero(nodes)[1]).sum(0)
         # Function j is number d - k of the d + 1 that are not zero on interval j + k.
         terms = [near[k : k + len(psi), ..., psi.degree - k] for k in range(psi.degree + 1)]
         return torch.stack(terms).sum(0).movedim(0, -1)
 
-    return p._in_blocks(integrate, p._node_count(64) * len(psi.knots) * (psi.degree + 1))
+    return p._in_float64(integrate, p._node_count(40) * len(psi.knots) * (psi.degree + 1))
 
 
 @register_expect(SymmetricDistribution, Fourier)

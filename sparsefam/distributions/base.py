@@ -190,6 +190,9 @@ class SparseDistribution(TorchDistribution):
         The expectations are under the $\beta$-escort. At the default $\beta = 2 - \alpha$ it is the
         Jacobian of $E_p[\psi]$ with respect to the score's coefficients on phi (Prop. 3).
 
+        Raises:
+            ValueError: Functions that vary too fast for quadrature.
+
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 17.
         """

@@ -13,10 +13,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ..numerics.gaussian_ball import (
-    gaussian_slopes_under_ball,
-    gaussians_under_ball,
-)
+from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
 from ..numerics.validation import require
 from .beta_gaussian import PowerLaw
 from .support_quadrature import wave_differences
@@ -59,7 +56,7 @@ def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torc
     if isinstance(phi, Polynomial) and phi.degree <= 2:
         if isinstance(psi, Polynomial) and psi.degree <= 2:
             return _polynomials(p, phi, psi)
-        if (gaussians := gaussians_of(psi, p.loc)) is not None:
+        if (gaussians := gaussians_of(psi)) is not None:
             return _polynomials_and_gaussians(p, phi, gaussians)
     return _by_quadrature(p, phi, psi, dtype)
 
@@ -71,15 +68,8 @@ class Gaussians(NamedTuple):
     spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
 
 
-def gaussians_of(basis: Basis, like: Tensor | None = None) -> Gaussians | None:
-    """Return the Gaussian functions of a basis, as tensors like another one; None for others."""
-    gaussians = _parameters(basis)
-    if gaussians is None or like is None:
-        return gaussians
-    return Gaussians(*(x.to(like) for x in gaussians))
-
-
-def _parameters(basis: Basis) -> Gaussians | None:
+def gaussians_of(basis: Basis) -> Gaussians | None:
+    """Return the Gaussian functions of a basis; None for others."""
     if isinstance(basis, Product):
         factors = [f for f in basis.bases if isinstance(f, GaussianRBF) and f.widths is not None]
         if len(factors) < len(basis.bases):
@@ -167,7 +157,7 @@ def _by_quadrature(
     rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
     error = _norm(covariance - rough[0])
-    gaussians = [gaussians_of(basis, p.loc) for basis in (phi, psi)]
+    gaussians = [gaussians_of(basis) for basis in (phi, psi)]
     if gaussians[0] is not None and gaussians[1] is not None:
         product, means = _gaussian_product(p, gaussians[0], gaussians[1])
         rounding = _ROUNDING * _norm(means)
@@ -198,7 +188,7 @@ def _gaussian_product(
     p: "EllipticalDistribution", phi: Gaussians, psi: Gaussians
 ) -> tuple[Tensor, Tensor]:
     r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
-    (a, first), (b, second) = ((x.centers, _matrices(x)) for x in (phi, psi))
+    (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
     # N(t; a, A) N(t; b, B) = N(a; b, A + B) N(t; c, C), C = A (A + B)^-1 B.
     share = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
@@ -212,9 +202,12 @@ def _gaussian_product(
     return products, _means(p, phi).unsqueeze(-1) * _means(p, psi).unsqueeze(-2)
 
 
-def _matrices(gaussians: Gaussians) -> Tensor:
-    spread, unit = gaussians.spread, torch.eye(gaussians.centers.shape[-1]).to(gaussians.centers)
-    return spread if spread.dim() > 1 else spread.square()[:, None, None] * unit
+def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
+    """Return means (N, D) and covariances (N, D, D)."""
+    centers, spread = (x.double() for x in gaussians)
+    if spread.dim() == 1:
+        spread = spread.square().unsqueeze(-1).expand_as(centers).diag_embed()
+    return centers, spread
 
 
 def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
@@ -260,19 +253,12 @@ def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tens
         return wave_differences(p.loc @ frequencies.mT, steps @ frequencies.mT)
     values, first = psi(p.loc + steps).to(steps.dtype), psi(p.loc).to(steps.dtype)
     differences: Tensor = values - first
-    if (gaussians := gaussians_of(psi, p.loc)) is None:
+    if (gaussians := gaussians_of(psi)) is None:
         return differences
-    log_ratio = _log_ratio(p, gaussians, steps)
+    # log psi(loc + s) - log psi(loc) = -s' S^-1 (loc + s/2 - c)
+    centers, covariances = _normals(gaussians)
+    offset = (p.loc + 0.5 * steps).unsqueeze(-2) - centers
+    log_ratio = torch.einsum("...d,nde,...ne->...n", -steps, covariances.inverse(), offset)
     near = log_ratio.abs() < 1
     small = torch.expm1(torch.where(near, log_ratio, 0.0))
     return torch.where(near, first * small, differences)
-
-
-def _log_ratio(p: "EllipticalDistribution", gaussians: Gaussians, steps: Tensor) -> Tensor:
-    r"""Return $\log\psi(loc + s) - \log\psi(loc) = -s^\top S^{-1} (loc + s/2 - c)$."""
-    centers, spread = gaussians
-    s, offset = steps.unsqueeze(-2), (p.loc + 0.5 * steps).unsqueeze(-2) - centers
-    if spread.dim() == 1:
-        ratio: Tensor = -(s * offset).sum(-1) / spread.square()
-        return ratio
-    return torch.einsum("...nd,nde,...ne->...n", -s.expand_as(offset), spread.inverse(), offset)

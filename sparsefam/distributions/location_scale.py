@@ -16,9 +16,6 @@ from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]
 
-# Each divides the bracket by 1024; together they reach the accuracy of float64.
-_REFINEMENTS = 6
-
 
 class LocationScale(SymmetricDistribution):
     r"""Sparsemax density of the score $-g'(|t - \mu|/\sigma)/\sigma$ for convex g.
@@ -120,18 +117,13 @@ def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
     def excess(a: Tensor) -> Tensor:
         return a * slope_of(g, a) - g(a) + g(origin) - 0.5
 
-    shares = torch.linspace(0, 1, 1025, dtype=origin.dtype, device=origin.device)
     with torch.no_grad():
         grid = 2.0 ** torch.arange(-60, 61, dtype=origin.dtype, device=origin.device)
         above = excess(grid) >= 0
         require(above.any(), "g", "convex enough that a g'(a) - g(a) + g(0) reaches 1/2", g)
-        root = torch.where(above, grid, grid[-1]).amin()
-        width = root / 2
-        for _ in range(_REFINEMENTS):
-            grid = root - width * shares
-            root = torch.where(excess(grid) >= 0, grid, grid[0]).amin()
-            width = width / (len(shares) - 1)
-    slopes = slope_of(g, root * shares[::16])
+        upper = torch.where(above, grid, grid[-1]).amin()
+    root = increasing_root(excess, upper / 2, upper)
+    slopes = slope_of(g, root * torch.linspace(0, 1, 65, dtype=root.dtype, device=root.device))
     slack = 1e-6 * slopes.abs().max()
     require(slopes.diff() >= -slack, "g", "convex on [0, a]", g)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Stack
+from ..bases import Basis, Fourier, Polynomial, Stack
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.validation import require
 
@@ -42,34 +42,24 @@ def support_rule(
     kink, and at the breaks.
 
     Args:
-        p: The density.
+        p: A density in float64: nodes in float32 would be inaccurate on narrow supports.
         lower: Lower ends (*domains).
         upper: Upper ends (*domains).
         breaks: Increasing locations where the integrand is not smooth.
         order: Nodes on each piece.
 
     Returns:
-        Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt. x is inaccurate if
-        computed from t on a narrow support, and t if computed from x on a narrow domain.
+        Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt.
     """
-    lower, upper = _divide(lower, upper, breaks, p.loc.dim())
+    lower, upper = (x.to(p.loc) for x in _divide(lower, upper, breaks, p.loc.dim()))
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
-    reach = p._reach() * torch.ones_like(p.loc)
-    low, high = _clip(p, reach, lower), _clip(p, reach, upper)
-    centre = (torch.zeros_like(p.loc), p.loc, torch.ones_like(p.loc, dtype=torch.bool))
-    middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, centre))
-    pieces = []
-    for (x0, t0, exact0), (x1, t1, exact1) in pairwise([low, middle, high]):
-        # The length, from the coordinate in which both ends are exact.
-        exact = exact0 & exact1
-        length_t = torch.where(exact, t1 - t0, 0.0)
-        length = torch.where(exact, length_t / p.scale, x1 - x0).clamp_min(0)
-        x = torch.minimum(torch.maximum(x0 + length * share, -reach), reach)
-        t = t0 + torch.where(exact, length_t, p.scale * (x1 - x0)).clamp_min(0) * share
-        weights = length * rule * torch.exp(p._standard_log_prob(x))
-        pieces.append((_move_inside(t, lower, upper), x, weights))
-    t, x, weights = (torch.cat(part).flatten(0, 1) for part in zip(*pieces, strict=True))
-    return t, x, weights
+    low, high = _clip(p, lower), _clip(p, upper)
+    middle = torch.minimum(low.clamp_min(0), high)
+    x = torch.cat([low + (middle - low) * share, middle + (high - middle) * share])
+    lengths = torch.cat([(middle - low) * rule, (high - middle) * rule]).clamp_min(0)
+    weights = lengths * torch.exp(p._standard_log_prob(x))
+    t = _move_inside(p.loc + p.scale * x, lower, upper)
+    return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
 
 
 def _divide(
@@ -87,14 +77,12 @@ def _divide(
     return lower, upper
 
 
-def _clip(p: "SymmetricDistribution", reach: Tensor, end: Tensor) -> _Point:
-    """Return an end of domains as x and t, clipped to the support, and whether t is exact."""
-    offset = end - p.loc
+def _clip(p: "SymmetricDistribution", end: Tensor) -> Tensor:
+    """Return an end of domains, clipped to the support, as x = (t - loc)/scale."""
+    reach, offset = p._reach(), end - p.loc
     inside = offset.abs() < reach * p.scale
     # Replaced before the division, whose derivative overflows far away.
-    x = torch.where(inside, offset, 0.0) / p.scale
-    edge = torch.where(offset < 0, -reach, reach)
-    return _choose(inside, (x, end, inside), (edge, p.loc + edge * p.scale, inside))
+    return torch.where(inside, torch.where(inside, offset, 0.0) / p.scale, offset.sign() * reach)
 
 
 def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -103,10 +91,6 @@ def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     first, last = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
     moved = torch.minimum(torch.maximum(t.detach(), first), last)
     return t + (moved - t.detach())
-
-
-def _choose(condition: Tensor, first: _Point, second: _Point) -> _Point:
-    return tuple(torch.where(condition, a, b) for a, b in zip(first, second, strict=True))
 
 
 def expect_on_support(p: "SymmetricDistribution", psi: Basis, order: int = 64) -> Tensor:
@@ -178,103 +162,71 @@ def _overlap(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[_Point]:
     return [low, middle, high]
 
 
+def _choose(condition: Tensor, first: _Point, second: _Point) -> _Point:
+    return tuple(torch.where(condition, a, b) for a, b in zip(first, second, strict=True))
+
+
 def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
     r"""Return the covariance of $\phi$ and $\psi$ under a float64 density, (*batch, M, N).
 
-    Means are subtracted before products are integrated: at $loc = 100$ and $scale = 10^{-5}$ the
-    difference $E[\phi\psi] - E[\phi]E[\psi]$ of powers would be inaccurate even in float64.
+    Means are subtracted before products are integrated, between all locations at which a function
+    begins, ends or is not smooth.
     """
     if isinstance(phi, Stack):
         return torch.cat([covariance_on_support(p, basis, psi) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
         return torch.cat([covariance_on_support(p, phi, basis) for basis in psi.bases], -1)
-    if phi.effective_support is not None and psi.effective_support is not None:
-        return _covariance_of_local(p, phi, psi)
-    if psi.effective_support is not None:
-        return _covariance_with_local(p, phi, psi)
-    if phi.effective_support is not None:
+    if phi.effective_support is not None and psi.effective_support is None:
         return _covariance_with_local(p, psi, phi).mT
-    infinity = p.loc.new_tensor(math.inf)
-    t, x, weights = support_rule(p, -infinity, infinity, Stack(phi, psi).breaks, WAVE_ORDER)
-    f, g = (_subtract_mean(p, basis, t, x, WAVE_ORDER) for basis in (phi, psi))
+    if phi.effective_support is None and psi.effective_support is not None:
+        return _covariance_with_local(p, phi, psi)
+    bases = [phi] if phi is psi else [phi, psi]
+    ends = [basis.effective_support for basis in bases if basis.effective_support is not None]
+    breaks = [basis.breaks for basis in bases if basis.breaks is not None]
+    places = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
+    cuts = torch.cat([p.loc.new_empty(0), *places, *breaks]).sort().values
+    infinity = cuts.new_tensor([math.inf])
+    order = 48 if ends else WAVE_ORDER
+    rule = support_rule(p, torch.cat([-infinity, cuts]), torch.cat([cuts, infinity]), order=order)
+    t, x, weights = (y.flatten(0, 1) for y in rule)
+    require_resolved(Stack(phi, psi), t, order)
+    f, g = (_differences(p, basis, t, x) for basis in (phi, psi))
+    f, g = (y - (weights.unsqueeze(-1) * y).sum(0) for y in (f, g))
     return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
-
-
-def _covariance_of_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
-    """Return the covariance of two bases that are negligible outside bounded domains."""
-    (first, last), (lower, upper) = _bounds(phi), _bounds(psi)
-    lower, upper = torch.maximum(first[:, None], lower), torch.minimum(last[:, None], upper)
-    if isinstance(phi, GaussianRBF) and isinstance(psi, GaussianRBF):
-        lower, upper = _product_domain(phi, psi)
-    t, _, weights = support_rule(p, lower, upper, Stack(phi, psi).breaks, 80)
-    f, g = _own_values(phi, t, 1), _own_values(psi, t, 2)
-    # On the whole support means are subtracted first: wide functions are almost constant there.
-    whole = _covers(p, lower, upper)
-    f, g = (x - torch.where(whole, (weights * x).sum(0), 0.0) for x in (f, g))
-    product = (weights * f * g).sum(0).movedim((0, 1), (-2, -1))
-    means = p.expect(phi)[..., :, None] * p.expect(psi)[..., None, :]
-    return product - torch.where(whole.movedim((0, 1), (-2, -1)), 0.0, means)
 
 
 def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance of any basis and one that is negligible outside bounded domains."""
-    lower, upper = _bounds(psi)
-    t, x, weights = support_rule(p, lower, upper, Stack(phi, psi).breaks, 80)
-    f, g = _subtract_mean(p, phi, t, x, 64), _own_values(psi, t, 1)
-    g = g - torch.where(_covers(p, lower, upper), (weights * g).sum(0), 0.0)
-    return torch.einsum("qn...,qn...m->...mn", weights * g, f)
-
-
-def _covers(p: "SymmetricDistribution", lower: Tensor, upper: Tensor) -> Tensor:
-    """Return whether each domain (*domains) covers the support, (*domains, *batch)."""
-    first, last = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in (lower, upper))
     half = p._reach() * p.scale
-    return (first <= p.loc - half) & (p.loc + half <= last)
-
-
-def _product_domain(phi: GaussianRBF, psi: GaussianRBF) -> tuple[Tensor, Tensor]:
-    """Return the domains (M, N) of products of Gaussians, narrower than those of the factors."""
-    first, last = (x.unsqueeze(-1) for x in _bounds(phi))
-    a, b = torch.as_tensor(phi.widths).expand_as(phi.centers), torch.as_tensor(psi.widths)
-    total = torch.hypot(a.unsqueeze(-1), b)
-    shift = (a.unsqueeze(-1) / total).square() * (psi.centers - phi.centers.unsqueeze(-1))
-    middle, half = phi.centers.unsqueeze(-1) + shift, 0.5 * (last - first) * b / total
-    return middle - half, middle + half
-
-
-def _subtract_mean(
-    p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor, order: int
-) -> Tensor:
-    r"""Return $\psi(t) - E_p[\psi]$, (..., *batch, N), at nodes that resolve `order` radians."""
-    if isinstance(psi, Polynomial):
-        # (loc + s)^k is the sum over j of k!/j!(k-j)! loc^(k-j) s^j, and E[s^j] = 0 for odd j.
-        centred = [torch.zeros_like(x)]
-        for j in range(1, len(psi)):
-            moment = 0.0 if j % 2 else p._standard_moment(j)
-            centred.append(p.scale**j * (x**j - moment))
-        powers = [
-            torch.stack([math.comb(k, j) * p.loc ** (k - j) * centred[j] for j in range(k + 1)])
-            for k in range(len(psi))
-        ]
-        return torch.stack([terms.sum(0) for terms in powers], -1)
-    require_resolved(psi, t, order)
-    nodes, weights = p._standard_rule(WAVE_ORDER)
-    means = weights.unsqueeze(-1) * _differences(p, psi, p.loc + p.scale * nodes, nodes)
-    mean = means.sum(0)
-    if isinstance(psi, Fourier):
+    t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
+    require_resolved(phi, t, 64)
+    nodes, shares = p._standard_rule(WAVE_ORDER)
+    differences = _differences(p, phi, p.loc + p.scale * nodes, nodes)
+    mean = (shares.unsqueeze(-1) * differences).sum(0)
+    if isinstance(phi, Fourier):
         # On the whole support a wave may vary too fast for the rule, but not for its closed form.
-        half = (p.scale * nodes.amax(0)).unsqueeze(-1) * psi.frequencies.abs()
-        fast = torch.cat([half, half], -1) > WAVE_ORDER / 4
-        mean = torch.where(fast, p.expect(psi) - psi(p.loc), mean)
-    return _differences(p, psi, t, x) - mean
+        fast = half.unsqueeze(-1) * phi.frequencies.abs() > WAVE_ORDER / 4
+        mean = torch.where(torch.cat([fast, fast], -1), p.expect(phi) - phi(p.loc), mean)
+    # Functions that cover the support may be almost constant there.
+    lower, upper = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in _bounds(psi))
+    whole = (lower <= p.loc - half) & (p.loc + half <= upper)
+    g = _own_values(psi, t, 1)
+    g = g - torch.where(whole, (weights * g).sum(0), 0.0)
+    return torch.einsum("qn...,qn...m->...mn", weights * g, _differences(p, phi, t, x) - mean)
 
 
 def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:
-    r"""Return $\psi(t) - \psi(loc)$, (..., *batch, N), accurately for waves on narrow supports."""
+    r"""Return $\psi(t)$, of waves and powers less $\psi(loc)$, where supports may be narrow."""
+    loc, step = p.loc.unsqueeze(-1), (p.scale * x).unsqueeze(-1)
     if isinstance(psi, Fourier):
-        angle, step = (y.unsqueeze(-1) * psi.frequencies for y in (p.loc, p.scale * x))
-        return wave_differences(angle, step)
-    values: Tensor = psi(t) - psi(p.loc)
+        return wave_differences(loc * psi.frequencies, step * psi.frequencies)
+    if isinstance(psi, Polynomial):
+        # (loc + s)^k - loc^k is a sum of powers of the step s, by Horner's rule.
+        powers = [torch.zeros_like(step)]
+        for k in range(1, len(psi)):
+            powers.append(powers[-1] * (loc + step) + loc ** (k - 1) * step)
+        return torch.cat(powers, -1)
+    values: Tensor = psi(t)
     return values
 
 

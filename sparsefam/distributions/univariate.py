@@ -211,7 +211,7 @@ class SymmetricDistribution(StandardizedDistribution):
         if isinstance(psi, Basis) and psi.effective_support is not None:
             pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
             count = self._node_count(order) * pieces * len(psi)
-            return self._in_blocks(lambda p: expect_on_support(p, psi, order), count)
+            return self._in_float64(lambda p: expect_on_support(p, psi, order), count)
         return super()._quadrature_expect(psi, order)
 
     def _cuts(self) -> Tensor:
@@ -225,8 +225,13 @@ class SymmetricDistribution(StandardizedDistribution):
         return 2 * order
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        # In float64, where powers that overflow in float32 have finite products and derivatives.
-        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
         count = self._node_count(80) * len(phi) * len(psi)
-        covariance: Tensor = exact._in_blocks(lambda p: covariance_on_support(p, phi, psi), count)
-        return covariance.to(self.loc.dtype)
+        if phi.effective_support is not None and psi.effective_support is not None:
+            count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2
+        return self._in_float64(lambda p: covariance_on_support(p, phi, psi), count)
+
+    def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
+        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
+        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        values: Tensor = exact._in_blocks(rule, count).to(self.loc.dtype)
+        return values
