@@ -270,7 +270,7 @@ def attending(density: Any) -> object:
         (lambda: attending(sf.SparseCategorical(torch.ones(2, 3))), "density must be univariate"),
         (lambda: forgetting(torch.zeros(2, 12, 3)), "state must be a Statistics, got Tensor"),
         (lambda: forgetting(OTHERS), r"state.cross must have shape \(2, 12, 3\), got \(3, 12, 3\)"),
-        (lambda: forgetting(NO_COUNT), "statistics.num_observations must be finite, got nan at index .0."),
+        (lambda: forgetting(NO_COUNT), "num_observations must be finite, got nan at index .0."),
         (lambda: contracting(SUMS.cross * math.nan), "cross must be finite, got nan at index .0"),
         (
             lambda: forgetting(SUMS, reset=torch.ones(2)),

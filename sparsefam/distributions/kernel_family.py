@@ -241,7 +241,7 @@ class KernelDistribution(SparseDistribution):
         mesh = find(tolerance=float(tolerance))
         if is_default and mesh.is_wide and not self.event_shape and tolerance > _OF_WIDE:
             mesh = find(tolerance=_OF_WIDE)
-        if self.event_shape or not norms.numel():
+        if self.event_shape or not weights.numel():
             return mesh
         with torch.no_grad():
             peaked = bool((self.alpha < _PEAKED).any())
