@@ -45,7 +45,7 @@ dist: $(STAMP) ## wheel and sdist in dist/, each installed and run in an empty e
 first-call: $(STAMP) ## how long the first call of everything takes in a fresh clone: 5 minutes
 	$(BIN)/python -m benchmarks.first_call
 
-bench: $(STAMP) ## the tables of the documentation: 20 minutes; parts: python -m benchmarks --help
+bench: $(STAMP) ## the tables of the documentation: half an hour; parts: python -m benchmarks --help
 	$(BIN)/python -m benchmarks
 
 accuracy: $(STAMP) ## how exact expectations are, against independent references: minutes

@@ -51,16 +51,11 @@ def _lower_factor(rows: Tensor) -> Tensor:
     return factor
 
 
-def _inverse(factor: Tensor) -> Tensor:
-    """Return the inverse of a lower-triangular matrix (*batch, D, D)."""
-    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    inverse: Tensor = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
-    return inverse
-
-
 def _inverse_factor(factor: Tensor) -> Tensor:
     """Return the Cholesky factor of the inverse of factor factor', both (*batch, D, D)."""
-    return _lower_factor(_inverse(factor).mT)
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
+    return _lower_factor(inverse.mT)
 
 
 class EllipticalDistribution(StandardizedDistribution):
@@ -187,14 +182,29 @@ class EllipticalDistribution(StandardizedDistribution):
     def _log_det(self) -> Tensor:
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
+    def _mapped(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
+        """Apply a function of matrices (*batch, D, Q) to vectors (*sample, *batch, D).
+
+        Samples become columns, so that `scale_tril` is not copied for each sample. Vectors that
+        broadcast the batch are passed as they are.
+        """
+        shape = self.batch_shape + self.event_shape
+        if vectors.shape[vectors.dim() - len(shape) :] != shape:
+            return function(vectors.unsqueeze(-1)).squeeze(-1)
+        count = math.prod(vectors.shape[: vectors.dim() - len(shape)])
+        columns = vectors.reshape(count, *shape).movedim(0, -1)
+        return function(columns).movedim(-1, 0).reshape(vectors.shape)
+
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return |u|^2, 0 off the support, and which values are inside."""
         offset = value - self.loc
         # Points outside the bounding box might overflow.
         box = self._edge() * self.scale_tril.abs().sum(-1)
         near = (torch.isfinite(offset) & (offset.abs() <= box)).all(-1)
-        offset = torch.where(near.unsqueeze(-1), offset, 0.0)
-        u = torch.einsum("...ij,...j->...i", _inverse(self.scale_tril), offset)
+        u = self._mapped(
+            lambda x: torch.linalg.solve_triangular(self.scale_tril, x, upper=False),
+            torch.where(near.unsqueeze(-1), offset, 0.0),
+        )
         squared = u.square().sum(-1)
         inside = near & (squared < self._edge())
         return torch.where(inside, squared, 0.0), inside
@@ -212,8 +222,10 @@ class EllipticalDistribution(StandardizedDistribution):
     @property
     def precision_matrix(self) -> Tensor:
         """Inverse of the covariance matrix (*batch, D, D)."""
-        inverse = _inverse(self.scale_tril)
-        return inverse.mT @ inverse / self._moments()[0][..., None, None]
+        unit = torch.eye(self.event_shape[0], dtype=self.loc.dtype, device=self.loc.device)
+        inverse = torch.linalg.solve_triangular(self.scale_tril, unit, upper=False)
+        precision: Tensor = inverse.mT @ inverse / self._moments()[0][..., None, None]
+        return precision
 
     @property
     def variance(self) -> Tensor:
@@ -223,7 +235,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, D), differentiable in every parameter."""
         u = self._standard_sample(Size(sample_shape) + self.batch_shape)
-        return self.loc + torch.einsum("...ij,...j->...i", self.scale_tril, u)
+        return self.loc + self._mapped(lambda x: self.scale_tril @ x, u)
 
     def marginal(self, indices: int | Sequence[int]) -> "EllipticalDistribution":
         r"""Return the marginal distribution of some coordinates, in closed form.

@@ -238,6 +238,8 @@ def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
 
 def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:
     """Raise if a wave has more than `order` radians on half of the range of nodes (Q, ...)."""
+    if not nodes.numel():
+        return
     half = (nodes.detach().amax(0) - nodes.detach().amin(0)).amax() / 2
     for basis in psi.bases if isinstance(psi, Stack) else [psi]:
         if isinstance(basis, Fourier):
