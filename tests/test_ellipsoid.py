@@ -1,15 +1,33 @@
-"""Quadrature rules that are kept, and nesting of elliptical densities."""
+"""Characteristic functions, quadrature rules that are kept, and nesting of ellipsoids."""
 
 import pytest
 import torch
+from mpmath import mp
 from torch import Tensor
 
 from sparsefam import MultivariateBetaGaussian
 from sparsefam.distributions.divergences import _is_inside
 from sparsefam.numerics import quadrature
-from sparsefam.numerics.ellipsoid import direction_rule, radial_rule
+from sparsefam.numerics.ellipsoid import direction_rule, radial_characteristic, radial_rule
 
-DOUBLE = torch.float64
+SINGLE, DOUBLE = torch.float32, torch.float64
+# On both sides of the switch at 1, and far out.
+SQUARES = [0.0, 1e-12, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_characteristic_and_its_slope_against_mpmath(dtype: torch.dtype) -> None:
+    bound = 4e-7 if dtype == SINGLE else 2e-15
+    for nu in (0.5, 1.5, 30.0, 1e6):
+        square = torch.tensor(SQUARES, dtype=dtype, requires_grad=True)
+        found = radial_characteristic(square, torch.tensor(nu, dtype=dtype))
+        (slope,) = torch.autograd.grad(found.sum(), square)
+        with mp.workdps(60):
+            for x, value, tangent in zip(SQUARES, found.tolist(), slope.tolist(), strict=True):
+                exact = mp.hyp0f1(nu + 1, -mp.mpf(x) / 4)
+                assert value == pytest.approx(float(exact), abs=bound)
+                exact = -mp.hyp0f1(nu + 2, -mp.mpf(x) / 4) / (4 * (nu + 1))
+                assert tangent == pytest.approx(float(exact), abs=bound)
 
 
 def total(a: Tensor) -> Tensor:
