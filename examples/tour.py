@@ -41,7 +41,7 @@ STAGES = [
         "--folds 5",
         "--folds 2",
         "estimation.png",
-        "It is zero beyond bounds and in most of a gap, and fits as well as a tuned kernel.",
+        "Estimates are zero beyond bounds and in most of a gap; they fit like tuned kernels.",
         "Petal lengths have a gap between species, and the concavity of a cell nucleus cannot be "
         "negative. Shaded: <code>SparseDensity</code> over its support, which the bar or the "
         "outline marks; dashed: <code>gaussian_kde</code>, which has mass in every gap and beyond "
