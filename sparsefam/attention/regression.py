@@ -127,7 +127,7 @@ class ValueFunction:
         """
         if not callable(getattr(density, "expect", None)):
             raise ValueError(f"density must have expectations, got {density!r}")
-        features, batch = density.expect(self.basis), len(self.coefficients)
+        features, batch = density.expect(self.basis), self.coefficients.shape[0]
         if features.ndim < 2 or features.shape[0] not in (1, batch):
             raise ValueError(
                 f"density must have batch_shape ({batch}, ...) or (1, ...), "
@@ -538,7 +538,7 @@ class RidgeRegression(nn.Module):
             squares = weights @ h.square().sum(-1, keepdim=True)
             return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
 
-        each = len(positions) * size**2 + size * batch * heads * channels
+        each = positions.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
         chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
         gram, cross, squares = reduce(add_sums, (sums(*chunk) for chunk in chunks))
