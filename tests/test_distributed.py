@@ -75,17 +75,24 @@ def fitted(
     return Outcome(function.coefficients.detach(), chosen, list(grads))
 
 
-def refusal(rank: int) -> str:
-    """What a rank is told of a value that is not finite on the third."""
-    t, values, mask = (x[:, SHARDS[rank] : SHARDS[rank + 1]] for x in observations(torch.float64))
-    if rank == 2:
-        values = values.clone()
-        values[1, 4, 2] = math.nan
-        mask = torch.ones_like(mask)
-    group = dist.group.WORLD
-    with pytest.raises(ValueError) as error:
-        RidgeRegression(GaussianRBF.grid(8, 0.1).double(), group=group).fit(t, values, mask)
-    return str(error.value)
+def refusals(rank: int) -> list[str]:
+    """What a rank is told of a value, and of a position, that is not finite on the third."""
+    told = []
+    for name in ("values", "positions"):
+        t, values, mask = (
+            x[:, SHARDS[rank] : SHARDS[rank + 1]].clone() for x in observations(torch.float64)
+        )
+        if rank == 2:
+            mask[:] = True
+            if name == "values":
+                values[1, 4, 2] = math.nan
+            else:
+                t[1, 4] = math.inf  # where Gaussians are zero, so that sums stay finite
+        regression = RidgeRegression(GaussianRBF.grid(8, 0.1).double(), group=dist.group.WORLD)
+        with pytest.raises(ValueError) as error:
+            regression.fit(t, values, mask)
+        told.append(str(error.value))
+    return told
 
 
 def require_that_streams_are_shared(rank: int) -> None:
@@ -106,7 +113,7 @@ CASES = [(kind, dtype) for kind in ("fixed", "shared", "gcv") for dtype in (torc
 CASES.append(("fixed", torch.float32))
 
 
-def work(rank: int) -> tuple[list[Outcome], str]:
+def work(rank: int) -> tuple[list[Outcome], list[str]]:
     with pytest.raises(ValueError, match="group must be a mesh of one dimension, got 2"):
         RidgeRegression(GaussianRBF.grid(8, 0.1), group=init_device_mesh("cpu", (2, 2)))
     require_that_streams_are_shared(rank)
@@ -116,7 +123,7 @@ def work(rank: int) -> tuple[list[Outcome], str]:
     found = [
         fitted(*case, part, groups[i % 2], dist.get_world_size()) for i, case in enumerate(CASES)
     ]
-    return found, refusal(rank)
+    return found, refusals(rank)
 
 
 def error(found: Tensor, exact: Tensor) -> float:
@@ -138,10 +145,12 @@ def test_shards_are_fitted_as_one_sequence() -> None:
         assert error(torch.cat(of_values, 1), exact[1]) < limit
         # Of what every rank has a copy, the gradients add up, as DDP knows.
         assert error(torch.stack(of_centers).sum(0), exact[2]) < limit
-    told = [message for _, message in results]
-    assert told[2] == "values must be finite where they take part, got nan at index [1, 4, 2]"
-    rule = "statistics.cross must be finite, got nan"
-    assert all(told[i].startswith(rule) for i in (0, 1, 3))
+    wrong = ("values", "nan at index [1, 4, 2]"), ("positions", "inf at index [1, 4]")
+    for i, (name, where) in enumerate(wrong):
+        told = [messages[i] for _, messages in results]
+        assert told[2] == f"{name} must be finite where they take part, got {where}"
+        rule = f"statistics.{('cross', 'num_observations')[i]} must be finite, got nan"
+        assert all(told[rank].startswith(rule) for rank in (0, 1, 3))
 
 
 # Models: the steps that one process takes

@@ -67,7 +67,7 @@ _MASS = 1e-2
 _FAR_OUT = 1e-3
 # The share of a moment that its integrand times the distance may be at the end of the mesh.
 _LEFT = 1e-4
-# Units of rounding of levels.
+# Units of rounding of scores and levels.
 _ROUNDING = 8
 # Steps of the search for a mode, and the ratio of one's distance between neighbours to the last's.
 _STEPS, _SHRINKAGE = 40, 0.6
