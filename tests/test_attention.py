@@ -577,6 +577,7 @@ def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: A
         ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
         ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
         ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
+        ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
         ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
         *(
             ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
@@ -587,6 +588,14 @@ def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: A
 def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+def test_temperatures_may_change_but_stay_positive() -> None:
+    layer = build(temperature=2.0)
+    layer.temperature = 0.5
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got -1.0"):
+        layer.temperature = -1.0
+    assert layer.temperature == 0.5
 
 
 @pytest.mark.parametrize(

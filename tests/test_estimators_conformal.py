@@ -179,6 +179,7 @@ RANGE = torch.tensor([[0.0, 60.0]], dtype=torch.float64)
         ({"coverage": math.nan}, "coverage must be a number between 0 and 1, or None, got nan"),
         ({"coverage": 0.99}, "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
         ({"coverage": 0.9, "alpha": 1.0}, "coverage must be None with .* alpha=1"),
+        ({"bounds": (float("nan"), 1)}, r"bounds must be \(low, high\) with low below high"),
         ({"bounds": (1, 0)}, r"bounds must be \(low, high\) with low below high, .* got \(1, 0\)"),
         ({"bounds": [(0, None)] * 2}, "a pair for each of 1 columns"),
         ({"bounds": (0.5, None)}, r"X must be inside bounds=\(0.5, None\), got values outside"),

@@ -211,6 +211,8 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"dtype must be floating, got {dtype}")
         _check_score(score, alpha)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
@@ -221,9 +223,6 @@ class ContinuousAttention(nn.Module):
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads
         self.batch_first, self.score, self.combine = batch_first, score, combine
-        is_valid = isinstance(temperature, Real) and 0 < float(temperature) < inf
-        if not is_valid:
-            raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
@@ -278,6 +277,18 @@ class ContinuousAttention(nn.Module):
         self.register_load_state_dict_post_hook(_rebuild_cache)
         self.rebuild_cache()
         self.reset_parameters()
+
+    @property
+    def temperature(self) -> float:
+        """The number by which all scores are divided."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        valid = isinstance(value, Real) and 0 < float(value) < inf
+        if not valid:
+            raise ValueError(f"temperature must be positive and finite, got {value!r}")
+        self._temperature: float = value
 
     def reset_parameters(self) -> None:
         """Draw new weights, and spread the heads over the domain."""

@@ -152,7 +152,8 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
-    fits = given.shape in ((2,), (dim, 2))
+    has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
+    fits = given.shape in ((2,), (dim, 2)) and not has_nan
     ends = np.where(np.isnan(given), [-np.inf, np.inf], given) if fits else given
     if not fits or not (ends[..., 0] < ends[..., 1]).all():
         rule = f"(low, high) with low below high, or a pair for each of {dim} columns"
