@@ -150,19 +150,25 @@ SHARED: dict[str, Any] = {
 }
 
 
-def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log densities of numbers, and inducing points in the plane, of a shard of five rows."""
+def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Log densities of numbers, inducing points in the plane, and what is said of one rank's data.
+
+    The first rank's shard has five rows.
+    """
     line, plane = two_bumps(100), np.hstack([two_bumps(100, seed) for seed in range(2)])
     rows = slice(0, 5) if rank == 0 else slice(5, 100)
     model = SparseDensity(group=dist.group.WORLD).fit(line[rows])
     points = SparseDensity(group=dist.group.WORLD, **SHARED).fit(plane[rows]).density_
-    return model.score_samples(line), points.inducing_points.numpy()
+    with pytest.raises(ValueError, match="NaN") as error:
+        model.partial_fit(line[rows] if rank == 0 else [[np.nan]])
+    return model.score_samples(line), points.inducing_points.numpy(), str(error.value)
 
 
 def test_shards_are_the_whole() -> None:
     due = np.exp(SparseDensity().fit(two_bumps(100)).score_samples(two_bumps(100)))
-    (found, points), (other, others) = on_ranks(2, on_rank)
+    (found, points, told), (other, others, cause) = on_ranks(2, on_rank)
     np.testing.assert_array_equal(points, others)
+    assert told == f"{cause} (on rank 1)"
     for log in (found, other):
         np.testing.assert_allclose(np.exp(log), due, rtol=1e-6, atol=1e-6)
 

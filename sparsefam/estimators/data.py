@@ -1,5 +1,7 @@
 """Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -35,6 +37,7 @@ __all__ = [
     "is_real",
     "sample_weights",
     "sum_over",
+    "with_errors_of_all_ranks",
 ]
 
 Floats = NDArray[np.float64]
@@ -251,6 +254,25 @@ def all_gather(rows: Tensor, group: "Group | None") -> Tensor:
     parts: list[Any] = [None] * dist.get_world_size(ranks)
     dist.all_gather_object(parts, rows, ranks)
     return torch.cat(parts)
+
+
+@contextmanager
+def with_errors_of_all_ranks(group: "Group | None") -> Iterator[None]:
+    """Let all processes of a group raise the ValueError of one, for which the others would wait."""
+    error = None
+    try:
+        yield
+    except ValueError as own:
+        error = own
+    if group is not None:
+        ranks = process_group(group)
+        errors: list[Any] = [None] * dist.get_world_size(ranks)
+        dist.all_gather_object(errors, error and str(error), ranks)
+        first = next((rank for rank, text in enumerate(errors) if text), None)
+        if error is None and first is not None:
+            raise ValueError(f"{errors[first]} (on rank {first})")
+    if error is not None:
+        raise error
 
 
 def is_real(value: object) -> bool:

@@ -37,6 +37,7 @@ from .data import (
     check_positive,
     inducing_points,
     sample_weights,
+    with_errors_of_all_ranks,
 )
 from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from .newton import Fit, Objective
@@ -205,12 +206,13 @@ class SparseDensity(DensityEstimator):
                 `coverage` with too few observations, of which the message says the least number; a
                 density with peaks too narrow to integrate.
         """
-        x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1)
-        dim, group = x.shape[1], self.group
-        alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
-        limits = bounds_of(self.bounds, x)
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
+        alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
+        with with_errors_of_all_ranks(self.group):
+            x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1, self.base)
+            limits = bounds_of(self.bounds, x)
+        dim, group = x.shape[1], self.group
         if self.coverage is not None:
             held, rest = split(x, self.coverage, self.random_state)
             if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
@@ -220,7 +222,6 @@ class SparseDensity(DensityEstimator):
         columns = Columns.of(x, weight, group)
         self.base_: Any = _box(columns, limits) if self.base is None else self.base
         measure = BaseMeasure(self.base_, dim, x.dtype)
-        measure.require_inside("X", x)
         given: Any = self.inducing_points
         points = inducing_points(given, x, columns, measure.bounds(0), self.random_state, group)
         evenly_spaced = dim == 1 and np.ndim(given) == 0
@@ -269,17 +270,22 @@ class SparseDensity(DensityEstimator):
             raise ValueError(f"coverage must be None for partial_fit, got {self.coverage!r}")
         if not hasattr(self, "density_"):
             return self.fit(X, y, sample_weight)
-        x, weight = self._checked(X, sample_weight, 1, reset=False)
-        BaseMeasure(self.base_, x.shape[1], x.dtype).require_inside("X", x)
+        with with_errors_of_all_ranks(self.group):
+            x, weight = self._checked(X, sample_weight, 1, self.base_, reset=False)
         objective = self._objective.with_data(x, weight, self.group)
         fit = self._best_fit([self.alpha_], [objective.kernel], lambda *_: objective, x, weight)
         self._keep(fit, x, weight)
         return self
 
     def _checked(
-        self, X: ArrayLike, sample_weight: ArrayLike | None, least: int, reset: bool = True
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None,
+        least: int,
+        base: Base,
+        reset: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Return observations (n, D) of positive weight, and their weights (n,)."""
+        """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
         options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
         data: Floats = validate_data(self, X, dtype=np.float64, **options)
         weights = sample_weights(sample_weight, data)
@@ -288,7 +294,10 @@ class SparseDensity(DensityEstimator):
                 f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
                 "ScoreMatchingKernelExp take more"
             )
-        return torch.from_numpy(data[weights > 0]), torch.from_numpy(weights[weights > 0])
+        x = torch.from_numpy(data[weights > 0])
+        if base is not None:
+            BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
+        return x, torch.from_numpy(weights[weights > 0])
 
     def _best_fit(
         self,
