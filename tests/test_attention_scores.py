@@ -224,7 +224,7 @@ def test_contexts_are_expectations(score: str, alpha: float, ndim: int) -> None:
     assert alpha == 1 or ndim > 1 or (density.support.count > 1).any()
     single = copy.deepcopy(layer).float()(*(x.float() for x in inputs))[0]
     assert single.dtype == torch.float32
-    assert close(single, context, 5e-6)
+    assert close(single, context, 2e-6)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])

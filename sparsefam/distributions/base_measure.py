@@ -98,11 +98,6 @@ class BaseMeasure:
             map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
         ]
 
-    @property
-    def is_flat(self) -> bool:
-        """Whether all factors are uniform, so that a mesh need not resolve them."""
-        return all(isinstance(factor, Uniform) for factor in self.factors)
-
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at t (..., D), -inf off the support."""
         log = torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)

@@ -211,7 +211,7 @@ class KernelDistribution(SparseDistribution):
         spread = scores.amax(0) - scores.amin(0)
         rows = spread.topk(min(_SHARPEST, len(spread))).indices
         exact = partial(self._exact_scores, rows=rows)
-        finer = self.mesh.for_scores(exact, True, self.features)
+        finer = self.mesh.for_scores(exact, True)
         if finer is not self.mesh:
             with torch.enable_grad():
                 self.mesh = finer.with_matrix_of(self.features)
@@ -245,7 +245,7 @@ class KernelDistribution(SparseDistribution):
             return mesh
         with torch.no_grad():
             peaked = bool((self.alpha < _PEAKED).any())
-            finer = mesh.for_scores(self._exact_scores, peaked, self.features)
+            finer = mesh.for_scores(self._exact_scores, peaked)
         return mesh if finer is mesh else finer.with_matrix_of(self.features)
 
     def _exact_scores(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -434,20 +434,18 @@ class KernelDistribution(SparseDistribution):
         return self._means(self._values_of(psi, mesh), mesh).to(self._dtype_with(psi))
 
     def _means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
-        """Return expectations (*batch, N) of functions with values (Q, N) at nodes."""
-        weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1)
+        """Return expectations (*batch, N), float64, of functions with values (Q, N) at nodes."""
+        # Sums over thousands of nodes lose two digits of float32.
+        weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1).double()
         # A column of ones gives the total, and makes gradients those of centred functions.
-        sums = weights.T.to(values) @ torch.cat([values, values.new_ones(len(values), 1)], -1)
+        sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
         means = sums[:, :-1] / sums[:, -1:]
         return means.reshape(*self.batch_shape, values.shape[1])
 
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
-        """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
-        nodes = mesh.nodes if self.event_shape else mesh.nodes.squeeze(-1)
+        """Return a basis at the nodes of a mesh (Q, N), float64."""
         # In float32 the rounding of a location may be much of the width of a function.
-        return psi.in_float64(nodes).to(
-            torch.promote_types(self._scores.dtype, self._dtype_with(psi))
-        )
+        return psi.in_float64(mesh.nodes if self.event_shape else mesh.nodes.squeeze(-1))
 
     def _dtype_with(self, *bases: Basis) -> torch.dtype:
         """Return the dtype of expectations of bases."""
@@ -461,8 +459,7 @@ class KernelDistribution(SparseDistribution):
     def mean(self) -> Tensor:
         """Mean (*batch, *event); a ValueError if the base's tails leave none."""
         self._require_moment(1)
-        means = self._means(self.mesh.nodes.to(self._scores.dtype), self.mesh)
-        means = means.to(self.weights.dtype)
+        means = self._means(self.mesh.nodes, self.mesh).to(self.weights.dtype)
         return means if self.event_shape else means.squeeze(-1)
 
     @property
@@ -475,9 +472,9 @@ class KernelDistribution(SparseDistribution):
     def covariance_matrix(self) -> Tensor:
         """Covariance (*batch, D, D), also of a number; a ValueError if there is none."""
         self._require_moment(2)
-        nodes = self.mesh.nodes.to(self._scores.dtype)
+        nodes = self.mesh.nodes
         offset = nodes - self._means(nodes, self.mesh).unsqueeze(-2)
-        weights = self._weights_on(self.mesh).reshape(len(nodes), -1).T
+        weights = self._weights_on(self.mesh).reshape(len(nodes), -1).T.double()
         weights = weights.reshape(*self.batch_shape, len(nodes), 1)
         return ((weights * offset).mT @ offset).to(self.weights.dtype)
 
@@ -538,7 +535,7 @@ class KernelDistribution(SparseDistribution):
         else:
             logs = sum_nodes(integrals(offsets, self._measure(self.mesh), power, ("log",))[0])
         relative = self._batched(self._mass.log() - power.factor_of_log * logs / self._mass)
-        log_base = self.mesh.base.log_density(self.mesh.nodes).to(logs.dtype).unsqueeze(-1)
+        log_base = self.mesh.base.log_density(self.mesh.nodes).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
         return relative - self._means(log_base, self.mesh).squeeze(-1).to(relative.dtype)
 
@@ -570,10 +567,8 @@ class KernelDistribution(SparseDistribution):
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
         mesh = self.mesh.for_basis(phi).for_basis(psi)
-        weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T
+        weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T.double()
         left, right = self._values_of(phi, mesh), self._values_of(psi, mesh)
-        dtype = torch.promote_types(left.dtype, right.dtype)
-        weights, left, right = weights.to(dtype), left.to(dtype), right.to(dtype)
         total = weights.sum(-1, keepdim=True)
         # Both centred: the covariance of a constant is 0 to the last digit.
         left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))

@@ -39,10 +39,6 @@ _COMPARED, _SAME = 16, 1e-6
 _MOST_STEPS, _PATIENCE = 24, 4
 # The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
-# Orders that `_thinned` tries, its margin, and the relative difference of equal lengths.
-_ORDERS, _MARGIN, _EQUAL = 3, 0.5, 1e-9
-# Nodes per subinterval that cost as much as a cut.
-_EDGES = 4
 # Tensors and their versions.
 _State = list[tuple[Tensor, int | None]]
 _Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
@@ -158,7 +154,7 @@ class KernelMesh:
         same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
         return self if same else KernelMesh.of_axes(axes, self.base, self.tolerance)
 
-    def for_scores(self, scores: Columns, peaked: bool, features: FeatureMap) -> "KernelMesh":
+    def for_scores(self, scores: Columns, peaked: bool) -> "KernelMesh":
         """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
 
         If `peaked`, their exponentials are integrated to the tolerance, too.
@@ -170,14 +166,8 @@ class KernelMesh:
             bound = _SCORE_SHARE * self.tolerance + _ROUNDING * rounding
             return interpolation_errors(scores, axis).amax(0) / bound
 
-        axis, worst = _refined(self.axes[0], excess)
-        axes = [axis]
-        if self.base.is_flat and 0 < worst <= 1:
-            thin = _thinned(axis, partial(features.along, 0), worst)
-            axes = [thin] if thin is axis or not peaked else [thin, axis]
-        if peaked:  # A coarse axis may have to be halved where a fine one need not.
-            axes = [_refined(axis, partial(self._mass_errors, scores))[0] for axis in axes]
-        return self._along(min(axes, key=lambda axis: axis.size))
+        axis = _refined(self.axes[0], excess)
+        return self._along(_refined(axis, partial(self._mass_errors, scores)) if peaked else axis)
 
     def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
@@ -235,7 +225,7 @@ class KernelMesh:
             largest = columns(axis.rule()[0].flatten()).abs().amax()
             return interpolation_errors(columns, axis).amax(0) / (tolerance * largest)
 
-        return self._along(_refined(axis, excess)[0])
+        return self._along(_refined(axis, excess))
 
 
 def require_inside(base: BaseMeasure, features: FeatureMap) -> None:
@@ -297,11 +287,9 @@ def _find_axis(
     return found
 
 
-def _refined(
-    axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]
-) -> tuple[ChebyshevMesh, float]:
-    """Refine until no error exceeds its bound, or rounding stops it; return the worst, too."""
-    best, wasted, worst = _ROUGH, 0, _ROUGH
+def _refined(axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]) -> ChebyshevMesh:
+    """Refine until no error exceeds its bound, or rounding stops it."""
+    best, wasted = _ROUGH, 0
     for _ in range(_MOST_STEPS):
         found = excess(axis)
         worst = float(found.amax())
@@ -312,33 +300,4 @@ def _refined(
         elif best < _ROUGH:
             wasted += 1
         axis = axis.refined(found > 1)
-    return axis, worst
-
-
-def _thinned(axis: ChebyshevMesh, columns: Columns, share: float) -> ChebyshevMesh:
-    """Return the cheapest mesh of equal subintervals that resolves columns; itself if unequal.
-
-    `share` is the ratio of the columns' error on the axis to its bound, above 0.
-    """
-    widths, first, last = axis.breaks.diff(), axis.breaks[0], axis.breaks[-1]
-    if widths.amax() - widths.amin() > _EQUAL * widths.sum():
-        return axis
-    bound = _MARGIN * interpolation_errors(columns, axis).amax() / share
-    best, most = axis, len(widths)
-    for order in range(axis.order, axis.order + _ORDERS):
-        # Errors fall with the number of subintervals.
-        least = 0
-        while most - least > 1:
-            count = (least + most) // 2
-            breaks = torch.linspace(first, last, count + 1, dtype=widths.dtype).to(widths)
-            fewer = ChebyshevMesh(breaks, order)
-            if interpolation_errors(columns, fewer).amax() > bound:
-                least = count
-                continue
-            most = count
-            best = min(best, fewer, key=_cost)
-    return best
-
-
-def _cost(axis: ChebyshevMesh) -> int:
-    return axis.size + _EDGES * axis.order
+    return axis
