@@ -608,9 +608,6 @@ class BSpline(Basis):
         Returns:
             Indices of functions and their values, each (..., degree + 1). Where fewer functions
             are not zero, some values are 0, and an index may occur twice.
-
-        References:
-            de Boor (1972), On calculating with B-splines. J. Approximation Theory 6.
         """
         self._check(t)
         dtype = torch.promote_types(t.dtype, self.knots.dtype)

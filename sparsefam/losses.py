@@ -3,7 +3,7 @@ r"""Fenchel-Young losses of scores, and last layers that are trained with them."
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,19 @@ from .numerics.validation import attributes, broadcast_shapes, copied, require, 
 from .prediction_map import rpm
 from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
-__all__ = ["ClassificationHead", "FenchelYoungLoss", "RegressionHead", "conjugate", "fenchel_young"]
+__all__ = [
+    "ClassificationHead",
+    "FenchelYoungLoss",
+    "RegressionHead",
+    "checked_alpha",
+    "conjugate",
+    "fenchel_young",
+]
 
 Reduction = Literal["mean", "sum", "none"]
-_REDUCTIONS = ("mean", "sum", "none")
 
-# The bias at which softplus is 1, the sigma of standardized targets; and the least sigma.
-_BIAS, _LEAST = 0.5413, 1e-6
+# Softplus of this is 1, the sigma of standardized targets; and the least sigma.
+_BIAS, _LEAST = math.log(math.expm1(1)), 1e-6
 
 
 def fenchel_young(
@@ -76,8 +82,7 @@ def fenchel_young(
         >>> fenchel_young(score, torch.tensor([0.5, 3.0]), alpha=2.0)  # 3.0 is off the support
         tensor(2.4194)
     """
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    _require_reduction(reduction)
     if not isinstance(score, Score):
         raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
     if isinstance(score, Finite):
@@ -109,8 +114,7 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
     """
     if isinstance(score, Finite):
-        probs = p.quadrature()[1].movedim(0, -1)
-        return _mean_score(probs, score) + p.tsallis_entropy()
+        return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
     return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
 
 
@@ -119,9 +123,14 @@ def _mean_score(probs: Tensor, score: Finite) -> Tensor:
     return (probs * score.scores.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
+def _require_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
     if weight is None:
-        weight = losses.new_ones(())
+        return losses if reduction == "none" else cast(Tensor, getattr(losses, reduction)())
     if not isinstance(weight, Tensor):
         raise ValueError(f"weight must be a tensor, got {weight!r}")
     require(torch.isfinite(weight) & (weight >= 0), "weight", "finite, at least 0", weight)
@@ -245,9 +254,8 @@ class FenchelYoungLoss(nn.Module):
         self, alpha: float = 2.0, base: Base = None, reduction: Reduction = "mean"
     ) -> None:
         super().__init__()
-        if reduction not in _REDUCTIONS:
-            raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-        self.alpha, self.base, self.reduction = _checked_alpha(alpha), base, reduction
+        _require_reduction(reduction)
+        self.alpha, self.base, self.reduction = checked_alpha(alpha), base, reduction
 
     def forward(
         self, score: Score, target: Tensor | Distribution, weight: Tensor | None = None
@@ -258,7 +266,8 @@ class FenchelYoungLoss(nn.Module):
         )
 
 
-def _checked_alpha(alpha: float) -> float:
+def checked_alpha(alpha: float) -> float:
+    """Return an entropic index; raise ValueError unless it is finite and at least 1."""
     if isinstance(alpha, Tensor):
         require(torch.isfinite(alpha) & (alpha >= 1), "alpha", "finite, at least 1", alpha)
     elif not isinstance(alpha, Real) or isinstance(alpha, bool) or not 1 <= alpha < math.inf:
@@ -270,7 +279,7 @@ class _Head(nn.Module):
     def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
         super().__init__()
         require_integer("in_features", in_features, 1)
-        self.alpha = _checked_alpha(alpha)
+        self.alpha = checked_alpha(alpha)
         self.linear = nn.Linear(in_features, out_features)
 
     def score(self, features: Tensor) -> Score:

@@ -105,12 +105,12 @@ def rpm(
             raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
         return wrap(score.density)
     if isinstance(score, scores.Finite):
-        _require_finite_alpha(alpha, score.scores.shape[:-1])
+        _require_entmax_alpha(alpha, score.scores.shape[:-1])
         return SparseCategorical(entmax(score.scores, alpha), alpha)
     raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
 
 
-def _require_finite_alpha(alpha: Tensor | float, batch: Size) -> None:
+def _require_entmax_alpha(alpha: Tensor | float, batch: Size) -> None:
     """Raise ValueError unless entmax has this alpha for a batch of scores."""
     if isinstance(alpha, Tensor):
         if not broadcasts_to(alpha.shape, batch):

@@ -6,15 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Size, Tensor
 from torch.distributions import biject_to, constraints, transform_to
-from torch.distributions.transforms import (
-    AffineTransform,
-    ComposeTransform,
-    ExpTransform,
-    LowerCholeskyTransform,
-    SigmoidTransform,
-    Transform,
-    identity_transform,
-)
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import LowerCholeskyTransform, Transform, identity_transform
 
 from .numerics.special import ball_to_space, space_to_ball, space_to_ball_log_det
 from .numerics.validation import (
@@ -42,14 +35,14 @@ __all__ = [
 # Constraints of parameters. Unlike torch's they exclude infinity.
 
 
-class _Finite(constraints.Constraint):
+class _Finite(Constraint):
     """Finite real numbers."""
 
     def check(self, value: Tensor) -> Tensor:
         return value.abs() < math.inf  # takes half as long as isfinite
 
 
-class _PositiveFinite(constraints.Constraint):
+class _PositiveFinite(Constraint):
     """Positive finite numbers."""
 
     def check(self, value: Tensor) -> Tensor:
@@ -65,7 +58,7 @@ class _FiniteVector(_Finite):
         return super().check(value).all(-1)
 
 
-class _FiniteScaleTril(constraints.Constraint):
+class _FiniteScaleTril(Constraint):
     """Finite lower-triangular matrices with positive diagonals."""
 
     event_dim = 2
@@ -81,7 +74,7 @@ class _FiniteScaleTril(constraints.Constraint):
         return valid
 
 
-class _Unnormalised(constraints.Constraint):
+class _Unnormalised(Constraint):
     """Vectors of numbers below inf, at least one of them above -inf."""
 
     event_dim = 1
@@ -116,7 +109,7 @@ def _is_positive(log_prob: _LogProb | None, value: Tensor, inside: Tensor, end: 
     return inside & (log_prob(torch.where(inside, value, end)) > -math.inf)
 
 
-class Interval(constraints.Constraint):
+class Interval(Constraint):
     """Bounded intervals [lower, upper], which may depend on parameters.
 
     Args:
@@ -128,9 +121,6 @@ class Interval(constraints.Constraint):
         ValueError: `lower` above `upper`, or shapes that do not broadcast.
     """
 
-    is_discrete = False
-    event_dim = 0
-
     def __init__(
         self, lower: Tensor | float, upper: Tensor | float, log_prob: _LogProb | None = None
     ) -> None:
@@ -138,7 +128,6 @@ class Interval(constraints.Constraint):
         self.lower_bound, self.upper_bound = broadcast_arguments(lower=lower, upper=upper)
         ordered = self.lower_bound <= self.upper_bound
         require(ordered, "lower", "at most upper", (self.lower_bound, self.upper_bound))
-        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in the interval."""
@@ -154,19 +143,15 @@ class Interval(constraints.Constraint):
         return f"Interval(lower_bound={self.lower_bound}, upper_bound={self.upper_bound})"
 
 
-class RealLine(constraints.Constraint):
+class RealLine(Constraint):
     """The whole line, with the batch shape, dtype and device of a parameter.
 
     Args:
         like: Any parameter of the distribution, (*batch).
     """
 
-    is_discrete = False
-    event_dim = 0
-
     def __init__(self, like: Tensor) -> None:
         self._like = like.detach()
-        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value is a number."""
@@ -182,7 +167,7 @@ class RealLine(constraints.Constraint):
         return "RealLine()"
 
 
-class Ellipsoid(constraints.Constraint):
+class Ellipsoid(Constraint):
     r"""Closed ellipsoids $|L^{-1}(t - \mu)| \le 1$, which may depend on parameters.
 
     Args:
@@ -195,14 +180,12 @@ class Ellipsoid(constraints.Constraint):
             dimension.
     """
 
-    is_discrete = False
     event_dim = 1
 
     def __init__(self, loc: Tensor, scale_tril: Tensor) -> None:
         self.loc, self.scale_tril = broadcast_location_scale(loc=loc, scale_tril=scale_tril)
         require(torch.isfinite(self.loc), "loc", "finite", self.loc)
         require_scale_tril("scale_tril", self.scale_tril)
-        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location (..., D) lies in the ellipsoid, up to its own rounding."""
@@ -228,7 +211,7 @@ class Ellipsoid(constraints.Constraint):
         return f"Ellipsoid(loc={self.loc}, scale_tril={self.scale_tril})"
 
 
-class IntervalUnion(constraints.Constraint):
+class IntervalUnion(Constraint):
     """Unions of closed intervals, which may depend on parameters.
 
     Args:
@@ -246,9 +229,6 @@ class IntervalUnion(constraints.Constraint):
         tensor([ True, False,  True])
     """
 
-    is_discrete = False
-    event_dim = 0
-
     def __init__(self, intervals: Tensor, log_prob: _LogProb | None = None) -> None:
         (intervals,) = broadcast_arguments(intervals=intervals)
         shape = tuple(intervals.shape)
@@ -261,7 +241,6 @@ class IntervalUnion(constraints.Constraint):
         rule = "one or more pairs of ends that ascend, padded with NaN"
         require(valid, "intervals", rule, intervals)
         self._intervals, self._log_prob = intervals, log_prob
-        super().__init__()
 
     @classmethod
     def merged(cls, intervals: Tensor, log_prob: _LogProb | None = None) -> "IntervalUnion":
@@ -313,7 +292,7 @@ class IntervalUnion(constraints.Constraint):
         return f"IntervalUnion(intervals={self._intervals})"
 
 
-class AnyOf(constraints.Constraint):
+class AnyOf(Constraint):
     """The union of several supports, such as ellipsoids.
 
     Args:
@@ -325,11 +304,9 @@ class AnyOf(constraints.Constraint):
         ValueError: No support, or supports whose event dimensions differ.
     """
 
-    is_discrete = False
-
     def __init__(
         self,
-        supports: Sequence[constraints.Constraint],
+        supports: Sequence[Constraint],
         *,
         batched: bool = False,
         present: Tensor | None = None,
@@ -339,7 +316,6 @@ class AnyOf(constraints.Constraint):
             raise ValueError(f"supports must be one or more of one event dimension, got {dims}")
         self.supports, self.event_dim = tuple(supports), dims[0]
         self._batched, self._present = batched, present
-        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in at least one of the supports."""
@@ -353,7 +329,7 @@ class AnyOf(constraints.Constraint):
         return f"AnyOf({', '.join(map(repr, self.supports))})"
 
 
-class Region(constraints.Constraint):
+class Region(Constraint):
     """A set that is given by its indicator function alone.
 
     Args:
@@ -361,11 +337,8 @@ class Region(constraints.Constraint):
         event_dim: Number of dimensions of an event.
     """
 
-    is_discrete = False
-
     def __init__(self, contains: Callable[[Tensor], Tensor], event_dim: int) -> None:
         self._contains, self.event_dim = contains, event_dim
-        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in the region."""
@@ -442,7 +415,7 @@ class OntoIntervals(Transform):
 
     domain = constraints.real
 
-    def __init__(self, union: constraints.Constraint, cache_size: int = 0) -> None:
+    def __init__(self, union: Constraint, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.codomain = union
         self._ends: Tensor = union.intervals.detach()  # type: ignore[attr-defined]
@@ -491,11 +464,6 @@ def entries_of(values: Tensor, index: Tensor) -> Tensor:
     return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 
 
-def _to_interval(constraint: Interval) -> Transform:
-    width = constraint.upper_bound - constraint.lower_bound
-    return ComposeTransform([SigmoidTransform(), AffineTransform(constraint.lower_bound, width)])
-
-
 def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
     count = constraint.count
     if (count > 1).any():
@@ -512,12 +480,13 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
             f"got {constraint}"
         )
     below, above = bool(lower.isfinite().all()), bool(upper.isfinite().all())
+    line: Constraint = constraints.real
     if below and above:
-        return _to_interval(Interval(lower, upper))
-    if below or above:
-        end = AffineTransform(lower, 1) if below else AffineTransform(upper, -1)
-        return ComposeTransform([ExpTransform(), end])
-    return identity_transform
+        line = constraints.interval(lower, upper)
+    elif below or above:
+        line = constraints.greater_than(lower) if below else constraints.less_than(upper)
+    transform: Transform = biject_to(line)
+    return transform
 
 
 def _map_onto_union(constraint: IntervalUnion) -> Transform:
@@ -547,13 +516,13 @@ def _refuse_region(constraint: Region) -> Transform:
     )
 
 
-_MAPS: dict[type[constraints.Constraint], Callable[..., Transform]] = {
+_MAPS: dict[type[Constraint], Callable[..., Transform]] = {
     _Finite: lambda _: identity_transform,
     _FiniteVector: lambda _: identity_transform,
     _Unnormalised: lambda _: identity_transform,
-    _PositiveFinite: lambda _: ExpTransform(),
+    _PositiveFinite: lambda _: biject_to(constraints.positive),
     _FiniteScaleTril: lambda _: LowerCholeskyTransform(),
-    Interval: _to_interval,
+    Interval: lambda x: biject_to(constraints.interval(x.lower_bound, x.upper_bound)),
     RealLine: lambda _: identity_transform,
     Ellipsoid: EllipsoidTransform,
     AnyOf: _refuse_union,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
-from torch.distributions import Distribution, Uniform
+from torch.distributions import Distribution
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
@@ -26,6 +26,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
+from ..distributions.base_measure import uniform_box
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
@@ -95,10 +96,7 @@ def box_of(name: str, domain: Domain, ndim: int) -> Box:
 def _is_interval(side: object) -> bool:
     if not isinstance(side, Sequence) or len(side) != 2:
         return False
-    low, high = side
-    if not (isinstance(low, Real) and isinstance(high, Real)):
-        return False
-    return math.isfinite(low) and math.isfinite(high) and low < high
+    return all(isinstance(x, Real) for x in side) and -math.inf < side[0] < side[1] < math.inf
 
 
 class _ScoreProjection(nn.Linear):
@@ -246,8 +244,6 @@ class KernelScore(_ScoreProjection):
     ) -> None:
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
-        if isinstance(kernel, type):
-            raise ValueError(f"kernel must be a function or an instance, got the class {kernel!r}")
         points = _inducing_points(inducing_points, box)
         super().__init__(embed_dim, heads * len(points), heads, box, **factory)
         self.register_buffer("inducing_points", points.to(self.weight))
@@ -278,7 +274,7 @@ class KernelScore(_ScoreProjection):
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for a basis."""
         weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
-        base = _uniform(*_ends(self.box, self.inducing_points))
+        base = uniform_box(*_ends(self.box, self.inducing_points))
         return _kernel_density(score, base, alpha, self.mesh(basis), self.normalization)
 
     def _points(self) -> Tensor:
@@ -304,7 +300,7 @@ class KernelScore(_ScoreProjection):
 
 def _kernel_density(
     score: FeatureExpansion,
-    base: Distribution | list[Distribution],
+    base: list[Distribution],
     alpha: Tensor | float,
     mesh: KernelMesh | None,
     normalization: Literal["inside", "outside"] = "inside",
@@ -320,7 +316,7 @@ def _find_mesh(features: FeatureMap, box: Box, basis: Basis, like: Tensor) -> Ke
     tolerance = None if like.dtype == torch.float64 else _TOLERANCE
     dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
     score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
-    base = _uniform(*_ends(box, like))
+    base = uniform_box(*_ends(box, like))
     mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
     return mesh.for_basis(basis).with_matrix_of(features)
 
@@ -402,22 +398,22 @@ class ContentScore(DiscreteScore):
         alpha: Tensor | float,
         temperature: float,
         basis: Basis,
-        functions: Tensor,
+        coefficients: Tensor,
         means: Tensor,
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
 
-        `functions` are coefficients of `keys`, (B, N, heads, head_dim + 1), with Lq before N if
-        each query has its own, and `means` those over what a query may read, (B, Lq or 1, ...).
+        The key functions have `coefficients` (B, N, heads, head_dim + 1), with Lq before N if each
+        query has its own. `means` (B, Lq or 1, ...) are those of `keys` where a query may read.
         """
         queries = queries.unflatten(-1, (self.heads, -1))
-        if own := functions.dim() > means.dim():
+        if own := coefficients.dim() > means.dim():
             means = means.unsqueeze(2)
         # Without its mean, which does not change the density, a constant key function is zero.
-        keys = functions[..., :-1] - functions[..., -1:] * means[..., :-1]
+        keys = coefficients[..., :-1] - coefficients[..., -1:] * means[..., :-1]
         weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
-        base = _uniform(*_ends(self.box, weights))
+        base = uniform_box(*_ends(self.box, weights))
         return _kernel_density(BasisExpansion(weights, basis), base, alpha, self.mesh(basis))
 
     def mesh(self, basis: Basis) -> KernelMesh | None:
@@ -552,14 +548,6 @@ def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
 @cache
 def _cached_ends(box: Box, dtype: torch.dtype, device: torch.device) -> Tensor:
     return constant(np.array(box).T, dtype, device)
-
-
-def _uniform(low: Tensor, high: Tensor) -> Distribution | list[Distribution]:
-    """Return the uniform density between ends (D,)."""
-    sides: list[Distribution] = [
-        Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)
-    ]
-    return sides[0] if len(sides) == 1 else sides
 
 
 # Alpha

@@ -12,7 +12,7 @@ from ..numerics.validation import in_float64, map_tensors, require
 from ..supports import IntervalUnion
 from .base import select_batch
 
-__all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin"]
+__all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin", "uniform_box"]
 
 # Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
@@ -25,6 +25,11 @@ _SAME = 1e-4
 _RATIO, _SCALES = 16.0, 20
 
 Base = Distribution | Sequence[Distribution] | None
+
+
+def uniform_box(low: Tensor, high: Tensor) -> list[Distribution]:
+    """Return uniform densities between ends (D,), one for each axis."""
+    return [Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)]
 
 
 class UniformOn(Distribution):
@@ -142,7 +147,7 @@ class BaseMeasure:
         high = getattr(support, "upper_bound", math.inf)
         return float(low), float(high)
 
-    def effective_support(
+    def negligible_beyond(
         self, axis: int, growth: Callable[[Tensor], Tensor]
     ) -> tuple[float, float]:
         """Return the ends of the interval outside which density times growth has negligible mass.

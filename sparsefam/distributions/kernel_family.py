@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, Uniform, constraints
+from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 from typing_extensions import Self
@@ -44,7 +44,7 @@ from ..numerics.validation import (
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
-from .base_measure import Base, BaseMeasure
+from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, dtype_of, require_inside
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
@@ -1018,8 +1018,7 @@ def _uniform_on(basis: Basis) -> list[Distribution]:
     if not all(math.isfinite(end) for side in basis.domain for end in side):
         raise ValueError(f"base must be given for a basis without bounds, got None and {basis!r}")
     device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device
-    ends = torch.tensor(basis.domain, dtype=torch.float64, device=device)
-    return [Uniform(low, high, validate_args=False) for low, high in ends]
+    return uniform_box(*torch.tensor(basis.domain, dtype=torch.float64, device=device).T)
 
 
 def _require_values(name: str) -> None:

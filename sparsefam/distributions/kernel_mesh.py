@@ -268,7 +268,7 @@ def _find_axis(
         line[:, axis] = t
         return growth(line)
 
-    ends = base.effective_support(axis, along_line)
+    ends = base.negligible_beyond(axis, along_line)
     breaks = torch.cat([x.breaks(axis).to(points) for x in (features, base)])
     found = find_mesh(
         partial(features.along, axis),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, Mixture
-from ..distributions.base_measure import UniformOn
+from ..distributions.base_measure import UniformOn, uniform_box
 from ..kernels import kernel_matrix
 from ..numerics.truncated_power import Power, integrals, sum_nodes
 from ..supports import IntervalUnion
@@ -118,7 +118,7 @@ def _level_set(
         reach = reach + _END * (low.abs().maximum(high.abs()) / side + reach)
         low = torch.maximum(low - reach * side, limits[:, 0])
         high = torch.minimum(high + reach * side, limits[:, 1])
-        return _uniform(p, [Uniform(a, b) for a, b in zip(low, high, strict=True)])
+        return _uniform(p, uniform_box(low, high))
     points = p.inducing_points.reshape(-1, held.shape[1])
     nearest = kernel_matrix(p.kernel, rest, points).argmax(-1)
     shares = torch.bincount(nearest, minlength=len(points)).to(held) / len(rest)

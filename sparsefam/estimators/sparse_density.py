@@ -14,11 +14,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
-from torch.distributions import Uniform
+from torch.distributions import Distribution
 from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
-from ..distributions.base_measure import Base, BaseMeasure
+from ..distributions.base_measure import Base, BaseMeasure, uniform_box
 from ..kernels import Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
@@ -401,12 +401,12 @@ def candidate_kernels(
     return [kernel]
 
 
-def _box(columns: Columns, limits: Tensor) -> list[Uniform]:
+def _box(columns: Columns, limits: Tensor) -> list[Distribution]:
     """Return uniform densities on the range of each column and a margin, or up to its limit."""
     margin, known = MARGIN * (columns.high - columns.low), torch.isfinite(limits)
     low = torch.where(known[:, 0], limits[:, 0], columns.low - margin)
     high = torch.where(known[:, 1], limits[:, 1], columns.high + margin)
-    return [Uniform(a, b, validate_args=False) for a, b in zip(low, high, strict=True)]
+    return uniform_box(low, high)
 
 
 def kernel_density(

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from ..distributions import SparseDistribution
-from ..losses import conjugate
-from ..numerics.validation import is_count, require
+from ..losses import checked_alpha, conjugate
+from ..numerics.validation import require, require_integer
 from .guides import AutoBetaGaussian
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]
@@ -35,8 +35,7 @@ class _ParticleELBO(ELBO):
     """An objective that is estimated from the log densities of independent particles."""
 
     def __init__(self, num_particles: int, **kwargs: Any) -> None:
-        if not is_count(num_particles):
-            raise ValueError(f"num_particles must be a positive integer, got {num_particles}")
+        require_integer("num_particles", num_particles, 1)
         super().__init__(num_particles=num_particles, **kwargs)
 
     def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
@@ -237,10 +236,8 @@ class FenchelYoungELBO(_ParticleELBO):
     """
 
     def __init__(self, alpha: float = 2.0, num_particles: int = 8, **kwargs: Any) -> None:
-        if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 1 <= alpha < math.inf:
-            raise ValueError(f"alpha must be a finite number, at least 1, got {alpha!r}")
         super().__init__(num_particles, **kwargs)
-        self.alpha: float = alpha
+        self.alpha = checked_alpha(alpha)
 
     def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
         """Estimate the free energy, and a surrogate with its gradients."""

@@ -81,7 +81,7 @@ class AutoBetaGaussian(AutoNormal):
     ) -> None:
         if not callable(model):
             raise TypeError(f"model must be callable, got {model!r}")
-        if not isinstance(alpha, Real) or isinstance(alpha, bool) or not alpha > 1:
+        if not isinstance(alpha, Real) or not alpha > 1:
             raise ValueError(f"alpha must be a number above 1, got {alpha!r}; 1 is AutoNormal")
         if not isinstance(init_scale, Real) or not 0 < init_scale < math.inf:
             raise ValueError(f"init_scale must be positive and finite, got {init_scale!r}")
@@ -103,11 +103,11 @@ class AutoBetaGaussian(AutoNormal):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
-        _, zeros = examine(self.model, args, kwargs)
-        if self.objective_needs_support and any(zeros):
+        _, impossible = examine(self.model, args, kwargs)
+        if self.objective_needs_support and any(impossible):
             warnings.warn(
-                f"the density of site {next(filter(None, zeros))} is zero at some values of the "
-                "latent sites, and Trace_ELBO is infinite if the guide reaches them. Use "
+                f"the density of site {next(filter(None, impossible))} is zero at some values of "
+                "the latent sites, and Trace_ELBO is infinite if the guide reaches them. Use "
                 "sparsefam.inference.TsallisELBO or FenchelYoungELBO",
                 RuntimeWarning,
                 stacklevel=2,

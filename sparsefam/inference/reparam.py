@@ -35,7 +35,6 @@ from torch.distributions.transforms import (
     ExpTransform,
     IndependentTransform,
     PowerTransform,
-    SigmoidTransform,
     Transform,
 )
 
@@ -174,12 +173,12 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
         MovingSupportWarning: For each of these sites.
         RuntimeWarning: The density is zero at all starts; it names the sites that make it so.
     """
-    moved, zeros = examine(model, args, kwargs)
-    if zeros and all(zeros):
+    moved, impossible = examine(model, args, kwargs)
+    if impossible and all(impossible):
         warnings.warn(
-            f"the density of site {zeros[0]} is zero at {_STARTS} of {_STARTS} random starts, so "
-            "NUTS may not start. Use init_strategy=init_to_value(values=...) with values that all "
-            "observations allow or, for a latent half-width of bounded noise, "
+            f"the density of site {impossible[0]} is zero at {_STARTS} of {_STARTS} random starts, "
+            "so NUTS may not start. Use init_strategy=init_to_value(values=...) with values that "
+            "all observations allow or, for a latent half-width of bounded noise, "
             "sparsefam.inference.RestrictedPrior",
             RuntimeWarning,
             stacklevel=2,
@@ -193,7 +192,7 @@ def examine(
     """Warn of supports that move; return their sites, and sites of density zero at each start."""
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    watch, zeros = _Watch(), []
+    watch, impossible = _Watch(), []
     store, random = pyro.get_param_store(), get_rng_state()
     try:
         with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
@@ -211,10 +210,10 @@ def examine(
                     trace = started.get_trace(*args, **kwargs)
                     trace.compute_log_prob()
                 found = [n for n, x in trace.nodes.items() if x.get("log_prob_sum") == -torch.inf]
-                zeros.append(", ".join(map(repr, found)))
+                impossible.append(", ".join(map(repr, found)))
     finally:
         set_rng_state(random)
-    return sorted(watch.moved), zeros
+    return sorted(watch.moved), impossible
 
 
 def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,8 +306,10 @@ def _support_of(fn: Any) -> Constraint | None:
     except NotImplementedError:
         return None
     inner = _innermost(fn)
-    is_map = isinstance(inner, TransformedDistribution) and inner.support is constraints.real
-    return _affine_support(inner) if is_map else support
+    # Torch says so of every affine map.
+    if isinstance(inner, TransformedDistribution) and inner.support is constraints.real:
+        return _affine_support(inner)
+    return support
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -407,6 +408,12 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
     return tensors
 
 
+class _FromUnitInterval(AffineTransform):
+    """A linear map of the unit interval."""
+
+    domain = constraints.unit_interval
+
+
 def _transform_onto(support: Constraint) -> Transform:
     """Return the map of a fixed set onto a support; see `SupportReparam`.
 
@@ -424,14 +431,13 @@ def _transform_onto(support: Constraint) -> Transform:
         lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         require(lower.isfinite(), "lower_bound", "finite", lower)
         if upper.isfinite().all():
-            return ComposeTransform([SigmoidTransform().inv, biject_to(support)])
-        # a + (b - a) v, or a + v / (1 - v) where b is infinite: 1 / v is mapped linearly. Logit and
-        # sigmoid cancel, and make the unit interval the domain.
+            return _FromUnitInterval(lower, upper - lower)
+        # a + (b - a) v, or a + v / (1 - v) where b is infinite: 1 / v is mapped linearly.
         bounded, reciprocal = upper.isfinite(), PowerTransform(lower.new_tensor(-1.0))
         rate = 1 / torch.where(bounded, upper - lower, 1.0)
         linear = AffineTransform(torch.where(bounded, 0.0, -rate), rate)
-        unit = [SigmoidTransform().inv, SigmoidTransform()]
-        return ComposeTransform([*unit, reciprocal, linear, reciprocal, AffineTransform(lower, 1)])
+        ends = _FromUnitInterval(0.0, 1.0), AffineTransform(lower, 1)
+        return ComposeTransform([ends[0], reciprocal, linear, reciprocal, ends[1]])
     onto: Transform = biject_to(support)
     half_lines = constraints.greater_than, constraints.greater_than_eq, constraints.less_than
     return ComposeTransform([ExpTransform().inv, onto]) if isinstance(support, half_lines) else onto
