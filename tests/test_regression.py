@@ -606,7 +606,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be at least 1, got 0"),
         (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
-        (lambda: FIT(T, VALUES, MASK[:2]), r"mask must be boolean of shape \(3, 20\).*\(2, 20\)"),
+        (lambda: FIT(T, VALUES, MASK[:2]), r"mask must have shape \(3, 20\).*\(2, 20\)"),
         (lambda: FIT(nan_at(T, 1, 4), VALUES), r"positions must be finite.*nan at index .1, 4."),
         (
             lambda: RidgeRegression(rbf(), chunk_size=5).fit(T, nan_at(VALUES, 1, 17, 1)),

@@ -22,12 +22,13 @@ from ..numerics.validation import broadcasts_to, is_count, require_integer
 from .context import contexts
 from .masks import (
     AttentionMask,
+    allowed_by,
     check_finite,
+    check_mask,
     check_shape,
     check_tensor,
     full_precision,
     is_autocasting,
-    readable,
     to_single,
 )
 from .regression import RidgeRegression, ValueFunction
@@ -555,7 +556,7 @@ class ContinuousAttention(nn.Module):
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
         """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""
         dtype = torch.promote_types(value.dtype, torch.float32)
-        observed = value.new_ones(value.shape[1]) if padding is None else readable(padding)
+        observed = value.new_ones(value.shape[1]) if padding is None else allowed_by(padding)
         order = observed.to(dtype).cumsum(-1)
         ((low, high),) = self.score_proj.box
         return low + (high - low) * (order - 0.5) / order[..., -1:]
@@ -586,13 +587,13 @@ class ContinuousAttention(nn.Module):
             given = "a group" if sharded else f"ndim={self.ndim}"
             raise ValueError(f"positions must be given with {given}, got None")
         if padding is not None:
-            _check_mask("key_padding_mask", padding, (batch, length), hint=hint)
+            check_mask("key_padding_mask", padding, (batch, length), hint=hint, or_floating=True)
         if mask is not None:
             if sharded:
                 rule = "attn_mask must be None with a group: each rank has its own queries"
                 raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
             shapes = ((queries, length), (batch * self.num_heads, queries, length))
-            _check_mask("attn_mask", mask, *shapes, hint=hint)
+            check_mask("attn_mask", mask, *shapes, hint=hint, or_floating=True)
 
     def _check_sequence(self, name: str, x: Tensor) -> None:
         check_tensor(name, x)
@@ -616,12 +617,6 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
-
-
-def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...], hint: str) -> None:
-    check_shape(name, mask, *shapes, hint=hint)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(f"{name} must be boolean or floating, got {mask.dtype}")
 
 
 def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:

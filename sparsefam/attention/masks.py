@@ -9,6 +9,7 @@ from torch import Tensor
 
 __all__ = [
     "AttentionMask",
+    "allowed_by",
     "check_finite",
     "check_mask",
     "check_real",
@@ -16,7 +17,6 @@ __all__ = [
     "check_tensor",
     "full_precision",
     "is_autocasting",
-    "readable",
     "require_all",
     "to_single",
 ]
@@ -93,14 +93,14 @@ class AttentionMask(NamedTuple):
         return self.observed[:, None, None]
 
 
-def readable(mask: Tensor) -> Tensor:
+def allowed_by(mask: Tensor) -> Tensor:
     """Return where a boolean or floating mask lets positions be read."""
     return ~mask if mask.dtype == torch.bool else mask != -math.inf
 
 
 def _split(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return where a mask lets positions be read, and what it adds to scores there."""
-    allowed = readable(mask)
+    allowed = allowed_by(mask)
     return allowed, None if mask.dtype == torch.bool else torch.where(allowed, mask, 0)
 
 
@@ -144,14 +144,13 @@ def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
         raise ValueError(f"{name} must have shape {listed}{hint}, got {tuple(x.shape)}")
 
 
-def check_mask(name: str, x: Tensor, shape: Shape, hint: str = "") -> None:
-    """Raise ValueError unless something is a boolean tensor of the shape."""
-    check_tensor(name, x)
-    if x.shape != shape or x.dtype != torch.bool:
-        raise ValueError(
-            f"{name} must be boolean of shape {shape}{hint}, got {x.dtype} of shape "
-            f"{tuple(x.shape)}"
-        )
+def check_mask(
+    name: str, x: Tensor, *shapes: Shape, hint: str = "", or_floating: bool = False
+) -> None:
+    """Raise ValueError unless something is a boolean tensor of one of the shapes."""
+    check_shape(name, x, *shapes, hint=hint)
+    if x.dtype != torch.bool and not (or_floating and x.is_floating_point()):
+        raise ValueError(f"{name} must be boolean{' or floating' * or_floating}, got {x.dtype}")
 
 
 # What autocast may round: projections of sequences, and nothing between values and contexts

@@ -417,7 +417,7 @@ class RidgeRegression(nn.Module):
         shared, hint = (length, *event), " to match values and basis"
         check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         if mask is not None:
-            check_mask("mask", mask, (batch, length), " to match values")
+            check_mask("mask", mask, (batch, length), hint=" to match values")
         return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
     def _local_statistics(
