@@ -28,15 +28,13 @@ __all__ = ["Profile", "gaussian_expectation", "negligible_distance"]
 # and a bound of its tail there.
 _TAIL_ENDS = {torch.float32: 12.0, torch.float64: 37.0}
 _TAIL_BOUNDS = {torch.float32: 1e-30, torch.float64: 1e-290}
-# Beyond this distance/scale the tail beyond an edge is zero.
-_LARGEST_RATIO = 20.0
-# log(2 / sqrt(2 pi)), the peak of twice the normal density, as erfc is twice its tail.
-_LOG_PEAK = math.log(2) - 0.5 * math.log(2 * math.pi)
+# The logarithm of the peak of the normal density.
+_LOG_PEAK = -0.5 * math.log(2 * math.pi)
 # The ratio scale / width from which on the closed form is used, and the nodes needed below it.
 _SWITCH = 2.5
 _NODES = {torch.float32: 14, torch.float64: 30}
 # Pairs in a block on the CPU, where using memory again is faster than pages from the system.
-_BLOCK = 1 << 18
+_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is set
@@ -63,10 +61,15 @@ class Profile:
             c = [k * x for k, x in enumerate(c)][1:]
         return c
 
-    def derivatives_at(self, x: float) -> list[float]:
-        """Return all derivatives of the right half at x, from the value on."""
+    def jumps(self, place: int) -> list[float]:
+        r"""Return the factors $J_d$, d = 0, 1, ... at a break $x_0$, -1, 0 or 1.
+
+        The function is the sum of $J_d (x_0 - x)_+^d/d!$ over its breaks.
+        """
         orders = range(len(self.coefficients))
-        return [sum([c * x**k for k, c in enumerate(self.derivative(n))]) for n in orders]
+        at = [sum([c * abs(place) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
+        even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[place]
+        return [(odd if d % 2 else even) * x for d, x in enumerate(at)]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Evaluate the function at any x in [-1, 1]."""
@@ -78,8 +81,6 @@ class Profile:
 
 # Profiles f and orders of derivatives n of the integrals to compute.
 _Orders = Sequence[tuple[Profile, int]]
-# Ascending coefficients of a polynomial; None for zero.
-_Terms = list[Tensor | None]
 
 
 def gaussian_expectation(
@@ -255,122 +256,62 @@ def _closed_form(
 ) -> list[Tensor]:
     r"""Return $\int f(x)\,\varphi^{(n)}((scale\,x - distance)/width)\,dx$ for each (f, n).
 
-    A jump of the derivative of order $d$ at a break, $y$ widths away, contributes the repeated
-    integral $H_d(-y) = E[(Z - y)_+^d]/d!$ or, for $d < 0$, its derivatives. Each is
-    $G_d(y)\,\varphi(y) + T_d(y)\,Q(y)$ with the normal tail $Q$. At the edge $x = 1$ the
-    polynomials before $Q$ add up to $f$ smoothed as if it had no break, which is accurate as a
-    polynomial in $distance/scale$. The distance of the centres is at least 0 and `lost` is its
-    rounding error; scale and width may have fewer elements.
+    With $r = width/scale$, $b = distance/scale$ and a standard normal $Z$ it is
+    $r (-r)^n \partial_b^n E f(b + r Z)$. Each term $(x_0 - x)_+^d/d!$ of f adds $r^d H_{n-d}(y)$,
+    $y = (b - x_0)/r$, to the expectation. If b is inside, the terms of $x_0 = 1$ add up to the
+    polynomial of f around b, less these terms beyond the edge. The distance is at least 0, and
+    `lost` is its rounding error; scale and width may have fewer elements.
     """
-    ratio = width / scale
-    powers = [ratio**k for k in range(max(len(f.coefficients) for f, _ in orders))]
-    lowest = -max(n for _, n in orders)
-    parts = _repeated_integrals(lowest, max(len(f.coefficients) - n for f, n in orders))
-    b = (distance / scale).clamp_(max=_LARGEST_RATIO)
+    ratio, b = width / scale, (distance / scale).clamp_(max=1.0)
     y = ((distance - scale) + lost) / width
-    (normal, y), values = _normal(y), []
-    for profile, n in orders:
-        jumps = [(-1.0) ** d * x for d, x in enumerate(profile.derivatives_at(1.0))]
-        gauss, _ = _terms(jumps, n, parts, powers)
-        values.append(_sum(normal, y, gauss, _horner(_heat(profile, n, powers), b)))
-    breaks = [((distance + scale) / width, 1.0)]
-    breaks += [(distance / width, 0.0)] if orders[0][0].kinked else []
-    for away, place in breaks:
-        normal, y = _normal(away)
-        for i, (profile, n) in enumerate(orders):
-            gauss, tail = _terms(_jumps(profile, place), n, parts, powers)
-            values[i] += _sum(normal, y, gauss, _horner(tail, y))
-    return [value.mul_(0.5 * ratio) for value in values]
+    breaks = [(1, y), (-1, (distance + scale) / width)]
+    breaks += [(0, distance / width)] if orders[0][0].kinked else []
+    powers = [ratio**d for d in range(max(len(f.coefficients) for f, _ in orders))]
+    lowest = min(n - len(f.coefficients) for f, n in orders) + 1
+    inside = 0.5 - 0.5 * y.sign()
+    totals = [_smoothed(f, n, powers, b).mul_(inside) for f, n in orders]
+    for place, y in breaks:
+        integrals = _repeated_integrals(y, lowest, max(n for _, n in orders))
+        for total, (profile, n) in zip(totals, orders, strict=True):
+            for d, jump in enumerate(profile.jumps(place)):
+                if jump:
+                    total.addcmul_(jump * powers[d], integrals[n - d])
+    return [total.mul_(ratio) for total in totals]
 
 
-def _jumps(profile: Profile, place: float) -> list[float]:
-    """Return the jumps of all derivatives at the break 0, or at -1 if `place` is 1."""
-    derivatives = profile.derivatives_at(place)
-    if place:
-        return [-x for x in derivatives]
-    return [2 * x if d % 2 else 0.0 for d, x in enumerate(derivatives)]
+def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tensor:
+    r"""Return $(-r)^n \partial_b^n E f(b + r Z) = (-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$.
 
-
-def _normal(y: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return twice the normal density, twice the mass beyond y, and y clipped to the tails."""
-    end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
-    y = y.clamp(-end, end)
-    gauss = torch.addcmul(y.new_full((), _LOG_PEAK), y, y, value=-0.5).exp_()
-    tail = (y * math.sqrt(0.5)).erfc_()
-    return (gauss.sub_(bound).clamp_min_(0), tail.sub_(bound).clamp_min_(0)), y
-
-
-def _sum(normal: tuple[Tensor, Tensor], y: Tensor, gauss: _Terms, tail: Tensor | None) -> Tensor:
-    """Return the normal density times a polynomial in y, plus the normal tail times a factor."""
-    density, mass = normal
-    factor = _horner(gauss, y)
-    if factor is None:
-        return torch.zeros_like(y) if tail is None else tail * mass
-    return factor * density if tail is None else torch.addcmul(factor * density, tail, mass)
-
-
-def _horner(terms: _Terms, x: Tensor) -> Tensor | None:
-    total: Tensor | None = None
-    for c in reversed(terms):
-        if total is None:
-            total = c
-        else:
-            total = total * x if c is None else torch.addcmul(c, total, x)
+    Here f is the polynomial without breaks; `powers` are those of r.
+    """
+    terms = [torch.zeros_like(powers[0]) for _ in profile.coefficients[n:]]
+    for k, d in enumerate(range(n, len(profile.coefficients), 2)):
+        factor = (-1) ** n / (2**k * math.factorial(k))
+        for j, c in enumerate(profile.derivative(d)):
+            terms[j] = torch.add(terms[j], powers[d], alpha=factor * c)
+    total = torch.zeros_like(b)
+    for term in reversed(terms):
+        total = torch.addcmul(term, total, b)
     return total
 
 
-def _terms(
-    jumps: list[float],
-    n: int,
-    parts: dict[int, tuple[list[float], list[float]]],
-    powers: list[Tensor],
-) -> tuple[_Terms, _Terms]:
-    """Return the polynomials in y before density and tail, for jumps of all derivatives."""
-    both: tuple[_Terms, _Terms] = ([], [])
-    for d, jump in enumerate(jumps):
-        if jump:
-            for terms, polynomial in zip(both, parts[d - n], strict=True):
-                _add(terms, [jump * c for c in polynomial], powers[d])
-    return both
+def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tensor]:
+    r"""Return $H_{-d}(y) = E[(Z - y)_+^d]/d!$ and the derivatives $H_n = (-1)^n H_0^{(n)}$.
 
-
-def _heat(profile: Profile, n: int, powers: list[Tensor]) -> _Terms:
-    r"""Return $(-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$, f smoothed as if it had no break."""
-    terms: _Terms = []
-    for k in range((len(profile.coefficients) - 1 - n) // 2 + 1):
-        scale = (-1.0) ** n / (2.0**k * math.factorial(k))
-        _add(terms, [scale * c for c in profile.derivative(n + 2 * k)], powers[n + 2 * k])
-    return terms
-
-
-def _add(terms: _Terms, coefficients: list[float], scale: Tensor) -> None:
-    """Add a polynomial times a factor to terms, in place."""
-    terms += [None] * (len(coefficients) - len(terms))
-    for j, c in enumerate(coefficients):
-        if c:
-            term = terms[j]
-            terms[j] = scale * c if term is None else term + scale * c
-
-
-def _repeated_integrals(lowest: int, top: int) -> dict[int, tuple[list[float], list[float]]]:
-    """Return the polynomials G and T of each order."""
-    found: dict[int, tuple[list[float], list[float]]] = {0: ([], [1.0]), -1: ([1.0], [])}
-    for k in range(1, -lowest):
-        before = found[1 - k][0] if k > 1 else []
-        found[-1 - k] = (_combined([0.0, *found[-k][0]], before, 1 - k), [])
-    for d in range(1, top + 1):
-        (g2, t2), (g1, t1) = found[d - 2], found[d - 1]
-        pairs = ((g2, g1), (t2, t1))
-        g, t = ([x / d for x in _combined(two, [0.0, *one], -1)] for two, one in pairs)
-        found[d] = (g, t)
+    For negative y these are less $E[(Z - y)^d]/d!$, the polynomial that they tend to.
+    """
+    end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
+    y = y.clamp(-end, end)
+    density = torch.addcmul(y.new_full((), _LOG_PEAK), y, y, value=-0.5).exp_()
+    tail = (y.abs() * math.sqrt(0.5)).erfc_().mul_(0.5)
+    density, tail = (x.sub_(bound).clamp_min_(0) for x in (density, tail))
+    found = {
+        0: tail.mul_(y.sign()),
+        **dict(enumerate(_hermite(y, density, max(highest, 1) - 1), 1)),
+    }
+    for d in range(1, -lowest + 1):
+        found[-d] = torch.addcmul(found[2 - d], y, found[1 - d], value=-1).div_(d)
     return found
-
-
-def _combined(a: list[float], b: list[float], factor: float) -> list[float]:
-    """Return a + factor b."""
-    size = max(len(a), len(b))
-    a, b = (x + [0.0] * (size - len(x)) for x in (a, b))
-    return [x + factor * y for x, y in zip(a, b, strict=True)]
 
 
 # Quadrature
