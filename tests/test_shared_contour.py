@@ -83,9 +83,7 @@ def test_rows_without_a_near_center_take_contours_of_pairs() -> None:
         assert relative(x[near], y[near]) < 2e-5
         assert not x[7].any()
     arrays = [x.detach().numpy() for x in inputs[:3]]
-    rows, converged = shared_contour._integrate(*arrays, 0.5, 1.0, False)
-    assert (rows.active < 0).any()
-    assert not converged
+    assert (shared_contour._integrate(*arrays, 0.5, 1.0, False).active < 0).any()
 
 
 def test_threads_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:

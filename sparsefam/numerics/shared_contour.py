@@ -82,7 +82,7 @@ class Rows(NamedTuple):
     values: _Array  # Expectations, (R, N)
     active: _Array  # Number of centers near the support, (R); -1 where a row did not converge
     axes: _Array  # The axes of the support, in columns, (R, 3, 3)
-    indices: _Array  # The indices of the centers near the support, (R, N)
+    near: _Array  # The indices of the centers near the support, (R, N)
     slopes: _Array  # Derivatives of their values along the axes, (R, D + D(D + 1)/2, N)
 
 
@@ -138,10 +138,9 @@ def _compute(
         if not enough_work(pairs if closed else _CONTOUR_COST * pairs):
             return per_pair((loc, scale_tril, centers, spread), exponent), None
         arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
-        rows, converged = _integrate(*arrays, width, exponent, needs_slopes)
-        values = torch.from_numpy(rows.values)
-        if not converged:
-            others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+        rows = _integrate(*arrays, width, exponent, needs_slopes)
+        values, others = torch.from_numpy(rows.values), _not_converged(rows)
+        if len(others):
             values[others] = per_pair((loc[others], scale_tril[others], centers, spread), exponent)
         return values, rows
 
@@ -153,27 +152,28 @@ def _integrate(
     width: float,
     exponent: float,
     needs_slopes: bool,
-) -> tuple[Rows, bool]:
-    """Return expectations, and whether all rows converged."""
+) -> Rows:
     count, dim, size = len(loc), loc.shape[1], len(centers)
     rows = Rows(
         values=np.zeros((count, size), np.float32),
         active=np.full(count, -1, np.int32),
         axes=np.empty((count, 3, 3)),
-        indices=np.empty((count, size), np.int32),
+        near=np.empty((count, size), np.int32),
         slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
     )
     integrate_rows = _loops().integrate_rows
     rest = centers, width, _contours(exponent, dim), _LEAST_SHARE
 
-    def part(part: slice) -> int:
-        converged: int = integrate_rows(
-            loc[part], scale_tril[part], *rest, *(x[part] for x in rows)
-        )
-        return converged
+    def part(part: slice) -> None:
+        integrate_rows(loc[part], scale_tril[part], *rest, *(x[part] for x in rows))
 
     with announce_compiling(integrate_rows):
-        return rows, sum(map_threads(part, _parts(count, size))) == count
+        map_threads(part, _parts(count, size))
+    return rows
+
+
+def _not_converged(rows: Rows) -> Tensor:
+    return torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
 
 
 class _Expectations(torch.autograd.Function):
@@ -205,8 +205,7 @@ class _Expectations(torch.autograd.Function):
         readable = in_eager() and is_plain_cpu_tensor(grad) and not batched
         if rows is None or torch.is_grad_enabled() or not readable:
             return *_gradients(ctx, inputs, grad, needed), None, None, None, None
-        gradients = _pull_back(_array(grad), _array(inputs[1]), inputs[3].numpy().item(0), rows)
-        others = torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+        gradients, others = _pull_back(grad, inputs[1], inputs[3], rows), _not_converged(rows)
         if len(others):
             with torch.enable_grad():
                 left = inputs[0][others], inputs[1][others], *inputs[2:]
@@ -230,18 +229,19 @@ def _gradients(
     return [next(gradients) if need else None for need in needed]
 
 
-def _pull_back(grad: _Array, scale_tril: _Array, width: float, rows: Rows) -> list[Tensor]:
+def _pull_back(grad: Tensor, scale_tril: Tensor, spread: Tensor, rows: Rows) -> list[Tensor]:
     """Return the gradients in loc and scale_tril, zero for rows that did not converge."""
-    by_loc, by_scale_tril = np.zeros(scale_tril.shape[:2], np.float32), np.zeros_like(scale_tril)
+    above, factors, width = _array(grad), _array(scale_tril), spread.numpy().item(0)
+    by_loc, by_scale_tril = np.zeros(factors.shape[:2]), np.zeros(factors.shape)
     pull_back_rows = _loops().pull_back_rows
 
     def part(part: slice) -> None:
         own = (x[part] for x in (*rows[1:], by_loc, by_scale_tril))
-        pull_back_rows(grad[part], scale_tril[part], width, *own)
+        pull_back_rows(above[part], factors[part], width, *own)
 
     with announce_compiling(pull_back_rows):
         map_threads(part, _parts(*grad.shape))
-    return [torch.from_numpy(by_loc), torch.from_numpy(by_scale_tril)]
+    return [torch.from_numpy(x).float() for x in (by_loc, by_scale_tril)]
 
 
 def _parts(rows: int, size: int) -> list[slice]:
@@ -259,20 +259,19 @@ def _loops() -> Any:
 
 
 @cache
-def _contours(exponent: float, dim: int) -> _Array:
-    """Return the contours of an exponent, (P, 5, n).
+def _contours(exponent: float, dim: int) -> tuple[_Array, ...]:
+    """Return the contours of an exponent.
 
-    Each has the longest half-axis, in widths, and the number of nodes; then real and imaginary
-    parts of the nodes z, and of the factors that do not depend on the half-axes.
+    These are the longest half-axis, in widths, that each serves (P); the numbers of nodes (P); the
+    nodes z, and the factors that do not depend on the half-axes, both complex (P, n).
     """
     # An exponent of 1 has the shorter contours of smoother densities.
     fitted = next(x for most, x in _CONTOURS.items() if exponent < most or exponent == most > 1)
-    contours = np.zeros((len(fitted), 5, max(count for count, _ in fitted.values())))
-    for contour, (longest, (count, shape)) in zip(contours, fitted.items(), strict=True):
-        nodes, front = _hyperbola(count, shape, exponent, dim)
-        contour[0, :2] = longest, count
-        contour[1:, :count] = nodes.real, nodes.imag, front.real, front.imag
-    return contours
+    counts = np.array([count for count, _ in fitted.values()])
+    nodes, fronts = np.zeros((2, len(fitted), max(counts)), np.complex128)
+    for p, (count, shape) in enumerate(fitted.values()):
+        nodes[p, :count], fronts[p, :count] = _hyperbola(count, shape, exponent, dim)
+    return np.array([*fitted]), counts, nodes, fronts
 
 
 def _hyperbola(

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["compiled", "integrate_rows", "principal_axes", "pull_back_rows", "wave"]
+__all__ = ["compiled", "integrate_rows", "pull_back_rows"]
 
 _Array = NDArray[Any]
 _F32, _HALF = np.float32, np.float32(0.5)
@@ -47,13 +47,16 @@ _JACOBI_SWEEPS = 6
 _LOG_ZERO = -13.0
 # Centers in a block, whose waves fit the cache, and the vector length that blocks are multiples of.
 _BLOCK, _LANES = 256, 16
-# Number of sums over the nodes by D: the value; for each axis, see `_is_long`; for each two axes,
-# with z/((z + p)(z + q)), where p and q are half of their squared half-axes.
+# Number of sums over the nodes by D: the value; for each axis with p half of its square, that with
+# the factor 1/(z + p) or z/(z + p), the smaller one for the other to follow without cancellation;
+# for each two axes that with z/((z + p)(z + q)).
 _SUMS = (1, 3, 6, 10)
+# From this p on the factor is z/(z + p).
+_LONG = 10.0
 
 
 @compiled
-def wave(log_size: Any, cycles: Any) -> Any:
+def _wave(log_size: Any, cycles: Any) -> Any:
     """Return 2^log_size times cosine and sine of a phase in cycles, float32, without branches."""
     size = max(log_size, _LEAST_POWER)
     whole = np.rint(size)
@@ -76,43 +79,40 @@ def wave(log_size: Any, cycles: Any) -> Any:
 
 
 @compiled
-def principal_axes(factor: _Array, unit: float, squares: _Array, axes: _Array) -> float:
+def _principal_axes(factor: _Array, unit: float, squares: _Array, axes: _Array) -> float:
     """Compute the squared half-axes (3), in units, and axes (3, 3), in columns, of an ellipsoid.
 
-    `factor` (D, D), D <= 3, maps the unit ball onto it. Returns the longest half-axis.
+    `factor` (D, D), D <= 3, maps the unit ball onto it. Returns the longest half-axis. Jacobi
+    rotations of the axes V make the columns of factor' V orthogonal.
     """
-    matrix, size = np.zeros((3, 3)), len(factor)
-    for i in range(3):
-        for j in range(3):
-            axes[i, j] = i == j
+    size, columns = len(factor), np.zeros((3, 3))
+    axes[:] = np.eye(3)
     for i in range(size):
-        for j in range(size):
-            for k in range(size):
-                matrix[i, j] += (factor[i, k] / unit) * (factor[j, k] / unit)
+        for k in range(size):
+            columns[k, i] = factor[i, k] / unit
     for _ in range(_JACOBI_SWEEPS if size > 1 else 0):
         for i, j in ((0, 1), (0, 2), (1, 2)):
-            if matrix[i, j] != 0:
-                _jacobi_rotation(matrix, axes, i, j)
+            a, b, c = _inner(columns, i, i), _inner(columns, j, j), _inner(columns, i, j)
+            if c * c > 1e-32 * a * b:
+                slope = 0.5 * (b - a) / c
+                tangent = math.copysign(1.0, slope) / (abs(slope) + math.sqrt(1 + slope * slope))
+                cosine = 1 / math.sqrt(1 + tangent * tangent)
+                for x in (columns, axes):
+                    for k in range(3):
+                        u, v = cosine * x[k, i], cosine * x[k, j]
+                        x[k, i], x[k, j] = u - tangent * v, v + tangent * u
     for i in range(3):
-        squares[i] = max(matrix[i, i], 0.0)
+        squares[i] = _inner(columns, i, i)
     return math.sqrt(max(squares[0], squares[1], squares[2]))
 
 
 @compiled
-def _jacobi_rotation(matrix: _Array, axes: _Array, i: int, j: int) -> None:
-    slope = 0.5 * (matrix[j, j] - matrix[i, i]) / matrix[i, j]
-    tangent = math.copysign(1.0, slope) / (abs(slope) + math.sqrt(1 + slope * slope))
-    cosine = 1 / math.sqrt(1 + tangent * tangent)
-    sine = tangent * cosine
-    for k in range(3):
-        x, y = matrix[k, i], matrix[k, j]
-        matrix[k, i], matrix[k, j] = cosine * x - sine * y, sine * x + cosine * y
-        x, y = axes[k, i], axes[k, j]
-        axes[k, i], axes[k, j] = cosine * x - sine * y, sine * x + cosine * y
-    for k in range(3):
-        x, y = matrix[i, k], matrix[j, k]
-        matrix[i, k], matrix[j, k] = cosine * x - sine * y, sine * x + cosine * y
-    matrix[i, j] = matrix[j, i] = 0.0
+def _inner(columns: _Array, i: int, j: int) -> Any:
+    return (
+        columns[0, i] * columns[0, j]
+        + columns[1, i] * columns[1, j]
+        + columns[2, i] * columns[2, j]
+    )
 
 
 @compiled
@@ -121,56 +121,45 @@ def integrate_rows(
     scale_tril: _Array,
     centers: _Array,
     width: float,
-    contours: _Array,
+    contours: Any,
     least_share: float,
     values: _Array,
     active: _Array,
     axes: _Array,
-    indices: _Array,
+    near: _Array,
     slopes: _Array,
-) -> int:
-    """Fill the arrays of `shared_contour.Rows`, and return how many rows converged.
+) -> None:
+    """Fill the arrays of `shared_contour.Rows`.
 
-    Values must be zero before; slopes are computed if their array has rows. The contours are those
-    of `shared_contour`. A row converges if some center has `least_share` of the largest expectation
-    that a center anywhere could have.
+    Values must be zero before, and `active` -1; slopes are computed if their array has rows. The
+    contours are those of `shared_contour`. A row converges if some center has `least_share` of the
+    largest expectation that a center anywhere could have.
     """
-    dim, size, converged = loc.shape[1], len(centers), 0
+    dim, size = loc.shape[1], len(centers)
+    lengths, counts, nodes, fronts = contours
     scale = width**-dim  # applied last, as it would make the exponents less accurate
     squares, offsets = np.empty(3), np.zeros((3, size))
     points, middles = _in_widths(centers, width), _in_widths(loc, width)
     y = np.zeros((3, size + _LANES), _F32)
     sums = np.empty((_SUMS[dim] if len(slopes) else 1, size + _LANES), _F32)
     for r in range(len(loc)):
-        longest = principal_axes(scale_tril[r], width, squares, axes[r])
-        p = _first_contour(contours, longest)
-        if p < 0:
+        longest = _principal_axes(scale_tril[r], width, squares, axes[r])
+        if not longest <= lengths[-1]:
             continue
+        p = np.searchsorted(lengths, longest)
         _project(middles[:, r], points, dim, axes[r], offsets)
-        offsets32 = offsets.astype(_F32)
-        count = _gather(dim, squares, longest, offsets32, indices[r], y)
-        nodes = int(contours[p, 0, 1])
-        factors, rates, largest = _node_terms(dim, squares, contours[p, 1:], nodes, len(sums))
+        count = _gather(dim, squares, longest, offsets.astype(_F32), near[r], y)
+        n = counts[p]
+        factors, rates, largest = _node_terms(dim, squares, nodes[p, :n], fronts[p, :n], len(sums))
         _sum_nodes(factors, rates, dim, y, count, sums)
         top = _F32(0)
         for i in range(count):
-            values[r, indices[r, i]] = sums[0, i] * scale
+            values[r, near[r, i]] = sums[0, i] * scale
             top = max(top, sums[0, i])
         if least_share * largest * scale <= top * scale < math.inf:
             active[r] = count
-            converged += 1
             if len(slopes):
-                _write_slopes(sums, y, squares, count, dim, slopes[r])
-    return converged
-
-
-@compiled
-def _first_contour(contours: _Array, longest: float) -> int:
-    """Return the index of the first contour that serves half-axes of this length, or -1."""
-    for p in range(len(contours)):
-        if longest <= contours[p, 0, 0]:
-            return p
-    return -1
+                _write_slopes(sums, y, squares, dim, count, slopes[r])
 
 
 @compiled
@@ -225,73 +214,39 @@ def _gather(
 
 
 @compiled
-def _is_long(p: float) -> bool:
-    r"""Return whether the factor z/(z + p) is summed for an axis, and not 1/(z + p).
-
-    As z/(z + p) = 1 - p/(z + p), one sum follows from the other and the value. To avoid
-    cancellation, the smaller one of z/(z + p) and p/(z + p) is summed.
-    """
-    return p > 10.0
-
-
-@compiled
-def _node_terms(dim: int, squares: _Array, contour: _Array, count: int, n_sums: int) -> Any:
+def _node_terms(dim: int, squares: _Array, nodes: _Array, fronts: _Array, n_sums: int) -> Any:
     """Return factors (S, 2 n), rates (2, 3, n), and the largest expectation of all centers.
 
     A node's wave has binary logarithm and phase in cycles `rates @ y**2`. Its real and imaginary
     parts are multiplied by the two halves of `factors`.
     """
-    front, inverse, ratio = np.empty((2, count)), np.empty((3, 2, count)), np.empty((3, 2, count))
-    product = np.empty((2, count))
+    count, largest = len(nodes), 0.0
     rates, factors = np.zeros((2, 3, count), _F32), np.empty((n_sums, 2 * count), _F32)
+    terms, inverse = np.empty(n_sums, np.complex128), np.empty(3, np.complex128)
     for k in range(count):
-        front[0, k], front[1, k] = contour[2, k], contour[3, k]
-    for d in range(dim):
-        _axis_terms(0.5 * squares[d], contour, front, inverse[d], ratio[d])
-        for k in range(count):
-            rates[0, d, k] = -0.5 * math.log2(math.e) * ratio[d, 0, k]
-            rates[1, d, k] = -0.25 / math.pi * ratio[d, 1, k]
-    largest = 0.0
-    for k in range(count):
-        largest += front[0, k]
-        factors[0, k], factors[0, count + k] = front[0, k], -front[1, k]
-    n = 1
-    for d in range(dim if n_sums > 1 else 0):
-        own = ratio[d] if _is_long(0.5 * squares[d]) else inverse[d]
-        _write_product(front, own, factors[n])
-        for k in range(count):
-            f, g, u, v = front[0, k], front[1, k], inverse[d, 0, k], inverse[d, 1, k]
-            product[0, k], product[1, k] = f * u - g * v, f * v + g * u
-        for e in range(d + 1):
-            _write_product(product, ratio[e], factors[n + e + 1])
-        n += d + 2
+        z, front = nodes[k], fronts[k]
+        for d in range(dim):
+            moved = z + 0.5 * squares[d]
+            size = math.sqrt(moved.real**2 + moved.imag**2)
+            root = complex(
+                math.sqrt(0.5 * (size + moved.real)), math.sqrt(0.5 * (size - moved.real))
+            )
+            front *= root.conjugate() / size
+            inverse[d] = moved.conjugate() / (size * size)
+            ratio = z * inverse[d]
+            rates[0, d, k] = -0.5 * math.log2(math.e) * ratio.real
+            rates[1, d, k] = -0.25 / math.pi * ratio.imag
+        largest += front.real
+        terms[0], n = front, 1
+        for d in range(dim if n_sums > 1 else 0):
+            ratio = front * z * inverse[d]
+            terms[n] = ratio if 0.5 * squares[d] > _LONG else front * inverse[d]
+            for e in range(d + 1):
+                terms[n + 1 + e] = ratio * inverse[e]
+            n += d + 2
+        for n in range(n_sums):
+            factors[n, k], factors[n, count + k] = terms[n].real, -terms[n].imag
     return factors, rates, largest
-
-
-@compiled
-def _axis_terms(p: float, contour: _Array, front: _Array, inverse: _Array, ratio: _Array) -> None:
-    """Compute 1/(z + p) and z/(z + p), and divide the factors by the root of z + p."""
-    for k in range(front.shape[1]):
-        x, y = contour[0, k], contour[1, k]
-        moved = x + p
-        size = math.sqrt(moved * moved + y * y)
-        shrink = 1 / size
-        u, v = moved * shrink * shrink, -y * shrink * shrink
-        inverse[0, k], inverse[1, k] = u, v
-        ratio[0, k], ratio[1, k] = x * u - y * v, y * u + x * v
-        large = math.sqrt(0.5 * (size + abs(moved)))
-        small = 0.5 * y / large
-        real, imag = (large, small) if moved >= 0 else (small, large)
-        f, g = front[0, k] * shrink, front[1, k] * shrink
-        front[0, k], front[1, k] = f * real + g * imag, g * real - f * imag
-
-
-@compiled
-def _write_product(first: _Array, second: _Array, factors: _Array) -> None:
-    count = first.shape[1]
-    for k in range(count):
-        f, g, u, v = first[0, k], first[1, k], second[0, k], second[1, k]
-        factors[k], factors[count + k] = f * u - g * v, -f * v - g * u
 
 
 @compiled
@@ -324,31 +279,27 @@ def _waves(rates: _Array, dim: int, y: _Array, start: int, size: int) -> Any:
             real[k, i] = a * squares[0, i] + b * squares[1, i] + c * squares[2, i]
             imag[k, i] = d * squares[0, i] + e * squares[1, i] + f * squares[2, i]
     for i in range(nodes * size):
-        waves[0, i], waves[1, i] = wave(waves[0, i], waves[1, i])
+        waves[0, i], waves[1, i] = _wave(waves[0, i], waves[1, i])
     return waves.reshape((2 * nodes, size))
 
 
 @compiled
 def _write_slopes(
-    sums: _Array, y: _Array, squares: _Array, count: int, dim: int, slopes: _Array
+    sums: _Array, y: _Array, squares: _Array, dim: int, count: int, slopes: _Array
 ) -> None:
-    """Write the derivatives in y_d and, twice, in the entries A_de of the ellipsoid's matrix."""
-    n, to = 1, 0
+    """Write the derivatives in y_d and, twice, in the entries A_de, d >= e, of A = L L'."""
+    n, to = 1, dim
     for d in range(dim):
-        p = _F32(0.5 * squares[d])
-        long = _is_long(0.5 * squares[d])
+        p, is_long = _F32(0.5 * squares[d]), 0.5 * squares[d] > _LONG
         for i in range(count):
-            ratio, half_inverse = sums[n, i], _HALF * sums[n, i]
-            if long:
-                half_inverse = _HALF * (sums[0, i] - ratio) / p
-            else:
-                ratio = sums[0, i] - p * ratio
-            slopes[to, i] = y[d, i] * ratio
-            slopes[to + d + 1, i] = _HALF * y[d, i] * y[d, i] * sums[n + d + 1, i] - half_inverse
+            ratio = sums[n, i] if is_long else sums[0, i] - p * sums[n, i]
+            inverse = (sums[0, i] - ratio) / p if is_long else sums[n, i]
+            slopes[d, i] = y[d, i] * ratio
+            slopes[to + d, i] = _HALF * (y[d, i] * y[d, i] * sums[n + d + 1, i] - inverse)
         for e in range(d):
             for i in range(count):
-                slopes[to + e + 1, i] = _HALF * y[d, i] * y[e, i] * sums[n + e + 1, i]
-        n, to = n + d + 2, to + d + 2
+                slopes[to + e, i] = _HALF * y[d, i] * y[e, i] * sums[n + e + 1, i]
+        n, to = n + d + 2, to + d + 1
 
 
 @compiled
@@ -358,63 +309,32 @@ def pull_back_rows(
     width: float,
     active: _Array,
     axes: _Array,
-    indices: _Array,
+    near: _Array,
     slopes: _Array,
     by_loc: _Array,
     by_scale_tril: _Array,
 ) -> None:
     """Fill gradients in loc and scale_tril, zero before, from that in the values (R, N)."""
     dim, upstream = scale_tril.shape[1], np.empty(grad.shape[1], _F32)
-    by_y, by_matrix, scale = np.zeros(3), np.zeros((3, 3)), width ** -(dim + 1)
+    totals, by_matrix = np.empty(slopes.shape[1]), np.empty((dim, dim))
     for r in range(len(grad)):
         for i in range(active[r]):
-            upstream[i] = grad[r, indices[r, i]]
-        n = 0
+            upstream[i] = grad[r, near[r, i]]
+        for k in range(len(totals)):
+            total = _F32(0)
+            for i in range(active[r]):
+                total += upstream[i] * slopes[r, k, i]
+            totals[k] = total * width ** -(dim + 1)
+        # From the axes of the support to coordinates, and from A = L L' to L.
+        by_matrix[:] = 0
         for d in range(dim):
-            by_y[d] = _dot(upstream, slopes[r, n], active[r])
-            n += 1
-            for e in range(d + 1):
-                by_matrix[d, e] = by_matrix[e, d] = _dot(upstream, slopes[r, n], active[r])
-                n += 1
-        if active[r] > 0:
-            _rotate_back(
-                axes[r], by_y, by_matrix, width, scale, scale_tril[r], by_loc[r], by_scale_tril[r]
-            )
-
-
-@compiled
-def _dot(x: _Array, y: _Array, count: int) -> Any:
-    total = _F32(0)
-    for i in range(count):
-        total += x[i] * y[i]
-    return total
-
-
-@compiled
-def _rotate_back(
-    axes: _Array,
-    by_y: _Array,
-    by_matrix: _Array,
-    unit: float,
-    scale: float,
-    factor: _Array,
-    by_loc: _Array,
-    by_factor: _Array,
-) -> None:
-    """Rotate gradients in y, and twice in A = L L', from the axes of a support to loc and L."""
-    dim = len(factor)
-    rotated = np.zeros((3, 3))
-    for i in range(dim):
-        total = 0.0
-        for d in range(dim):
-            total += axes[i, d] * by_y[d]
-            for e in range(dim):
-                for j in range(dim):
-                    rotated[i, j] += axes[i, d] * by_matrix[d, e] * axes[j, e]
-        by_loc[i] = total * scale
-    for i in range(dim):
-        for j in range(i + 1):
-            total = 0.0
-            for k in range(dim):
-                total += rotated[i, k] * factor[k, j]
-            by_factor[i, j] = total * (scale / unit)
+            for i in range(dim):
+                by_loc[r, i] += axes[r, i, d] * totals[d]
+                for e in range(dim):
+                    slope = totals[dim + max(d, e) * (max(d, e) + 1) // 2 + min(d, e)]
+                    for j in range(dim):
+                        by_matrix[i, j] += axes[r, i, d] * slope * axes[r, j, e]
+        for i in range(dim):
+            for j in range(i + 1):
+                for k in range(dim):
+                    by_scale_tril[r, i, j] += by_matrix[i, k] * (scale_tril[r, k, j] / width)
