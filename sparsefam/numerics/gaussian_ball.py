@@ -40,8 +40,8 @@ __all__ = [
 
 # Pairs in a chunk, whose nodes fit the cache.
 _CHUNK = 16384
-# Smaller exponents m use the contour of m + 1, see `lowered_averages`.
-_LEAST_EXPONENT = 1.0
+# Larger exponents that are numbers need fewer nodes.
+_SMOOTH_EXPONENT = 1.0
 
 # loc, scale_tril, centers and spread.
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -107,9 +107,9 @@ def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, st
     if exponent is None:
         return torch.zeros_like(loc[..., 0]), "normal"
     if isinstance(exponent, Tensor):
-        return exponent.expand(batch), "lowered"
+        return exponent.expand(batch), "any"
     m = torch.full(batch, exponent, dtype=torch.float64, device=loc.device)
-    return m, "lowered" if exponent < _LEAST_EXPONENT else "ball"
+    return m, "any" if exponent < _SMOOTH_EXPONENT else "smooth"
 
 
 def _integrate(inputs: _Four, m: Tensor, kind: str) -> Tensor:
@@ -215,16 +215,10 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     front, drift = log_front(m, loc.shape[-1], kind)
     # In float64: in many dimensions a small logarithm is a difference of large ones.
     size = torch.exp(log_size(contour, frame, scale_tril) + front)
-    share = 1 / (2 * m + 2 + loc.shape[-1]).unsqueeze(-1)
     if not sloped:
-        value = size * lowered_value(contour, b, lam, share) if kind == "lowered" else size
-        return (value.to(loc.dtype),)
-    full = spread.dim() > 1
-    if kind == "lowered":
-        found = lowered_averages(contour, b, lam, full, share, drift.to(loc.dtype))
-    else:
-        found = averages(contour, b, lam, full)
-    scaled = [(size * found.value).to(loc.dtype), *(size * x.double() for x in found[1:])]
+        return (size.to(loc.dtype),)
+    found = averages(contour, b, lam, spread.dim() > 1, drift if kind == "any" else None)
+    scaled = [size.to(loc.dtype), *(size * x.double() for x in found)]
     ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
@@ -355,12 +349,13 @@ def rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
 
 # Constants of the contour (log step, its slope, bend, its slope, damping, crossing, stretch) by the
 # number of nodes on its upper half, fitted over all (m, p_k, B_k) with p_k = 2 z0 lam_k q_k,
-# B_k = z0 (b_k q_k)^2 and q_k = 1/(1 + 2 z0 lam_k).
+# B_k = z0 (b_k q_k)^2 and q_k = 1/(1 + 2 z0 lam_k); the slope of the bend up to _BENDING = 1/k2.
 _SHAPES = {
     6: (-0.0941, 0.3076, 1.1108, -1.3239, 0.4188, 2.6912, 0.0158),
-    8: (-0.2022, 0.2554, 0.8460, -0.7663, 0.5824, 4.0043, 0.0099),
-    24: (-0.7098, 0.0566, 0.5017, -0.5256, 0.1310, 6.9299, 0.0127),
+    10: (-0.2938, 0.381, 0.6872, -0.6138, 0.1619, 5.6476, 0.005),
+    24: (-0.6836, -0.0664, 0.4971, -0.4613, 0.0886, 7.6084, 0.0136),
 }
+_BENDING = 0.8
 # Terms of arctan(r)/r - 1 for |r| <= _SMALL.
 _ARCTAN = {torch.float32: 5, torch.float64: 11}
 _SMALL = 0.2
@@ -380,13 +375,11 @@ class Contour:
     log_mean: Tensor  # log E[(1 - |x|^2)_+^m] less stirling_excess(m + 1), float64 (*pairs)
 
 
-def saddle_contour(
-    lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int = 24
-) -> Contour:
-    """Return the contour for variances and means (D, *pairs) and exponents m >= 1 (*pairs).
+def saddle_contour(lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int) -> Contour:
+    """Return the contour for variances and means (D, *pairs) and exponents m >= 0 (*pairs).
 
-    `inside` is 1 - |b|^2, more accurate than b near the edge. 24, 8 or 6 nodes have errors of
-    1e-12, 1e-7 or 6e-7.
+    `inside` is 1 - |b|^2, more accurate than b near the edge. 24 or 10 nodes have errors of 2e-12
+    or 6e-8, at m >= 1 of 2e-14 or 6e-9; 6 nodes serve m >= 1 only, with 6e-7.
     """
     top = exponent + 1
     z = _saddle(lam, b, top)
@@ -475,7 +468,7 @@ def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tenso
     u = index.reshape(count, *(1,) * k2.dim()) * step
     stretched = stretch * inverse * u * u
     y = u * (1 + stretched) * inverse.sqrt()
-    bend, damped = (bend0 + bend1 * inverse) * c, 1 / (1 + e * y * y)
+    bend, damped = (bend0 + bend1 * inverse.clamp(max=_BENDING)) * c, 1 / (1 + e * y * y)
     fall = bend * y * damped
     x = cross * c * inverse - fall * y
     speed = (1 + 3 * stretched) * step
@@ -535,18 +528,15 @@ def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 # First derivatives, as averages over the nodes
 
 
-class Averages(NamedTuple):
-    """The integral and its derivatives, relative to the integral of the contour's own exponent."""
+def averages(
+    contour: Contour, b: Tensor, lam: Tensor, full: bool, drift: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Return the derivatives of the integral, relative to itself.
 
-    value: Tensor  # (*pairs)
-    by_b: Tensor  # (D, *pairs)
-    by_ball: Tensor  # In A, symmetric, (D, D, *pairs)
-    by_spread: Tensor  # In log kappa for kappa Lambda, (*pairs); or in Lambda, (D, D, *pairs)
-    by_exponent: Tensor  # In m, (*pairs); zero for a contour of m itself
-
-
-def averages(contour: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
-    """Return averages for the contour's own exponent; `full`: whether `by_spread` is a matrix."""
+    They are those in b (D, *pairs); in A, symmetric (D, D, *pairs); in the Gaussians' covariance
+    (D, D, *pairs) if `full`, else in the logarithm of a factor of it (*pairs); and in m (*pairs),
+    which is zero without `drift`, the derivative of `log_front`.
+    """
     q = contour.shrink
     p = 2 * contour.saddle * lam * q
     weighted = contour.weights * contour.steps
@@ -567,54 +557,12 @@ def averages(contour: Contour, b: Tensor, lam: Tensor, full: bool) -> Averages:
         square = second.diagonal(dim1=0, dim2=1).movedim(-1, 0)
         level = rate * b * (one + 2 * rise + q * q * square)
         by_spread = (0.5 * p * (level - (one + rise))).sum(0)
-    by_b = -rate * (one + rise)
-    return Averages(torch.ones_like(one), by_b, by_ball, by_spread, torch.zeros_like(one))
-
-
-def lowered_value(contour: Contour, b: Tensor, lam: Tensor, share: Tensor) -> Tensor:
-    """Return the value of `lowered_averages`."""
-    excess = _lowering(contour, b, lam, share)[2]
-    total: Tensor = (contour.weights * (1 + excess)).imag.sum(0)
-    return total
-
-
-def lowered_averages(
-    contour: Contour, b: Tensor, lam: Tensor, full: bool, share: Tensor, drift: Tensor
-) -> Averages:
-    r"""Return averages for exponents m from the contour of m + 1.
-
-    $r_m = r_{m+1} + s\,\partial_s r_{m+1}/(2m + 2 + D)$, where the derivative in a factor s of the
-    ball's size is taken under the integral. Exponents near zero have no good contour of their own.
-    `share` is 1/(2m + 2 + D) and `drift` the derivative of `log_front` in m, both (*pairs).
-    """
-    inverse, tau, excess = _lowering(contour, b, lam, share)
-    weights, shared = contour.weights * (1 + excess), share * contour.weights
-    by_b = b * (2 * shared * tau * inverse - weights * inverse).imag.sum(1)
-    mixed = 0.5 * weights - shared * (tau.unsqueeze(0) + tau.unsqueeze(1))
-    own = shared * tau - 0.5 * weights
-    by_ball = _outer(b, b) * _average(mixed + shared, tau, inverse)
-    by_ball = by_ball + _diagonal(((own - shared) * tau).imag.sum(1))
-    own_spread = (own * inverse).imag.sum(1)
-    if full:
-        by_spread = _outer(b, b) * _average(mixed, inverse, inverse) + _diagonal(own_spread)
+    if drift is None:
+        by_exponent = torch.zeros_like(one)
     else:
-        mixed = mixed.diagonal(dim1=0, dim2=1).movedim(-1, 0)
-        square = (mixed * inverse * inverse).imag.sum(1)
-        by_spread = (lam * (b * b * square + own_spread)).sum(0)
-    rate = (drift - contour.log_nodes) * (excess + _variation(contour, b)) - 2 * share * excess
-    by_exponent = (contour.weights * rate).imag.sum(0)
-    return Averages(weights.imag.sum(0), by_b, by_ball, by_spread, by_exponent)
-
-
-def _lowering(
-    contour: Contour, b: Tensor, lam: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inverse variances and tau (D, n, *pairs), and what the derivative in s adds to 1."""
-    q = contour.shrink.unsqueeze(1)
-    p = 2 * contour.saddle * lam.unsqueeze(1) * q
-    inverse = 2 * contour.saddle * q * (1 + q * contour.steps)
-    tau = q * (1 - p * contour.steps)
-    return inverse, tau, share * (tau * (b.square().unsqueeze(1) * inverse - 1)).sum(0)
+        change = (drift.to(q.dtype) - contour.log_nodes) * _variation(contour, b)
+        by_exponent = (contour.weights * change).imag.sum(0)
+    return -rate * (one + rise), by_ball, by_spread, by_exponent
 
 
 def _variation(contour: Contour, b: Tensor) -> Tensor:
@@ -635,12 +583,6 @@ def _variation(contour: Contour, b: Tensor) -> Tensor:
     return torch.complex(torch.where(even, real, 1.0), -torch.exp(u) * torch.sin(v))
 
 
-def _average(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Sum weights (D, D, n, *pairs) times left (D, 1, ...) times right (1, D, ...) over nodes."""
-    total: Tensor = (weights * left.unsqueeze(1) * right.unsqueeze(0)).imag.sum(2)
-    return total
-
-
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     return left.unsqueeze(1) * right.unsqueeze(0)
 
@@ -659,17 +601,15 @@ def contour_of_pairs(
 ) -> tuple[Contour, Tensor, Tensor]:
     """Return the contours of pairs (R, N), and lam and b with axes first, (D, R, N).
 
-    The kind is "ball", "lowered" (the contour is that of m + 1), or "normal" (one node, exact).
+    The kind is "smooth" (m >= 1), "any" (m >= 0) or "normal" (one node, exact).
     """
     lam, b = (x.to(dtype).movedim(-1, 0).contiguous() for x in (frame.lam, frame.b))
     if kind == "normal":
         return _normal_contour(lam, b), lam, b
     inside = frame.inside.to(dtype)
     m = m.unsqueeze(-1) + torch.zeros_like(inside)
-    lowered = kind == "lowered"
-    # Lowering takes a derivative of the integral, which needs more nodes.
-    count = 24 if dtype == torch.float64 else 8 if lowered else 6
-    return saddle_contour(lam, b, m + 1 if lowered else m, inside, count), lam, b
+    count = 24 if dtype == torch.float64 else 6 if kind == "smooth" else 10
+    return saddle_contour(lam, b, m, inside, count), lam, b
 
 
 def _normal_contour(lam: Tensor, b: Tensor) -> Contour:
@@ -686,8 +626,7 @@ def log_front(m: Tensor, dim: int, kind: str) -> tuple[Tensor, Tensor]:
     m = m.double().unsqueeze(-1)
     if kind == "normal":
         return torch.full_like(m, -0.5 * dim * math.log(2 * math.pi)), m
-    top = m + (2 if kind == "lowered" else 1)
-    half = dim / 2
+    top, half = m + 1, dim / 2
     # log Gamma(top + D/2) - top log top + top, without large terms.
     front = top * torch.log1p(half / top) + half * torch.log((top + half) / math.pi) - half
     front = front + stirling_excess(top + half)
@@ -756,19 +695,15 @@ class _FixedNodes(NamedTuple):
         inverse = torch.linalg.inv_ex(spread + ball * variance[..., None, None])[0]
         v = (inverse @ b.unsqueeze(-1).to(inverse.dtype)).squeeze(-1)
         phase = 0.5 * (_log_det(inverse) - (v * b).sum(-1))
-        if self.kind == "lowered":
+        if self.kind == "any":
             phase = phase + self._change_of_exponent(m)
         level = torch.exp(phase - phase.detach())
-        if self.kind == "lowered":
-            through = ball.to(v.dtype) @ v.unsqueeze(-1)
-            rate = (v * through.squeeze(-1)).sum(-1) - (inverse * ball.mT).sum((-2, -1))
-            level = level * (1 + variance * rate / (2 * m + 2 + b.shape[-1]))
         return (self.weights * level).imag.sum()
 
     def _change_of_exponent(self, m: Tensor) -> Tensor:
-        """Return the log of Gamma(m + 2 + D/2) z^-(m + 2), less its value at the contour's m."""
-        top = self.exponent + 2
-        whole = torch.lgamma(m + (2 + self.lam.shape[-1] / 2))
+        """Return the log of Gamma(m + 1 + D/2) z^-(m + 1), less its value at the contour's m."""
+        top = self.exponent + 1
+        whole = torch.lgamma(m + (1 + self.lam.shape[-1] / 2))
         return whole - whole.detach() - (m - self.exponent) * (top.log() + self.contour.log_nodes)
 
 
