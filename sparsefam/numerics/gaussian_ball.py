@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -352,8 +352,9 @@ def rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
 # B_k = z0 (b_k q_k)^2 and q_k = 1/(1 + 2 z0 lam_k); the slope of the bend up to _BENDING = 1/k2.
 _SHAPES = {
     6: (-0.0941, 0.3076, 1.1108, -1.3239, 0.4188, 2.6912, 0.0158),
-    10: (-0.2938, 0.381, 0.6872, -0.6138, 0.1619, 5.6476, 0.005),
-    24: (-0.6836, -0.0664, 0.4971, -0.4613, 0.0886, 7.6084, 0.0136),
+    10: (-0.2938, 0.3810, 0.6872, -0.6138, 0.1619, 5.6476, 0.0050),
+    24: (-0.7098, 0.0566, 0.5017, -0.5256, 0.1310, 6.9299, 0.0127),
+    28: (-0.8119, 0.0706, 0.4796, -0.5191, 0.0201, 7.5521, 0.0120),
 }
 _BENDING = 0.8
 # Terms of arctan(r)/r - 1 for |r| <= _SMALL.
@@ -378,8 +379,8 @@ class Contour:
 def saddle_contour(lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int) -> Contour:
     """Return the contour for variances and means (D, *pairs) and exponents m >= 0 (*pairs).
 
-    `inside` is 1 - |b|^2, more accurate than b near the edge. 24 or 10 nodes have errors of 2e-12
-    or 6e-8, at m >= 1 of 2e-14 or 6e-9; 6 nodes serve m >= 1 only, with 6e-7.
+    `inside` is 1 - |b|^2, more accurate than b near the edge. 28 or 10 nodes have errors of 7e-13
+    or 6e-8 of the largest value; 24 or 6 nodes serve m >= 1 only, with 4e-15 or 6e-7.
     """
     top = exponent + 1
     z = _saddle(lam, b, top)
@@ -608,7 +609,8 @@ def contour_of_pairs(
         return _normal_contour(lam, b), lam, b
     inside = frame.inside.to(dtype)
     m = m.unsqueeze(-1) + torch.zeros_like(inside)
-    count = 24 if dtype == torch.float64 else 6 if kind == "smooth" else 10
+    smooth, other = (24, 28) if dtype == torch.float64 else (6, 10)
+    count = smooth if kind == "smooth" else other
     return saddle_contour(lam, b, m, inside, count), lam, b
 
 
@@ -651,7 +653,23 @@ def _partials_at_fixed_nodes(
     contour, lam, _ = contour_of_pairs(frame, fixed[4], kind, torch.float64)
     front, _ = log_front(fixed[4], fixed[0].shape[-1], kind)
     weights = contour.weights * torch.exp(log_size(contour, frame, fixed[1]) + front)
-    integral = _FixedNodes(kind, contour, lam.movedim(0, -1), weights, fixed[4].unsqueeze(-1))
+    lam, top = lam.movedim(0, -1), fixed[4].unsqueeze(-1) + 1
+    variance = 0.5 / (contour.saddle * (1 + contour.nodes))
+    unit = torch.eye(lam.shape[-1], dtype=lam.dtype, device=lam.device)
+
+    def total(b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
+        """Return the sum of the integrals of all pairs."""
+        ball = 0.5 * (ball + ball.mT)
+        if spread.dim() < ball.dim():
+            spread = spread.exp()[..., None, None] * lam.unsqueeze(-1) * unit
+        spread = 0.5 * (spread + spread.mT)
+        inverse = torch.linalg.inv_ex(spread + ball * variance[..., None, None])[0]
+        v = (inverse @ b.unsqueeze(-1).to(inverse.dtype)).squeeze(-1)
+        phase = 0.5 * (_log_det(inverse) - (v * b).sum(-1))
+        if kind == "any":  # Gamma(m + 1 + D/2) z^-(m + 1)
+            logs = top.log() + contour.log_nodes
+            phase = phase + torch.lgamma(m + (1 + b.shape[-1] / 2)) - (m + 1) * logs
+        return (weights * torch.exp(phase - phase.detach())).imag.sum()
 
     def partials(
         loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor
@@ -667,44 +685,10 @@ def _partials_at_fixed_nodes(
         else:
             spread = (2 * torch.log(spread.double() / fixed[3])).expand(b.shape[:-1])
         m = m.double().unsqueeze(-1).expand(b.shape[:-1])
-        slopes: tuple[Tensor, ...] = torch.func.grad(integral.total, (0, 1, 2, 3))(
-            b, ball, spread, m
-        )
+        slopes: tuple[Tensor, ...] = torch.func.grad(total, (0, 1, 2, 3))(b, ball, spread, m)
         return slopes
 
     return partials
-
-
-class _FixedNodes(NamedTuple):
-    """The sum over fixed nodes as a function of b, A, the spread and m."""
-
-    kind: str
-    contour: Contour
-    lam: Tensor
-    weights: Tensor
-    exponent: Tensor
-
-    def total(self, b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
-        """Return the sum of the integrals of all pairs."""
-        ball = 0.5 * (ball + ball.mT)
-        variance = 0.5 / (self.contour.saddle * (1 + self.contour.nodes))
-        unit = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
-        if spread.dim() < ball.dim():
-            spread = spread.exp()[..., None, None] * self.lam.unsqueeze(-1) * unit
-        spread = 0.5 * (spread + spread.mT)
-        inverse = torch.linalg.inv_ex(spread + ball * variance[..., None, None])[0]
-        v = (inverse @ b.unsqueeze(-1).to(inverse.dtype)).squeeze(-1)
-        phase = 0.5 * (_log_det(inverse) - (v * b).sum(-1))
-        if self.kind == "any":
-            phase = phase + self._change_of_exponent(m)
-        level = torch.exp(phase - phase.detach())
-        return (self.weights * level).imag.sum()
-
-    def _change_of_exponent(self, m: Tensor) -> Tensor:
-        """Return the log of Gamma(m + 1 + D/2) z^-(m + 1), less its value at the contour's m."""
-        top = self.exponent + 1
-        whole = torch.lgamma(m + (1 + self.lam.shape[-1] / 2))
-        return whole - whole.detach() - (m - self.exponent) * (top.log() + self.contour.log_nodes)
 
 
 def _log_det(matrix: Tensor) -> Tensor:
