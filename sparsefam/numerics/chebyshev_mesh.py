@@ -130,12 +130,9 @@ def _is_verified(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Te
     at = torch.cat([at[:: 1 + len(at) // _VERIFIED], axis.breaks[:2].mean(0, keepdim=True)])
     cell = torch.searchsorted(axis.breaks, at, right=True) - 1
     low, high = axis.breaks[cell], axis.breaks[cell + 1]
-    x, _ = gauss_legendre(axis.order, axis.breaks)
-    gaps = ((2 * at - low - high) / (high - low)).unsqueeze(-1) - x
-    apart = x.unsqueeze(-1) - x
-    share = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
-    values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, gaps.shape)
-    error = (values * share).sum(-1) / share.sum(-1) - columns(at)
+    share = _interpolation(axis.order, (2 * at - low - high) / (high - low))
+    values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, share.shape)
+    error = (values * share).sum(-1) - columns(at)
     largest = torch.maximum(values.abs().amax(), columns(at).abs().amax())
     # Next to a break interpolation is worse than at the check points. At a break that is a kink,
     # kernels are often rounded off, which does not matter.
@@ -193,20 +190,20 @@ def _error(columns: Columns, nodes: Tensor, checks: Tensor) -> Tensor:
     """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C)."""
     values = columns(nodes.flatten()).unflatten(-1, nodes.shape)
     truth = columns(checks.flatten()).unflatten(-1, checks.shape)
-    found: Tensor = (values @ _interpolation(nodes.shape[-1], values) - truth).abs()
+    share = _interpolation(nodes.shape[-1], nodes.new_tensor(_CHECKS))
+    found: Tensor = (values @ share.mT - truth).abs()
     return found.nan_to_num(math.inf)
 
 
-def _interpolation(order: int, like: Tensor) -> Tensor:
-    """Return the matrix from values at the nodes to those at the checks (order, C)."""
-    nodes, _ = gauss_legendre(order, like)
-    checks = torch.tensor(_CHECKS, dtype=like.dtype, device=like.device)
-    apart = nodes.unsqueeze(-1) - nodes
-    apart.fill_diagonal_(1)
-    gaps = (checks - nodes.unsqueeze(-1)).unsqueeze(0).repeat(order, 1, 1)
-    index = torch.arange(order, device=like.device)
-    gaps[index, index] = 1
-    return gaps.prod(1) / apart.prod(1).unsqueeze(-1)
+def _interpolation(order: int, at: Tensor) -> Tensor:
+    """Return the shares of values at nodes in the polynomial through them at locations (C, order).
+
+    This is the barycentric formula.
+    """
+    nodes, _ = gauss_legendre(order, at)
+    apart, gaps = nodes.unsqueeze(-1) - nodes, at.unsqueeze(-1) - nodes
+    share = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
+    return share / share.sum(-1, keepdim=True)
 
 
 def _rule(low: Tensor, high: Tensor, order: int) -> tuple[Tensor, Tensor]:
