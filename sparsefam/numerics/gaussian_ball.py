@@ -79,8 +79,8 @@ def gaussians_under_ball(
     """
     inputs = (loc, scale_tril, centers, spread)
     if exponent is not None and has_shared_contour(inputs, exponent):
-        return gaussians_by_shared_contour(inputs, float(exponent), _per_pair)
-    return _per_pair(inputs, exponent)
+        return gaussians_by_shared_contour(inputs, float(exponent), _integrate)
+    return _integrate(inputs, exponent)
 
 
 def gaussian_slopes_under_ball(
@@ -94,11 +94,16 @@ def gaussian_slopes_under_ball(
 
     They are in float64, accurate for Gaussians of any width, and differentiable themselves.
     """
-    return _slopes((loc, scale_tril, centers, spread), *_exponents(exponent, loc))
+    found = _outputs((loc, scale_tril, centers, spread), exponent, True)
+    _, by_b, by_ball, _, _, rotation, inverse, shrink = found
+    back = rotation.mT @ inverse.unsqueeze(-3)
+    by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
+    pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
+    return by_loc, back.mT @ (pairs * by_ball) @ back
 
 
-def _per_pair(inputs: _Four, exponent: Tensor | float | None) -> Tensor:
-    return _integrate(inputs, *_exponents(exponent, inputs[0]))
+def _integrate(inputs: _Four, exponent: Tensor | float | None) -> Tensor:
+    return _outputs(inputs, exponent, False)[0].to(_dtype_of(inputs))
 
 
 def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, str]:
@@ -112,25 +117,13 @@ def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, st
     return m, "any" if exponent < _SMOOTH_EXPONENT else "smooth"
 
 
-def _integrate(inputs: _Four, m: Tensor, kind: str) -> Tensor:
-    return _outputs(inputs, m, kind, False)[0].to(_dtype_of(inputs))
-
-
-def _slopes(inputs: _Four, m: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Transform the derivatives in the whitened coordinates to those in loc and A."""
-    _, by_b, by_ball, _, _, rotation, inverse, shrink = _outputs(inputs, m, kind, True)
-    back = rotation.mT @ inverse.unsqueeze(-3)
-    by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
-    pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
-    return by_loc, back.mT @ (pairs * by_ball) @ back
-
-
 def _dtype_of(inputs: _Four) -> torch.dtype:
     return reduce(torch.promote_types, (x.dtype for x in inputs))
 
 
-def _outputs(inputs: _Four, m: Tensor, kind: str, sloped: bool) -> tuple[Tensor, ...]:
+def _outputs(inputs: _Four, exponent: Tensor | float | None, sloped: bool) -> tuple[Tensor, ...]:
     """Compute `_Integral` for a batch: all its outputs, or only the first if nobody needs more."""
+    m, kind = _exponents(exponent, inputs[0])
     dtype = torch.promote_types(_dtype_of(inputs), torch.float32)
     loc, scale_tril, centers, spread, m = (x.to(dtype) for x in (*inputs, m))
     dim, batch = loc.shape[-1], loc.shape[:-1]

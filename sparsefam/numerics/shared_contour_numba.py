@@ -138,8 +138,9 @@ def integrate_rows(
     dim, size = loc.shape[1], len(centers)
     lengths, counts, nodes, fronts = contours
     scale = width**-dim  # applied last, as it would make the exponents less accurate
-    squares, offsets = np.empty(3), np.zeros((3, size))
-    points, middles = _in_widths(centers, width), _in_widths(loc, width)
+    middles, points, squares = np.zeros((len(loc), 3)), np.zeros((3, size)), np.empty(3)
+    middles[:, :dim], points[:dim] = loc / width, centers.T / width
+    offsets = np.zeros((3, size), _F32)
     y = np.zeros((3, size + _LANES), _F32)
     sums = np.empty((_SUMS[dim] if len(slopes) else 1, size + _LANES), _F32)
     for r in range(len(loc)):
@@ -147,8 +148,9 @@ def integrate_rows(
         if not longest <= lengths[-1]:
             continue
         p = np.searchsorted(lengths, longest)
-        _project(middles[:, r], points, dim, axes[r], offsets)
-        count = _gather(dim, squares, longest, offsets.astype(_F32), near[r], y)
+        count = _near_centers(
+            middles[r], points, axes[r], squares, longest, dim, offsets, near[r], y
+        )
         n = counts[p]
         factors, rates, largest = _node_terms(dim, squares, nodes[p, :n], fronts[p, :n], len(sums))
         _sum_nodes(factors, rates, dim, y, count, sums)
@@ -163,51 +165,42 @@ def integrate_rows(
 
 
 @compiled
-def _in_widths(points: _Array, width: float) -> _Array:
-    """Return points (N, D) as (3, N), float64, in units of the width."""
-    result = np.zeros((3, len(points)))
-    for d in range(points.shape[1]):
-        for j in range(len(points)):
-            result[d, j] = np.float64(points[j, d]) / width
-    return result
-
-
-@compiled
-def _project(loc: _Array, centers: _Array, dim: int, axes: _Array, offsets: _Array) -> None:
-    """Compute the offsets of the centers along the axes of a support.
-
-    In float64, as a float32 rotation would move a distant center along a thin support.
-    """
-    a, b, c = loc[0], loc[1], loc[2]
-    for d in range(dim):
-        u, v, w = axes[0, d], axes[1, d], axes[2, d]
-        for j in range(centers.shape[1]):
-            offset = u * (centers[0, j] - a) + v * (centers[1, j] - b) + w * (centers[2, j] - c)
-            offsets[d, j] = offset
-
-
-@compiled
-def _gather(
-    dim: int, squares: _Array, longest: float, offsets: _Array, indices: _Array, y: _Array
+def _near_centers(
+    loc: _Array,
+    centers: _Array,
+    axes: _Array,
+    squares: _Array,
+    longest: float,
+    dim: int,
+    offsets: _Array,
+    near: _Array,
+    y: _Array,
 ) -> int:
     """Write indices and offsets of the centers near a support, then zeros; return their number.
 
-    By Chernoff's bound: at any real z > 0 the integrand bounds the integral.
+    Offsets along the axes are computed in float64, as a float32 rotation would move a distant
+    center along a thin support. Far centers are told by Chernoff's bound: at any real z > 0 the
+    integrand bounds the integral.
     """
-    z, rates, near = 2.5 * longest + 4, np.zeros(3, _F32), np.empty(len(indices), np.bool_)
+    z, rates, reached = 2.5 * longest + 4, np.zeros(3, _F32), np.empty(len(near), np.bool_)
+    a, b, c = loc[0], loc[1], loc[2]
     for d in range(dim):
         rates[d] = 1 / (squares[d] + 2 * z)
+        u, v, w = axes[0, d], axes[1, d], axes[2, d]
+        for j in range(len(near)):
+            offset = u * (centers[0, j] - a) + v * (centers[1, j] - b) + w * (centers[2, j] - c)
+            offsets[d, j] = offset
     a, b, c, most = rates[0], rates[1], rates[2], _F32(1 - _LOG_ZERO / z)
     for j in range(len(near)):
         u, v, w = offsets[0, j], offsets[1, j], offsets[2, j]
-        near[j] = a * u * u + b * v * v + c * w * w <= most
+        reached[j] = a * u * u + b * v * v + c * w * w <= most
     count = 0
     for j in range(len(near)):
-        indices[count] = j
-        count += near[j]
+        near[count] = j
+        count += reached[j]
     for d in range(dim):
         for i in range(count):
-            y[d, i] = offsets[d, indices[i]]
+            y[d, i] = offsets[d, near[i]]
         for i in range(count, count + _LANES):
             y[d, i] = 0
     return count
