@@ -305,10 +305,9 @@ def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tenso
     density = torch.addcmul(y.new_full((), _LOG_PEAK), y, y, value=-0.5).exp_()
     tail = (y.abs() * math.sqrt(0.5)).erfc_().mul_(0.5)
     density, tail = (x.sub_(bound).clamp_min_(0) for x in (density, tail))
-    found = {
-        0: tail.mul_(y.sign()),
-        **dict(enumerate(_hermite(y, density, max(highest, 1) - 1), 1)),
-    }
+    derivatives = _hermite(y, density, max(highest - 1, 0))
+    found = {0: tail.mul_(y.sign()), **{n + 1: x for n, x in enumerate(derivatives)}}
+    # The recurrence of Hermite's polynomials, downwards.
     for d in range(1, -lowest + 1):
         found[-d] = torch.addcmul(found[2 - d], y, found[1 - d], value=-1).div_(d)
     return found
