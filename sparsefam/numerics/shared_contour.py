@@ -162,10 +162,13 @@ def _integrate(
         slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
     )
     integrate_rows = _loops().integrate_rows
-    rest = centers, width, _contours(exponent, dim), _LEAST_SHARE
+    middles, points = np.zeros((count, 3)), np.zeros((3, size))
+    np.divide(loc, width, out=middles[:, :dim], dtype=np.float64)
+    np.divide(centers.T, width, out=points[:dim], dtype=np.float64)
+    rest = points, width, _contours(exponent, dim), _LEAST_SHARE
 
     def part(part: slice) -> None:
-        integrate_rows(loc[part], scale_tril[part], *rest, *(x[part] for x in rows))
+        integrate_rows(middles[part], scale_tril[part], *rest, *(x[part] for x in rows))
 
     with announce_compiling(integrate_rows):
         map_threads(part, _parts(count, size))

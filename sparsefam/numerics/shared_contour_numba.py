@@ -86,10 +86,11 @@ def _principal_axes(factor: _Array, unit: float, squares: _Array, axes: _Array) 
     rotations of the axes V make the columns of factor' V orthogonal.
     """
     size, columns = len(factor), np.zeros((3, 3))
-    axes[:] = np.eye(3)
-    for i in range(size):
-        for k in range(size):
-            columns[k, i] = factor[i, k] / unit
+    for i in range(3):
+        for k in range(3):
+            axes[k, i] = i == k
+            if max(i, k) < size:
+                columns[k, i] = factor[i, k] / unit
     for _ in range(_JACOBI_SWEEPS if size > 1 else 0):
         for i, j in ((0, 1), (0, 2), (1, 2)):
             a, b, c = _inner(columns, i, i), _inner(columns, j, j), _inner(columns, i, j)
@@ -131,26 +132,25 @@ def integrate_rows(
 ) -> None:
     """Fill the arrays of `shared_contour.Rows`.
 
-    Values must be zero before, and `active` -1; slopes are computed if their array has rows. The
-    contours are those of `shared_contour`. A row converges if some center has `least_share` of the
-    largest expectation that a center anywhere could have.
+    Locations (R, 3) and centers (3, N) are in units of the width, zero beyond D. Values must be
+    zero before, and `active` -1; slopes are computed if their array has rows. The contours are
+    those of `shared_contour`. A row converges if some center has `least_share` of the largest
+    expectation that a center anywhere could have.
     """
-    dim, size = loc.shape[1], len(centers)
+    dim, size = scale_tril.shape[1], centers.shape[1]
     lengths, counts, nodes, fronts = contours
     scale = width**-dim  # applied last, as it would make the exponents less accurate
-    middles, points, squares = np.zeros((len(loc), 3)), np.zeros((3, size)), np.empty(3)
-    middles[:, :dim], points[:dim] = loc / width, centers.T / width
-    offsets = np.zeros((3, size), _F32)
+    squares, offsets = np.empty(3), np.zeros((3, size), _F32)
     y = np.zeros((3, size + _LANES), _F32)
     sums = np.empty((_SUMS[dim] if len(slopes) else 1, size + _LANES), _F32)
     for r in range(len(loc)):
         longest = _principal_axes(scale_tril[r], width, squares, axes[r])
         if not longest <= lengths[-1]:
             continue
-        p = np.searchsorted(lengths, longest)
-        count = _near_centers(
-            middles[r], points, axes[r], squares, longest, dim, offsets, near[r], y
-        )
+        p = 0
+        while lengths[p] < longest:
+            p += 1
+        count = _near_centers(loc[r], centers, axes[r], squares, longest, dim, offsets, near[r], y)
         n = counts[p]
         factors, rates, largest = _node_terms(dim, squares, nodes[p, :n], fronts[p, :n], len(sums))
         _sum_nodes(factors, rates, dim, y, count, sums)
