@@ -4,19 +4,16 @@ Prints the table of docs/moving-supports.md; returns 1 if `AutoSupportReparam` e
 """
 
 import math
-import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from statistics import NormalDist
-from typing import NamedTuple
 
 import torch
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 
-from benchmarks.harness import Table, parser, show_and_write
+from benchmarks.harness import Table, in_processes, parser, show_and_write
 
-from . import chains, references
-from .chains import OURS, PLAIN, SETTINGS, Chain, methods_of
+from . import references
+from .chains import OURS, PLAIN, SETTINGS, Chain, Job, methods_of, run, set_up
 from .models import MODELS
 
 NAMES = [model.__name__ for model in MODELS]
@@ -32,45 +29,15 @@ FALSE_ALARM = 0.01
 CHAINS = 2
 
 
-class Verdict(NamedTuple):
-    """The worst diagnostics of all numbers of all sites.
+def judge(runs: list[Chain], reference: references.Reference) -> dict[str, tuple[str, bool]]:
+    """Judge the draws of chains by their worst number of all sites.
 
-    Attributes:
-        mean: Deviation of a mean from the reference, in standard errors.
-        sd: Deviation of a standard deviation, likewise.
-        r_hat: Largest split R-hat.
-        size: Smallest effective sample size, of the numbers and of their squared deviations.
-        count: Number of means and standard deviations.
-        divergent: Share of the draws that diverged.
+    Returns:
+        By column of the table a text, and whether the number is within its limit. They are: the
+        deviations of means and standard deviations from the reference, in standard errors; split
+        R-hat; the effective sample size of the numbers and of their squared deviations, also by
+        second; and the number of divergences.
     """
-
-    mean: float
-    sd: float
-    r_hat: float
-    size: float
-    count: int
-    divergent: float
-
-    def unmet(self) -> list[str]:
-        """Return the limits that are exceeded."""
-        limit = allowed(self.count)
-        broken = {
-            "mean": not self.mean < limit,
-            "sd": not self.sd < limit,
-            "r_hat": not self.r_hat < R_HAT,
-            "size": not self.size > SIZE,
-            "divergent": not self.divergent < DIVERGENT,
-        }
-        return [name for name, is_broken in broken.items() if is_broken]
-
-
-def allowed(count: int) -> float:
-    """Return the limit, in standard errors, of the worst deviation of so many numbers."""
-    return NormalDist().inv_cdf(1 - FALSE_ALARM / (len(NAMES) * count) / 2)
-
-
-def judge(runs: list[Chain], reference: references.Reference) -> Verdict:
-    """Judge the draws of chains."""
     sites = [torch.stack([run.draws[site] for run in runs]) for site in reference]
     samples = torch.cat(sites, -1)  # (chains, draws, numbers)
     mean, sd, mean_error, sd_error = (
@@ -88,25 +55,17 @@ def judge(runs: list[Chain], reference: references.Reference) -> Verdict:
         deviations.append(deviation.max().item())
         sizes.append(size.nan_to_num(1.0).min().item())
     r_hat = split_gelman_rubin(samples, 0, 1).nan_to_num(math.inf).max().item()
-    divergent = sum(run.divergences for run in runs) / samples.shape[:2].numel()
-    return Verdict(*deviations, r_hat, min(sizes), 2 * sd.numel(), divergent)
-
-
-def row(name: str, method: str, runs: list[Chain], found: Verdict) -> list[str]:
-    """Return a row of the table; numbers beyond their limits are bold."""
-    unmet, seconds = found.unmet(), sum(run.seconds for run in runs)
-    draws = len(next(iter(runs[0].draws.values())))
-    cells = {
-        "mean": f"{found.mean:.1f}",
-        "sd": f"{found.sd:.1f}",
-        "r_hat": f"{found.r_hat:.3f}",
-        "size": f"{found.size:.0f}",
-        "speed": f"{found.size / seconds:.1f}",
-        "divergent": str(sum(run.divergences for run in runs)),
+    size, speed = min(sizes), min(sizes) / sum(run.seconds for run in runs)
+    divergences, draws = sum(run.divergences for run in runs), samples.shape[:2].numel()
+    allowed = NormalDist().inv_cdf(1 - FALSE_ALARM / (len(NAMES) * 2 * sd.numel()) / 2)
+    return {
+        "mean": (f"{deviations[0]:.1f}", deviations[0] < allowed),
+        "sd": (f"{deviations[1]:.1f}", deviations[1] < allowed),
+        "R-hat": (f"{r_hat:.3f}", r_hat < R_HAT),
+        "ESS": (f"{size:.0f}", size > SIZE),
+        "ESS per s": (f"{speed:.1f}", True),
+        "divergences": (f"{divergences}", divergences < DIVERGENT * draws),
     }
-    cells = {key: f"**{cell}**" if key in unmet else cell for key, cell in cells.items()}
-    label = f"{method}, RestrictedPrior" if method == OURS and name in SETTINGS else method
-    return [name, label, f"{CHAINS} x {draws}", *cells.values()]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,33 +75,30 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--draws", type=int, help="of each chain (default: as in the page)")
     options.add_argument("--references", action="store_true", help="compute the references anew")
     chosen = options.parse_args(arguments)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(CHAINS, mp_context=spawn, initializer=chains.set_up) as pool:
-        if chosen.references:
-            pool.submit(references.write).result()
-        known, rows, failures = references.load(), [], []
-        started = []
-        for name in chosen.models:
-            draws = chosen.draws or DRAWS.get(name, 1000)
-            for method in methods_of(name):
-                # The plain chains take longest, and fewer draws show that they are wrong.
-                size = draws // 4 if method == PLAIN else draws
-                jobs = [
-                    pool.submit(chains.run, name, method, size, list(known[name]), seed)
-                    for seed in range(CHAINS)
-                ]
-                started.append((name, method, jobs))
-        for name, method, jobs in started:
-            runs = [job.result() for job in jobs]
-            found = judge(runs, known[name])
-            rows.append(row(name, method, runs, found))
-            print("  ".join(rows[-1]), flush=True)
-            if method == OURS:
-                failures += [f"{name}: {limit}" for limit in found.unmet()]
-    header = ["model", "NUTS", "draws", "mean", "sd", "R-hat", "ESS", "ESS per s", "divergences"]
+    if chosen.references:
+        set_up()
+        references.write()
+    known, jobs = references.load(), []
+    for name in chosen.models:
+        draws = chosen.draws or DRAWS.get(name, 1000)
+        for method in methods_of(name):
+            # The plain chains take longest, and fewer draws show that they are wrong.
+            size = draws // 4 if method == PLAIN else draws
+            jobs += [Job(name, method, size, list(known[name]), seed) for seed in range(CHAINS)]
+    chains = in_processes(run, jobs, CHAINS)
+    header, rows, failures = [], [], []
+    for k in range(0, len(jobs), CHAINS):
+        name, method, draws, *_ = jobs[k]
+        found = judge(chains[k : k + CHAINS], known[name])
+        label = f"{method}, RestrictedPrior" if method == OURS and name in SETTINGS else method
+        cells = [text if is_met else f"**{text}**" for text, is_met in found.values()]
+        header = ["model", "NUTS", "draws", *found]
+        rows.append([name, label, f"{CHAINS} x {draws}", *cells])
+        if method == OURS:
+            failures += [f"{name}: {limit}" for limit, (_, is_met) in found.items() if not is_met]
     title = "NUTS against reference posteriors, two chains; the worst of all sites"
-    table = Table(title, header, rows)
     command = "python -m examples.moving_supports"
+    table = Table(title, header, rows)
     show_and_write("suite", command, [table], chosen.write, "moving-supports.md")
     for line in failures:
         print(f"limit not met: {line}")

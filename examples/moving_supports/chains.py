@@ -30,18 +30,22 @@ SETTINGS = {"bounded_noise": {"restricted": True}}
 WARMUP, TREE_DEPTH = 400, 5
 
 
+class Job(NamedTuple):
+    """A chain to run; the draws of all these sites are returned."""
+
+    name: str
+    method: str
+    draws: int
+    sites: list[str]
+    seed: int
+
+
 class Chain(NamedTuple):
-    """A chain.
+    """A chain."""
 
-    Attributes:
-        draws: Draws (N, K) of a site of K numbers.
-        seconds: Processor time, with compilation and warm-up.
-        divergences: Their number after the warm-up.
-    """
-
-    draws: dict[str, Tensor]
-    seconds: float
-    divergences: int
+    draws: dict[str, Tensor]  # (N, K) of a site of K numbers
+    seconds: float  # of processor time, with compilation and warm-up
+    divergences: int  # after the warm-up
 
 
 def set_up() -> None:
@@ -55,44 +59,37 @@ def methods_of(name: str) -> list[str]:
     return [PLAIN, OURS] + [NUMPYRO] * (numpyro is not None and name not in ONLY_PYRO)
 
 
-def run(name: str, method: str, draws: int, sites: list[str], seed: int) -> Chain:
-    """Run a chain of a model."""
-    sample = _numpyro if method == NUMPYRO else _pyro
+def run(job: Job) -> Chain:
+    """Run a chain of a model, in a process of its own."""
+    set_up()
+    warnings.filterwarnings("ignore", ".torch.jit.* is deprecated")
     start = time.process_time()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit.* is deprecated")
-        samples, divergences = sample(name, method, draws, sites, seed)
-    numbers = {site: torch.as_tensor(samples[site]).reshape(draws, -1) for site in sites}
-    return Chain(numbers, time.process_time() - start, divergences)
+    samples, divergences = (_numpyro if job.method == NUMPYRO else _pyro)(job)
+    draws = {site: torch.as_tensor(samples[site]).reshape(job.draws, -1) for site in job.sites}
+    return Chain(draws, time.process_time() - start, divergences)
 
 
-def _pyro(
-    name: str, method: str, draws: int, sites: list[str], seed: int
-) -> tuple[dict[str, Any], int]:
-    model = getattr(models, name)
-    settings = {}
-    if method == OURS:
-        model, settings = AutoSupportReparam()(model), SETTINGS.get(name, {})
-    jit = name != "meeting"  # the number of its intervals changes
-    pyro.set_rng_seed(seed)
-    options: dict[str, Any] = {"jit_compile": jit, "ignore_jit_warnings": jit}
-    kernel = NUTS(model, max_tree_depth=TREE_DEPTH, **options)
-    mcmc = MCMC(kernel, draws, warmup_steps=WARMUP, disable_progbar=True)
+def _pyro(job: Job) -> tuple[dict[str, Any], int]:
+    model, settings = getattr(models, job.name), {}
+    if job.method == OURS:
+        model, settings = AutoSupportReparam()(model), SETTINGS.get(job.name, {})
+    jit = job.name != "meeting"  # the number of its intervals changes
+    pyro.set_rng_seed(job.seed)
+    kernel = NUTS(model, max_tree_depth=TREE_DEPTH, jit_compile=jit, ignore_jit_warnings=jit)
+    mcmc = MCMC(kernel, job.draws, warmup_steps=WARMUP, disable_progbar=True)
     mcmc.run(**settings)
     samples = mcmc.get_samples()
-    rest = [site for site in sites if site not in samples]
+    rest = [site for site in job.sites if site not in samples]
     if rest:
         samples |= Predictive(model, samples, return_sites=rest, parallel=True)(**settings)
     return samples, len(mcmc.diagnostics()["divergences"]["chain 0"])
 
 
-def _numpyro(
-    name: str, method: str, draws: int, sites: list[str], seed: int
-) -> tuple[dict[str, Any], int]:
+def _numpyro(job: Job) -> tuple[dict[str, Any], int]:
     numpyro.enable_x64()
-    kernel = numpyro.infer.NUTS(in_numpyro(name), max_tree_depth=TREE_DEPTH)
-    mcmc = numpyro.infer.MCMC(kernel, num_warmup=WARMUP, num_samples=draws, progress_bar=False)
-    mcmc.run(jax.random.PRNGKey(seed), extra_fields=("diverging",))
+    kernel = numpyro.infer.NUTS(in_numpyro(job.name), max_tree_depth=TREE_DEPTH)
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=WARMUP, num_samples=job.draws, progress_bar=False)
+    mcmc.run(jax.random.PRNGKey(job.seed), extra_fields=("diverging",))
     samples = {site: np.array(x) for site, x in mcmc.get_samples().items()}
     return samples, int(mcmc.get_extra_fields()["diverging"].sum())
 
