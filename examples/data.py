@@ -25,6 +25,16 @@ def aeon_file(name: str) -> Path:
     return path
 
 
+def read_series(name: str) -> list[tuple[list[list[float]], int]]:
+    """Read the recordings of a .ts file: the numbers of each channel, and the label."""
+    lines = aeon_file(name).read_text(encoding="utf-8").splitlines()
+    recordings = [line.split(":") for line in lines if line.strip() and line[0] not in "#@"]
+    return [
+        ([[float(x) for x in channel.split(",")] for channel in channels], int(label))
+        for *channels, label in recordings
+    ]
+
+
 def load_pressure() -> tuple[Tensor, Tensor, Tensor]:
     """Load standardised blood pressure: 60 % to train, 15 % to validate, the rest to test.
 

@@ -1,7 +1,12 @@
-"""Estimate densities of measurements that have a gap or a bound.
+"""Estimate densities with a gap or a bound, with true zeros.
 
-`python -m examples.estimation` prints the table of docs/tutorials/estimation.md and writes its
-picture to demo/estimation.png.
+Petal lengths have a gap between species, and the concavity of a cell nucleus cannot be negative.
+`SparseDensity` is zero beyond the bound and in most of the gap; `gaussian_kde` has mass in both.
+
+`python -m examples.estimation` draws the estimates into demo/estimation.png (shaded: SparseDensity
+with its support; dashed: gaussian_kde) and prints the table of docs/tutorials/estimation.md. In the
+gap: mass between 1.95 and 2.95 cm, or below zero. Missed: held-out measurements at which the
+density is zero. Score: integrated squared error up to a constant; less is better.
 
 References:
     Fisher (1936), The use of multiple measurements in taxonomic problems. Annals of Eugenics 7.
@@ -9,37 +14,35 @@ References:
     Both as scikit-learn has them.
 """
 
-import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 from sklearn.datasets import load_breast_cancer, load_iris
 from torch.distributions import Uniform
 
-from sparsefam.estimators import SparseDensity
+from sparsefam.estimators import SparseDensity, quadratic_score
+
+from .common import print_table, run
 
 Floats = NDArray[np.float64]
-Density = Callable[[Floats], Floats]
-METHODS = ("SparseDensity", "gaussian_kde", "gaussian_kde, tuned")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Measurements (n, D) in random order, and an interval of the first one that has none."""
+    """Measurements (n, D) in random order."""
 
     name: str
     data: Floats
-    view: tuple[tuple[float, float], ...]
-    empty: tuple[float, float]
+    gap: tuple[tuple[float, float], ...]  # a box without measurements
     bound: float | None = None  # the least possible value, if it is known
-    bandwidth: tuple[float, ...] | None = None
+    bandwidth: Any = None  # None: chosen by SparseDensity
 
 
 def load() -> list[Case]:
@@ -49,31 +52,21 @@ def load() -> list[Case]:
     concavity = load_breast_cancer().data[:, 6:7]
     concavity = shuffled(concavity[concavity[:, 0] > 0])
     gap = (1.95, 2.95)  # lengths are rounded to 0.1 cm: 1.9 and 3.0 are the nearest ones
-    view = ((-0.5, 9.0), (-0.8, 3.6))
-    widths = tuple(0.25 * petals.std(0))
+    pairs = Case("petal length, width", petals, (gap, (-1.0, 4.0)), None, 0.25 * petals.std(0))
     return [
-        Case("petal length, cm", petals[:, :1], view[:1], gap),
-        Case("concavity", concavity, ((-0.2, 0.7),), (-0.2, 0.0), bound=0.0),
-        Case("petal length, width", petals, view, gap, bandwidth=widths),
+        Case("petal length, cm", petals[:, :1], (gap,)),
+        Case("concavity", concavity, ((-0.2, 0.0),), bound=0.0),
+        pairs,
     ]
 
 
-def sparse(case: Case, data: Floats) -> SparseDensity:
+def sparse(case: Case, data: Floats, bandwidth: Any) -> SparseDensity:
     """Fit the estimate with zeros, with a base density that ends at the bound if there is one."""
     base = None
     if case.bound is not None:
         base = Uniform(case.bound, data.max() + 0.25 * np.ptp(data), validate_args=False)
-    model = SparseDensity(inducing_points=50, bandwidth=case.bandwidth, base=base, random_state=0)
+    model = SparseDensity(inducing_points=50, bandwidth=bandwidth, base=base, random_state=0)
     return model.fit(data)
-
-
-def fit(case: Case, method: str, data: Floats, width: float | None) -> Density:
-    """Fit a method and return the density as a function of locations (n, D)."""
-    if method == "SparseDensity":
-        model = sparse(case, data)
-        return lambda t: np.exp(model.score_samples(t))
-    smooth = gaussian_kde(data.T, width)
-    return lambda t: smooth(t.T)
 
 
 def tuned_width(data: Floats) -> float:
@@ -84,78 +77,69 @@ def tuned_width(data: Floats) -> float:
         parts = [(gaussian_kde(data[folds != k].T, width), data[folds == k].T) for k in range(5)]
         return sum(np.log(smooth(held) + 1e-300).sum() for smooth, held in parts)
 
-    return float(max(np.geomspace(0.03, 1.0, 12), key=likelihood))
+    return max(np.geomspace(0.03, 1.0, 12), key=likelihood)
 
 
-def check(case: Case, method: str, folds: int) -> tuple[float, float, float]:
-    """Fit to all folds but one, in turn, and check on that one.
-
-    Returns:
-        Mass in the gap; the share of held-out data at which the density is zero; the integral of
-        the squared density less twice its mean at held-out data, which is the integrated squared
-        error up to a constant.
-    """
-    width = tuned_width(case.data) if method.endswith("tuned") else None
-    which = np.arange(len(case.data)) % folds
-    ticks = 2001 if len(case.view) == 1 else 161
-    grid = np.meshgrid(*(np.linspace(*side, ticks) for side in case.view))
-    t = np.stack(grid, -1).reshape(-1, len(case.view))
-    cell = float(np.prod(np.ptp(case.view, axis=1))) / len(t)
-    inside = (case.empty[0] < t[:, 0]) & (t[:, 0] < case.empty[1])
-    measures = []
-    for fold in range(folds):
-        density = fit(case, method, case.data[which != fold], width)
-        on_grid, held = density(t), density(case.data[which == fold])
-        score = (on_grid**2).sum() * cell - 2 * held.mean()
-        measures.append((on_grid[inside].sum() * cell, (held == 0).mean(), score))
-    empty, missed, score = np.mean(measures, 0).tolist()
-    return empty, missed, score
+def methods(case: Case) -> dict[str, Callable[[Floats], Any]]:
+    """Return functions that fit estimates, with bandwidths that are chosen once, on all data."""
+    bandwidth = sparse(case, case.data, case.bandwidth).bandwidth_
+    width = tuned_width(case.data)
+    return {
+        "SparseDensity": lambda data: sparse(case, data, bandwidth),
+        "gaussian_kde": lambda data: gaussian_kde(data.T),
+        "gaussian_kde, tuned": lambda data: gaussian_kde(data.T, width),
+    }
 
 
-def draw(fitted: list[tuple[Case, SparseDensity]]) -> Figure:
-    """Draw the estimates with their supports, and gaussian_kde dashed."""
+def check(case: Case, estimate: Any, held: Floats) -> list[float]:
+    """Return the mass in the gap, the share of held-out data that is missed, and the score."""
+    ticks = [low + (high - low) * (np.arange(200) + 0.5) / 200 for low, high in case.gap]
+    inside = np.stack(np.meshgrid(*ticks), -1).reshape(-1, len(ticks))
+    in_gap, at_held = (
+        estimate(t.T) if isinstance(estimate, gaussian_kde) else np.exp(estimate.score_samples(t))
+        for t in (inside, held)
+    )
+    volume = np.prod(np.ptp(case.gap, axis=1))
+    return [volume * in_gap.mean(), (at_held == 0).mean(), -quadratic_score(estimate, held)]
+
+
+def cross_validate(case: Case, fit: Callable[[Floats], Any], folds: int) -> Floats:
+    """Check on each fold in turn the estimate that is fitted to the others, and take the mean."""
+    x, fold = case.data, np.arange(len(case.data)) % folds
+    return np.mean([check(case, fit(x[fold != k]), x[fold == k]) for k in range(folds)], axis=0)
+
+
+def draw(ax: Axes, case: Case) -> None:
+    """Draw the estimate with its support, and gaussian_kde dashed."""
+    x, smooth = case.data, gaussian_kde(case.data.T)
+    margin = 0.18 * np.ptp(x, axis=0)
+    view = np.stack([x.min(0) - margin, x.max(0) + margin], -1)
+    model = sparse(case, x, case.bandwidth)
+    model.plot(ax, color="C0", data=x, label="SparseDensity", view=tuple(map(tuple, view)))
+    grid = np.meshgrid(*(np.linspace(*side, 301) for side in view))
+    height = smooth(np.reshape(grid, (len(grid), -1))).reshape(grid[0].shape)
+    if len(grid) == 1:
+        ax.plot(*grid, height, "--", color="C3", label="gaussian_kde")
+        ax.set_xlabel(case.name)
+    else:
+        levels = height.max() * np.array([0.02, 0.25, 0.5])
+        ax.contour(*grid, height, levels, colors=["C3"], linestyles="--", linewidths=1.1)
+        ax.set(xlabel="petal length, cm", ylabel="petal width, cm")
+
+
+def main(folds: int = 5, out: Path = Path("demo")) -> None:
+    """Check all methods on each fold, fitted to the others; then draw them."""
     figure, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), layout="constrained")
-    for ax, (case, model) in zip(axes, fitted, strict=True):
-        x, smooth = case.data, gaussian_kde(case.data.T)
-        margin = 0.18 * np.ptp(x, axis=0)
-        ends = np.stack([x.min(0) - margin, x.max(0) + margin], -1)
-        if len(ends) == 1:
-            options = {"label": "SparseDensity", "view": tuple(ends[0])}
-            model.density_.plot(ax, color="C0", data=x, **options)
-            t = np.linspace(*ends[0], 601)
-            ax.plot(t, smooth(t), "--", color="C3", label="gaussian_kde")
-            ax.set_xlabel(case.name)
-        else:
-            model.density_.plot(ax, color="C0", data=x, view=tuple(map(tuple, ends)))
-            grid = np.meshgrid(*(np.linspace(*side, 151) for side in ends))
-            height = smooth(np.reshape(grid, (2, -1))).reshape(grid[0].shape)
-            levels = height.max() * np.array([0.02, 0.25, 0.5])
-            ax.contour(*grid, height, levels, colors=["C3"], linestyles="--", linewidths=1.1)
-            ax.set(xlabel="petal length, cm", ylabel="petal width, cm")
+    rows = []
+    for ax, case in zip(axes, load(), strict=True):
+        for name, fit in methods(case).items():
+            empty, missed, score = cross_validate(case, fit, folds)
+            rows.append([case.name, name, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])
+        draw(ax, case)
+    print_table(["measured", "estimate", "in the gap", "missed", "score"], rows)
     axes[0].legend(loc="upper right")
-    return figure
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Density estimates of measurements.")
-    parser.add_argument("--folds", type=int, default=5, help="held out in turn (5)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(f"{'measured':<21}{'estimate':<21}{'in the gap':>10}{'missed':>9}{'score':>9}")
-    fitted = []
-    for case in load():
-        model = sparse(case, case.data)
-        fitted.append((case, model))
-        # Bandwidths are chosen once, on all data, as those of gaussian_kde are.
-        known = replace(case, bandwidth=tuple(model.bandwidth_))
-        for method in METHODS:
-            empty, missed, score = check(known, method, options.folds)
-            print(f"{case.name:<21}{method:<21}{empty:>10.2%}{missed:>9.1%}{score:>9.3f}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(fitted).savefig(options.out / "estimation.png", dpi=160)
+    figure.savefig(out / "estimation.png", dpi=160)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

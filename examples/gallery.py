@@ -70,26 +70,22 @@ def draw_start() -> Figure:
     return figure
 
 
-def families() -> list[tuple[str, Any]]:
-    """Return nine one-dimensional densities by name."""
-    power = sf.scores.LocationScale(0.0, 1.0, lambda x: x**4 / 12)
-    return [
-        ("Normal, α = 1", sf.rpm(QUADRATIC, 1.0)),
-        ("BetaGaussian, α = 4/3", sf.rpm(QUADRATIC, 4 / 3)),
-        ("BetaGaussian, α = 3/2", sf.rpm(QUADRATIC, 1.5)),
-        ("TruncatedParabola, α = 2", sf.rpm(QUADRATIC, 2.0)),
-        ("BetaGaussian, α = ∞ (uniform)", sf.rpm(QUADRATIC, math.inf)),
-        ("LocationScale, α = 2, g = x⁴/12", sf.rpm(power, 2.0)),
-        ("Laplace, α = 1", sf.rpm(ABSOLUTE, 1.0)),
-        ("BetaLaplace, α = 3/2", sf.rpm(ABSOLUTE, 1.5)),
-        ("Triangular, α = 2", sf.rpm(ABSOLUTE, 2.0)),
-    ]
-
-
 def draw_families() -> Figure:
     """Draw nine densities with their supports and escorts."""
+    power = sf.scores.LocationScale(0.0, 1.0, lambda x: x**4 / 12)
+    families = {
+        "Normal, α = 1": sf.rpm(QUADRATIC, 1.0),
+        "BetaGaussian, α = 4/3": sf.rpm(QUADRATIC, 4 / 3),
+        "BetaGaussian, α = 3/2": sf.rpm(QUADRATIC, 1.5),
+        "TruncatedParabola, α = 2": sf.rpm(QUADRATIC, 2.0),
+        "BetaGaussian, α = ∞ (uniform)": sf.rpm(QUADRATIC, math.inf),
+        "LocationScale, α = 2, g = x⁴/12": sf.rpm(power, 2.0),
+        "Laplace, α = 1": sf.rpm(ABSOLUTE, 1.0),
+        "BetaLaplace, α = 3/2": sf.rpm(ABSOLUTE, 1.5),
+        "Triangular, α = 2": sf.rpm(ABSOLUTE, 2.0),
+    }
     figure, axes = plt.subplots(3, 3, figsize=(WIDTH, 5.25))
-    for ax, (title, p) in zip(axes.flat, families(), strict=True):
+    for ax, (title, p) in zip(axes.flat, families.items(), strict=True):
         # At alpha = inf every escort is the same uniform density, and the default one has no index.
         finite = bool(p.alpha.isfinite())
         plot_density(p, ax, escort=finite, color="C0", view=(-3.7, 3.7))
@@ -161,11 +157,6 @@ def speakers() -> tuple[Any, series.Series]:
     return series.train("kernel sparsemax", data, epochs=40, seed=0), test
 
 
-def draw_speakers() -> Figure:
-    """Draw, like Figure 1 of Moreno et al., kernel densities with several intervals."""
-    return series.draw(*speakers())
-
-
 def draw_ellipses() -> Figure:
     """Draw two elliptical densities at three values of alpha."""
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.9))
@@ -204,18 +195,18 @@ def errors(ratios: Tensor) -> dict[str, list[float]]:
     """
     errors_by_rule: dict[str, list[float]] = {"eqs. 49 and 50": [], "64 nodes": [], "p.expect": []}
     x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(400))
+    one = torch.ones(())
     for ratio in ratios:
         # Round the inputs first: their rounding is not an error of the rules.
         s, c = ratio.float(), (torch.linspace(-1.5, 1.5, 31).double() * (ratio + 1)).float()
-        scale, offsets, one = s.double(), c.double(), torch.ones((), dtype=torch.float64)
-        t = scale * x[:, None]
-        gauss = torch.exp(-0.5 * (t - offsets).square()) / math.sqrt(2 * math.pi)
-        nodes_400 = (0.75 * w[:, None] * (1 - x[:, None] ** 2) * gauss).sum(0)
         # In float64 the closed form is accurate where the support is wide.
-        exact = closed_form(scale, offsets, one) if scale > 5 else nodes_400
+        exact = closed_form(s.double(), c.double(), one.double())
+        if s <= 5:
+            gauss = torch.exp(-0.5 * (s * x[:, None] - c).square()) / math.sqrt(2 * math.pi)
+            exact = (0.75 * w[:, None] * (1 - x[:, None] ** 2) * gauss).sum(0)
         p, basis = sf.TruncatedParabola(0.0, s), sf.bases.GaussianRBF(c, 1.0)
         nodes, weights = p.quadrature(32)
-        rules = (closed_form(s, c, one.float()), weights @ basis(nodes), p.expect(basis))
+        rules = (closed_form(s, c, one), weights @ basis(nodes), p.expect(basis))
         for name, value in zip(errors_by_rule, rules, strict=True):
             error = (value.double() - exact).abs().max() / exact.abs().max()
             errors_by_rule[name].append(error.item())
@@ -240,7 +231,7 @@ PICTURES = {
     "families": draw_families,
     "tree": draw_tree,
     "martins-figure-1": draw_dimensions,
-    "moreno-figure-1": draw_speakers,
+    "moreno-figure-1": lambda: series.draw(*speakers()),
     "ellipses": draw_ellipses,
     "errors": draw_errors,
 }
@@ -252,7 +243,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help=f"which (all): {', '.join(PICTURES)}")
     parser.add_argument("--out", type=Path, default=Path("docs/assets"), help="folder to write")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(PICTURES))
+    unknown = set(options.names) - set(PICTURES)
     if unknown:
         parser.error(f"names must be among {', '.join(PICTURES)}, got {', '.join(unknown)}")
     torch.set_num_threads(1)

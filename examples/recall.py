@@ -5,18 +5,18 @@ afterwards for the mean over an interval. `python -m examples.recall` prints the
 docs/tutorials/stream.md.
 """
 
-import argparse
 import math
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import trange
 
 import sparsefam as sf
 
+from .common import mean_sd, print_table, run
 from .data import load_pressure
 
 CHUNKS, NOISE, TAU = 20, 0.5, 0.9
@@ -33,16 +33,11 @@ class Questions(NamedTuple):
     answers: Tensor
 
 
-# From questions to answers (Q,).
-Memory = Callable[[Questions], Tensor]
+class Memory(NamedTuple):
+    """Its size in numbers, and a function from questions to answers (Q,)."""
 
-
-def listen(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Return times in [0, 1] and noisy values of readings (L,), and the recording itself."""
-    truth = torch.cat(load_pressure())
-    times = torch.rand(length, generator=generator).sort().values
-    index = (times * len(truth)).long().clamp(max=len(truth) - 1)
-    return times, truth[index] + NOISE * torch.randn(length, generator=generator), truth
+    size: int
+    answer: Callable[[Questions], Tensor]
 
 
 def ask(
@@ -65,21 +60,29 @@ def split(times: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(t.unsqueeze(0), v.reshape(1, -1, 1)) for t, v in pieces]
 
 
-def forget(times: Tensor, values: Tensor, functions: int) -> tuple[Memory, int]:
-    """Feed a `ForgettingMemory`, which forgets nothing here; return it and its size in numbers."""
+def regression(functions: int) -> sf.attention.RidgeRegression:
     basis = sf.bases.GaussianRBF.grid(functions, 1 / functions)
-    memory = sf.attention.ForgettingMemory(sf.attention.RidgeRegression(basis, 1.0))
-    state = None
+    return sf.attention.RidgeRegression(basis, 1.0)
+
+
+def mean_over(function: sf.attention.ValueFunction, low: Tensor, high: Tensor) -> Tensor:
+    """Return means over intervals: expectations under uniform densities, alpha = inf."""
+    density = sf.BetaGaussian((low + high).unsqueeze(0) / 2, (high - low) / 2, math.inf)
+    return function.expect(density).flatten()
+
+
+def forget(times: Tensor, values: Tensor, functions: int) -> Memory:
+    """Feed a `ForgettingMemory`, which forgets nothing here."""
+    memory, state = sf.attention.ForgettingMemory(regression(functions)), None
     for t, v in split(times, values):
         function, state = memory(t, v, state)
-    return lambda q: mean_over(function, q.low, q.high), sum(part.numel() for part in state)
+    size = sum(part.numel() for part in state)
+    return Memory(size, lambda q: mean_over(function, q.low, q.high))
 
 
-def contract(times: Tensor, values: Tensor, functions: int) -> tuple[Memory, int]:
+def contract(times: Tensor, values: Tensor, functions: int) -> Memory:
     """Feed a `ContractingMemory`, which contracts the past to [0, TAU] at every chunk."""
-    basis = sf.bases.GaussianRBF.grid(functions, 1 / functions)
-    regression = sf.attention.RidgeRegression(basis, 1.0)
-    memory = sf.attention.ContractingMemory(regression, TAU, samples=8 * functions)
+    memory = sf.attention.ContractingMemory(regression(functions), TAU, samples=8 * functions)
     state = None
     for k, (t, v) in enumerate(split(times, values)):
         function, state = memory((t * CHUNKS - k).clamp(0, 1), v, state)
@@ -93,16 +96,10 @@ def contract(times: Tensor, values: Tensor, functions: int) -> tuple[Memory, int
     def answer(q: Questions) -> Tensor:
         return mean_over(function, position_now(q.low, q.chunk), position_now(q.high, q.chunk))
 
-    return answer, state.numel()
+    return Memory(state.numel(), answer)
 
 
-def mean_over(function: sf.attention.ValueFunction, low: Tensor, high: Tensor) -> Tensor:
-    """Return means over intervals: expectations under uniform densities, alpha = inf."""
-    density = sf.BetaGaussian((low + high).unsqueeze(0) / 2, (high - low) / 2, math.inf)
-    return function.expect(density).flatten()
-
-
-def keep(times: Tensor, values: Tensor) -> tuple[Memory, int]:
+def keep(times: Tensor, values: Tensor) -> Memory:
     """Keep readings, and answer with the mean of those in the interval, or of all if none is."""
 
     def answer(q: Questions) -> Tensor:
@@ -110,53 +107,48 @@ def keep(times: Tensor, values: Tensor) -> tuple[Memory, int]:
         inside = inside | ~inside.any(-1, keepdim=True)
         return (inside * values).sum(-1) / inside.sum(-1)
 
-    return answer, 2 * len(times)
+    return Memory(2 * len(times), answer)
 
 
-def recall(length: int, functions: int, seed: int, count: int = 400) -> dict[str, list[float]]:
-    """Return the size of each memory and its error by age.
+def recall(length: int, seed: int, count: int = 400) -> tuple[dict[str, Memory], list[list[float]]]:
+    """Return memories, and by age the error of each.
 
     Each memory is compared with as many numbers of plain readings, two for each: the last ones
     (a window), or a random sample.
     """
     generator = torch.Generator().manual_seed(seed)
-    times, values, truth = listen(length, generator)
-    memories: dict[str, tuple[Memory, int]] = {}
+    truth = torch.cat(load_pressure())
+    times = torch.rand(length, generator=generator).sort().values
+    index = (times * len(truth)).long().clamp(max=len(truth) - 1)
+    values = truth[index] + NOISE * torch.randn(length, generator=generator)
+    memories = {}
     for name, memory in {
-        "ForgettingMemory": forget(times, values, functions),
+        "ForgettingMemory": forget(times, values, 192),
         "ContractingMemory": contract(times, values, 512),
     }.items():
-        size = min(memory[1] // 2, length)
+        size = min(memory.size // 2, length)
         sample = torch.randperm(length, generator=generator)[:size]
         memories[name] = memory
         memories[f"window of {size}"] = keep(times[-size:], values[-size:])
         memories[f"sample of {size}"] = keep(times[sample], values[sample])
-    found = {name: [float(size)] for name, (_, size) in memories.items()}
+    errors = []
     for chunks in AGES.values():
-        questions = ask(truth, chunks, count, generator)
-        for name, (memory, _) in memories.items():
-            missed = memory(questions) - questions.answers
-            found[name].append(missed.square().mean().sqrt().item())
-    return found
+        q = ask(truth, chunks, count, generator)
+        missed = [memory.answer(q) - q.answers for memory in memories.values()]
+        errors.append([x.square().mean().sqrt().item() for x in missed])
+    return memories, errors
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Questions about a time long ago.")
-    parser.add_argument("--seeds", type=int, default=3, help="repetitions (3)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    runs: dict[str, list[list[float]]] = {}
-    for seed in range(options.seeds):
-        for name, found in recall(100_000, 192, seed).items():
-            runs.setdefault(name, []).append(found)
-        print(f"seed {seed + 1} done", file=sys.stderr)
-    print(f"{'memory':<20}{'numbers':>9}" + "".join(f"{age:>16}" for age in AGES))
-    for name, rows in runs.items():
-        (size, *means), (_, *sds) = np.mean(rows, 0), np.std(rows, 0, ddof=1)
-        cells = (f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(means, sds, strict=True))
-        print(f"{name:<20}{size:>9.0f}" + "".join(f"{cell:>16}" for cell in cells))
+def main(seeds: int = 3) -> None:
+    """Compare the memories with several seeds, at least two."""
+    results = [recall(100_000, seed) for seed in trange(seeds)]
+    errors = np.array([errors for _, errors in results])  # (seeds, ages, memories)
+    rows = []
+    for k, (name, memory) in enumerate(results[0][0].items()):
+        cells = [mean_sd(errors[:, age, k], 3) for age in range(len(AGES))]
+        rows.append([name, f"{memory.size}", *cells])
+    print_table(["memory", "numbers", *AGES], rows)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,18 +9,15 @@ References:
     Social Media Text. ICWSM: sentences of Pang and Lee (2004), rated from -4 to 4 by twenty people.
 """
 
-import argparse
 import re
 import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -28,8 +25,11 @@ from sklearn.pipeline import make_pipeline
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 
 import sparsefam as sf
+
+from .common import mean_sd, print_table, run
 
 ARCHIVE = "vaderSentiment-3.2.1.tar.gz"
 REQUIREMENT = (
@@ -40,7 +40,7 @@ INNER = "hutto_ICWSM_2014.tar.gz"
 FILE = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
 TESTED, RATE = 2072, 4e-3
 EMBEDDING, STATES = 64, 96
-TFIDF, MEAN = "TF-IDF, logistic", "mean pooling"
+TFIDF = "TF-IDF, logistic"
 
 
 def fetch(folder: Path) -> Path:
@@ -54,15 +54,15 @@ def fetch(folder: Path) -> Path:
     return archive
 
 
-def load(archive: Path) -> tuple[list[str], list[int]]:
+def load(archive: Path) -> tuple[list[str], Tensor]:
     """Load the sentences with a mean rating beyond ±0.5, and whether they are in favour (1)."""
     with tarfile.open(archive) as outer:
         inner = next(name for name in outer.getnames() if name.endswith(INNER))
         with tarfile.open(fileobj=outer.extractfile(inner)) as files:
-            lines: Any = files.extractfile(FILE)
-            triples = [line.decode().rstrip("\r\n").split("\t") for line in lines if line.strip()]
+            lines = [line.decode().strip("\r\n") for line in files.extractfile(FILE)]
+    triples = [line.split("\t") for line in lines if line.strip()]
     clear = [(text, float(rating)) for _, rating, text in triples if abs(float(rating)) >= 0.5]
-    return [text for text, _ in clear], [int(rating > 0) for _, rating in clear]
+    return [text for text, _ in clear], torch.tensor([int(rating > 0) for _, rating in clear])
 
 
 def words_of(text: str) -> list[str]:
@@ -125,10 +125,15 @@ class Attentive(Reader):
         super().__init__(words)
         self.alpha, self.continuous = alpha, continuous
         self.query = nn.Parameter(torch.zeros(STATES))  # all words have the same weight at first
-        basis = sf.bases.GaussianRBF.grid(32, [0.1, 0.5])
-        options: dict[str, Any] = {"score": "moments", "penalty": 0.1, "batch_first": True}
         self.layer = sf.attention.ContinuousAttention(
-            STATES, 1, basis, alpha, combine=discrete, **options
+            STATES,
+            num_heads=1,
+            basis=sf.bases.GaussianRBF.grid(32, [0.1, 0.5]),
+            alpha=alpha,
+            score="moments",
+            combine=discrete,
+            penalty=0.1,
+            batch_first=True,
         )
 
     def pool(self, states: Tensor, padding: Tensor) -> Tensor:
@@ -145,8 +150,8 @@ class Attentive(Reader):
         return self.layer.out_proj(weights @ self.layer.v_proj(states)).squeeze(1)
 
 
-READERS: dict[str, Callable[[int], Reader]] = {
-    MEAN: Reader,
+READERS = {
+    "mean pooling": Reader,
     "discrete softmax": partial(Attentive, alpha=1.0, discrete=True, continuous=False),
     "discrete sparsemax": partial(Attentive, alpha=2.0, discrete=True, continuous=False),
     "continuous softmax": partial(Attentive, alpha=1.0, discrete=False, continuous=True),
@@ -168,48 +173,41 @@ def train(model: nn.Module, tokens: Tensor, labels: Tensor, epochs: int, seed: i
 
 
 def compare(
-    texts: Sequence[str], labels: Sequence[int], seed: int, epochs: int
-) -> dict[str, tuple[float, int]]:
+    texts: Sequence[str], labels: Tensor, seed: int, epochs: int
+) -> list[tuple[float, int]]:
     """Return the accuracy in percent and the number of parameters of each method.
 
     The seed draws the test sentences, the initial weights and the order of training.
     """
-    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
-    cut = min(TESTED, len(texts) // 4)
-    tested, answers = [texts[k] for k in order[:cut]], [labels[k] for k in order[:cut]]
-    fitted, known = [texts[k] for k in order[cut:]], [labels[k] for k in order[cut:]]
-    linear = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1000)).fit(fitted, known)
-    found = {TFIDF: (100 * linear.score(tested, answers), linear[-1].coef_.size + 1)}
-    numbers = vocabulary(fitted)
-    data, test = encode(fitted, numbers), encode(tested, numbers)
-    for name, build in READERS.items():
+    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed))
+    tested, fitted = order.tensor_split([min(TESTED, len(texts) // 4)])
+    seen, unseen = ([texts[k] for k in part] for part in (fitted, tested))
+    linear = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1000))
+    linear.fit(seen, labels[fitted])
+    found = [(100 * linear.score(unseen, labels[tested]), linear[-1].coef_.size + 1)]
+    numbers = vocabulary(seen)
+    data, test = encode(seen, numbers), encode(unseen, numbers)
+    for build in tqdm(READERS.values(), f"seed {seed + 1}"):
         torch.manual_seed(seed)
         model = build(len(numbers) + 2)
-        train(model, data, torch.tensor(known), epochs, seed)
+        train(model, data, labels[fitted], epochs, seed)
         with torch.no_grad():
             logits = torch.cat([model(part) for part in test.split(256)])
-        right = (logits.argmax(-1) == torch.tensor(answers)).double().mean().item()
-        found[name] = 100 * right, sum(x.numel() for x in model.parameters())
-        print(f"seed {seed + 1}, {name}: {100 * right:.1f} %", file=sys.stderr)
+        right = (logits.argmax(-1) == labels[tested]).double().mean().item()
+        found.append((100 * right, sum(x.numel() for x in model.parameters())))
     return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Attention over the words of film reviews.")
-    parser.add_argument("--seeds", type=int, default=3, help="repetitions, at least 2 (3)")
-    parser.add_argument("--epochs", type=int, default=3, help="of each training (3)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="keeps the data (demo)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    texts, labels = load(fetch(options.out / "data"))
-    print(f"{len(texts)} sentences, {len(READERS)} networks, {options.seeds} seeds")
-    runs = [compare(texts, labels, seed, options.epochs) for seed in range(options.seeds)]
-    print(f"{'method':<24}{'accuracy, %':>14}{'parameters':>12}")
-    for name in runs[0]:
-        right, size = np.array([run[name] for run in runs]).T
-        print(f"{name:<24}{right.mean():>7.1f} ± {right.std(ddof=1):<4.1f}{size.mean():>12,.0f}")
+def main(seeds: int = 3, epochs: int = 3, out: Path = Path("demo")) -> None:
+    """Compare all methods with several seeds, at least two; keep the data in `out`/data."""
+    texts, labels = load(fetch(out / "data"))
+    print(f"{len(texts)} sentences, {len(READERS)} networks, {seeds} seeds")
+    runs = torch.tensor([compare(texts, labels, seed, epochs) for seed in range(seeds)])
+    rows = []
+    for name, (right, size) in zip([TFIDF, *READERS], runs.permute(1, 2, 0), strict=True):
+        rows.append([name, mean_sd(right.tolist(), 1), f"{size.mean():,.0f}"])
+    print_table(["method", "accuracy, %", "parameters"], rows)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

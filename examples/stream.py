@@ -1,29 +1,33 @@
 """Answer questions about a stream: what was the mean blood pressure from a to b?
 
 A stream is 512 consecutive samples, 2.8 heartbeats, of which 96 noisy readings at random times are
-left. In a block outside the interval asked for, all readings are saturated. `python -m
-examples.stream` trains the methods, prints the first table of docs/tutorials/stream.md and writes
-its picture to demo/stream.png.
+left. In a block outside the interval asked for (grey in the picture) all readings are saturated.
+Attention learns which interval to read: softmax has tails into the block, sparsemax ends sooner,
+and at α = ∞ the density is uniform on an interval. The task is made for attention over intervals.
+
+`python -m examples.stream` trains all methods, prints the first table of docs/tutorials/stream.md,
+root mean squared errors where readings are placed as in training or otherwise, and draws its
+picture, demo/stream.png.
 """
 
-import argparse
 import math
-import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import ttest_rel
+from scipy.stats import sem, ttest_rel
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pad
+from tqdm import tqdm
 
 import sparsefam as sf
+from sparsefam.plotting import plot_density
 
+from .common import mean_sd, print_table, run
 from .data import interpolate, load_pressure
 
 SAMPLES, READINGS, NOISE = 512, 96, 0.1
@@ -51,6 +55,10 @@ class Streams(NamedTuple):
     def rows(self, index: Tensor) -> "Streams":
         """Return some of the streams."""
         return Streams(*(x[index] for x in self))
+
+    def value(self) -> sf.attention.ValueFunction:
+        """Return the functions that are fitted to the readings."""
+        return sf.attention.ValueFunction(BASIS, self.coefficients)
 
 
 def read_streams(part: Tensor, count: int, sampling: str, generator: torch.Generator) -> Streams:
@@ -114,9 +122,7 @@ class Continuous(nn.Module):
         return sf.BetaGaussian.from_moments(mean, sigma.square(), self.alpha)
 
     def forward(self, streams: Streams) -> Tensor:
-        """Return answers (B,)."""
-        value = sf.attention.ValueFunction(BASIS, streams.coefficients)
-        return value.expect(self.attend(streams)).flatten()
+        return streams.value().expect(self.attend(streams)).flatten()
 
 
 def relative(place: Tensor, values: Tensor, question: Tensor) -> Tensor:
@@ -137,7 +143,6 @@ class Discrete(nn.Module):
         self.gaps, self.network = gaps, network(3, 1)
 
     def forward(self, streams: Streams) -> Tensor:
-        """Return answers (B,)."""
         t = streams.positions
         scores = self.network(relative(t, streams.values, streams.question)).squeeze(-1)
         if self.gaps:
@@ -157,21 +162,21 @@ class Convolutions(nn.Sequential):
         super().__init__(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, 1))
 
     def forward(self, streams: Streams) -> Tensor:
-        """Return answers (B,)."""
-        count, size = streams.grid.shape
-        place = ((torch.arange(size) + 0.5) / size).expand(count, -1)
+        place = ((torch.arange(128) + 0.5) / 128).expand_as(streams.grid)
         return super().forward(relative(place, streams.grid, streams.question).mT).squeeze(-1)
 
 
-OURS = ("softmax", "sparsemax", "α = ∞")
-METHODS: dict[str, Callable[[], nn.Module]] = {
-    OURS[0]: partial(Continuous, 1.0),
-    OURS[1]: partial(Continuous, 2.0),
-    OURS[2]: partial(Continuous, math.inf),
+OURS = {
+    "softmax": partial(Continuous, 1.0),
+    "sparsemax": partial(Continuous, 2.0),
+    "α = ∞": partial(Continuous, math.inf),
+}
+RIVALS = {
     "discrete softmax": Discrete,
     "discrete softmax, gaps": partial(Discrete, gaps=True),
     "CNN": Convolutions,
 }
+METHODS = OURS | RIVALS
 
 
 def train(model: nn.Module, data: Streams, epochs: int, rate: float, seed: int) -> None:
@@ -189,14 +194,14 @@ def train(model: nn.Module, data: Streams, epochs: int, rate: float, seed: int) 
             schedule.step()
 
 
+@torch.no_grad()
 def error(model: nn.Module, streams: Streams) -> float:
     """Return the root mean squared error of the answers."""
-    with torch.no_grad():
-        return mse_loss(model(streams), streams.answers).sqrt().item()
+    return mse_loss(model(streams), streams.answers).sqrt().item()
 
 
 def compare(
-    seed: int, epochs: int, rates: Sequence[float], count: int
+    seed: int, epochs: int, rates: tuple[float, ...], count: int
 ) -> tuple[dict[str, nn.Module], Streams, dict[str, list[float]]]:
     """Train every method at the learning rate that validates best.
 
@@ -211,84 +216,71 @@ def compare(
     data = read_streams(parts[0], count, SAMPLINGS[0], generator)
     tests = [read_streams(parts[2], count // 4, name, generator) for name in SAMPLINGS]
     models, errors = {}, {}
-    for name, build in METHODS.items():
+    for name, build in tqdm(METHODS.items(), f"seed {seed + 1}"):
         tried = []
         for rate in rates:
             torch.manual_seed(seed)
-            model = build()
-            train(model, data, epochs, rate, seed)
-            tried.append((error(model, validation), model))
-        models[name] = min(tried, key=lambda one: one[0])[1]
+            tried.append(build())
+            train(tried[-1], data, epochs, rate, seed)
+        models[name] = min(tried, key=lambda model: error(model, validation))
         errors[name] = [error(models[name], test) for test in tests]
-        print(f"seed {seed + 1}, {name}: error {errors[name][0]:.3f}", file=sys.stderr)
     return models, tests[0], errors
 
 
-def draw(models: dict[str, Any], test: Streams, shown: int = 3) -> Figure:
+@torch.no_grad()
+def draw(models: dict[str, nn.Module], test: Streams) -> Figure:
     """Draw the streams whose saturated block is nearest to the interval, and where heads look."""
     middle, width = test.question[:50].unbind(-1)
     distance = (test.block[:50] - middle.unsqueeze(-1)).abs().amin(-1) / width
-    figure, axes = plt.subplots(2, shown, figsize=(9.4, 4.4), sharex=True, layout="constrained")
-    grid, samples = torch.linspace(0, 1, 800), (torch.arange(SAMPLES) + 0.5) / SAMPLES
-    for (above, below), k in zip(axes.T, distance.argsort()[:shown], strict=True):
+    figure, axes = plt.subplots(2, 3, figsize=(9.4, 4.4), sharex=True, layout="constrained")
+    grid = torch.linspace(0, 1, 800)
+    for (above, below), k in zip(axes.T, distance.argsort()[:3], strict=True):
         one = test.rows(k[None])
-        value = sf.attention.ValueFunction(BASIS, one.coefficients)(grid[None])[0, :, 0]
-        above.plot(samples, one.whole[0], "k", lw=0.8, label="recording")
-        above.plot(one.positions[0], one.values[0], "C3o", ms=2.5, label="readings")
-        above.plot(grid, value, "C2", label="value function")
+        above.plot((np.arange(SAMPLES) + 0.5) / SAMPLES, one.whole[0], "k", lw=0.8)
+        above.plot(one.positions[0], one.values[0], "C3o", ms=2.5)
+        above.plot(grid, one.value()(grid[None]).flatten(), "C2")
         for name, color in zip(OURS, ("C1", "C0", "C4"), strict=True):
-            with torch.no_grad():
-                height = models[name].attend(one).prob(grid[:, None, None]).flatten()
-            below.plot(grid, torch.where(height > 0, height, torch.nan), color, label=name)
-            below.fill_between(grid, height, color=color, alpha=0.2, lw=0)
+            plot_density(models[name].attend(one), below, label=name, color=color, view=(0, 1))
         for ax in (above, below):
             ax.axvspan(*one.block[0].tolist(), color="k", alpha=0.12, lw=0)
             for side in (-0.5, 0.5):
                 ax.axvline((middle[k] + side * width[k]).item(), color="k", ls=":", lw=1)
-        below.set(xlabel="position", ylim=(0, None))
+        below.set_xlabel("position")
     axes[0, 0].set_ylabel("blood pressure")
     axes[1, 0].set_ylabel("density")
-    lines = [*axes[0, 0].get_lines()[:3], *axes[1, 0].get_lines()[:3]]
-    figure.legend(handles=lines, loc="outside lower center", ncols=6)
+    series = dict(zip(("recording", "readings", "value function"), axes[0, 0].lines, strict=False))
+    heads = dict(zip(*reversed(axes[1, 0].get_legend_handles_labels()), strict=True))
+    lines = series | heads
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=6)
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Questions to a stream of readings.")
-    parser.add_argument("--seeds", type=int, default=10, help="repetitions, at least 2 (10)")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of a run (20)")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-2, 3e-2], help="to choose of")
-    parser.add_argument("--streams", type=int, default=4000, help="training streams (4000)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    results = [
-        compare(seed, options.epochs, options.rates, options.streams)
-        for seed in range(options.seeds)
-    ]
+def main(
+    seeds: int = 10,
+    epochs: int = 20,
+    rates: tuple[float, ...] = (1e-2, 3e-2),
+    streams: int = 4000,
+    out: Path = Path("demo"),
+) -> None:
+    """Compare all methods for several seeds, at least two."""
+    results = [compare(seed, epochs, rates, streams) for seed in range(seeds)]
     models, test, _ = results[0]
     runs = {name: np.array([errors[name] for *_, errors in results]) for name in METHODS}
-    print(f"{'method':<24}{'parameters':>10}" + "".join(f"{name:>16}" for name in SAMPLINGS))
-    for name, errors in runs.items():
-        size = sum(x.numel() for x in models[name].parameters())
-        pairs = zip(errors.mean(0), errors.std(0, ddof=1), strict=True)
-        cells = (f"{mean:.3f} ± {sd:.3f}" for mean, sd in pairs)
-        print(f"{name:<24}{size:>10}" + "".join(f"{cell:>16}" for cell in cells))
+    rows = []
+    for name, model in models.items():
+        size = sum(x.numel() for x in model.parameters())
+        rows.append([name, f"{size}", *(mean_sd(errors, 3) for errors in runs[name].T)])
+    print_table(["method", "parameters", *SAMPLINGS], rows)
     for k, sampling in enumerate(SAMPLINGS):
-        order = sorted(METHODS, key=lambda name: runs[name][:, k].mean())
-        ours = next(name for name in order if name in OURS)
-        rival = next(name for name in order if name not in OURS)
-        gain = runs[rival][:, k] - runs[ours][:, k]
-        p = ttest_rel(runs[rival][:, k], runs[ours][:, k]).pvalue
-        spread = gain.std(ddof=1) / math.sqrt(len(gain))
-        print(
-            f"{sampling}: {ours} before {rival} by {gain.mean():.3f} ± {spread:.3f} (p = {p:.1g})"
+        ours, rival = (
+            min(names, key=lambda name: runs[name][:, k].mean()) for names in (OURS, RIVALS)
         )
+        a, b = runs[rival][:, k], runs[ours][:, k]
+        gain, p = f"{(a - b).mean():.3f} ± {sem(a - b):.3f}", ttest_rel(a, b).pvalue
+        print(f"{sampling}: {ours} before {rival} by {gain} (p = {p:.1g})")
     print(f"standard deviation of the answers: {test.answers.std().item():.2f}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(models, test).savefig(options.out / "stream.png", dpi=160)
+    draw(models, test).savefig(out / "stream.png", dpi=160)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,7 +9,6 @@ References:
     densities with the mean and the variance of discrete weights.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,11 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
+from tqdm import trange
 
 import sparsefam as sf
+
+from .common import run
 
 # Choices for each part of a sentence, German and English.
 LISTS = (
@@ -103,7 +105,7 @@ def learn(alpha: float | None, steps: int = 300, seed: int = 0) -> tuple[Transla
     torch.manual_seed(seed)
     model = Translator(alpha)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(steps):
+    for _ in trange(steps):
         german, english = draw_pairs(64, generator)
         optimizer.zero_grad()
         cross_entropy(model(german, english)[0].mT, english).backward()
@@ -148,21 +150,16 @@ def draw(tables: dict[str, Tensor], german: list[str], english: list[str]) -> Fi
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Attention between German and English words.")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (demo)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+def main(out: Path = Path("demo")) -> None:
+    """Train three translators, and draw their attention to one sentence."""
     german, english = sentence([1, 0, 0, 0, 0, 0, 1], fronted=True)
     tables = {}
     for name, alpha in ALPHAS.items():
         model, right = learn(alpha)
         tables[name] = shares(model, german, english)
         print(f"{name}: {100 * right:.1f} % of the words of new sentences are right", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(tables, german, english).savefig(options.out / "translation.png", dpi=160)
+    draw(tables, german, english).savefig(out / "translation.png", dpi=160)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,6 +12,7 @@ import torch
 from pyro import poutine
 
 from examples import (
+    common,
     data,
     daylight,
     digits,
@@ -38,6 +39,14 @@ DOUBLE = torch.float64
 def test_the_tour_completes_its_page_after_every_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    quick = {
+        estimation: "--folds 2",
+        stream: "--seeds 2 --epochs 1 --rates 0.03 --streams 256",
+        pickups: "--draws 16",
+        digits: "--seeds 2 --epochs 1 --canvases 64",
+        series: "--seeds 2 --epochs 1",
+    }
+    monkeypatch.setattr(tour, "STAGES", {stage: quick[stage] for stage in tour.STAGES})
     folder, counts = tmp_path / "new" / "demo", []
     write = Path.write_text
 
@@ -46,15 +55,15 @@ def test_the_tour_completes_its_page_after_every_stage(
         return write(self, text, **options)
 
     monkeypatch.setattr(Path, "write_text", counted)
-    tour.main(["--quick", "--out", str(folder)])
+    common.run(tour.main, ["--out", str(folder)])
     assert counts == list(range(1, len(tour.STAGES) + 1))
     html = (folder / "index.html").read_text(encoding="utf-8")
-    pictures = {stage.picture for stage in tour.STAGES}
+    pictures = {f"{stage.__name__.split('.')[-1]}.png" for stage in tour.STAGES}
     assert {path.name for path in folder.iterdir()} == pictures | {"index.html"}
     assert set(re.findall(r'src="([^"]*)"', html)) == pictures
     assert "<!--" not in html
     printed = capsys.readouterr().out
-    for name in (*stream.METHODS, *digits.READERS, *series.NETWORKS, *estimation.METHODS):
+    for name in (*stream.METHODS, *digits.READERS, *series.NETWORKS, "gaussian_kde, tuned"):
         assert name in printed and name in html
 
 
@@ -72,15 +81,15 @@ def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_the_conclusions_on_streams_hold() -> None:
-    _, _, errors = stream.compare(0, 15, [3e-2], 4000)
+    _, _, errors = stream.compare(0, 15, (3e-2,), 4000)
     trained = [errors[name][0] for name in ("α = ∞", "sparsemax", "softmax", "discrete softmax")]
     assert trained == sorted(trained)
     assert errors["sparsemax"][3] < errors["discrete softmax, gaps"][3]  # in bursts
 
 
 def test_memories_recall_more_than_windows_and_samples_of_their_size() -> None:
-    oldest = {name: errors[-1] for name, errors in recall.recall(20_000, 192, 0, 100).items()}
-    forgetting, window, sample, contracting, *rivals = oldest.values()
+    _, (*_, oldest) = recall.recall(20_000, 0, 100)
+    forgetting, window, sample, contracting, *rivals = oldest
     assert forgetting < min(window, sample) and contracting < min(rivals)
 
 
@@ -89,22 +98,19 @@ def drifting(name: str) -> video.Clip:
     y, x = torch.meshgrid(torch.arange(36), torch.arange(18), indexing="ij")
     t = 6 * torch.linspace(0, 1, 60)[:, None, None] + len(name)
     spot = torch.exp(-((y - 18 - 9 * t.sin()) ** 2 + (x - 9 - 5 * t.cos()) ** 2) / 40)
-    frames = spot.flatten(1).repeat(1, 3)
-    mean, lengths = frames.mean(0), (frames - frames.mean(0)).norm(dim=-1, keepdim=True)
-    return video.Clip((frames - mean) / lengths, lengths, mean)
+    return video.clip_of(spot.flatten(1).repeat(1, 3))
 
 
 def test_functions_recall_frames_between_those_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(video, "TEMPERATURES", (0.01, 0.03))
-    cosines = video.compare(drifting("one"), [8], 1)
-    found = {name: seeds[0] for name, (seeds,) in cosines.items()}
-    assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all 60 frames, α = 1"]
+    found = video.compare(drifting("one"), 8, 2)
+    assert found["kept frames, α = 1"] < found["function, α = 2"] <= found["all frames, α = 1"]
     monkeypatch.setattr(video, "CLIPS", {"one": "", "three": ""})
     monkeypatch.setattr(video, "load", drifting)
     monkeypatch.setattr(video, "SHOWN", 8)
-    video.main(["--seeds", "2", "--sizes", "8", "--out", str(tmp_path)])
+    video.main(2, (8,), tmp_path)
     assert (tmp_path / "video.png").stat().st_size > 10_000
     assert "three: 60 frames of 1944 numbers" in capsys.readouterr().out
 
@@ -116,10 +122,11 @@ def test_zeros_are_worth_what_the_tutorial_says() -> None:
     text = (TUTORIALS / "estimation.md").read_text(encoding="utf-8")
     petals, concavity, _ = estimation.load()
     for case in (petals, concavity):
-        empty, missed, score = estimation.check(case, "gaussian_kde", 5)
+        smooth = estimation.methods(case)["gaussian_kde"]
+        empty, missed, score = estimation.cross_validate(case, smooth, 5)
         cells = (case.name, "gaussian_kde", f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}")
         assert f"| {' | '.join(cells)} |" in text
-    model = estimation.sparse(estimation.replace(concavity, bandwidth=(0.04,)), concavity.data)
+    model = estimation.sparse(concavity, concavity.data, (0.04,))
     t = torch.tensor([-1e-9, 1e-9], dtype=DOUBLE)
     assert model.density_.prob(t).gt(0).tolist() == [False, True]
 
@@ -166,7 +173,7 @@ def test_all_methods_learn_what_one_word_says(
     inner = tar(tmp_path / "inner", {reviews.FILE: "\n".join(lines).encode()})
     (tmp_path / "data").mkdir()
     tar(tmp_path / "data" / reviews.ARCHIVE, {f"a/{reviews.INNER}": inner.read_bytes()})
-    reviews.main(["--seeds", "2", "--epochs", "5", "--out", str(tmp_path)])
+    reviews.main(2, 5, tmp_path)
     printed = capsys.readouterr().out
     assert "120 sentences" in printed
     for name in (reviews.TFIDF, *reviews.READERS):
