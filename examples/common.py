@@ -39,7 +39,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for first, *rest in lines:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        print("  ".join([first.ljust(widths[0]), *cells]))
+        print("  ".join([first.ljust(widths[0]), *cells]).rstrip())
 
 
 def mean_sd(values: Any, digits: int) -> str:

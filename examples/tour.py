@@ -52,8 +52,8 @@ def main(out: Path = Path("demo")) -> None:
             run(module.main, [*options.split(), "--out", str(out)])
         print(printed.getvalue(), flush=True)
         picture = f"{module.__name__.split('.')[-1]}.png"
-        command = f"python -m {module.__name__} {options}"
-        body += section(title, text, picture, printed.getvalue(), command)
+        command = f"python -m {module.__name__} {options}".rstrip()
+        body += section(title.rstrip("."), text, picture, printed.getvalue(), command)
         path.write_text(template.replace("<!--body-->", body), encoding="utf-8")
     print(f"{path.resolve().as_uri()} ({time.perf_counter() - start:.0f} s in all)")
 
