@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 from sklearn.datasets import load_breast_cancer, load_iris
 from torch.distributions import Uniform
+from tqdm import tqdm
 
 from sparsefam.estimators import SparseDensity, quadratic_score
 
@@ -131,7 +132,7 @@ def main(folds: int = 5, out: Path = Path("demo")) -> None:
     """Check all methods on each fold, fitted to the others; then draw them."""
     figure, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), layout="constrained")
     rows = []
-    for ax, case in zip(axes, load(), strict=True):
+    for ax, case in zip(axes, tqdm(load()), strict=True):
         for name, fit in methods(case).items():
             empty, missed, score = cross_validate(case, fit, folds)
             rows.append([case.name, name, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])

@@ -65,6 +65,7 @@ def model(seen: Tensor) -> None:
 
 def sample(model: Callable[[Tensor], None], seen: Tensor, draws: int) -> dict[str, Tensor]:
     """Run two chains of NUTS and return draws (2, draws) of each site."""
+    warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
     runs = []
     for seed in range(2):
         pyro.set_rng_seed(seed)
@@ -128,7 +129,6 @@ def draw(chains: dict[str, dict[str, Tensor]], grid: dict[str, Tensor], weights:
 
 def main(draws: int = 250, out: Path = Path("demo")) -> None:
     """Compare chains with the exact posterior."""
-    warnings.filterwarnings("ignore", ".torch.jit.* is deprecated", DeprecationWarning)
     seen = load()
     chains = {
         "AutoSupportReparam": sample(AutoSupportReparam()(model), seen, draws),
