@@ -12,7 +12,7 @@ from .harness import parser
 
 # Minutes on a quiet machine with two cores, and what it measures.
 PARTS = {
-    "accuracy": (6, "errors against independent references"),
+    "accuracy": (7, "errors against independent references"),
     "expect": (4, "time of expectations beside plain rules"),
     "content": (4, "attention by content beside the trapezoid rule"),
     "recall": (1, "recall from N functions beside discrete attention"),

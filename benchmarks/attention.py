@@ -6,9 +6,8 @@
 import sys
 from collections.abc import Sequence
 
-from .harness import Case, Table, costs, parser, show_and_write
+from .harness import Case, Table, costs, parser, run
 
-_COMMAND = "python -m benchmarks.attention --write"
 # The longest sequence of discrete attention; the next takes minutes.
 LONGEST_DISCRETE = 16384
 _METHODS = ("alpha 2", "alpha 1.5", "discrete")
@@ -18,13 +17,9 @@ def cost_table(lengths: Sequence[int] = (256, 1024, 4096, 16384, 65536)) -> Tabl
     """Compare the layer with `nn.MultiheadAttention`, which uses a fused kernel."""
     groups: list[dict[str, Case]] = []
     for length in lengths:
-        cases: dict[str, Case] = {
-            f"alpha {alpha:g}": ("layer", {"alpha": alpha, "length": length})
-            for alpha in (2.0, 1.5)
-        }
-        if length <= LONGEST_DISCRETE:
-            cases["discrete"] = "multihead", {"length": length}
-        groups.append(cases)
+        cases: list[Case] = [("layer", {"alpha": a, "length": length}) for a in (2.0, 1.5)]
+        cases += [("multihead", {"length": length})] * (length <= LONGEST_DISCRETE)
+        groups.append(dict(zip(_METHODS, cases, strict=False)))
     rows = []
     for length, cost in zip(lengths, costs(groups, 2), strict=True):
         known = [cost.get(x) for x in _METHODS]
@@ -71,9 +66,8 @@ def spline_table(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
-    show_and_write("attention", _COMMAND, [cost_table()], options.write, "long-sequences.md")
-    show_and_write("splines", _COMMAND, [spline_table()], options.write, "long-sequences.md")
-    return 0
+    sections = {"attention": lambda: [cost_table()], "splines": lambda: [spline_table()]}
+    return run("attention", sections, options.write, "long-sequences.md")
 
 
 if __name__ == "__main__":

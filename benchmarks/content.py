@@ -10,11 +10,10 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 
-from .accuracy import kernel_reference
+from .accuracy import kernel_truth
 from .cases import CASES, MESH_KNOWN, OURS, PRODUCTS, TRAPEZOID, content_case
-from .harness import Case, Table, costs, parser, relative_error, show_and_write
+from .harness import Table, costs, parser, relative_error, run
 
-_COMMAND = "python -m benchmarks.content --write"
 METHODS = OURS, MESH_KNOWN, TRAPEZOID, PRODUCTS
 CHECKED = 192  # one density in so many is compared with the reference
 
@@ -23,28 +22,24 @@ def time_table(
     settings: Sequence[tuple[int, float]] = ((256, 1), (256, 10), (256, 100), (1024, 1)),
 ) -> Table:
     """Compare time, memory and error with the trapezoid rule, by N and deviation of scores."""
-    kinds = [(n, alpha, deviation) for (n, deviation), alpha in product(settings, (1.0, 1.5))]
-    groups: list[dict[str, Case]] = []
-    for n, alpha, deviation in kinds:
-        common = {"functions": n, "alpha": alpha, "deviation": deviation}
-        groups.append({x: ("content", {**common, "method": x}) for x in METHODS})
+    kinds = [
+        {"functions": n, "alpha": alpha, "deviation": deviation}
+        for (n, deviation), alpha in product(settings, (1.0, 1.5))
+    ]
+    groups = [{x: ("content", {**kind, "method": x}) for x in METHODS} for kind in kinds]
     rows = []
-    for (n, alpha, deviation), cost in zip(kinds, costs(groups, 1), strict=True):
-        cells = [
-            f"{n}",
-            f"{alpha:g}",
-            f"{deviation:g}",
-            *(f"{1e3 * cost[x].seconds:.3g}" for x in METHODS),
-        ]
+    for kind, cost in zip(kinds, costs(groups, 1), strict=True):
+        cells = [f"{x:g}" for x in kind.values()]
+        cells += [f"{1e3 * cost[x].seconds:.3g}" for x in METHODS]
         cells.append(f"{cost[TRAPEZOID].seconds / cost[OURS].seconds:.1f}")
         cells += [f"{cost[x].megabytes:.0f}" for x in (OURS, TRAPEZOID)]
-        exact = kernel_reference(content_case(n, deviation), alpha, True, CHECKED).value
+        case = content_case(kind["functions"], kind["deviation"])
+        exact = kernel_truth(case, kind["alpha"], True, CHECKED).value
         for method in (OURS, TRAPEZOID):
-            found = CASES["content"](n, alpha, deviation, method)()[0].flatten(0, -2)[::CHECKED]
+            found = CASES["content"](**kind, method=method)()[0].flatten(0, -2)[::CHECKED]
             error = relative_error(found, exact).max().item()
             cells.append(f"{error:.0e}" if math.isfinite(error) else "NaN")
         rows.append(cells)
-        print(f"  N = {n}, alpha = {alpha:g}, deviation {deviation:g} done", flush=True)
     title = (
         "12 heads, 32 queries, N Gaussians 1.5 steps wide, forward, float32, one thread: "
         "milliseconds, the time of the trapezoid rule over that of the package, megabytes that "
@@ -72,8 +67,7 @@ def share_table(functions: int = 256, deviations: Sequence[float] = (1, 10, 100)
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
-    show_and_write("content", _COMMAND, [time_table(), share_table()], options.write)
-    return 0
+    return run("content", {"content": lambda: [time_table(), share_table()]}, options.write)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ from sklearn.neighbors import KernelDensity
 
 from sparsefam.estimators import SparseDensity, quadratic_score
 
-from .harness import Table, in_processes, parser, show_and_write
+from .harness import Table, in_processes, parser, run
 
-_COMMAND = "python -m benchmarks.estimation --write"
 Array = NDArray[np.float64]
 GRID = np.linspace(-0.5, 1.5, 4001)
 # Observations, and samples of each density.
@@ -226,10 +225,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__, write=True)
     options.add_argument("--jobs", type=int, default=2, help="processes (2)")
     chosen = options.parse_args(arguments)
-    errors = error_tables(SIZES, chosen.jobs)
-    show_and_write("density estimation", _COMMAND, errors, chosen.write)
-    show_and_write("coverage", _COMMAND, coverage_tables(jobs=chosen.jobs), chosen.write)
-    return 0
+    sections = {
+        "density estimation": lambda: error_tables(SIZES, chosen.jobs),
+        "coverage": lambda: coverage_tables(jobs=chosen.jobs),
+    }
+    return run("estimation", sections, chosen.write)
 
 
 if __name__ == "__main__":

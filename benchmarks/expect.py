@@ -4,13 +4,12 @@ Tables for 1-D, 2-D and kernel families; `--write` puts them into docs/benchmark
 """
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
-from torch import Tensor
 
-from .accuracy import kernel_reference
+from .accuracy import kernel_truth
 from .cases import (
     CASES,
     FAMILIES,
@@ -23,9 +22,8 @@ from .cases import (
     TRAPEZOID,
     kernel_case,
 )
-from .harness import Case, Cost, Table, costs, parser, relative_error, show_and_write
+from .harness import Case, Cost, Table, costs, parser, relative_error, run
 
-_COMMAND = "python -m benchmarks.expect --write"
 SUPPORTS = ("wide", "narrow")
 # Width of the basis functions and half-axes; the first are those of visual question answering.
 REGIMES = {
@@ -35,32 +33,28 @@ REGIMES = {
 }
 
 
-def _call(case: Case, **more: Any) -> Callable[[], tuple[Tensor, ...]]:
-    name, settings = case
-    return CASES[name](**settings, **more)
-
-
 def _against_float64(case: Case, _: Cost) -> list[str]:
     """Return the worst and the median error of a density, and those of each whole gradient.
 
     Float64 is the package's, which `benchmarks.accuracy` checks.
     """
     name, settings = case
-    result = _call(case)()
-    ours = _call((name, {**settings, "method": OURS}), double=True)()
-    exact = [x[: len(result[0])] for x in ours]
-    rows = relative_error(result[0], exact[0])
-    pairs = zip(result[1:], exact[1:], strict=True)
-    slopes = [relative_error(x.flatten(), y.flatten()) for x, y in pairs]
-    return [f"{x.item():.0e}" for x in (rows.max(), rows.median(), *slopes)]
+    found = CASES[name](**settings)()
+    exact = CASES[name](**{**settings, "method": OURS, "double": True})()
+    rows, *slopes = zip(found, (x[: len(found[0])] for x in exact), strict=True)
+    errors = relative_error(*rows)
+    whole = [relative_error(x.flatten(), y.flatten()) for x, y in slopes]
+    return [f"{x.item():.0e}" for x in (errors.max(), errors.median(), *whole)]
 
 
-def _rows(
+def _table(
+    title: str,
+    columns: Sequence[str],
     groups: dict[str, dict[str, Case]],
     baseline: str,
-    errors: Callable[[Case, Cost], list[str]],
+    errors: Callable[[Case, Cost], list[str]] = _against_float64,
     scale: float = 1.0,
-) -> list[list[str]]:
+) -> Table:
     """Return a row for each method of each group: time, gain over a baseline, errors.
 
     Times of the baseline count `scale` times.
@@ -72,58 +66,51 @@ def _rows(
             gain = seconds[baseline] / seconds[method]
             cells = [label, method, f"{1e3 * seconds[method]:.3g}", f"{gain:.3g}"]
             rows.append([*cells, *errors(case, cost[method])])
-    return rows
-
-
-_HEADER = ["method", "median ms", "gain", "worst error", "median error"]
+    first, *rest = columns
+    header = [first, "method", "median ms", "gain", "worst error", "median error", *rest]
+    return Table(title, header, rows)
 
 
 def line_table(densities: int = 4096, functions: int = 128, points: int = 1000) -> Table:
     """Compare with the trapezoid rule in 1-D."""
     size = {"densities": densities, "functions": functions, "points": points}
-
-    def case(family: str, supports: str, method: str) -> Case:
-        return "line", {**size, "family": family, "supports": supports, "method": method}
-
-    groups = {
-        f"{family}, {supports}": {x: case(family, supports, x) for x in (OURS, ON_SUPPORTS)}
-        for supports in SUPPORTS
-        for family in FAMILIES
-    }
+    groups: dict[str, dict[str, Case]] = {}
+    for supports, family in product(SUPPORTS, FAMILIES):
+        settings = {**size, "family": family, "supports": supports}
+        methods = {x: ("line", {**settings, "method": x}) for x in (OURS, ON_SUPPORTS)}
+        groups[f"{family}, {supports}"] = methods
     few = max(1, densities // 128)
     title = (
         f"{densities} densities, {functions} basis functions of width 0.02, float32, two threads, "
         "forward and backward. Half-widths: wide 0.1 to 0.5, narrow 0.0002 to 0.02. Gain: over the "
         f"trapezoid rule on supports, timed on {few} densities. Errors: against float64."
     )
-    rows = _rows(groups, ON_SUPPORTS, _against_float64, densities / few)
-    return Table(title, ["density, supports", *_HEADER, "∂ loc", "∂ scale"], rows)
+    columns = ["density, supports", "∂ loc", "∂ scale"]
+    return _table(title, columns, groups, ON_SUPPORTS, scale=densities / few)
 
 
 def ball_table(densities: int = 64, functions: int = 100) -> Table:
     """Compare with the polar rule in 2-D."""
-    groups: dict[str, dict[str, Case]] = {}
+    size, groups = {"densities": densities, "functions": functions}, {}
     for label, (width, half_axes) in REGIMES.items():
-        settings = {"densities": densities, "functions": functions}
-        settings |= {"width": width, "half_axes": half_axes}
+        settings = {**size, "width": width, "half_axes": half_axes}
         groups[label] = {x: ("ball", {**settings, "method": x}) for x in (OURS, POLAR)}
     title = (
         f"2-D: {densities} truncated paraboloids, {functions} basis functions, float32, two "
         "threads, forward and backward. Gain: over the polar rule."
     )
-    rows = _rows(groups, POLAR, _against_float64)
-    return Table(title, ["setting", *_HEADER, "∂ loc", "∂ scale_tril"], rows)
+    return _table(title, ["setting", "∂ loc", "∂ scale_tril"], groups, POLAR)
 
 
 def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
     """Compare kernel families with the trapezoid rule on 100 nodes."""
-    drawn = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32).to(torch.float64)
+    drawn = kernel_case((batch, heads), 0.05, 3.0, (0.1, 0.5)).to(torch.float32)
 
     def errors(case: Case, cost: Cost) -> list[str]:
-        alpha, method = case[1]["alpha"], case[1]["method"]
-        exact = kernel_reference(drawn, alpha, method == INSIDE, every)
+        name, settings = case
+        exact = kernel_truth(drawn, settings["alpha"], settings["method"] == INSIDE, every)
         cells = []
-        for x, true in zip(_call(case)(), (exact.value, exact.slope), strict=True):
+        for x, true in zip(CASES[name](**settings)(), (exact.value, exact.slope), strict=True):
             gap = relative_error(x.flatten(0, -2)[::every], true)
             cells += [f"{gap.max().item():.0e}", f"{gap.median().item():.0e}"]
         return [*cells, f"{cost.megabytes:.0f}"]
@@ -139,19 +126,20 @@ def kernel_table(batch: int = 64, heads: int = 100, every: int = 40) -> Table:
         "code. Errors: of the value and of the gradient in the weights, density by density. MB: "
         "what torch allocates at the peak."
     )
-    rows = _rows(groups, TRAPEZOID, errors)
-    return Table(title, ["density", *_HEADER, "worst ∂", "median ∂", "MB"], rows)
+    columns = ["density", "worst ∂", "median ∂", "MB"]
+    return _table(title, columns, groups, TRAPEZOID, errors)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
     torch.set_num_threads(2)
-    sections = {"expectations": line_table, "plane": ball_table}
-    sections["kernels"] = kernel_table
-    for section, table in sections.items():
-        show_and_write(section, _COMMAND, [table()], options.write)
-    return 0
+    sections = {
+        "expectations": lambda: [line_table()],
+        "plane": lambda: [ball_table()],
+        "kernels": lambda: [kernel_table()],
+    }
+    return run("expect", sections, options.write)
 
 
 if __name__ == "__main__":

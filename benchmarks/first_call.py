@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from .harness import ROOT, Table, parser, show_and_write
+from .harness import ROOT, Table, parser, run
 
-_COMMAND = "python -m benchmarks.first_call --write"
 README = ROOT / "README.md"
 LIMIT, LIMIT_2D_FIT = 1.0, 2.0
 
@@ -155,33 +155,34 @@ def first_seconds(folder: Path, code: str) -> tuple[float, float]:
     return wall, processor
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 1 if a limit is exceeded."""
-    chosen = parser(__doc__, write=True, only=True).parse_args(arguments)
-    found: dict[str, list[str]] = {}  # the slowest of each kind
-    exceeded = 0
+def table(only: Sequence[str]) -> Table:
+    """Time the calls whose name contains one of some texts; show the slowest of each kind."""
+    slowest: dict[str, list[str]] = {}
+    failures = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "clone"
         clone = ["git", "clone", "--quiet", "--no-local", "--depth", "1", str(ROOT), str(folder)]
         subprocess.run(clone, check=True)
         for name, (code, limit) in CALLS.items():
-            if not any(text in name for text in chosen.only):
+            if not any(text in name for text in only):
                 continue
             result = first_seconds(folder, code)
             if min(result) > limit:
                 result = min(result, first_seconds(folder, code), key=min)
-            exceeded += min(result) > limit
-            verdict = "" if limit == math.inf else f"{limit:g}"
-            row = [name, *(f"{x:.2f}" for x in result), verdict]
+            failures += [name] * (min(result) > limit)
+            row = [name, *(f"{x:.2f}" for x in result), "" if limit == math.inf else f"{limit:g}"]
             print("  ".join(row), flush=True)
             kind = name.split(":")[0]
-            found[kind] = max(found.get(kind, row), row, key=lambda row: float(row[1]))
+            slowest[kind] = max(slowest.get(kind, row), row, key=lambda row: float(row[1]))
     title = "First calls without any cache: the slowest of each kind."
-    rows = sorted(found.values(), key=lambda row: float(row[1]))
-    table = Table(title, ["first call", "s", "s of processor", "limit"], rows)
-    show_and_write("first calls", _COMMAND, [table], chosen.write)
-    print(f"{exceeded} calls exceed their limit")
-    return int(bool(exceeded))
+    rows = sorted(slowest.values(), key=lambda row: float(row[1]))
+    return Table(title, ["first call", "s", "s of processor", "limit"], rows, failures)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return 1 if a limit is exceeded."""
+    chosen = parser(__doc__, write=True, only=True).parse_args(arguments)
+    return run("first_call", {"first calls": lambda: [table(chosen.only)]}, chosen.write)
 
 
 if __name__ == "__main__":

@@ -62,16 +62,17 @@ class Worker:
 
     def load(self, case: Case) -> "Worker":
         """Take a case from now on and call it, which compiles loops."""
-        self._first = self._ask(case=case)
+        self._ask("load", case)
+        (self._first,) = self._ask("seconds", 1)
         return self
 
     def visit(self) -> list[float]:
         """Return the wall times of as many calls as fill a visit."""
-        return self._ask(calls=max(1, min(200, round(_VISIT / self._first))))
+        return self._ask("seconds", max(1, min(200, round(_VISIT / self._first))))
 
     def megabytes(self) -> float:
         """Return the most that torch allocates at once during a call."""
-        return self._ask(memory=True)
+        return self._ask("megabytes", None)
 
     def __enter__(self) -> "Worker":
         return self
@@ -80,12 +81,9 @@ class Worker:
         self._process.kill()
         self._process.communicate()
 
-    def _ask(self, **request: Any) -> Any:
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("the process has no pipes")
+    def _ask(self, *request: Any) -> Any:
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+            print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the process of {request} ended, see its message above")
@@ -100,27 +98,23 @@ def _serve(threads: int) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # what a call prints is not an answer
     call: Callable[[], object] = lambda: None  # noqa: E731
     for line in sys.stdin:
-        request = json.loads(line)
-        answer: Any
-        if "case" in request:
-            name, settings = request["case"]
+        request, value = json.loads(line)
+        answer: Any = None
+        if request == "load":
+            name, settings = value
             call = CASES[name](**settings)
             call()
-            (answer,) = _timed(call, 1)
-        elif "memory" in request:
-            answer = allocated_megabytes(call)
+        elif request == "seconds":
+            answer = [_timed(call) for _ in range(value)]
         else:
-            answer = _timed(call, request["calls"])
+            answer = allocated_megabytes(call)
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _timed(call: Callable[[], object], calls: int) -> list[float]:
-    seconds = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def alternate(
@@ -215,11 +209,15 @@ def relative_error(result: Tensor, expected: Tensor) -> Tensor:
 
 
 class Table(NamedTuple):
-    """Rows of text under a header and a title; the first column names the row."""
+    """Rows of text under a header and a title; the first column names the row.
+
+    `failures` says which limits are exceeded.
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    failures: Sequence[str] = ()
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
@@ -276,3 +274,27 @@ def parser(text: str | None, write: bool = False, only: bool = False) -> argpars
         text = "rows whose name contains one of these"
         options.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help=text)
     return options
+
+
+def run(
+    name: str,
+    sections: Mapping[str, Callable[[], Sequence[Table]]],
+    write: bool,
+    page: str = "benchmarks.md",
+) -> int:
+    """Make the tables of each section of a page; return 1 if a limit is exceeded.
+
+    Args:
+        name: The module of the command.
+        sections: What makes the tables, by the section's name.
+        write: Whether to update the page.
+        page: In docs/.
+    """
+    failures: list[str] = []
+    for section, make in sections.items():
+        tables = make()
+        show_and_write(section, f"python -m benchmarks.{name} --write", tables, write, page)
+        failures += [failure for table in tables for failure in table.failures]
+    for failure in failures:
+        print(f"limit exceeded: {failure}")
+    return int(bool(failures))

@@ -16,9 +16,8 @@ from torch import Tensor
 import sparsefam as sf
 from examples.data import load_pressure
 
-from .harness import DOCS, ROOT, Table, parser, show_and_write
+from .harness import DOCS, ROOT, Table, parser, run
 
-_COMMAND = "python -m benchmarks.recall --write"
 _CHANNELS, _NOISE, _PENALTY = 16, 0.3, 1e-3
 # The best of these is taken, for each method and setting.
 _TEMPERATURES = 0.5, 2.0, 8.0
@@ -62,9 +61,13 @@ def answers(x: Tensor, queries: Tensor, count: int) -> dict[str, Callable[[float
     }
 
 
-def measure(length: int, count: int, seeds: int) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return the mean relative error and milliseconds, by signal and method."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+# Mean relative error and milliseconds, by signal and method.
+Results = dict[tuple[str, str], tuple[float, ...]]
+
+
+def measure(length: int, count: int, seeds: int) -> Results:
+    """Answer the questions about each signal by each method."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
         for name, x in signals(length, generator).items():
@@ -75,44 +78,23 @@ def measure(length: int, count: int, seeds: int) -> dict[str, dict[str, tuple[fl
                     start = time.perf_counter()
                     error = ((answer(scale) - x).norm() / x.norm()).item()
                     best.append((error, 1e3 * (time.perf_counter() - start)))
-                found.setdefault(name, {}).setdefault(method, []).append(min(best))
-    return {
-        name: {k: tuple(map(statistics.mean, zip(*v, strict=True))) for k, v in of.items()}
-        for name, of in found.items()
-    }
+                found.setdefault((name, method), []).append(min(best))
+    return {k: tuple(map(statistics.mean, zip(*v, strict=True))) for k, v in found.items()}
 
 
-def table(length: int, results: dict[int, dict[str, dict[str, tuple[float, float]]]]) -> Table:
-    """Put errors and times into rows."""
-    rows = []
-    for name in next(iter(results.values())):
-        for count, found in results.items():
-            errors = [f"{found[name][method][0]:.2f}" for method in METHODS]
-            times = [f"{found[name][method][1]:.3g}" for method in METHODS if method != PLACE]
-            rows.append([name, f"{count / length:g}", *errors, *times])
-    title = (
-        f"{length} vectors of {_CHANNELS} channels, questions with noise of {_NOISE} standard "
-        "deviations: relative error of the answers, and milliseconds for all of them."
-    )
-    times = [f"{method}, ms" for method in METHODS if method != PLACE]
-    return Table(title, ["signal", "N/L", *METHODS, *times], rows)
-
-
-def draw(length: int, results: dict[int, dict[str, dict[str, tuple[float, float]]]]) -> None:
+def draw(results: dict[float, Results]) -> None:
     """Draw errors against N/L into docs/assets."""
+    shares, names = [*results], [*dict.fromkeys(name for name, _ in next(iter(results.values())))]
     for tone in ("light", "dark"):
         with plt.style.context(ROOT / "examples" / f"{tone}.mplstyle"):
-            names = list(next(iter(results.values())))
             figure, axes = plt.subplots(1, len(names), figsize=(9.4, 2.8), sharey=True)
             for ax, name in zip(axes, names, strict=True):
-                for method, style in zip(METHODS, ("o-", "s-", "k:", "^--"), strict=True):
-                    y = [found[name][method][0] for found in results.values()]
-                    style = style.replace("k", "")
-                    ax.plot([n / length for n in results], y, style, label=method, markersize=4)
+                for method, style in zip(METHODS, ("o-", "s-", ":", "^--"), strict=True):
+                    y = [found[name, method][0] for found in results.values()]
+                    ax.plot(shares, y, style, label=method, markersize=4)
                 ax.axhline(_NOISE, color="0.6", linewidth=0.8)
                 ax.set_xscale("log", base=2)
-                ticks = [n / length for n in results]
-                ax.set_xticks(ticks, [f"{x:g}" if x >= 1 else f"1/{1 / x:g}" for x in ticks])
+                ax.set_xticks(shares, [f"{x:g}" if x >= 1 else f"1/{1 / x:g}" for x in shares])
                 ax.set(title=name, xlabel="N/L", ylim=(0, 1.05))
             axes[0].set_ylabel("relative error")
             handles, labels = axes[0].get_legend_handles_labels()
@@ -121,30 +103,36 @@ def draw(length: int, results: dict[int, dict[str, dict[str, tuple[float, float]
             plt.close(figure)
 
 
-def tables(
+def table(
     length: int = 256,
     shares: Sequence[float] = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1),
     seeds: int = 3,
     picture: bool = False,
 ) -> Table:
     """Measure all signals and methods."""
-    results = {}
-    for share in shares:
-        count = round(share * length)
-        results[count] = measure(length, count, seeds)
-        print(f"  N = {count} of L = {length} done", flush=True)
+    results = {share: measure(length, round(share * length), seeds) for share in shares}
     if picture:
-        draw(length, results)
-    return table(length, results)
+        draw(results)
+    timed = [method for method in METHODS if method != PLACE]
+    rows = []
+    for name in dict.fromkeys(name for name, _ in results[shares[0]]):
+        for share, found in results.items():
+            errors = [f"{found[name, method][0]:.2f}" for method in METHODS]
+            times = [f"{found[name, method][1]:.3g}" for method in timed]
+            rows.append([name, f"{share:g}", *errors, *times])
+    title = (
+        f"{length} vectors of {_CHANNELS} channels, questions with noise of {_NOISE} standard "
+        "deviations: relative error of the answers, and milliseconds for all of them."
+    )
+    return Table(title, ["signal", "N/L", *METHODS, *(f"{x}, ms" for x in timed)], rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
     torch.set_num_threads(1)
-    found = tables(picture=options.write)
-    show_and_write("recall", _COMMAND, [found], options.write, "long-sequences.md")
-    return 0
+    sections = {"recall": lambda: [table(picture=options.write)]}
+    return run("recall", sections, options.write, "long-sequences.md")
 
 
 if __name__ == "__main__":

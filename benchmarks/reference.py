@@ -1,8 +1,8 @@
-"""Reference values for the accuracy tables, without code of the package.
+"""Reference values for the accuracy tables and the tests, without code of the package.
 
 * In 1-D: tanh-sinh quadrature in numpy's longdouble.
 * On ellipsoids: a contour integral along the path of steepest descent, derivatives by autograd.
-* Kernel families: Gauss-Legendre rules between the exact edges of each support.
+* Kernel families: tanh-sinh quadrature between the exact edges of each support.
 * Truncated densities: tanh-sinh quadrature by mpmath with 40 digits.
 
 Inputs are numbers that float32 holds and are taken as exact, so that the tables show errors of the
@@ -10,16 +10,17 @@ package's arithmetic and not of rounding its inputs.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
-from scipy.optimize import brentq, root_scalar
+from scipy import special, stats
+from scipy.optimize import brentq
 from torch import Tensor
 
 import sparsefam as sf
@@ -27,6 +28,26 @@ import sparsefam as sf
 Array = NDArray[np.float64]
 Extended = NDArray[np.longdouble]
 _PI = np.longdouble("3.14159265358979323846264338327950288")
+
+
+def unit_rule(step: float, reach: float = 3.3, dtype: Any = np.float64) -> tuple[Any, Any, Any]:
+    """Return the tanh-sinh rule on [0, 1]: nodes, their distances from 1, and weights.
+
+    It integrates what is smooth but for singularities at the ends, such as powers and logarithms.
+    """
+    count, pi = round(reach / step), dtype(_PI)
+    u = np.arange(-count, count + 1).astype(dtype) * dtype(step)
+    share, rest = (1 / (1 + np.exp(sign * pi * np.sinh(u))) for sign in (-1, 1))
+    return share, rest, pi * dtype(step) * np.cosh(u) * share * rest
+
+
+def tanh_sinh(step: float, low: Any, high: Any) -> tuple[Array, Array]:
+    """Return nodes and weights of the tanh-sinh rule between numbers or columns of numbers."""
+    share, rest, weights = unit_rule(step)
+    length = high - low
+    # From the nearer end, whose digits the density needs.
+    nodes = np.where(share < rest, low + length * share, high - length * rest)
+    return nodes, length * weights
 
 
 # One dimension
@@ -84,10 +105,7 @@ def line_integrals(
     cuts = np.stack([low, np.clip(0, low, high), middle, high])
     cuts = np.sort(cuts.clip(-14, 14), axis=0)  # exp(-y^2/2) is 1e-43 at 14
     left, length = cuts[:-1, :, None], np.diff(cuts, axis=0)[:, :, None]
-    # Nodes, their distances from the right end, and weights of the tanh-sinh rule on [0, 1].
-    u = np.arange(-120, 121).astype(np.longdouble) / 32
-    share, rest = (1 / (1 + np.exp(sign * _PI * np.sinh(u))) for sign in (-1, 1))
-    weights = _PI / 32 * np.cosh(u) * share * rest
+    share, rest, weights = unit_rule(1 / 32, 3.75, np.longdouble)
     y = left + length * share
     below = (high[:, None] - left - length + length * rest) * (w / s)  # 1 - x
     above = (left - low[:, None] + length * share) * (w / s)  # 1 + x
@@ -205,146 +223,234 @@ def _descent(lam: Extended, b: Extended, exponent: np.longdouble) -> tuple[Any, 
     return nodes, -2 * step * tau * np.exp(-(tau**2)) / slope(nodes, lam, b), top
 
 
-# Kernel families on [0, 1]
+# Kernel families in 1-D
+
+# Of locations (n,) and centers (m,), values (n, m).
+Kernel = Callable[[Array, Array], Array]
+# Of locations (n,), values (n, N).
+Functions = Callable[[Array], Array]
 
 
-class KernelTruth(NamedTuple):
-    """Log normalizers (R,), expectations (R, N), and the gradient in the weights (R, I)."""
-
-    normalizer: Tensor
-    value: Tensor
-    slope: Tensor
+def _stationary(profile: Callable[[Array], Array]) -> Callable[[float], Kernel]:
+    """Return kernels by bandwidth: functions of the distance in bandwidths."""
+    return lambda width: lambda t, c: profile(np.abs(np.subtract.outer(t, c)) / width)
 
 
-def kernel_truth(
-    weights: Tensor,
-    points: Tensor,
-    bandwidth: float,
-    alpha: float,
-    inside: bool,
-    psi: Callable[[Array], Array],
-    upstream: Tensor,
-) -> KernelTruth:
-    """Integrate exp_{2-alpha}(f - A) (inside) or exp_{2-alpha}(f)/Z over [0, 1] in float64.
-
-    Args:
-        weights: Of R scores f(t) = sum_i weights_i exp(-(t - points_i)^2/(2 bandwidth^2)), (R, I).
-        points: (I,).
-        bandwidth: Of the kernel.
-        alpha: From 1 to 2; at alpha = 1 both normalizations agree.
-        inside: Whether A is subtracted inside the deformed exponential.
-        psi: Basis functions of nodes (n,), (n, N).
-        upstream: d loss / d E_p[psi], (R, N).
-    """
-    rows = []
-    for w, above in zip(weights.numpy(), upstream.numpy(), strict=True):
-        p = _KernelDensity(w, points.numpy(), bandwidth, alpha)
-        rows.append(p.integrals(inside or alpha == 1, psi, above))
-    columns = (torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
-    return KernelTruth(*columns)
+gaussian = _stationary(lambda x: np.exp(-0.5 * x**2))
+exponential = _stationary(lambda x: np.exp(-x))
+matern32 = _stationary(lambda x: (1 + 3**0.5 * x) * np.exp(-(3**0.5) * x))
+matern52 = _stationary(lambda x: (1 + 5**0.5 * x + 5 * x**2 / 3) * np.exp(-(5**0.5) * x))
 
 
-def _graded_rule(count: int) -> tuple[Array, Array]:
-    """Return a rule on [0, 1] whose nodes crowd towards both ends, for singularities there."""
-    x, w = np.polynomial.legendre.leggauss(count)
-    y = (1 + x) / 2
-    return y**3 * (10 - 15 * y + 6 * y**2), w * 15 * (y * (1 - y)) ** 2
+def gaussians(centers: Array, widths: Array | float) -> Functions:
+    """Return normalised Gaussians as a function of locations."""
+    peaks = 1 / (widths * math.sqrt(2 * math.pi))
+    return lambda t: peaks * np.exp(-0.5 * (np.subtract.outer(t, centers) / widths) ** 2)
 
 
 def _roots(f: Callable[[Array], Array], t: Array) -> Array:
-    """Return the roots of f between neighbours in t, by bisection."""
+    """Return where f changes its sign between neighbours in t, by bisection."""
     above = f(t) > 0
     (k,) = np.nonzero(above[1:] != above[:-1])
     low, high = t[k], t[k + 1]
-    for _ in range(50):
+    for _ in range(55):
         middle = (low + high) / 2
         beyond = (f(middle) > 0) == above[k + 1]
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     return low
 
 
-class _KernelDensity:
-    """One density on subintervals that end at the exact edges of its support."""
+@dataclass(frozen=True, eq=False)
+class KernelReference:
+    """The density exp_{2-alpha}(f - A) base or, outside, exp_{2-alpha}(f) base / Z.
 
-    def __init__(self, weights: Array, points: Array, bandwidth: float, alpha: float) -> None:
-        self.weights, self.points, self.bandwidth = weights, points, bandwidth
-        self.eps = alpha - 1
-        self.power = 1 / self.eps if self.eps else 0.0
-        # Between neighbours of these the score is monotone.
-        scan = np.linspace(0, 1, 32 * math.ceil(1 / bandwidth) + 1)
-        self.pieces = np.concatenate([[0.0], _roots(self.slope, scan), [1.0]])
-        # No subinterval is wider than the kernel, nor than twice the narrowest basis function.
-        width = min(bandwidth, 0.05)
-        if not self.eps:  # exponentials of large scores are narrower than the kernel
-            width /= max(1.0, math.sqrt(np.abs(self.score(self.pieces)).max()) / 4)
-        self.grid = np.linspace(0, 1, math.ceil(1 / width) + 1)
-        x, v = np.polynomial.legendre.leggauss(20)
-        self.y, self.v = (1 + x) / 2, v / 2
-        if abs(self.power - round(self.power)) > 1e-12:  # no polynomial at the edges
-            self.y, self.v = _graded_rule(48)
+    Integrals are cut at the edges of the support, which are roots of the score f itself, at the
+    minima and maxima of the score and where it is not smooth.
 
-    def kernel(self, t: Array) -> Array:
-        """Return the kernel (n, I) between t (n,) and the inducing points."""
-        z = np.subtract.outer(t, self.points) / self.bandwidth
-        return np.exp(np.square(z, out=z) * -0.5)
+    Attributes:
+        weights: Of the score f(t) = sum_i weights_i kernel(t, centers_i), (I,).
+        centers: Inducing points (I,).
+        kernel: Smooth on intervals as long as its bandwidth, but for kinks.
+        width: The bandwidth.
+        law: Base density, frozen by scipy.
+        kinks: Where the kernel or the base are not smooth.
+        alpha: From 1 to 2.
+        inside: Whether A normalises, else Z does.
+    """
+
+    weights: Array
+    centers: Array
+    kernel: Kernel
+    width: float
+    law: Any = field(default_factory=stats.uniform)
+    kinks: Sequence[float] = ()
+    alpha: float = 2.0
+    inside: bool = True
+
+    @property
+    def eps(self) -> float:
+        return self.alpha - 1
 
     def score(self, t: Array) -> Array:
-        """Return the score at t (n,)."""
-        return self.kernel(t) @ self.weights
+        """Return f at locations of any shape."""
+        return (self.kernel(np.ravel(t), self.centers) @ self.weights).reshape(np.shape(t))
 
-    def slope(self, t: Array) -> Array:
-        """Return the derivative of the score, times the square of the bandwidth."""
-        return (self.kernel(t) * np.subtract.outer(-t, -self.points)) @ self.weights
+    # Nodes
 
-    def masses(self, a: float) -> tuple[Array, Array, Array, Array]:
-        """Return nodes, the kernel there, and weights times p and p^(2 - alpha) of the score f - a.
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """Of the base, but for a mass that rounding loses."""
+        return float(self.law.ppf(1e-40)), float(self.law.isf(1e-40))
 
-        Subintervals are cut at the edges of the support.
-        """
-        level = a - self.power
-        edges = _roots(lambda t: self.score(t) - level, self.pieces) if self.eps else []
-        cuts = np.sort(np.concatenate([self.grid, edges]))
-        size = np.diff(cuts)[:, None]
-        t, w = (cuts[:-1, None] + size * self.y).ravel(), (size * self.v).ravel()
-        kernel = self.kernel(t)
-        x = kernel @ self.weights - a
-        if not self.eps:
-            return t, kernel, w * np.exp(x), w * np.exp(x)
-        on = self.eps * x > -1
-        log = np.log1p(self.eps * np.where(on, x, 0.0))
-        p, q = (w * on * np.exp(log * k) for k in (self.power, self.power - 1))
-        return t, kernel, p, q
+    @cached_property
+    def cuts(self) -> Array:
+        """Locations between which score and base are smooth and the score is monotone."""
+        levels, tails = np.linspace(0.1, 0.9, 9), 10.0 ** -np.arange(1, 41)
+        quantiles = [self.law.ppf(levels)]
+        for quantile, end in zip((self.law.ppf, self.law.isf), self.law.support(), strict=True):
+            quantiles += [quantile(tails)] if math.isinf(end) else []
+        low = max(self.centers.min() - 12 * self.width, self.ends[0])
+        high = min(self.centers.max() + 12 * self.width, self.ends[1])
+        # If the score is large, its exponential is narrower than the kernel.
+        size = np.ptp(self.score(np.linspace(low, high, 2000)))
+        count = math.ceil((high - low) / self.width * max(1.0, math.sqrt(size) / 4))
+        even = np.linspace(low, high, count + 1)
+        cuts = self._inside(*quantiles, even, self.kinks, self.ends)
+        scan = self._inside(cuts[:-1, None] + np.diff(cuts)[:, None] * np.linspace(0, 1, 17))
+        step = 1e-5 * self.width
+        turns = _roots(lambda t: self.score(t + step) - self.score(t - step), scan)
+        return self._inside(cuts, turns)
 
+    def _inside(self, *locations: Any) -> Array:
+        t = np.unique(np.concatenate([np.ravel(x) for x in locations]))
+        return t[(t >= self.ends[0]) & (t <= self.ends[1])]
+
+    def _crossings(self, level: float) -> Array:
+        return _roots(lambda t: self.score(t) - level, self.cuts)
+
+    def _level(self, shift: float) -> float:
+        """Return where the score is at the edges of the support."""
+        return shift - 1 / self.eps if self.eps else -math.inf
+
+    def _rule(self, level: float, marks: Any = ()) -> tuple[Array, Array]:
+        """Return nodes and weights of integrals over {f > level}, cut at marks."""
+        cuts = self._inside(self.cuts, self._crossings(level), marks)
+        above = self.score((cuts[1:] + cuts[:-1]) / 2) > level
+        nodes, weights = tanh_sinh(0.12, cuts[:-1, None][above], cuts[1:, None][above])
+        return nodes.ravel(), weights.ravel()
+
+    def rule(self, marks: Any = ()) -> tuple[Array, Array]:
+        """Return nodes and weights of integrals over the support, cut at marks."""
+        return self._rule(self._level(self.shift), marks)
+
+    @cached_property
+    def _nodes(self) -> tuple[Array, Array, Array]:
+        """Nodes, weights against the base, and f - A there (outside f)."""
+        t, weights = self.rule()
+        return t, weights * self.law.pdf(t), self.score(t) - self.shift
+
+    # Normalisation
+
+    def _log(self, x: Array) -> Array:
+        """Return the logarithm of exp_{2-alpha}(x)."""
+        with np.errstate(divide="ignore"):
+            return np.log1p(np.maximum(self.eps * x, -1)) / self.eps if self.eps else x
+
+    def _power(self, x: Array, power: float) -> Array:
+        """Return exp_{2-alpha}(x)^power where it is positive, else 0."""
+        log = self._log(x)
+        return np.where(log > -math.inf, np.exp(power * np.maximum(log, -1e3)), 0.0)
+
+    @cached_property
     def normalizer(self) -> float:
-        """Return A, at which the mass is one, by Newton's method from a root on a grid."""
-        f = self.score(np.linspace(0, 1, 64 * math.ceil(1 / self.bandwidth)))
+        """A inside, Z outside."""
+        if not self.inside:
+            t, weights = self._rule(self._level(0.0))
+            return float(weights * self.law.pdf(t) @ self._power(self.score(t), 1.0))
+        t, weights = self._rule(-math.inf)  # it does not know the edges
+        f, weights = self.score(t), weights * self.law.pdf(t)
         if not self.eps:
-            return float(f.max() + np.log(self.masses(f.max())[2].sum()))
+            return float(special.logsumexp(f, b=weights))
 
-        def excess(a: float) -> float:
-            return float(((1 + self.eps * (f - a)).clip(0) ** self.power).mean() - 1)
+        def log_mass(shift: float) -> float:
+            return float(special.logsumexp(self._log(f - shift), b=weights))
 
-        def gap(a: float) -> tuple[float, float]:  # nearly linear in a
-            mass, slope = (x.sum() for x in self.masses(a)[2:])
-            return mass**self.eps - 1, -self.eps * mass ** (self.eps - 1) * slope
+        shift, step = brentq(log_mass, f @ weights - 1, f.max() + 1, xtol=1e-3), math.inf
+        while abs(step) > 1e-10 * (1 + abs(shift)):  # Newton's method
+            t, weights = self._rule(self._level(shift))
+            x, weights = self.score(t) - shift, weights * self.law.pdf(t)
+            mass = weights @ self._power(x, 1.0)
+            step = math.log(mass) * mass / (weights @ self._power(x, 1 - self.eps))
+            shift += step
+        return float(shift)
 
-        start = brentq(excess, f.mean() - 1e-9, f.max())
-        return float(root_scalar(gap, x0=start, fprime=True, method="newton", xtol=1e-10).root)
+    @property
+    def shift(self) -> float:
+        return self.normalizer if self.inside else 0.0
 
-    def integrals(
-        self, inside: bool, psi: Callable[[Array], Array], upstream: Array
-    ) -> tuple[float, Array, Array]:
-        """Return log_normalizer, E_p[psi], and the gradient in the weights."""
-        a = self.normalizer() if inside else 0.0
-        t, kernel, p, q = self.masses(a)
-        z, values = p.sum(), psi(t)
-        value, above = p @ values / z, values @ upstream
-        if inside:
-            pull = q * (above - q @ above / q.sum())
-        else:
-            pull = q * (above - upstream @ value) / z
-            a = -np.expm1(-self.eps * np.log(z)) / self.eps
-        return a, value, pull @ kernel
+    @property
+    def mass(self) -> float:
+        return 1.0 if self.inside else self.normalizer
+
+    @property
+    def log_normalizer(self) -> float:
+        """A, or outside the A that Z stands for: exp_{2-alpha}(-A) = 1/Z."""
+        if self.inside:
+            return self.normalizer
+        log = math.log(self.normalizer)
+        return -math.expm1(-self.eps * log) / self.eps if self.eps else log
+
+    # What follows from it
+
+    def density(self, t: Any) -> Array:
+        """Return the density at locations of any shape."""
+        t = np.asarray(t, dtype=float)
+        return self._power(self.score(t) - self.shift, 1.0) * self.law.pdf(t) / self.mass
+
+    @cached_property
+    def edges(self) -> Array:
+        """Ends of the support's intervals, ascending; they may be those of the base."""
+        level = self._level(self.shift)
+        inner = np.array(self.law.support())[self.score(np.array(self.ends)) > level]
+        return np.sort(np.concatenate([inner, self._crossings(level)]))
+
+    def weighted(self, marks: Any = ()) -> tuple[Array, Array]:
+        """Return nodes and weights of expectations of what is smooth between the marks."""
+        t, weights = self.rule(marks)
+        return t, weights * self.density(t)
+
+    def expect(self, psi: Functions, marks: Any = ()) -> Array:
+        t, weights = self.weighted(marks)
+        return weights @ psi(t)
+
+    def _escort(self) -> Array:
+        """Return weights of integrals of p^(2 - alpha), in units of the derivative of p in f."""
+        _, weights, x = self._nodes
+        return weights * self._power(x, 1 - self.eps) / self.mass
+
+    def _centred(self, values: Array) -> Array:
+        """Return functions less the mean that a change of the score does not move them by."""
+        escort, (_, weights, x) = self._escort(), self._nodes
+        if self.inside:
+            return values - escort @ values / escort.sum()
+        return values - weights * self._power(x, 1.0) / self.mass @ values
+
+    def jacobian(self, psi: Functions) -> Array:
+        """Return the derivatives (N, I) of `expect` in the weights."""
+        t = self._nodes[0]
+        kernel = self.kernel(t, self.centers)
+        return (self._centred(psi(t)) * self._escort()[:, None]).T @ kernel
+
+    def slope(self, psi: Functions) -> Array:
+        """Return the derivatives (N,) of `expect` in alpha."""
+        t, weights, x = self._nodes
+        p, log = weights * self._power(x, 1.0) / self.mass, np.maximum(self._log(x), -1e3)
+        change = (self._escort() * x - p * log) / self.eps if self.eps else -0.5 * x**2 * p
+        return change @ self._centred(psi(t))
+
+    def cdf(self, t: Array) -> Array:
+        nodes, weights = self.weighted(t)
+        return np.concatenate([[0.0], np.cumsum(weights)])[np.searchsorted(nodes, t)]
 
 
 # Truncated densities

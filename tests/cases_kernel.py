@@ -8,10 +8,10 @@ import numpy as np
 import pyro.contrib.gp.kernels as gp
 import torch
 from battery import DOUBLE, Family
-from kernel_references import KernelReference, gaussian
 from references import Array, Pieces
 from torch import Tensor
 
+from benchmarks.reference import KernelReference, gaussian
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 
 
@@ -112,7 +112,7 @@ def _pieces(inside: bool, weights: Array, alpha: float) -> Pieces:
         weights, np.array(POINTS), gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside
     )
     intervals = tuple((a, b) for a, b in r.edges.reshape(-1, 2).tolist())
-    return Pieces(r.density, partial(r.cells, r.level(r.shift)), intervals)
+    return Pieces(r.density, r.rule, intervals)
 
 
 def _base(t: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ import pyro.distributions as pyro_distributions
 import torch
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
-from kernel_references import KernelReference, gaussian
 from numpy.typing import NDArray
 from references import pieces
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
+from benchmarks.reference import KernelReference, gaussian
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,

@@ -8,10 +8,10 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import roots_gegenbauer
 
-Array = NDArray[np.float64]
+from benchmarks.reference import Array, tanh_sinh
+
 # A number, or the values at many locations of vectors.
 Values = Any
 
@@ -165,18 +165,6 @@ def _interpolated(x: Array, grid: Array, density: Array) -> tuple[Array, Array]:
 def area(dim: int) -> float:
     """Surface of the unit sphere in `dim` dimensions; two points in one."""
     return 2 * math.pi ** (dim / 2) / math.gamma(dim / 2)
-
-
-def tanh_sinh(step: float, low: float, high: float) -> tuple[Array, Array]:
-    """Nodes and weights that no power of the distance to an end disturbs."""
-    count = round(3.3 / step)
-    s = np.arange(-count, count + 1) * step
-    angle = 0.5 * math.pi * np.sinh(s)
-    weights = 0.5 * math.pi * step * np.cosh(s) / np.cosh(angle) ** 2
-    half = 0.5 * (high - low)
-    # From the nearer end, whose digits the density needs.
-    gap = 2 * half / (1 + np.exp(2 * np.abs(angle)))
-    return np.where(s < 0, low + gap, high - gap), half * weights
 
 
 @cache

@@ -10,11 +10,11 @@ import torch
 from battery import DOUBLE, SINGLE
 from cases_kernel import distance
 from entmax import entmax_bisect
-from kernel_references import KernelReference
 from references import Array
 from torch import Tensor
 from torch.distributions import Uniform
 
+from benchmarks.reference import KernelReference
 from sparsefam import KernelDeformedExp, KernelExp, rpm
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product
 from sparsefam.scores import BasisExpansion

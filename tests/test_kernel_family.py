@@ -19,12 +19,12 @@ from cases_kernel import (
     kernel_density,
     reference,
 )
-from kernel_references import KernelReference
 from references import Array
 from torch import Tensor
 from torch import distributions as td
 from torch.autograd import gradgradcheck
 
+from benchmarks.reference import KernelReference
 from sparsefam import KernelDeformedExp, KernelExp, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator
 

@@ -10,7 +10,12 @@ import pytest
 import torch
 from battery import DOUBLE, SINGLE
 from cases_kernel import distance, frozen, jacobian, kernel_density
-from kernel_references import (
+from references import Array
+from scipy import integrate, stats
+from torch import Tensor
+from torch import distributions as td
+
+from benchmarks.reference import (
     Kernel,
     KernelReference,
     exponential,
@@ -18,11 +23,6 @@ from kernel_references import (
     matern32,
     matern52,
 )
-from references import Array
-from scipy import integrate, stats
-from torch import Tensor
-from torch import distributions as td
-
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 from sparsefam.bases import GaussianRBF
 
