@@ -75,7 +75,7 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "KERNEL_LIMITS", limits)
     far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1].failures
     assert "α = 2, inside: value, float64" in far
-    assert accuracy.ball_table([2], [1.5], [0.1]).failures == []
+    assert accuracy.ball_table([2], [1.5, 3.0], [0.1]).failures == []
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:

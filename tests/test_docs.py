@@ -42,10 +42,17 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         exec(compile(code, str(page), "exec"), namespace)
 
 
+def script(name: str) -> ModuleType:
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_notebooks_hold_the_blocks_of_their_pages() -> None:
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
-    notebooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(notebooks)
+    notebooks = script("notebooks")
     for page in notebooks.PAGES:
         text = page.read_text()
         cells = json.loads(notebooks.notebook(text))["cells"]
@@ -135,19 +142,18 @@ def test_members_are_documented(cls: type) -> None:
 WORDS = 28_000
 
 
-@pytest.fixture(scope="module")
-def words() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("words", ROOT / "docs" / "words.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_pages_are_in_plain_english(words: ModuleType) -> None:
+def test_pages_are_in_plain_english() -> None:
+    words = script("words")
     pages = {str(page.relative_to(ROOT)): page.read_text() for page in words.pages()}
     assert sum(map(words.words, pages.values())) <= WORDS
     assert {name: found for name, text in pages.items() if (found := words.faults(text))} == {}
     assert {name: words.undefined(pages[name]) for name in words.FIRST} == {
         name: [] for name in words.FIRST
     }
+
+
+def test_contributing_has_the_map_of_files() -> None:
+    """Made by `python docs/structure.py --write`."""
+    structure, text = script("structure"), (ROOT / "CONTRIBUTING.md").read_text()
+    assert text == structure.contributing(text)
+    assert structure.picture().startswith("<svg")

@@ -1,7 +1,6 @@
 """The structure of the package: which module imports which, and what an import costs."""
 
 import ast
-import importlib.util
 import json
 import subprocess
 import sys
@@ -151,13 +150,3 @@ print(time.process_time() - start)
     while len(seconds) < 3 and min(seconds, default=IMPORT_SECONDS) >= IMPORT_SECONDS:
         seconds.append(float(fresh_python(code)))
     assert min(seconds) < IMPORT_SECONDS, seconds
-
-
-def test_contributing_has_the_map_of_files() -> None:
-    """Made by `python docs/structure.py --write`."""
-    spec = importlib.util.spec_from_file_location("structure", ROOT / "docs" / "structure.py")
-    structure = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(structure)
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    assert text == structure.contributing(text)
-    assert structure.picture().startswith("<svg")
