@@ -6,9 +6,8 @@ Draws samples from densities with compact or separated supports, and parts of re
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,47 +27,39 @@ SIZES = {100: 10, 1000: 10, 10000: 5}
 OURS = "SparseDensity"
 
 
-class MixtureOfBetas(NamedTuple):
-    """A mixture of beta densities on intervals.
-
-    Attributes:
-        parts: (weight, lower end, upper end, a, b) of each.
-    """
-
-    parts: Sequence[tuple[float, float, float, float, float]]
-
-    def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """Draw (count,) numbers."""
-        which = rng.choice(len(self.parts), count, p=[part[0] for part in self.parts])
-        _, low, high, a, b = np.array(self.parts)[which].T
-        return np.asarray(low + (high - low) * rng.beta(a, b))
-
-    def errors(self, estimate: Array) -> tuple[float, float, float]:
-        """Return integrated squared error, Hellinger distance, and mass off the true support."""
-        true, inside = np.zeros_like(GRID), np.zeros_like(GRID, dtype=bool)
-        for weight, low, high, a, b in self.parts:
-            true += weight * stats.beta(a, b, low, high - low).pdf(GRID)
-            inside |= (low <= GRID) & (high >= GRID)
-        true, step = np.where(np.isfinite(true), true, 0.0), GRID[1] - GRID[0]
-        squared = float(((estimate - true) ** 2).sum() * step)
-        hellinger = float(np.sqrt(((np.sqrt(estimate) - np.sqrt(true)) ** 2).sum() * step / 2))
-        return squared, hellinger, float(estimate[~inside].sum() * step)
-
-
-# Beta(1, 1) is uniform, (2, 2) a parabola, (3, 3) a biweight, (4, 4) a triweight, (1, 2) a ramp.
-DENSITIES = {
-    "parabola": MixtureOfBetas([(1, 0, 1, 2, 2)]),
-    "biweight": MixtureOfBetas([(1, 0, 1, 3, 3)]),
-    "uniform": MixtureOfBetas([(1, 0, 1, 1, 1)]),
-    "ramp": MixtureOfBetas([(1, 0, 1, 1, 2)]),
-    "two parabolas": MixtureOfBetas([(0.6, 0.15, 0.41, 2, 2), (0.4, 0.67, 0.83, 2, 2)]),
-    "two uniforms": MixtureOfBetas([(0.5, 0, 0.3, 1, 1), (0.5, 0.6, 1, 1, 1)]),
-    "three parabolas": MixtureOfBetas(
-        [(0.4, 0, 0.3, 2, 2), (0.4, 0.4, 0.7, 2, 2), (0.2, 0.85, 1, 2, 2)]
-    ),
-    "uniform and triweight": MixtureOfBetas([(0.7, 0, 0.4, 1, 1), (0.3, 0.6, 1, 4, 4)]),
-    "skewed pair": MixtureOfBetas([(0.5, 0, 0.4, 2, 5), (0.5, 0.55, 1, 5, 2)]),
+# Mixtures of beta densities on intervals: weight, lower end, upper end, a and b of each. (1, 1) is
+# uniform, (2, 2) a parabola, (3, 3) a biweight, (4, 4) a triweight, (1, 2) a ramp.
+DENSITIES: dict[str, list[tuple[float, ...]]] = {
+    "parabola": [(1, 0, 1, 2, 2)],
+    "biweight": [(1, 0, 1, 3, 3)],
+    "uniform": [(1, 0, 1, 1, 1)],
+    "ramp": [(1, 0, 1, 1, 2)],
+    "two parabolas": [(0.6, 0.15, 0.41, 2, 2), (0.4, 0.67, 0.83, 2, 2)],
+    "two uniforms": [(0.5, 0, 0.3, 1, 1), (0.5, 0.6, 1, 1, 1)],
+    "three parabolas": [(0.4, 0, 0.3, 2, 2), (0.4, 0.4, 0.7, 2, 2), (0.2, 0.85, 1, 2, 2)],
+    "uniform and triweight": [(0.7, 0, 0.4, 1, 1), (0.3, 0.6, 1, 4, 4)],
+    "skewed pair": [(0.5, 0, 0.4, 2, 5), (0.5, 0.55, 1, 5, 2)],
 }
+
+
+def draw(name: str, count: int, rng: np.random.Generator) -> Array:
+    """Draw (count,) numbers from a density."""
+    parts = DENSITIES[name]
+    which = rng.choice(len(parts), count, p=[part[0] for part in parts])
+    _, low, high, a, b = np.array(parts)[which].T
+    return np.asarray(low + (high - low) * rng.beta(a, b))
+
+
+def density_errors(name: str, estimate: Array) -> tuple[float, float, float]:
+    """Return integrated squared error, Hellinger distance, and mass off the true support."""
+    true, inside = np.zeros_like(GRID), np.zeros_like(GRID, dtype=bool)
+    for weight, low, high, a, b in DENSITIES[name]:
+        true += weight * stats.beta(a, b, low, high - low).pdf(GRID)
+        inside |= (low <= GRID) & (high >= GRID)
+    step = GRID[1] - GRID[0]
+    squared = float(((estimate - true) ** 2).sum() * step)
+    hellinger = float(np.sqrt(((np.sqrt(estimate) - np.sqrt(true)) ** 2).sum() * step / 2))
+    return squared, hellinger, float(estimate[~inside].sum() * step)
 
 
 def _epanechnikov(x: Array) -> Array:
@@ -105,14 +96,14 @@ def _trial(trial: tuple[int, str, int]) -> tuple[Array, float]:
     """Return the errors (methods, 3), and the processor seconds of ours, by size, law and seed."""
     torch.set_num_threads(1)
     size, density, seed = trial
-    law, errors, seconds = DENSITIES[density], [], 0.0
-    x = law.draw(size, np.random.default_rng(seed))
+    errors, seconds = [], 0.0
+    x = draw(density, size, np.random.default_rng(seed))
     for name, estimate in ESTIMATES.items():
         start = time.thread_time()
         found = estimate(x)
         if name == OURS:
             seconds = time.thread_time() - start
-        errors.append(law.errors(found))
+        errors.append(density_errors(density, found))
     return np.array(errors), seconds
 
 
@@ -167,7 +158,7 @@ def _coverage(trial: tuple[str, int, float | None, int]) -> tuple[float, ...]:
     name, size, nominal, seed = trial
     rng = np.random.default_rng(seed)
     if size:
-        x, new = (DENSITIES[name].draw(count, rng)[:, None] for count in (size, NEW))
+        x, new = (draw(name, count, rng)[:, None] for count in (size, NEW))
     else:
         data = rng.permutation(COLUMNS[name]())
         x, new = np.split(data, [round(SHARE * len(data))])
@@ -177,7 +168,7 @@ def _coverage(trial: tuple[str, int, float | None, int]) -> tuple[float, ...]:
     covered = float((model.predict(new) > 0).mean())
     if not size:
         return covered, -quadratic_score(model, new)
-    squared, _, outside = DENSITIES[name].errors(np.exp(model.score_samples(GRID[:, None])))
+    squared, _, outside = density_errors(name, np.exp(model.score_samples(GRID[:, None])))
     return covered, outside, squared
 
 
