@@ -67,17 +67,11 @@ def test_values_and_gradients(
         assert (x - y).norm() < 5e-6 * y.norm()
 
 
-def rows_apart() -> tuple[Tensor, ...]:
+def test_rows_without_a_near_center_take_contours_of_pairs() -> None:
     """A support as long as hundreds of widths, and some far from every center, among others."""
     inputs = scene(9, 2, 1.0, 8.0)
     inputs[1][2] *= 400
-    for row, distance in ((4, 4.0), (5, 5.0), (6, 6.2), (7, 40.0)):
-        inputs[0][row] += distance
-    return inputs
-
-
-def test_rows_without_a_near_center_take_contours_of_pairs() -> None:
-    inputs = rows_apart()
+    inputs[0][4:8] += torch.tensor([4.0, 5.0, 6.2, 40.0]).unsqueeze(-1)
     near = [x for x in range(9) if x != 7]
     for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
         assert relative(x[near], y[near]) < 2e-5
