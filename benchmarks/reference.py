@@ -270,8 +270,8 @@ class KernelReference:
     Attributes:
         weights: Of the score f(t) = sum_i weights_i kernel(t, centers_i), (I,).
         centers: Inducing points (I,).
-        kernel: Smooth on intervals as long as its bandwidth, but for kinks.
-        width: The bandwidth.
+        kernel: Of locations and centers, smooth but for kinks.
+        width: Its bandwidth, or that of narrower functions whose expectations are asked for.
         law: Base density, frozen by scipy.
         kinks: Where the kernel or the base are not smooth.
         alpha: From 1 to 2.
