@@ -279,7 +279,7 @@ def bases(dim: int | None, dtype: torch.dtype) -> dict[str, Basis]:
         found = {
             "GaussianRBF": GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]),
             "Fourier": Fourier([0.5, 3.0]),
-            "Polynomial": Polynomial(3),
+            "Polynomial": Polynomial(6),
             "BSpline": BSpline([-0.4, -0.1, 0.1, 0.6, 0.9], 2),
             "Indicator": Indicator([-0.3, 0.1, 0.9]),
         }

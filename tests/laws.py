@@ -27,6 +27,7 @@ from sparsefam import (
     Normal,
     SparseDistribution,
     Triangular,
+    Truncated,
     TruncatedParabola,
 )
 
@@ -88,6 +89,19 @@ def _excess(p: Array, q: Array) -> Array:
     return np.exp(p) * (np.where(alive, p, 0.0) - np.where(alive, q, 0.0))
 
 
+# The laws
+
+
+def law(
+    cls: Callable[..., Any],
+    numbers: Sequence[float],
+    log_pdf: Callable[[Array], Array],
+    marks: Sequence[float],
+) -> Law:
+    """Of a class and its parameters."""
+    return Law(lambda dtype: cls(*(torch.tensor(x, dtype=dtype) for x in numbers)), log_pdf, marks)
+
+
 def _log(pdf: Callable[[Array], Array]) -> Callable[[Array], Array]:
     def log_pdf(t: Array) -> Array:
         density = pdf(t)
@@ -97,27 +111,28 @@ def _log(pdf: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return log_pdf
 
 
-def _numbers(cls: Callable[..., Any], *numbers: float) -> Callable[[torch.dtype], Any]:
-    return lambda dtype: cls(*(torch.tensor(x, dtype=dtype) for x in numbers))
+def bell(loc: float, scale: float, m: float = 1.0) -> Any:
+    """The density (1 - x^2)^m."""
+    return stats.beta(m + 1, m + 1, loc=loc - scale, scale=2 * scale)
 
 
-def _bell(loc: float, scale: float, m: float) -> Callable[[Array], Array]:
-    law = stats.beta(m + 1, m + 1, loc=loc - scale, scale=2 * scale)
-    log_pdf: Callable[[Array], Array] = law.logpdf
-    return log_pdf
+def triangle(loc: float, scale: float) -> Any:
+    return stats.triang(0.5, loc=loc - scale, scale=2 * scale)
 
 
-def _tent(loc: float, scale: float, m: float) -> Callable[[Array], Array]:
-    def pdf(t: Array) -> Array:
-        return (m + 1) / (2 * scale) * (1 - np.abs(t - loc) / scale).clip(0) ** m
-
-    return _log(pdf)
+def _tent(t: Array) -> Array:
+    """The density of BetaLaplace(-0.5, 3, 1.25)."""
+    return 5 / 6 * (1 - np.abs(t + 0.5) / 3).clip(0) ** 4
 
 
 def _cubic(dtype: torch.dtype) -> LocationScale:
     # The parabola of half-width 1.5^(1/3) times the scale.
     loc, scale = torch.tensor([0.25, 0.75], dtype=dtype)
     return LocationScale(loc, scale, lambda x: x**3 / 6)
+
+
+def _half(loc: Tensor, scale: Tensor) -> Truncated:
+    return Truncated(Normal(loc, scale), 0.0, 2.0)
 
 
 CUBIC_WIDTH = 0.75 * 1.5 ** (1 / 3)
@@ -145,140 +160,92 @@ def _kernel(weights: Sequence[float], alpha: float) -> Law:
     return Law(make, _log(pdf), marks)
 
 
-# Mixtures, whose components scipy knows too
-
-
-def locations(known: Law, count: int = 25) -> Tensor:
-    """Locations inside the support and outside, none on an end."""
-    lower, upper = known.marks[0], known.marks[-1]
-    return torch.linspace(max(lower, -9.0) - 0.617, min(upper, 9.0) + 0.531, count, dtype=DOUBLE)
-
-
 def logits(*weights: float, dtype: torch.dtype = DOUBLE) -> Tensor:
     return torch.tensor(weights, dtype=dtype).log() + 0.75  # any constant will do
 
 
-def parabola(loc: float, scale: float) -> Any:
-    return stats.beta(2, 2, loc=loc - scale, scale=2 * scale)
-
-
-def triangle(loc: float, scale: float) -> Any:
-    return stats.triang(0.5, loc=loc - scale, scale=2 * scale)
-
-
-def _sum(
-    make: Callable[[torch.dtype], Mixture], weights: list[float], parts: list[Any], marks: Any
+def mixed(
+    marks: Sequence[float], *parts: tuple[float, Callable[..., Any], Sequence[float], Any]
 ) -> Law:
-    def total(name: str) -> Callable[[Array], Array]:
-        pairs = list(zip(weights, parts, strict=True))
-        return lambda t: np.asarray(sum(w * getattr(p, name)(t) for w, p in pairs))
+    """A mixture of (weight, class, parameters, law of scipy): of one class, it is one batch."""
+    weights, classes, numbers, laws = zip(*parts, strict=True)
 
-    return Law(make, _log(total("pdf")), marks, total("cdf"))
+    def make(dtype: torch.dtype) -> Mixture:
+        if len({*classes}) == 1:
+            components = classes[0](*torch.tensor(numbers, dtype=dtype).unbind(-1))
+        else:
+            rows = [torch.tensor(row, dtype=dtype).unbind() for row in numbers]
+            components = [cls(*row) for cls, row in zip(classes, rows, strict=True)]
+        return Mixture(logits(*weights, dtype=dtype), components)
 
+    def log_pdf(t: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            logs = [math.log(w) + p.logpdf(t) for w, p in zip(weights, laws, strict=True)]
+        return np.logaddexp.reduce(logs)
 
-def _normals(dtype: torch.dtype) -> Mixture:
-    loc, scale = torch.tensor([[0.0, 1.5, -4.0], [1.0, 0.25, 0.5]], dtype=dtype)
-    return Mixture(logits(0.5, 0.2, 0.3, dtype=dtype), Normal(loc, scale))
+    def cdf(t: Array) -> Array:
+        return np.asarray(sum(w * p.cdf(t) for w, p in zip(weights, laws, strict=True)))
 
-
-def _disjoint(dtype: torch.dtype) -> Mixture:
-    loc, scale = torch.tensor([[0.0, 3.0, 5.5], [1.0, 0.5, 1.25]], dtype=dtype)
-    return Mixture(logits(0.3, 0.6, 0.1, dtype=dtype), TruncatedParabola(loc, scale))
-
-
-def _unlike(dtype: torch.dtype) -> Mixture:
-    def number(x: float) -> Tensor:
-        return torch.tensor(x, dtype=dtype)
-
-    parts = [
-        td.Uniform(number(0.0), number(1.0)),
-        Triangular(number(0.75), number(0.5)),
-        td.HalfNormal(number(0.5)),
-        td.Exponential(number(2.0)),
-        td.Laplace(number(3.0), number(0.5)),
-    ]
-    return Mixture(logits(0.1, 0.2, 0.3, 0.15, 0.25, dtype=dtype), parts)
+    return Law(make, log_pdf, marks, cdf)
 
 
-def _half_line(dtype: torch.dtype) -> Mixture:
-    def number(x: float) -> Tensor:
-        return torch.tensor(x, dtype=dtype)
-
-    parts = [td.Gamma(number(3.0), number(2.0)), td.Uniform(number(-3.0), number(-1.0))]
-    return Mixture(logits(0.7, 0.3, dtype=dtype), parts)
-
-
-KNOWN = {
-    "normals": _sum(
-        _normals,
-        [0.5, 0.2, 0.3],
-        [stats.norm(0, 1), stats.norm(1.5, 0.25), stats.norm(-4, 0.5)],
-        [-9.5, -4.0, 0.0, 1.5, 9.5],
-    ),
-    "disjoint": _sum(
-        _disjoint,
-        [0.3, 0.6, 0.1],
-        [parabola(0, 1), parabola(3, 0.5), parabola(5.5, 1.25)],
-        [-1.0, 1.0, 2.5, 3.5, 4.25, 6.75],
-    ),
-    "unlike": _sum(
-        _unlike,
-        [0.1, 0.2, 0.3, 0.15, 0.25],
-        [
-            stats.uniform(0, 1),
-            triangle(0.75, 0.5),
-            stats.halfnorm(scale=0.5),
-            stats.expon(scale=0.5),
-            stats.laplace(3, 0.5),
-        ],
-        [-17.0, 0.0, 0.25, 0.75, 1.0, 1.25, 3.0, 23.0],
-    ),
-    "half-line": _sum(
-        _half_line,
-        [0.7, 0.3],
-        [stats.gamma(3, scale=0.5), stats.uniform(-3, 2)],
-        [-3.0, -1.0, 0.0, 1.0, 25.0],
-    ),
-}
-
-
-def _two_normals(dtype: torch.dtype) -> Mixture:
-    loc, scale = torch.tensor([[0.0, 1.0], [0.03125, 0.03125]], dtype=dtype)
-    return Mixture(torch.zeros(2, dtype=dtype), Normal(loc, scale))
-
+NORMALS = mixed(
+    [-9.5, -4.0, 0.0, 1.5, 9.5],
+    (0.5, Normal, (0.0, 1.0), stats.norm(0, 1)),
+    (0.2, Normal, (1.5, 0.25), stats.norm(1.5, 0.25)),
+    (0.3, Normal, (-4.0, 0.5), stats.norm(-4, 0.5)),
+)
+DISJOINT = mixed(
+    [-1.0, 1.0, 2.5, 3.5, 4.25, 6.75],
+    (0.3, TruncatedParabola, (0.0, 1.0), bell(0, 1)),
+    (0.6, TruncatedParabola, (3.0, 0.5), bell(3, 0.5)),
+    (0.1, TruncatedParabola, (5.5, 1.25), bell(5.5, 1.25)),
+)
+UNLIKE = mixed(
+    [-17.0, 0.0, 0.25, 0.75, 1.0, 1.25, 3.0, 23.0],
+    (0.1, td.Uniform, (0.0, 1.0), stats.uniform(0, 1)),
+    (0.2, Triangular, (0.75, 0.5), triangle(0.75, 0.5)),
+    (0.3, td.HalfNormal, (0.5,), stats.halfnorm(scale=0.5)),
+    (0.15, td.Exponential, (2.0,), stats.expon(scale=0.5)),
+    (0.25, td.Laplace, (3.0, 0.5), stats.laplace(3, 0.5)),
+)
+HALF_LINE = mixed(
+    [-3.0, -1.0, 0.0, 1.0, 25.0],
+    (0.7, td.Gamma, (3.0, 2.0), stats.gamma(3, scale=0.5)),
+    (0.3, td.Uniform, (-3.0, -1.0), stats.uniform(-3, 2)),
+)
+# Between the peaks of this one the logarithm bends sharply.
+NARROW = mixed(
+    [*np.linspace(-0.3, 1.3, 17).tolist(), *np.linspace(0.49, 0.51, 9).tolist()],
+    (0.5, Normal, (0.0, 2**-5), stats.norm(0, 2**-5)),
+    (0.5, Normal, (1.0, 2**-5), stats.norm(1, 2**-5)),
+)
 
 LAWS = {
-    "parabola": Law(_numbers(TruncatedParabola, 0.25, 1.5), _bell(0.25, 1.5, 1.0), [-1.25, 1.75]),
-    "biweight": Law(_numbers(BetaGaussian, 0.5, 0.5, 1.5), _bell(0.5, 0.5, 2.0), [0.0, 1.0]),
-    "root": Law(_numbers(BetaGaussian, 0.5, 0.5, 3.0), _bell(0.5, 0.5, 0.5), [0.0, 1.0]),
-    "uniform": Law(_numbers(BetaGaussian, 0.5, 0.5, math.inf), stats.uniform.logpdf, [0.0, 1.0]),
-    "triangle": Law(
-        _numbers(Triangular, 0.375, 0.25), triangle(0.375, 0.25).logpdf, [0.125, 0.375, 0.625]
-    ),
-    "tent": Law(_numbers(BetaLaplace, -0.5, 3.0, 1.25), _tent(-0.5, 3.0, 4.0), [-3.5, -0.5, 2.5]),
+    "parabola": law(TruncatedParabola, (0.25, 1.5), bell(0.25, 1.5).logpdf, [-1.25, 1.75]),
+    "biweight": law(BetaGaussian, (0.5, 0.5, 1.5), bell(0.5, 0.5, 2.0).logpdf, [0.0, 1.0]),
+    "root": law(BetaGaussian, (0.5, 0.5, 3.0), bell(0.5, 0.5, 0.5).logpdf, [0.0, 1.0]),
+    "uniform": law(BetaGaussian, (0.5, 0.5, math.inf), stats.uniform.logpdf, [0.0, 1.0]),
+    "triangle": law(Triangular, (0.375, 0.25), triangle(0.375, 0.25).logpdf, [0.125, 0.375, 0.625]),
+    "tent": law(BetaLaplace, (-0.5, 3.0, 1.25), _log(_tent), [-3.5, -0.5, 2.5]),
     "cubic": Law(
-        _cubic, _bell(0.25, CUBIC_WIDTH, 1.0), [0.25 - CUBIC_WIDTH, 0.25, 0.25 + CUBIC_WIDTH]
+        _cubic, bell(0.25, CUBIC_WIDTH).logpdf, [0.25 - CUBIC_WIDTH, 0.25, 0.25 + CUBIC_WIDTH]
     ),
-    "normal": Law(_numbers(Normal, 0.0, 1.0), stats.norm.logpdf, SPREAD),
-    "laplace": Law(_numbers(Laplace, 0.0, 1.0), lambda t: -np.abs(t) - math.log(2), LONG),
+    "normal": law(Normal, (0.0, 1.0), stats.norm.logpdf, SPREAD),
+    "laplace": law(Laplace, (0.0, 1.0), stats.laplace.logpdf, LONG),
     "kernel": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 1.0),
     "kernel-1.5": _kernel([-4.0, 1.5, 2.5, 1.0, -3.5], 1.5),
     "kernel-2": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 2.0),
-    **{name: KNOWN[name] for name in ("normals", "disjoint", "unlike")},
-    "torch-normal": Law(_numbers(td.Normal, 0.5, 0.75), stats.norm(0.5, 0.75).logpdf, SPREAD),
-    "torch-laplace": Law(_numbers(td.Laplace, 0.0, 0.5), stats.laplace(0, 0.5).logpdf, LONG),
-    "torch-uniform": Law(_numbers(td.Uniform, 0.0, 1.0), stats.uniform.logpdf, [0.0, 1.0]),
-    "pyro-uniform": Law(
-        _numbers(pyro_distributions.Uniform, -4.0, 5.0), stats.uniform(-4, 9).logpdf, [-4.0, 5.0]
+    "normals": NORMALS,
+    "disjoint": DISJOINT,
+    "unlike": UNLIKE,
+    "torch-normal": law(td.Normal, (0.5, 0.75), stats.norm(0.5, 0.75).logpdf, SPREAD),
+    "torch-laplace": law(td.Laplace, (0.0, 0.5), stats.laplace(0, 0.5).logpdf, LONG),
+    "torch-uniform": law(td.Uniform, (0.0, 1.0), stats.uniform.logpdf, [0.0, 1.0]),
+    "torch-beta": law(td.Beta, (2.0, 4.0), stats.beta(2, 4).logpdf, [0.0, 1.0]),
+    "truncated": law(_half, (0.0, 1.0), stats.truncnorm(0, 2).logpdf, [0.0, 2.0]),
+    "truncated-2": law(_half, (1.0, 2.0), stats.truncnorm(-0.5, 0.5, 1, 2).logpdf, [0.0, 2.0]),
+    "pyro-uniform": law(
+        pyro_distributions.Uniform, (-4.0, 5.0), stats.uniform(-4, 9).logpdf, [-4.0, 5.0]
     ),
 }
-
-
-# Between the peaks of this one the logarithm bends sharply.
-NARROW = Law(
-    _two_normals,
-    lambda t: (
-        np.logaddexp(stats.norm.logpdf(t, 0, 2**-5), stats.norm.logpdf(t, 1, 2**-5)) - math.log(2)
-    ),
-    [*np.linspace(-0.3, 1.3, 17).tolist(), *np.linspace(0.49, 0.51, 9).tolist()],
-)

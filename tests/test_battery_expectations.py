@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from battery import DOUBLE, Case, bases, bounded, interior, located, masses, per_event
+from battery import DOUBLE, SINGLE, Case, bases, bounded, interior, located, masses, per_event
 from cases import SCALARS, every_case, every_multivariate_case, every_scalar, weighed
 from references import Array, Ball, Pieces, Values
 from torch import Tensor, nn
 
-from sparsefam.bases import Basis, GaussianRBF, Polynomial
+from sparsefam.bases import Basis, GaussianRBF, Polynomial, Product
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
@@ -125,6 +125,22 @@ def test_escorts_that_do_not_exist_are_refused(case: Case) -> None:
             case().escort(beta)
 
 
+IN_THE_PLANE = [
+    ("Fourier", "Fourier"),
+    ("Fourier", "Product"),
+    ("Polynomial", "Fourier"),
+    ("Polynomial", "GaussianRBF"),
+    ("Polynomial", "hills"),
+    ("cubic", "cubic"),
+    ("cubic", "Fourier"),
+    ("cubic", "GaussianRBF"),
+    ("GaussianRBF", "Fourier"),
+    ("GaussianRBF", "GaussianRBF"),
+    ("GaussianRBF", "GaussianRBF-full"),
+    ("GaussianRBF-full", "Fourier"),
+    ("GaussianRBF-full", "Polynomial"),
+    ("GaussianRBF-full", "hills"),
+]
 PAIRS = {
     None: [
         ("Polynomial", "GaussianRBF"),
@@ -133,17 +149,39 @@ PAIRS = {
         ("Polynomial", "Fourier"),
         ("BSpline", "GaussianRBF"),
     ],
+    1: IN_THE_PLANE,
+    2: IN_THE_PLANE,
+    3: [
+        ("Fourier", "Product"),
+        ("Polynomial", "GaussianRBF"),
+        ("Polynomial", "hills"),
+        ("GaussianRBF-full", "Fourier"),
+        ("GaussianRBF-full", "hills"),
+    ],
     8: [("Polynomial", "Polynomial")],
 }
-FEW = [("Polynomial", "GaussianRBF"), ("GaussianRBF-full", "Fourier"), ("Fourier", "Product")]
+
+
+def paired(dim: int | None, dtype: torch.dtype) -> dict[str, Basis]:
+    """The bases of covariances."""
+    found = bases(dim, dtype)
+    if dim in (1, 2, 3):
+        hills = [
+            GaussianRBF([-0.5, 0.25], 0.5),
+            GaussianRBF([0.5], [0.75]),
+            GaussianRBF([0.0], 0.5),
+        ]
+        more = {"hills": Product(*hills[:dim]), "cubic": Polynomial(3, ndim=dim)}
+        found |= {name: basis.to(dtype) for name, basis in more.items()}
+    return found
 
 
 @pytest.mark.parametrize(
     ("case", "rows", "columns"),
-    [weighed(case, *pair) for case in SCALARS for pair in PAIRS.get(case.family.dim, FEW)],
+    [weighed(case, *pair) for case in SCALARS for pair in PAIRS[case.family.dim]],
 )
 def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
-    p, found = case(), bases(case.family.dim, DOUBLE)
+    p, found = case(), paired(case.family.dim, DOUBLE)
     phi, psi = found[rows], found[columns]
     t, weights = rule(case, phi, psi)
     density = case.references[0].densities(t.numpy())
@@ -153,6 +191,11 @@ def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
         f, g = phi(t).numpy(), psi(t).numpy()
         expected = (w[:, None] * f).T @ g - np.outer(w @ f, w @ g) / w.sum()
         assert distance(p.generalized_covariance(phi, psi, beta), expected) < 1e-10, beta
+        if beta == 1:
+            single = paired(case.family.dim, SINGLE)
+            value = case(SINGLE).generalized_covariance(single[rows], single[columns], beta)
+            assert value.dtype == SINGLE
+            assert distance(value, expected) < 1e-6
 
 
 @every_scalar

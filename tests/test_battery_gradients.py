@@ -1,10 +1,11 @@
 """The battery: derivatives of two orders, edges, vmap and compilation."""
 
+import copy
 import math
 
 import pytest
 import torch
-from battery import Case, bounded, frame, located
+from battery import DOUBLE, Case, bases, bounded, frame, located
 from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, weighed
 from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
@@ -29,6 +30,37 @@ def test_second_derivatives(case: Case, name: str) -> None:
             gradgradcheck(function(case, name), inputs, fast_mode=True)
     else:
         assert gradgradcheck(function(case, name), inputs, fast_mode=True)
+
+
+LEARNED = ("GaussianRBF", "Fourier", "BSpline", "Product")
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        weighed(case, name)
+        for case in SCALARS
+        for name in LEARNED
+        if name in bases(case.family.dim, DOUBLE)
+    ],
+)
+def test_derivatives_in_the_density_and_the_basis(case: Case, name: str) -> None:
+    basis, leaves = bases(case.family.dim, DOUBLE)[name], case.leaves()
+    state = {k: v for k, v in basis.state_dict().items() if v.is_floating_point()}
+
+    def expectation(*values: Tensor) -> Tensor:
+        learned = copy.deepcopy(basis)
+        for key, value in zip(state, values[len(leaves) :], strict=True):
+            path, _, attribute = key.rpartition(".")
+            module = learned.get_submodule(path)
+            delattr(module, attribute)
+            setattr(module, attribute, value)
+        return case.of(**dict(zip(leaves, values, strict=False))).expect(learned)
+
+    inputs = (*leaves.values(), *(v.clone().requires_grad_() for v in state.values()))
+    assert gradcheck(expectation, inputs, fast_mode=case.family.dim == 8)
+    if name == "Fourier" and case.family.smooth:
+        assert gradgradcheck(expectation, inputs, fast_mode=True)
 
 
 @every_dtype

@@ -180,7 +180,6 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TruncatedParaboloid(ZERO, 0 * EYE), "scale_tril must be nonsingular.*" + REMEDY),
         (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),
         (lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR), "sigma must be .*" + REMEDY),
         (lambda: TruncatedParaboloid.from_sigma(ZERO, EYE + UPPER), "sigma must be symmetric, got"),
@@ -206,38 +205,20 @@ def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
 # Conditionals
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, torch.tensor(1.7, dtype=DOUBLE), math.inf])
-def test_a_conditional_is_the_density_on_a_slice(alpha: Tensor | float) -> None:
-    p = member(3, alpha)
-    values = p.sample((4,))
-    for known, other in (([0, 1], 2), ([2, -3], 1), ([1, 2], 0)):
-        q = p.conditional(known, values[:, known])
-        assert (q.batch_shape, q.event_shape) == ((4,), (1,))
-        for i, value in enumerate(values):
-
-            def prob(x: float, value: Tensor = value, other: int = other) -> float:
-                t = value.clone()
-                t[other] = x
-                return p.prob(t).item()
-
-            middle, half = q.loc[i].item(), q.scale_tril[i].item()
-            half *= 12 if p.alpha == 1 else 1
-            mass = quad(prob, middle - half, middle + half, epsabs=0, epsrel=1e-9, limit=400)[0]
-            expected = prob(value[other].item()) / mass
-            assert q[i].prob(value[[other]]).item() == pytest.approx(expected, rel=1e-7)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_conditionals_in_turn_are_the_conditional_on_all(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, torch.tensor(1.7, dtype=DOUBLE), math.inf])
+def test_a_conditional_is_the_density_over_the_marginal(alpha: Tensor | float) -> None:
     p = member(5, alpha)
-    t = p.sample((3,))
+    t = p.sample((4,))
+    for known, rest in (([0, 3, 4], [1, 2]), ([-4], [0, 2, 3, 4]), ([4, -5, 1, 2], [3])):
+        q = p.conditional(known, t[:, known])
+        assert (q.batch_shape, q.event_shape) == ((4,), (len(rest),))
+        ratio = p.log_prob(t) - p.marginal(known).log_prob(t[:, known])
+        torch.testing.assert_close(q.log_prob(t[:, rest]), ratio)
+    # One coordinate after another.
     inner = p.conditional([3, 0], t[:, [3, 0]]).conditional(-1, t[:, [4]])
     q = p.conditional([0, 3, 4], t[:, [0, 3, 4]])
-    torch.testing.assert_close(q.loc, inner.loc)
-    torch.testing.assert_close(q.scale_tril, inner.scale_tril)
-    torch.testing.assert_close(q.alpha, inner.alpha)
-    ratio = p.log_prob(t) - p.marginal([0, 3, 4]).log_prob(t[:, [0, 3, 4]])
-    torch.testing.assert_close(q.log_prob(t[:, 1:3]), ratio)
+    for name in ("loc", "scale_tril", "alpha"):
+        torch.testing.assert_close(getattr(inner, name), getattr(q, name))
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.7])

@@ -32,19 +32,6 @@ def test_types(alpha: float, types: tuple[type, ...]) -> None:
     assert tuple(type(sf.rpm(score, alpha)) for score in (*numbers, vectors)) == types
 
 
-def test_constants_of_the_papers() -> None:
-    sigma, b = 0.37, 0.8
-    parabola = sf.rpm(scores.Quadratic(tensor(0.0), tensor(sigma)), 2)
-    assert parabola.scale.item() == pytest.approx((1.5 * sigma**2) ** (1 / 3), rel=1e-14)
-    # Eq. 37: the height at the centre is -lambda.
-    height = 0.5 * (3 / (2 * sigma)) ** (2 / 3)
-    assert parabola.prob(tensor(0.0)).item() == pytest.approx(height, rel=1e-14)
-    triangular = sf.rpm(scores.AbsoluteDeviation(tensor(0.0), tensor(b)), 2)
-    assert triangular.scale.item() == pytest.approx(math.sqrt(b), rel=1e-14)
-    epanechnikov = sf.TruncatedParabola.from_sigma(0.0, math.sqrt(2 / 3))
-    assert epanechnikov.scale.item() == pytest.approx(1.0, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -24,7 +24,7 @@ from sparsefam import (
     Triangular,
     TruncatedParabola,
 )
-from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Indicator, Polynomial
+from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
 SINGLE = torch.float32
 # Parametrisations
@@ -253,7 +253,6 @@ def test_half_precision_is_refused_by_name(dtype: torch.dtype) -> None:
         (lambda: P.quadrature(1.5), "order must be an integer at least 1, got 1.5"),
         (lambda: LocationScale(0.0, 1.0, lambda x: x.sum()), "g must be a callable on tensors"),
         (lambda: sf.scores.LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
-        (lambda: BetaGaussian(0.0, 1.0, alpha=1.0), r"alpha[\s\S]*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got .*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 0.0, 2.0), "sigma must be positive .*got .*0"),
         (lambda: BetaLaplace.from_b(0.0, -1.0, 1.5), "b must be positive and finite, got .*-1"),
@@ -346,7 +345,6 @@ def test_gradients_and_score_scales_next_to_the_limit(name: str, dtype: torch.dt
 
 # Half-widths far from everything else
 
-EXTREMES = (1e-30, 1e30)
 WIDTHS: dict[str, Callable[..., SymmetricDistribution]] = {
     "parabola": TruncatedParabola,
     "gaussian-1.3": partial(BetaGaussian, alpha=1.3),
@@ -356,40 +354,11 @@ WIDTHS: dict[str, Callable[..., SymmetricDistribution]] = {
     "laplace": Laplace,
 }
 every_width = pytest.mark.parametrize("make", WIDTHS.values(), ids=WIDTHS)
-BASES: dict[str, Callable[[torch.dtype], Basis]] = {
-    "rbf": lambda dtype: GaussianRBF(torch.tensor([0.0, 0.3125, 3.0], dtype=dtype), 0.25),
-    "spline": lambda dtype: BSpline(torch.tensor([-1, -1, -1, 0, 0.5, 2, 2, 2], dtype=dtype), 2),
-    "indicator": lambda dtype: Indicator(torch.tensor([-1.0, 0.0, 0.3125, 2.0], dtype=dtype)),
-    "polynomial": lambda dtype: Polynomial(2),
-}
 
 
-def leaves(loc: float, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return numbers of float32, whatever the dtype, that require grad."""
-    single = torch.tensor([loc, scale]).to(dtype)
-    return single[0].clone().requires_grad_(), single[1].clone().requires_grad_()
-
-
-def slopes(value: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype).reshape(value.shape)
-    grads = torch.autograd.grad(value, inputs, weights, allow_unused=True, materialize_grads=True)
-    return torch.stack(grads)
-
-
-@pytest.mark.parametrize("name", BASES)
-@every_width
-def test_expectations_and_gradients_at_extreme_half_widths(
-    make: Callable[..., SymmetricDistribution], name: str
-) -> None:
-    for loc, scale in itertools.product((0.1875, -40.0), EXTREMES):
-        results = []
-        for dtype in (SINGLE, DOUBLE):
-            inputs = leaves(loc, scale, dtype)
-            value = make(*inputs).expect(BASES[name](dtype))
-            results.append([value.detach(), slopes(value, inputs)])
-        assert all(x.isfinite().all() for x in results[1])
-        expected = [x.float() for x in results[1]]
-        torch.testing.assert_close(results[0], expected, rtol=2e-6, atol=5e-7)
+def placed(make: Callable[..., Any], loc: float, scale: float, dtype: torch.dtype) -> Any:
+    """With parameters in float32, whatever the dtype."""
+    return make(*torch.tensor([loc, scale]).to(dtype))
 
 
 @every_dtype
@@ -398,8 +367,7 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
     make: Callable[..., SymmetricDistribution], dtype: torch.dtype
 ) -> None:
     for loc, scale in itertools.product((0.0, 0.1875, -100.0), (1e-9, 1e-5, 1e-2, 1.0, 1e3)):
-        p = make(*(x.detach() for x in leaves(loc, scale, dtype)))
-        wide = make(*(x.detach() for x in leaves(loc, scale, DOUBLE)))
+        p, wide = placed(make, loc, scale, dtype), placed(make, loc, scale, DOUBLE)
         v, centre = wide.variance, wide.loc
         fourth = wide.scale**4 * wide._standard_moment(4) - v**2
         zero = torch.zeros_like(v)
@@ -428,7 +396,7 @@ def test_narrow_densities_see_values_and_sides_of_jumps(
     knots = torch.tensor([-1, -1, -1, 0, 0.5, 2, 2, 2], dtype=dtype)
     limit = 2e-6 if dtype == SINGLE else 1e-11
     for scale in (1e-3, 1e-5, 1e-7, 1e-9, 1e-30):
-        on_edge = make(*leaves(0.3125, scale, dtype))
+        on_edge = placed(make, 0.3125, scale, dtype)
         halves = torch.full((2,), 0.5, dtype=dtype)
         torch.testing.assert_close(on_edge.expect(Indicator(edges)), halves, rtol=limit, atol=0)
         spline = BSpline(knots, 2)
