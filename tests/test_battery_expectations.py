@@ -126,6 +126,7 @@ def test_escorts_that_do_not_exist_are_refused(case: Case) -> None:
 
 
 IN_THE_PLANE = [
+    ("Polynomial", "Polynomial"),
     ("Fourier", "Fourier"),
     ("Fourier", "Product"),
     ("Polynomial", "Fourier"),
