@@ -1,6 +1,5 @@
 """Memories: chunks against the whole, against a weighted regression, resets, gradients."""
 
-import io
 import math
 from collections.abc import Callable
 from functools import partial
@@ -38,30 +37,26 @@ def regression(penalty: float = 1e-2) -> RidgeRegression:
     return RidgeRegression(BASIS.double(), penalty)
 
 
-def test_chunks_are_the_whole() -> None:
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_chunks_are_a_regression_on_what_they_remember(keep: float) -> None:
+    """Against numpy's least squares with rows weighed by age, of one example since its reset."""
     positions, values = sequence()
     mask = torch.rand(2, 60, generator=torch.Generator().manual_seed(1)) > 0.3
     mask[:, 37] = torch.tensor([False, True])  # all that one example has of a chunk
-    memory, state = ForgettingMemory(regression()), None
-    for t, h, m in chunks(positions, values, mask):
-        function, state = memory(t, h, state, m)
-    whole = regression().fit(positions, values, mask)
-    torch.testing.assert_close(function.coefficients, whole.coefficients, rtol=1e-10, atol=1e-11)
-
-
-def test_older_chunks_count_less() -> None:
-    """Against numpy's least squares with rows weighed by age."""
-    positions, values = sequence(batch=1)
-    memory, state = ForgettingMemory(regression(), keep=0.5), None
-    for t, h in chunks(positions, values):
-        function, state = memory(t, h, state)
-    ages = np.repeat([3, 2, 1, 0], [7, 30, 1, 22])
-    root = np.sqrt(0.5**ages)[:, None]
-    design = BASIS(positions[0]).detach().numpy() * root
-    rows = np.concatenate([design, 0.1 * np.eye(12)])
-    right = np.concatenate([values[0].numpy() * root, np.zeros((12, 3))])
-    due = np.linalg.lstsq(rows, right, rcond=None)[0]
-    np.testing.assert_allclose(function.coefficients[0].numpy(), due, rtol=1e-8, atol=1e-9)
+    memory, state = ForgettingMemory(regression(), keep), None
+    for i, (t, h, seen) in enumerate(chunks(positions, values, mask)):
+        reset = torch.tensor([True, False]) if i == 1 else None
+        function, state = memory(t, h, state, seen, reset)
+    for b in range(2):
+        weight = mask[b].numpy() * keep ** np.repeat([3, 2, 1, 0], [7, 30, 1, 22])
+        weight[: 7 if b == 0 else 0] = 0
+        root = np.sqrt(weight)[:, None]
+        rows = np.concatenate([root * BASIS(positions[b]).numpy(), 0.1 * np.eye(12)])
+        right = np.concatenate([root * values[b].numpy(), np.zeros((12, 3))])
+        due = np.linalg.lstsq(rows, right, rcond=None)[0]
+        np.testing.assert_allclose(function.coefficients[b].numpy(), due, rtol=1e-8, atol=1e-9)
+        assert state.num_observations[b].item() == weight.sum()
+    assert memory.regression.solve(state).coefficients.dtype == torch.get_default_dtype()
 
 
 @pytest.mark.parametrize("junk", [False, True])
@@ -225,19 +220,6 @@ def test_gradients_reach_back_to_the_horizon(kind: type) -> None:
     slopes = torch.autograd.grad(function.coefficients.sum(), (first, second), allow_unused=True)
     assert slopes[0] is None
     assert slopes[1].abs().max() > 0
-
-
-@pytest.mark.parametrize("kind", [ForgettingMemory, ContractingMemory])
-def test_a_state_is_saved_and_goes_on(kind: type) -> None:
-    positions, values = sequence()
-    memory, file = kind(regression()), io.BytesIO()
-    _, state = memory(positions, values)
-    torch.save(tuple(state) if isinstance(state, Statistics) else state, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    saved = Statistics(*saved) if isinstance(saved, tuple) else saved
-    found, due = (memory(positions, -values, x)[0].coefficients for x in (saved, state))
-    assert torch.equal(found, due)
 
 
 SUMS = regression().statistics(*sequence(2))
