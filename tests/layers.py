@@ -1,16 +1,15 @@
-"""Attention layers and their inputs for tests, and what padding may not change."""
+"""Attention layers and their inputs for tests."""
 
-import math
 from typing import Any
 
 import torch
 from battery import DOUBLE
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsefam.attention import ContinuousAttention
 from sparsefam.bases import GaussianRBF
 
-__all__ = ["KINDS", "SCORES", "data", "make_layer", "require_that_padding_is_ignored"]
+__all__ = ["KINDS", "SCORES", "data", "make_layer"]
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -44,32 +43,3 @@ def data(length: int = 9, ndim: int | None = None, dtype: torch.dtype = DOUBLE) 
     key, value = torch.randn(2, 2, length, 4, dtype=dtype)
     tail = () if ndim in (None, 1) else (ndim,)
     return query, key, value, torch.rand(2, length, *tail, dtype=dtype)
-
-
-def require_that_padding_is_ignored(layer: nn.Module, inputs: Inputs) -> None:
-    """Require that junk in padding changes neither contexts nor gradients."""
-    query, *sequence = inputs
-    parameters = [x for x in layer.parameters() if x.requires_grad]
-
-    def run(*parts: Tensor, padding: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        leaves = [x.detach().requires_grad_() for x in parts]
-        context, _ = layer(*leaves, key_padding_mask=padding)
-        inputs = [*leaves, *parameters]
-        grads = torch.autograd.grad(context.square().sum(), inputs, materialize_grads=True)
-        return context, list(grads)
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
-    count = sequence[0].shape[1]
-    longer = [
-        torch.cat([x, junk.reshape(3, *(1,) * (x.dim() - 2)).expand(2, 3, *x.shape[2:])], 1)
-        for x in sequence
-    ]
-    padding = (torch.arange(count + 3) >= count).expand(2, -1)
-    long, long_grads = run(query, *longer, padding=padding)
-    short, short_grads = run(query, *sequence)
-    assert torch.allclose(long, short, rtol=1e-10)
-    for i, (found, expected) in enumerate(zip(long_grads, short_grads, strict=True)):
-        if i in (1, 2, 3):
-            assert not found[:, count:].any()
-            found = found[:, :count]
-        assert torch.allclose(found, expected, rtol=1e-8, atol=1e-12)

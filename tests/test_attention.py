@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from layers import KINDS, SCORES, data, make_layer, require_that_padding_is_ignored
+from layers import KINDS, SCORES, data, make_layer
+from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
@@ -59,19 +60,30 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
         ("moments", True, 1.5, 1),
         ("moments", True, 2.0, 2),
         ("quadratic", True, 1.0, 2),
+        *((score, False, alpha, 1) for score in ("mixture", "kernel") for alpha in (1.0, 2.0)),
+        ("mixture", False, 1.5, 2),
+        ("kernel", False, 1.5, 2),
     ],
 )
 def test_context_is_the_integral_of_the_values(
     score: str, combine: bool, alpha: float, ndim: int
 ) -> None:
+    """Over disjoint intervals, too; float32 follows."""
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim)
-    if score == "quadratic":
-        nn.init.normal_(layer.score_proj.weight, std=0.5)
+    with torch.no_grad():
+        if score == "quadratic":
+            nn.init.normal_(layer.score_proj.weight, std=0.5)
+        elif score in ("mixture", "kernel") and ndim == 1:
+            layer.score_proj.weight.mul_({"mixture": 5.0, "kernel": 30.0}[score])
+            if score == "mixture" and alpha == 2:  # narrow components
+                layer.score_proj.bias[12:] = -4.0
     context, density = layer(*inputs)
     assert (context.shape, density.batch_shape) == ((2, 3, 4), (2, 2, 3))
     function = layer.regression.fit(inputs[3], layer.v_proj(inputs[2]))
     expected = by_hand(layer, inputs, by_expectations(density, function))
     assert (context - expected).norm() < 1e-8 * expected.norm()
+    several = score in ("mixture", "kernel") and alpha > 1 and ndim == 1
+    assert not several or (density.support.count > 1).any()
     single, density = layer.float()(*(x.float() for x in inputs))
     assert (single.dtype, density.mean.dtype) == (torch.float32, torch.float32)
     assert (single - expected).norm() < 5e-6 * expected.norm()
@@ -118,7 +130,26 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
 def test_padding_changes_neither_context_nor_gradients(
     score: str, combine: bool, ndim: int
 ) -> None:
-    require_that_padding_is_ignored(make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim))
+    layer, (query, *sequence) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
+    parameters = [x for x in layer.parameters() if x.requires_grad]
+
+    def run(*parts: Tensor, padding: Tensor | None = None) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in (query, *parts)]
+        context = layer(*leaves, key_padding_mask=padding)[0]
+        inputs = [*leaves, *parameters]
+        grads = torch.autograd.grad(context.square().sum(), inputs, materialize_grads=True)
+        return [context, *grads]
+
+    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
+    longer = [
+        torch.cat([x, junk.reshape(3, *(1,) * (x.dim() - 2)).expand(2, 3, *x.shape[2:])], 1)
+        for x in sequence
+    ]
+    found = run(*longer, padding=(torch.arange(12) >= 9).expand(2, -1))
+    assert not any(slope[:, 9:].any() for slope in found[2:5])  # of keys, values and positions
+    found[2:5] = (slope[:, :9] for slope in found[2:5])
+    for ours, due in zip(found, run(*sequence), strict=True):
+        torch.testing.assert_close(ours, due, rtol=1e-8, atol=1e-12)
 
 
 # In the place of torch's attention
@@ -175,22 +206,6 @@ def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = encoder.float()(x.float(), causal.float())
     assert (rounded - found).norm() < 16 * UNITS[torch.bfloat16] * found.norm()
-
-
-@every_score
-def test_torch_decoders_call_the_layer(score: str) -> None:
-    block = nn.TransformerDecoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=DOUBLE)
-    block.self_attn, block.multihead_attn = make_layer(score), make_layer(score)
-    target, x, _, _ = data()
-    causal = nn.Transformer.generate_square_subsequent_mask(3, dtype=DOUBLE)
-    padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
-    y = block.norm1(target + block.self_attn(target, target, target, attn_mask=causal)[0])
-    y = block.norm2(y + block.multihead_attn(y, x, x, key_padding_mask=padding)[0])
-    expected = block.norm3(y + block.linear2(block.linear1(y).relu()))
-    for training in (True, False):
-        decoder = nn.TransformerDecoder(block.train(training), 1)
-        found = decoder(target, x, tgt_mask=causal, memory_key_padding_mask=padding)
-        assert torch.allclose(found, expected, rtol=1e-9)
 
 
 def test_weights_may_be_left_out() -> None:
@@ -289,25 +304,36 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
     assert gradcheck(context, parts, rtol=1e-3, atol=1e-6, fast_mode=True)
 
 
+STARTS = {"moments": [1.9, 2.6], "kernel": [1.02, 1.98], "content": [1.3, 1.8]}
+
+
 @pytest.mark.parametrize(
-    ("score", "ndim"), [*((score, 1) for score in SCORES), ("quadratic", 2), ("moments", 2)]
+    ("score", "ndim", "module"),
+    [
+        *((score, 1, False) for score in SCORES),
+        ("quadratic", 2, False),
+        ("moments", 2, False),
+        *((score, 1, True) for score in ("quadratic", "moments", "kernel")),
+    ],
 )
-def test_alpha_is_learned_per_head(score: str, ndim: int) -> None:
-    alpha = nn.Parameter(
-        torch.tensor([[1.3], [1.8 if score in ("kernel", "content") else 2.2]], dtype=DOUBLE)
-    )
-    layer, inputs = make_layer(score, alpha=alpha, ndim=ndim), data(5, ndim)
-    assert dict(layer.named_parameters())["alpha"] is alpha
+def test_alpha_is_learned_per_head(score: str, ndim: int, module: bool) -> None:
+    """As a parameter, or by a module that keeps it in a range."""
+    start = torch.tensor(STARTS.get(score, [1.02, 2.2]), dtype=DOUBLE).unsqueeze(-1)
+    high = 2.0 if score in ("kernel", "content") else math.inf
+    given = LearnedAlpha(2, start.flatten(), high, dtype=DOUBLE) if module else nn.Parameter(start)
+    layer, inputs = make_layer(score, module, given, ndim=ndim), data(5, ndim)
+    name = "alpha.weight" if module else "alpha"
 
     def context(alpha: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(layer, {"alpha": alpha}, inputs)[0]
+        found: Tensor = torch.func.functional_call(layer, {name: alpha}, inputs)[0]
         return found
 
-    assert gradcheck(context, (alpha,), rtol=1e-4, atol=1e-7)
+    parameter = dict(layer.named_parameters())[name]
+    assert gradcheck(context, (parameter,), rtol=1e-4, atol=1e-7)
     density = layer(*inputs)[1]
     if score == "mixture":
-        density, alpha = density.components, alpha.unsqueeze(-1)
-    assert torch.equal(density.alpha, alpha.expand(density.batch_shape))
+        density, start = density.components, start.unsqueeze(-1)
+    torch.testing.assert_close(density.alpha, start.expand(density.batch_shape))
 
 
 @pytest.mark.parametrize(
@@ -343,15 +369,28 @@ def test_compiles_whole(
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-@every_score
-def test_maps_over_examples(score: str) -> None:
-    layer, inputs = make_layer(score, alpha=1.5), data()
+@pytest.mark.parametrize(
+    ("score", "bandwidth"), [*((score, None) for score in SCORES), ("kernel", 0.2)]
+)
+def test_maps_over_examples_with_gradients(score: str, bandwidth: float | None) -> None:
+    """As for gradients of single samples; also of the bandwidth that a kernel learns."""
+    kernel = None if bandwidth is None else RBF(1, lengthscale=torch.tensor(bandwidth))
+    options = {} if kernel is None else {"kernel": kernel}
+    layer, inputs = make_layer(score, alpha=1.5, **options), data()
+    named = {name: x for name, x in layer.named_parameters() if x.requires_grad}
 
-    def single(*inputs: Tensor) -> Tensor:
-        context: Tensor = layer(*(x.unsqueeze(0) for x in inputs))[0]
-        return context.squeeze(0)
+    def loss(parameters: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        given = tuple(x.unsqueeze(0) for x in inputs)
+        found: Tensor = torch.func.functional_call(layer, parameters, given)[0].square().sum()
+        return found
 
-    assert torch.allclose(torch.func.vmap(single)(*inputs), layer(*inputs)[0], rtol=1e-10)
+    mapped = torch.func.vmap(torch.func.grad_and_value(loss), (None, 0, 0, 0, 0))
+    slopes, losses = mapped(named, *inputs)
+    for i in range(2):
+        due = loss(named, *(x[i] for x in inputs))
+        torch.testing.assert_close(losses[i], due, rtol=1e-10, atol=0)
+        for name, slope in zip(named, torch.autograd.grad(due, [*named.values()]), strict=True):
+            torch.testing.assert_close(slopes[name][i], slope)
 
 
 @every_score
@@ -563,33 +602,6 @@ def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: A
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_heads": 3}, "embed_dim must be .*num_heads, got 4 and 3"),
-        ({"vdim": 0}, "vdim must be at least 1, got 0"),
-        ({"alpha": 0.5}, "alpha must be at least 1, got 0.5"),
-        ({"score": "kernels"}, "score must be .* or 'content', got 'kernels'"),
-        ({"score": "moments", "group": 4}, "group must be None for scores 'moments' and .*got 4"),
-        ({"ndim": 2}, r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
-        ({"basis": PLANE}, r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
-        ({"domain": (1.0, 1.0)}, r"domain must be .* that increase, got \(1.0, 1.0\)"),
-        ({"basis": PLANE, "ndim": 2, "domain": ((0.0, 1.0),)}, "domain must be .* 2 such pairs"),
-        ({"basis": GaussianRBF.grid(4, 0.2).to("meta")}, "domain must be given .* meta device"),
-        ({"dropout": 0.1}, "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
-        ({"dtype": torch.complex64}, "dtype must be floating, got torch.complex64"),
-        ({"kernel": BASIS}, "kernel must not be given unless score='kernel', got .*'quadratic'"),
-        *(
-            ({"temperature": x}, f"temperature must be positive and finite, got {x!r}")
-            for x in (0, math.inf, "1")
-        ),
-    ],
-)
-def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
 def test_temperatures_may_change_but_stay_positive() -> None:
     layer = build(temperature=2.0)
     layer.temperature = 0.5
@@ -598,33 +610,33 @@ def test_temperatures_may_change_but_stay_positive() -> None:
     assert layer.temperature == 0.5
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ((Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\).*, got \(2, 3, 3\)"),
-        ((Q[0], K, V, T), r"key must .*\(1, 9, 4\).*, got \(2, 9, 4\)"),
-        ((Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
-        ((Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
-        ((Q, K[:, :0], V[:, :0], T[:, :0]), r"values must .*not zero, got \(2, 0, 4\)"),
-        ((Q, K, V.long(), T), "value must be floating .*got torch.int64"),
-        ((Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
-        ((Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
-        ((Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
-        ((Q, K, V, T.mT), r"positions must .*\(2, 9\).*got \(9, 2\)"),
-        ((Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
-        ((Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or floating, .*int64"),
-        ((Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
-        ((Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index .0."),
-    ],
-)
-def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(score="moments", validate_args=True)(*inputs)
+def attend(*inputs: Any) -> Callable[[], object]:
+    return lambda: build(score="moments", validate_args=True)(*inputs)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: build(num_heads=3), "embed_dim must be .*num_heads, got 4 and 3"),
+        (lambda: build(vdim=0), "vdim must be at least 1, got 0"),
+        (lambda: build(alpha=0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: build(score="kernels"), "score must be .* or 'content', got 'kernels'"),
+        (lambda: build(score="moments", group=4), "group must be None for scores 'mom.*got 4"),
+        (lambda: build(ndim=2), r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
+        (lambda: build(basis=PLANE), r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
+        (lambda: build(domain=(1.0, 1.0)), r"domain must be .*increase, got \(1.0, 1.0\)"),
+        (lambda: build(basis=PLANE, ndim=2, domain=((0.0, 1.0),)), "domain must be .* 2 such pa"),
+        (lambda: build(basis=copy.deepcopy(BASIS).to("meta")), "domain must be given .* meta dev"),
+        (lambda: build(dropout=0.1), "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
+        (lambda: build(dtype=torch.complex64), "dtype must be floating, got torch.complex64"),
+        (lambda: build(kernel=BASIS), "kernel must not be given unless score='kernel', got .*'qu"),
+        *(
+            (
+                lambda x=x: build(temperature=x),
+                f"temperature must be positive and finite, got {x!r}",
+            )
+            for x in (0, math.inf, "1")
+        ),
         *(
             (
                 lambda shape=shape: build(alpha=torch.full(shape, 1.5))(Q, K, V, T),
@@ -632,6 +644,20 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
             )
             for shape in ((5,), (2, 1, 1, 1))
         ),
+        (attend(Q[..., :3], K, V, T), r"query must .*\(2, 3, 4\).*, got \(2, 3, 3\)"),
+        (attend(Q[0], K, V, T), r"key must .*\(1, 9, 4\).*, got \(2, 9, 4\)"),
+        (attend(Q, K[:, :5], V, T), r"key must .*\(2, 9, 4\).*, got \(2, 5, 4\)"),
+        (attend(Q, K.mT, V.mT, T), r"key must .*batch_first=True \(is the other.*got \(2, 4, 9\)"),
+        (attend(Q, K[:, :0], V[:, :0], T[:, :0]), r"values must .*not zero, got \(2, 0, 4\)"),
+        (attend(Q, K, V.long(), T), "value must be floating .*got torch.int64"),
+        (attend(Q.double(), K, V, T), "query must be torch.float32 .* got torch.float64"),
+        (attend(Q / 0, K, V, T), "query must be finite .*got nan at index .0, 0, 0."),
+        (attend(Q, K, V - math.inf, T), "value must be finite .*got -inf at index .0, 0, 0"),
+        (attend(Q, K, V, T.mT), r"positions must .*\(2, 9\).*got \(9, 2\)"),
+        (attend(Q, K, V, T, PADDING[:1]), r"key_padding_mask must .*got .*\(1, 9\)"),
+        (attend(Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or float.*int64"),
+        (attend(Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
+        (attend(Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index"),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
         (lambda: build(basis=PLANE, ndim=2)(Q, K, V), "positions must be given with.*got None"),
         (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
@@ -647,6 +673,6 @@ def test_bad_inputs_are_named(inputs: Any, message: str) -> None:
         ),
     ],
 )
-def test_bad_calls_are_named(call: Callable[[], object], message: str) -> None:
+def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -45,43 +45,36 @@ def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
     return contexts
 
 
+@pytest.mark.parametrize("by_head", [False, True])
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
     [*((score, True, 1) for score in SCORES), ("quadratic", False, 2), ("moments", True, 2)],
 )
-def test_what_is_masked_might_as_well_not_be_there(score: str, combine: bool, ndim: int) -> None:
-    layer = make(score, combine=combine, ndim=ndim)
-    inputs = data(7, None if ndim == 1 else 2)
-    mask = torch.rand(3, 7) < 0.5
-    mask[:, 0] = False
-    expected = asked_alone(layer, inputs, mask.expand(2, 3, 7))
-    found = layer(*inputs, attn_mask=mask)[0]
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
-    floats = torch.zeros(3, 7).masked_fill(mask, -math.inf)
-    assert torch.equal(layer(*inputs, attn_mask=floats)[0], found)
-
-
-@every_score
-def test_masks_by_head_and_padding(score: str) -> None:
-    layer, inputs = make(score, combine=True), data(7)
-    mask = torch.rand(2, 2, 3, 7) < 0.4
+def test_what_is_masked_might_as_well_not_be_there(
+    score: str, combine: bool, ndim: int, by_head: bool
+) -> None:
+    layer, inputs = make(score, combine=combine, ndim=ndim), data(7, ndim)
+    mask = torch.rand(*((4,) if by_head else ()), 3, 7) < 0.4
     mask[..., 0] = False
     padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
-    junk = [x.clone() for x in inputs]
+    junk = [inputs[0], *(x.clone() for x in inputs[1:])]
     for x in junk[1:]:
         x[padding] = math.nan
-    found = layer(*junk, key_padding_mask=padding, attn_mask=mask.flatten(0, 1))[0]
-    whole = mask | padding[:, None, None]
+    found = layer(*junk, key_padding_mask=padding, attn_mask=mask)[0]
+    by_heads = mask.unflatten(0, (2, 2)) if by_head else mask.expand(2, 2, 3, 7)
+    whole = by_heads | padding[:, None, None]
     # A head is what is left where the others' values, and so their contexts, are zero.
     parts = []
     for head in range(2):
         with torch.no_grad():
-            alone = make(score, combine=True)
+            alone = make(score, combine=combine, ndim=ndim)
             alone.load_state_dict(layer.state_dict())
             alone.v_proj.weight[2 * (1 - head) : 4 - 2 * head] = 0
             alone.out_proj.bias.zero_()
         parts.append(asked_alone(alone, inputs, whole[:, head]))
     assert torch.allclose(found, sum(parts) + layer.out_proj.bias, rtol=1e-9, atol=1e-11)
+    floats = torch.zeros_like(mask, dtype=DOUBLE).masked_fill(mask, -math.inf)
+    assert torch.equal(layer(*junk, key_padding_mask=padding, attn_mask=floats)[0], found)
 
 
 @every_score
