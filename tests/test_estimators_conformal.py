@@ -1,6 +1,7 @@
 """Coverage: exchangeable draws by a binomial test, the sets by hand, islands, bad input."""
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,37 +173,42 @@ def test_known_bounds_stay() -> None:
 RANGE = torch.tensor([[0.0, 60.0]], dtype=torch.float64)
 
 
+NORMAL = np.random.default_rng(0).normal(size=(60, 1))
+COVERED = SparseDensity(coverage=0.9, **FIXED)
+
+
+def fit(**settings: Any) -> Callable[[], object]:
+    return lambda: SparseDensity(**settings).fit(NORMAL)
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("call", "message"),
     [
-        ({"coverage": 0.0}, "coverage must be a number between 0 and 1, or None, got 0.0"),
-        ({"coverage": math.nan}, "coverage must be a number between 0 and 1, or None, got nan"),
-        ({"coverage": 0.99}, "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
-        ({"coverage": 0.9, "alpha": 1.0}, "coverage must be None with .* alpha=1"),
-        ({"bounds": (float("nan"), 1)}, r"bounds must be \(low, high\) with low below high"),
-        ({"bounds": (1, 0)}, r"bounds must be \(low, high\) with low below high, .* got \(1, 0\)"),
-        ({"bounds": [(0, None)] * 2}, "a pair for each of 1 columns"),
-        ({"bounds": (0.5, None)}, r"X must be inside bounds=\(0.5, None\), got values outside"),
-        ({"bounds": (-9, 9), "base": Normal(0.0, 1.0)}, "bounds must be None if base is given"),
+        (fit(coverage=0.0), "coverage must be a number between 0 and 1, or None, got 0.0"),
+        (fit(coverage=math.nan), "coverage must be a number between 0 and 1, or None, got nan"),
+        (fit(coverage=0.99), "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
+        (fit(coverage=0.9, alpha=1.0), "coverage must be None with .* alpha=1"),
+        (lambda: COVERED.partial_fit(NORMAL), "coverage must be None for partial_fit, got 0.9"),
+        (
+            lambda: COVERED.fit(NORMAL, sample_weight=1 + np.arange(60)),
+            "coverage must be None .* with unequal weights, got 0.9",
+        ),
+        (fit(bounds=(math.nan, 1)), r"bounds must be \(low, high\) with low below high"),
+        (fit(bounds=(1, 0)), r"bounds must be .* with low below high, .* got \(1, 0\)"),
+        (fit(bounds=[(0, None)] * 2), "a pair for each of 1 columns"),
+        (fit(bounds=(0.5, None)), r"X must be inside bounds=\(0.5, None\), got values outside"),
+        (fit(bounds=(-9, 9), base=Normal(0.0, 1.0)), "bounds must be None if base is given"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SparseDensity(**settings).fit(np.random.default_rng(0).normal(size=(60, 1)))
+        call()
 
 
-def test_coverage_is_for_one_fit_of_equal_weights() -> None:
-    x, model = np.random.default_rng(0).random((60, 1)), SparseDensity(coverage=0.9, **FIXED)
-    with pytest.raises(ValueError, match="coverage must be None for partial_fit, got 0.9"):
-        model.partial_fit(x)
-    with pytest.raises(ValueError, match="coverage must be None .* with unequal weights, got 0.9"):
-        model.fit(x, sample_weight=1 + np.arange(60))
-    assert model.fit(x, sample_weight=np.full(60, 2.0)).support_.shape == (1, 2)
-
-
-def test_least_coverage() -> None:
+def test_least_coverage_and_equal_weights() -> None:
     x = np.random.default_rng(0).random((60, 1))
-    assert SparseDensity(coverage=1e-12, **FIXED).fit(x).support_.shape == (1, 2)
+    model = SparseDensity(coverage=1e-12, **FIXED).fit(x, sample_weight=np.full(60, 2.0))
+    assert model.support_.shape == (1, 2)
 
 
 def test_alpha_is_chosen_among_those_with_zeros() -> None:

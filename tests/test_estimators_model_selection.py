@@ -1,4 +1,4 @@
-"""Model selection: criteria, the quadratic score, the search for settings, and its progress."""
+"""Model selection: criteria, the quadratic score, the search for settings, its progress."""
 
 import sys
 from typing import Any
@@ -8,10 +8,7 @@ import pytest
 import torch
 from scipy.integrate import trapezoid
 from scipy.stats import gaussian_kde
-from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch.distributions import Uniform
 
 from sparsefam.estimators import (
@@ -88,24 +85,6 @@ def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.alpha_ == 1.5
     due = SparseDensity(1.5, **SETTINGS).fit(x)
     np.testing.assert_array_equal(model.score_samples(x), due.score_samples(x))
-
-
-def test_alphas_can_be_searched_behind_a_scaler() -> None:
-    """A likelihood would be -inf wherever an observation is off a support."""
-    x = two_bumps(50)
-    pipe = make_pipeline(StandardScaler(), SparseDensity(inducing_points=20, bandwidth=0.3))
-
-    def scoring(fitted: Any, held_out: np.ndarray, y: object = None) -> float:
-        return quadratic_score(fitted[-1], fitted[:-1].transform(held_out))
-
-    grid = {"sparsedensity__alpha": [1.0, 2.0], "sparsedensity__penalty": [1e-4, 10.0]}
-    search = GridSearchCV(pipe, grid, scoring=scoring, cv=2).fit(x)
-    assert search.best_params_["sparsedensity__penalty"] == 1e-4
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    best = search.best_estimator_
-    scaled = StandardScaler().fit_transform(x)
-    due = SparseDensity(inducing_points=20, penalty=1e-4, bandwidth=0.3, alpha=best[-1].alpha)
-    np.testing.assert_allclose(best.score(x), due.fit(scaled).score(scaled), rtol=1e-9)
 
 
 def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
