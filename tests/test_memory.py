@@ -110,22 +110,6 @@ def test_half_precision_rounds_only_the_values() -> None:
         assert torch.equal(*found)
 
 
-def test_the_past_is_squeezed() -> None:
-    """The first function goes to the left, and further left as the others come."""
-    t = torch.linspace(0, 1, 80, dtype=DOUBLE)
-    fine = RidgeRegression(GaussianRBF.grid(40, widths=0.04).double(), 1e-6)
-    memory, state = ContractingMemory(fine, tau=0.5), None
-    for part in (torch.sin(3 * t), math.sin(3) * torch.cos(t), math.sin(3) * math.cos(1) + 0 * t):
-        function, state = memory(t.unsqueeze(0), part.reshape(1, -1, 1), state)
-    x = torch.linspace(0, 1, 201, dtype=DOUBLE)
-    # Where they meet there are kinks, which functions of width 0.04 round off.
-    x = x[((x - 0.25).abs() > 0.08) & ((x - 0.5).abs() > 0.08)]
-    late = math.sin(3) * torch.where(x < 0.5, torch.cos(4 * x - 1), math.cos(1))
-    due = torch.where(x < 0.25, torch.sin(12 * x), late)
-    found = function(x.unsqueeze(0)).flatten()
-    torch.testing.assert_close(found, due, rtol=0, atol=0.01)
-
-
 def attended(center: float, width: float = 0.05) -> sf.SparseDistribution:
     """Two heads of three queries that look at one place."""
     centers = center + 0.01 * torch.arange(6, dtype=DOUBLE).reshape(1, 2, 3)
@@ -144,8 +128,10 @@ def scattered() -> dict[str, sf.SparseDistribution]:
     }
 
 
-@pytest.mark.parametrize("stickiness", [0.5, 1.0])
-@pytest.mark.parametrize("name", scattered())
+@pytest.mark.parametrize(
+    ("name", "stickiness"),
+    [("parabolas", 0.0), *((name, share) for name in scattered() for share in (0.5, 1.0))],
+)
 def test_sticky_memories_are_read_at_quantiles_of_the_mean_density(
     name: str, stickiness: float
 ) -> None:

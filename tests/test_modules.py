@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from battery import bases
+from layers import SCORES, data, make_layer
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 import sparsefam
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
+from sparsefam.attention import LearnedAlpha, RidgeRegression
 from sparsefam.attention.memory import ContractingMemory, ForgettingMemory
 from sparsefam.bases import GaussianRBF
 from sparsefam.losses import ClassificationHead, FenchelYoungLoss, RegressionHead
@@ -27,12 +28,8 @@ Answer = Callable[[nn.Module], Tensor]
 
 def _attention(score: str, ndim: int = 1, **options: Any) -> tuple[nn.Module, Answer]:
     torch.manual_seed(1)
-    basis = GaussianRBF.grid(9, 0.3, ndim=ndim)
-    options |= {"score": score, "ndim": ndim, "batch_first": True, "dtype": DOUBLE}
-    layer = ContinuousAttention(4, 2, basis, **options)
-    query, sequence = torch.randn(2, 3, 4, dtype=DOUBLE), torch.randn(2, 9, 4, dtype=DOUBLE)
-    positions = torch.rand(2, 9, *(ndim,) * (ndim > 1), dtype=DOUBLE)
-    return layer, lambda layer: layer(query, sequence, sequence, positions)[0]
+    inputs = data(ndim=ndim)
+    return make_layer(score, ndim=ndim, **options), lambda layer: layer(*inputs)[0]
 
 
 def _regression() -> tuple[nn.Module, Answer]:
@@ -75,7 +72,7 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     yield "RidgeRegression", *_regression()
     yield "ForgettingMemory", *_memory(ForgettingMemory)
     yield "ContractingMemory", *_memory(ContractingMemory)
-    for score in ("quadratic", "moments", "kernel", "mixture", "content"):
+    for score in SCORES:
         yield f"attention-{score}", *_attention(score)
     yield "attention-plane", *_attention("quadratic", 2)
     yield "attention-combined", *_attention("quadratic", combine=True)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -123,23 +123,6 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
     assert ax.get_xlim()[0] < 0.5 and ax.get_xlim()[1] > 5.0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data": [[0.0, 1.0]]}, r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2"),
-        ({"data": [1j]}, r"data must be numbers, got \[1j\]"),
-        ({"data": [0.0, math.inf]}, "data must be finite"),
-        ({"limit": 1}, "p must have at most limit=1 batch elements, got 2"),
-        ({"label": [3, 4]}, r"label must be one name or 2 of them, got \[3, 4\]"),
-        ({"points": 1}, "points must be at least 2, got 1"),
-        ({"view": (0.0, math.inf)}, "view must be two finite numbers that increase, got"),
-    ],
-)
-def test_bad_options(ax: Axes, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plot_density(sf.Normal(torch.zeros(2), torch.ones(2)), ax, **options)
-
-
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"sparsefam\[examples\]"):
@@ -186,27 +169,6 @@ def test_an_example_of_a_batch(ax: Axes) -> None:
     for head, (t, height) in enumerate(curves):
         np.testing.assert_allclose(height, probs(p[1, head, 3], t)[0], atol=1e-3)
     assert len(curves) == 2
-    for attention in (p, WEIGHTS):
-        with pytest.raises(ValueError, match="example must be an index of the batch, got 5"):
-            plot_attention(attention, POSITIONS, example=5, ax=ax)
-    with pytest.raises(ValueError, match="positions must have shape"):
-        plot_attention(WEIGHTS, ax=ax)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((WEIGHTS[:, :3], POSITIONS), r"attention must have shape \(..., 4\), got \(2, 3\)"),
-        ((WEIGHTS, POSITIONS.reshape(2, 2)), r"positions must have shape \(L >= 1,\)"),
-        ((torch.distributions.Normal(0.0, 1.0), POSITIONS), "attention must be a distribution"),
-        ((WEIGHTS, POSITIONS, torch.zeros(3)), "values must have length 4"),
-        ((torch.ones(11, 4) / 4, POSITIONS), "attention must have at most limit=10"),
-        ((HEADS, POSITIONS), r"attention must have one dimension, .* \(2,\)"),
-    ],
-)
-def test_bad_attention(ax: Axes, arguments: tuple[Tensor, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plot_attention(*arguments, ax=ax)
 
 
 # In the plane
@@ -340,37 +302,57 @@ def test_images_are_taken_channels_first(
     np.testing.assert_array_equal(shown, kept.movedim(0, -1) if kept.dim() == 3 else kept)
 
 
+# Errors
+
+PAIR = sf.Normal(torch.zeros(2), torch.ones(2))
 GREY = torch.zeros(5, 7)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((HEADS, torch.zeros(5)), {}, r"image must have shape \(H, W\) or .*got \(5,\)"),
-        ((HEADS, torch.zeros(5, 7, 3)), {}, r"image must have .*got \(5, 7, 3\)"),
-        ((HEADS, GREY), {"domain": (1.0, 0.0)}, "domain must be .*got"),
-        ((torch.ones(4) / 4, GREY), {}, r"attention must .*\(..., rows, columns\), got \(4,\)"),
-        ((sf.Normal(0.0, 1.0), GREY), {}, r"attention must have two dimensions, .* \(\)"),
-    ],
-)
-def test_bad_attention_over_images(
-    ax: Axes, arguments: tuple[object, ...], options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        plot_attention_map(*arguments, ax=ax, **options)
+def density(p: sf.SparseDistribution = PAIR, **options: object) -> Callable[[Axes], object]:
+    return lambda ax: plot_density(p, ax, **options)
+
+
+def series(*arguments: object, **options: object) -> Callable[[Axes], object]:
+    return lambda ax: plot_attention(*arguments, ax=ax, **options)
+
+
+def over(picture: Tensor, attention: object = HEADS, **options: object) -> Callable[[Axes], object]:
+    return lambda ax: plot_attention_map(attention, picture, ax=ax, **options)
 
 
 @pytest.mark.parametrize(
-    ("p", "options", "message"),
+    ("plot", "message"),
     [
-        ("paraboloid", {"escort": True}, "escort must be False .* got True"),
-        ("paraboloid", {"view": (1.0, 0.0)}, "view must be two finite .* or 2 such pairs, got"),
-        ("single", {"data": [[0.0, math.nan]]}, r"data must be finite, of shape \(n, 2\), got"),
-        ("solid", {}, r"p must have one or two dimensions, got .* \(3,\)"),
+        (
+            density(data=[[0.0, 1.0]]),
+            r"data must be finite, of shape \(n,\) or \(n, 1\), got .*1, 2",
+        ),
+        (density(data=[1j]), r"data must be numbers, got \[1j\]"),
+        (density(data=[0.0, math.inf]), "data must be finite"),
+        (density(limit=1), "p must have at most limit=1 batch elements, got 2"),
+        (density(label=[3, 4]), r"label must be one name or 2 of them, got \[3, 4\]"),
+        (density(points=1), "points must be at least 2, got 1"),
+        (density(view=(0.0, math.inf)), "view must be two finite numbers that increase, got"),
+        (density(HEADS, escort=True), "escort must be False .* got True"),
+        (density(HEADS, view=(1.0, 0.0)), "view must be two finite .* or 2 such pairs, got"),
+        (density(HEADS[0], data=[[0.0, math.nan]]), r"data must be finite, of shape \(n, 2\), got"),
+        (density(SOLID), r"p must have one or two dimensions, got .* \(3,\)"),
+        (series(WEIGHTS[:, :3], POSITIONS), r"attention must have shape \(..., 4\), got \(2, 3\)"),
+        (series(WEIGHTS, POSITIONS.reshape(2, 2)), r"positions must have shape \(L >= 1,\)"),
+        (series(WEIGHTS), "positions must have shape"),
+        (series(WEIGHTS, POSITIONS, example=5), "example must be an index of the batch, got 5"),
+        (series(PAIR, POSITIONS, example=5), "example must be an index of the batch, got 5"),
+        (series(torch.distributions.Normal(0, 1), POSITIONS), "attention must be a distribution"),
+        (series(WEIGHTS, POSITIONS, torch.zeros(3)), "values must have length 4"),
+        (series(torch.ones(11, 4) / 4, POSITIONS), "attention must have at most limit=10"),
+        (series(HEADS, POSITIONS), r"attention must have one dimension, .* \(2,\)"),
+        (over(torch.zeros(5)), r"image must have shape \(H, W\) or .*got \(5,\)"),
+        (over(torch.zeros(5, 7, 3)), r"image must have .*got \(5, 7, 3\)"),
+        (over(GREY, domain=(1.0, 0.0)), "domain must be .*got"),
+        (over(GREY, torch.ones(4) / 4), r"attention must .*\(..., rows, columns\), got \(4,\)"),
+        (over(GREY, sf.Normal(0.0, 1.0)), r"attention must have two dimensions, .* \(\)"),
     ],
 )
-def test_bad_options_in_the_plane(
-    ax: Axes, p: str, options: dict[str, object], message: str
-) -> None:
+def test_bad_arguments_are_named(ax: Axes, plot: Callable[[Axes], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plot_density((ELLIPSES | {"solid": SOLID})[p], ax, **options)
+        plot(ax)
