@@ -146,32 +146,18 @@ def test_derivatives_twice_compiled_and_mapped(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(rows, each)
 
 
-def test_a_head_learns_moments_and_an_interval() -> None:
-    """Noise that is bounded by x: the mean, variance and support of each row are known."""
-    torch.manual_seed(0)
-    x = torch.rand(4000, 1) + 0.5
-    noise = sf.TruncatedParabola(0.0, 1.0).sample((4000,))
-    y = 2 * x.squeeze(-1) + 0.5 * noise
-    head = RegressionHead(1, alpha=2.0)
-    train(head, x, y)
-    p = head(torch.tensor([[0.6], [1.4]]))
-    # Two parameters a row from 4000 draws: a tenth of the half-width is five standard errors.
-    torch.testing.assert_close(p.mean.detach(), torch.tensor([1.2, 2.8]), rtol=0, atol=0.05)
-    torch.testing.assert_close(p.scale.detach(), torch.full((2,), 0.5), rtol=0, atol=0.05)
-    inside = (y >= head(x).support.intervals[:, 0, 0]) & (y <= head(x).support.intervals[:, 0, 1])
-    assert inside.float().mean() > 0.97
-
-
-def train(head: RegressionHead | ClassificationHead, x: Tensor, y: Tensor) -> None:
-    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = head.loss(x, y)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
+def test_heads_are_linear_layers_before_a_score() -> None:
+    x, y, labels = torch.randn(5, 3), torch.randn(5), torch.arange(5) % 4
+    numbers, classes = RegressionHead(3, 1.5), ClassificationHead(3, 4)
+    loc, width = numbers.linear(x).unbind(-1)
+    score = sf.scores.Quadratic(loc, torch.nn.functional.softplus(width) + 1e-6)
+    torch.testing.assert_close(numbers(x).loc, loc)
+    torch.testing.assert_close(numbers(x).scale, sf.rpm(score, 1.5).scale)
+    torch.testing.assert_close(numbers.loss(x, y), fenchel_young(score, y, 1.5))
+    scores = classes.linear(x)
+    torch.testing.assert_close(classes(x).probs, entmax.sparsemax(scores))
+    due = fenchel_young(sf.scores.Finite(scores), labels, 2.0)
+    torch.testing.assert_close(classes.loss(x, labels), due)
 
 
 def call_with(target: object, **changes: Any) -> Callable[[], object]:
