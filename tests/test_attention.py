@@ -68,7 +68,7 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
 def test_context_is_the_integral_of_the_values(
     score: str, combine: bool, alpha: float, ndim: int
 ) -> None:
-    """Over disjoint intervals, too; float32 follows."""
+    """Over disjoint intervals, too, and of positions that examples share; float32 follows."""
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(ndim=ndim)
     with torch.no_grad():
         if score == "quadratic":
@@ -84,29 +84,13 @@ def test_context_is_the_integral_of_the_values(
     assert (context - expected).norm() < 1e-8 * expected.norm()
     several = score in ("mixture", "kernel") and alpha > 1 and ndim == 1
     assert not several or (density.support.count > 1).any()
+    *sequences, t = inputs
+    each, *shared = (layer(*sequences, x)[0] for x in (t[:1].expand_as(t), t[:1], t[0]))
+    for found in shared:
+        torch.testing.assert_close(found, each, rtol=1e-10, atol=1e-12)
     single, density = layer.float()(*(x.float() for x in inputs))
     assert (single.dtype, density.mean.dtype) == (torch.float32, torch.float32)
     assert (single - expected).norm() < 5e-6 * expected.norm()
-
-
-@pytest.mark.parametrize(
-    ("score", "combine", "ndim"),
-    [("quadratic", True, 1), ("kernel", False, 1), ("moments", True, 2)],
-)
-def test_order_layout_and_sharing_do_not_matter(score: str, combine: bool, ndim: int) -> None:
-    layer = make_layer(score, combine, ndim=ndim)
-    query, key, value, t = data(ndim=ndim)
-    order = torch.randperm(9)
-    expected, _ = layer(query, key, value, t)
-    found, _ = layer(query, key[:, order], value[:, order], t[:, order])
-    assert torch.allclose(found, expected, rtol=1e-9)
-    shared = [layer(query, key, value, x)[0] for x in (t[:1].expand_as(t), t[:1], t[0])]
-    assert torch.allclose(shared[1], shared[0], rtol=1e-10)
-    assert torch.allclose(shared[2], shared[0], rtol=1e-10)
-    layer.batch_first = False
-    flipped, density = layer(*(x.transpose(0, 1) for x in (query, key, value)), t)
-    assert torch.allclose(flipped.transpose(0, 1), expected)
-    assert density.batch_shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize(("score", "combine"), [*((x, False) for x in SCORES), ("moments", True)])
