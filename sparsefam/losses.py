@@ -24,7 +24,6 @@ __all__ = [
     "ClassificationHead",
     "FenchelYoungLoss",
     "RegressionHead",
-    "checked_alpha",
     "conjugate",
     "fenchel_young",
 ]

@@ -64,9 +64,9 @@ def test_later_data_may_be_narrower() -> None:
 
 
 def test_what_stays_narrower_than_its_nodes_is_an_error() -> None:
-    rule = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-09, .*bandwidth 0\.03"
+    rule = r"penalty must be larger, or bandwidth or alpha, .*got penalty 1e-10, .*bandwidth 0\.03"
     with pytest.raises(ValueError, match=rule):
-        SparseDensity(1.0, bandwidth=0.03, penalty=1e-9).fit(TIES)
+        SparseDensity(1.0, bandwidth=0.03, penalty=1e-10).fit(TIES)
     counts = np.random.default_rng(0).integers(0, 6, (80, 2)).astype(float)
     settings: dict[str, Any] = {"inducing_points": 36, "penalty": 1e-8, "random_state": 0}
     with pytest.raises(ValueError, match="penalty must be larger"):
