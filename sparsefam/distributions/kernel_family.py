@@ -434,18 +434,20 @@ class KernelDistribution(SparseDistribution):
         return self._means(self._values_of(psi, mesh), mesh).to(self._dtype_with(psi))
 
     def _means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
-        """Return expectations (*batch, N), float64, of functions with values (Q, N) at nodes."""
-        # Sums over thousands of nodes lose two digits of float32.
-        weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1).double()
+        """Return expectations (*batch, N) of functions with values (Q, N) at nodes."""
+        weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1).to(values)
         # A column of ones gives the total, and makes gradients those of centred functions.
         sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
         means = sums[:, :-1] / sums[:, -1:]
         return means.reshape(*self.batch_shape, values.shape[1])
 
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
-        """Return a basis at the nodes of a mesh (Q, N), float64."""
+        """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
+        if self.event_shape:  # sums over thousands of nodes lose two digits of float32
+            return psi.in_float64(mesh.nodes)
         # In float32 the rounding of a location may be much of the width of a function.
-        return psi.in_float64(mesh.nodes if self.event_shape else mesh.nodes.squeeze(-1))
+        dtype = torch.promote_types(self._scores.dtype, self._dtype_with(psi))
+        return psi.in_float64(mesh.nodes.squeeze(-1)).to(dtype)
 
     def _dtype_with(self, *bases: Basis) -> torch.dtype:
         """Return the dtype of expectations of bases."""
@@ -568,7 +570,7 @@ class KernelDistribution(SparseDistribution):
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
         mesh = self.mesh.for_basis(phi).for_basis(psi)
         weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T.double()
-        left, right = self._values_of(phi, mesh), self._values_of(psi, mesh)
+        left, right = (self._values_of(basis, mesh).double() for basis in (phi, psi))
         total = weights.sum(-1, keepdim=True)
         # Both centred: the covariance of a constant is 0 to the last digit.
         left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
