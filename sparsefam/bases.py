@@ -11,7 +11,9 @@ import torch
 from torch import Size, Tensor, nn
 from torch.nn.functional import pad
 
+from .numerics.dirichlet_energy import PanelRule, gaussian_energy, quadrature_energy
 from .numerics.gaussian_interval import negligible_distance
+from .numerics.least_squares import band_sums
 from .numerics.validation import (
     as_tensors,
     cholesky_factor,
@@ -20,6 +22,7 @@ from .numerics.validation import (
     require,
     require_integer,
 )
+from .supports import Box
 
 __all__ = [
     "BSpline",
@@ -34,6 +37,9 @@ __all__ = [
 
 Values = Tensor | float | Sequence["Values"]
 Interval = tuple[float, float]
+
+# Panels on an axis, at least, and functions on an axis for each, by which derivatives are taken.
+_PANELS, _FUNCTIONS = 8, 2
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
@@ -105,6 +111,32 @@ class Basis(nn.Module, ABC):
         """
         return None
 
+    def roughness(self, box: Box) -> Tensor:
+        r"""Return the matrix S of the roughness $C^\top S C$ of functions $C^\top\psi$.
+
+        It is the Dirichlet energy in the coordinates of a box with sides $s_d$ and volume v, which
+        does not depend on the unit of locations:
+
+        $$S_{ij} = \sum_d \frac{s_d^2}{v} \int \partial_d \psi_i\, \partial_d \psi_j\, dt$$
+
+        Gaussians are integrated over the whole space, B-splines over all knots, and other functions
+        over the box, by quadrature.
+
+        Args:
+            box: The ends (low, high) of each axis.
+
+        Returns:
+            The matrix, shape (N, N), float64.
+        """
+        like = [*self.buffers(), *self.parameters(), torch.empty(0)][0]
+        count = max(_PANELS, math.ceil(len(self) ** (1 / len(box)) / _FUNCTIONS))
+        cuts = []
+        for axis, (low, high) in enumerate(box):
+            ends = torch.linspace(low, high, count + 1, dtype=torch.float64, device=like.device)
+            breaks = [x.clamp(low, high) for x in breaks_along(self, axis)]
+            cuts.append(torch.cat([ends, *breaks]).sort().values)
+        return quadrature_energy(self.in_float64, cuts, _energy_scale(box))
+
     def in_float64(self, t: Tensor) -> Tensor:
         """Evaluate the functions in float64, with all parameters converted, (..., N)."""
         tensors = chain(self.named_parameters(), self.named_buffers())
@@ -147,6 +179,21 @@ class Basis(nn.Module, ABC):
                 f"locations must end in event shape {tuple(self.event_shape)}, "
                 f"got shape {tuple(t.shape)}"
             )
+
+
+def breaks_along(basis: Basis, axis: int) -> list[Tensor]:
+    """Return where functions are not smooth along an axis, in float64."""
+    if isinstance(basis, Stack):
+        return [x for member in basis.bases for x in breaks_along(member, axis)]
+    if isinstance(basis, Product):
+        return breaks_along(basis.bases[axis], 0)
+    return [] if basis.breaks is None else [basis.breaks.double()]
+
+
+def _energy_scale(box: Box) -> list[float]:
+    """Return the factors of an energy for each axis: squared sides over the volume."""
+    sides = [high - low for low, high in box]
+    return [side**2 / math.prod(sides) for side in sides]
 
 
 class _Compound(Basis):
@@ -461,6 +508,15 @@ class GaussianRBF(Basis):
         reach = torch.where(low < high, 0, widths.reshape(-1, widths.shape[-1]).amax(0))
         return tuple(zip((low - reach).tolist(), (high + reach).tolist(), strict=True))
 
+    def roughness(self, box: Box) -> Tensor:
+        centers = self.centers.double().reshape(len(self), -1)
+        if self.widths is None:
+            covariance = cast(Tensor, self.covariance).double()
+            covariance = covariance.reshape(-1, *covariance.shape[-2:])
+        else:
+            covariance = self.widths.double().square().reshape(-1, 1)
+        return gaussian_energy(centers, covariance, centers.new_tensor(_energy_scale(box)))
+
     @property
     def effective_support(self) -> tuple[Tensor, Tensor] | None:
         if self.event_shape or self.widths is None:
@@ -593,6 +649,32 @@ class BSpline(Basis):
     def forward(self, t: Tensor) -> Tensor:
         index, values = self.nonzero(t)
         return values.new_zeros(*t.shape, len(self)).scatter_add(-1, index, values)
+
+    def roughness(self, box: Box) -> Tensor:
+        bands = self.roughness_bands(box)
+        full = pad(bands, (0, len(self))).flatten()[: len(self) * (len(self) + bands.shape[-1] - 1)]
+        upper = full.reshape(len(self), -1)[:, : len(self)]
+        return upper + upper.triu(1).mT
+
+    def roughness_bands(self, box: Box) -> Tensor:
+        """Return the diagonal of `roughness` and the bands on its right, (N, bands), float64.
+
+        Indicators have no slope: theirs is that of straight lines between the middles of intervals.
+        """
+        knots, (scale,) = self.knots.double(), _energy_scale(box)
+        if not self.degree:
+            middles = (knots[1:] + knots[:-1]) / 2
+            steep = pad(scale / middles.diff(), (1, 1))
+            return torch.stack([steep[:-1] + steep[1:], -steep[1:]], -1)
+        rule = PanelRule(knots, self.degree + 1)
+
+        def slopes(t: Tensor) -> tuple[Tensor, Tensor]:
+            index, values = self.nonzero(t.squeeze(0))
+            values = rule.slopes(values.unflatten(0, (-1, rule.order))) * rule.weights.sqrt()
+            return index.unsqueeze(0), math.sqrt(scale) * values.flatten(0, 1).unsqueeze(0)
+
+        nodes = rule.nodes.unsqueeze(0)
+        return band_sums(slopes, len(self), nodes, nodes.unsqueeze(-1), None, len(nodes.mT))[0][0]
 
     def own(self, t: Tensor) -> Tensor:
         index, values = self.nonzero(t)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Size, Tensor
 
-from .bases import Basis, GaussianRBF, Product, Stack
+from .bases import Basis, GaussianRBF, Product, Stack, breaks_along
 from .kernels import Kernel, kernel_matrix, require_kernel
 from .numerics.validation import broadcast_shapes, map_tensors
 
@@ -143,7 +143,7 @@ class BasisFeatures(FeatureMap):
         return self.basis.own(_lines(self.points, axis, t).transpose(0, 1)).double().T
 
     def breaks(self, axis: int) -> Tensor:
-        return torch.cat([self.points.new_empty(0), *_breaks_of(self.basis, axis)])
+        return torch.cat([self.points.new_empty(0), *breaks_along(self.basis, axis)])
 
 
 def _points_of(basis: Basis) -> Tensor:
@@ -161,15 +161,6 @@ def _points_of(basis: Basis) -> Tensor:
         shape = len(basis), basis.event_shape.numel()
         return torch.zeros(shape, dtype=torch.float64, device=device)
     return (ends[0].double() + ends[1].double()).unsqueeze(-1) / 2
-
-
-def _breaks_of(basis: Basis, axis: int) -> list[Tensor]:
-    """Return where functions are not smooth along an axis."""
-    if isinstance(basis, Stack):
-        return [x for member in basis.bases for x in _breaks_of(member, axis)]
-    if isinstance(basis, Product):
-        return _breaks_of(basis.bases[axis], 0)
-    return [] if basis.breaks is None else [basis.breaks.double()]
 
 
 def _lines(points: Tensor, axis: int, t: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Size, Tensor
@@ -20,16 +22,50 @@ from .numerics.validation import (
 
 __all__ = [
     "AnyOf",
+    "Box",
+    "Domain",
     "Ellipsoid",
     "Interval",
     "IntervalUnion",
     "RealLine",
     "Region",
+    "box_of",
     "finite",
     "finite_scale_tril",
     "finite_vector",
     "positive_finite",
 ]
+
+# A range of locations: ends for all axes or for each; and the ends of each axis.
+Domain = tuple[float, float] | Sequence[tuple[float, float]]
+Box = tuple[tuple[float, float], ...]
+
+
+def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
+    """Return the interval of each axis, from one for all axes or one for each.
+
+    Args:
+        name: Of the argument, for messages.
+        domain: Ends (low, high) for all axes, or such a pair for each.
+        ndim: Number of axes. None: of pairs, or 1.
+
+    Raises:
+        ValueError: If it is neither, or ends are not finite or do not increase.
+    """
+    box: Sequence[Any] = [domain] * (ndim or 1) if _is_interval(domain) else domain
+    is_sequence = isinstance(box, Sequence) and len(box) > 0
+    if ndim is None:
+        ndim = len(box) if is_sequence else 1
+    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
+        each = f", or {ndim} such pairs" if ndim > 1 else ""
+        raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
+    return tuple((float(low), float(high)) for low, high in box)
+
+
+def _is_interval(side: object) -> bool:
+    if not isinstance(side, Sequence) or len(side) != 2:
+        return False
+    return all(isinstance(x, Real) for x in side) and -math.inf < side[0] < side[1] < math.inf
 
 
 # Constraints of parameters. Unlike torch's they exclude infinity.

@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsefam.attention import ContinuousAttention
 from sparsefam.bases import GaussianRBF
 
-__all__ = ["KINDS", "SCORES", "data", "make_layer"]
+__all__ = ["KINDS", "SCORES", "data", "join", "make_layer"]
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -33,8 +33,16 @@ def make_layer(
         options = {"inducing_points": 8 if ndim == 1 else 9} | options
     if score == "mixture":
         options = {"components": 3} | options
-    options = {"batch_first": True, "dtype": DOUBLE, "penalty": 0.1} | options
+    if "penalty" not in options:
+        options = {"smoothing": 0.1} | options
+    options = {"batch_first": True, "dtype": DOUBLE} | options
     return ContinuousAttention(4, 2, alpha=alpha, score=score, combine=combine, **options)
+
+
+def join(layer: Any, heads: Tensor) -> Tensor:
+    """The output of a layer from the contexts of its heads (B, Lq, heads, E)."""
+    joined: Tensor = layer.out_proj(heads.flatten(2)) * layer.layer_scale
+    return joined
 
 
 def data(length: int = 9, ndim: int | None = None, dtype: torch.dtype = DOUBLE) -> Inputs:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from layers import KINDS, SCORES, data, make_layer
+from layers import KINDS, SCORES, data, join, make_layer
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
 from torch.autograd import gradcheck
@@ -32,7 +32,8 @@ every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
 def by_expectations(density: SparseDistribution, function: ValueFunction) -> Tensor:
-    return torch.einsum("bhqn,bne->bhqe", density.expect(function.basis), function.coefficients)
+    found = torch.einsum("bhqn,bne->bhqe", density.expect(function.basis), function.coefficients)
+    return found if function.constant is None else found + function.constant[:, None, None]
 
 
 def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
@@ -44,8 +45,7 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
         weights = source.weights(source(query, key), layer.alpha, 1.0, AttentionMask())
         values = layer.v_proj(value)
         parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
-    found: Tensor = layer.out_proj(torch.cat(parts, -1))
-    return found
+    return join(layer, torch.stack(parts, -2))
 
 
 # Contexts
@@ -96,8 +96,8 @@ def test_context_is_the_integral_of_the_values(
 @pytest.mark.parametrize(("score", "combine"), [*((x, False) for x in SCORES), ("moments", True)])
 def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> None:
     layer, inputs = make_layer(score, combine, 1.5), data()
-    for batch, queries, penalty in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
-        layer.regression.penalty = penalty
+    for batch, queries, smoothing in ((2, 0, 0.1), (0, 3, 0.1), (0, 3, "gcv")):
+        layer.regression.smoothing = smoothing
         parts = (inputs[0][:batch, :queries], *(x[:batch] for x in inputs[1:]))
         mask = torch.zeros(queries, 9, dtype=torch.bool) if combine else None
         context, density = layer(*parts, attn_mask=mask)
@@ -204,7 +204,10 @@ PADDED = (torch.arange(9) >= 7).expand(2, 9)
 LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
 
 
-@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.filterwarnings("ignore:in .* of the contexts:UserWarning")  # of noise, by gcv
+@pytest.mark.parametrize(
+    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
+)
 @pytest.mark.parametrize(
     "masks",
     [(), (PADDED, LATER.expand(4, 3, 9))],
@@ -212,19 +215,21 @@ LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
 )
 @every_kind
 def test_contexts_are_weighted_sums_of_observations(
-    score: str, combine: bool, masks: tuple[Tensor | None, ...], penalty: Any
+    score: str, combine: bool, masks: tuple[Tensor | None, ...], options: dict[str, Any]
 ) -> None:
-    layer, inputs = make_layer(score, combine, 1.5, penalty=penalty), data()
-    single = make_layer(score, combine, 1.5, penalty=penalty, dtype=torch.float32)
+    layer, inputs = make_layer(score, combine, 1.5, **options), data()
+    single = make_layer(score, combine, 1.5, **options, dtype=torch.float32)
     single.load_state_dict(layer.state_dict())
     # Cross-validation of noise chooses tiny penalties, with condition numbers up to 1e9.
-    pairs = [(layer, 1e-9)] if penalty == "gcv" else [(layer, 1e-11), (single, 5e-6)]
+    pairs = [(layer, 1e-9)] if "gcv" in options.values() else [(layer, 1e-11), (single, 5e-6)]
     for twin, tolerance in pairs:
         parts = [x.to(twin.v_proj.weight) for x in inputs]
         expected, _ = twin(*parts, *masks)
         weights = twin.observation_weights(*parts, *masks)
         values = twin.v_proj(parts[2]).unflatten(-1, (2, 2))
-        found = twin.out_proj(torch.einsum("bhql,blhe->bqhe", weights, values).flatten(2))
+        found = join(twin, torch.einsum("bhql,blhe->bqhe", weights, values))
+        total = twin.absolute_weight(*parts, *masks)
+        torch.testing.assert_close(total, weights.abs().sum(-1))
         assert weights.dtype == expected.dtype
         assert (found - expected).norm() < tolerance * expected.norm()
         if masks and masks[0] is not None:
@@ -236,10 +241,12 @@ def test_contexts_are_weighted_sums_of_observations(
 # Value functions in place of sequences
 
 
-@pytest.mark.parametrize("penalty", [0.1, "gcv"])
+@pytest.mark.parametrize(
+    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
+)
 @pytest.mark.parametrize("score", ["quadratic", "mixture", "kernel"])
-def test_a_memory_in_chunks_is_the_sequence(score: str, penalty: Any) -> None:
-    layer, (query, key, value, t) = make_layer(score, penalty=penalty), data(40)
+def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any]) -> None:
+    layer, (query, key, value, t) = make_layer(score, **options), data(40)
     memory, state = ForgettingMemory(layer.regression), None
     for positions, values in zip(t.split(15, 1), layer.v_proj(value).split(15, 1), strict=True):
         function, state = memory(positions, values, state)
@@ -262,7 +269,7 @@ def test_functions_may_have_another_basis() -> None:
         density.expect(function.basis),
         function.coefficients.unflatten(-1, (2, 2)),
     )
-    assert torch.allclose(context, layer.out_proj(heads.flatten(2)), rtol=1e-9)
+    assert torch.allclose(context, join(layer, heads), rtol=1e-9)
 
 
 # Gradients, transforms, state

@@ -369,3 +369,33 @@ def test_locations_of_another_dimension_are_refused(shape: tuple[int, ...]) -> N
     for basis in (make() for name, make in EVERY.items() if make().event_shape):
         with pytest.raises(ValueError, match=re.escape(message)):
             basis(torch.zeros(shape))
+
+
+# Roughness
+
+
+@every
+def test_roughness_is_the_integral_of_squared_slopes(name: str) -> None:
+    """Against slopes by autodiff at Gauss nodes of fine panels, over a box of unlike sides."""
+    basis = EVERY[name]().double()
+    box = ((0.0, 1.0),) if not basis.event_shape else ((0.0, 1.0), (-0.5, 1.5))
+    # Gaussians are integrated over the whole plane, splines over their knots.
+    reach = 6.0 if name in ("gaussian", "isotropic", "covariances", "covariance") else 0.0
+    axes = []
+    for low, high in box:
+        cuts = torch.linspace(low - reach, high + reach, 21 if basis.event_shape else 201)
+        cuts = torch.cat([cuts.double(), torch.tensor([*KNOTS, 0.3], dtype=DOUBLE)])
+        cuts = cuts.clamp(low - reach, high + reach).unique()
+        y, w = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(8))
+        half = cuts.diff().unsqueeze(-1) / 2
+        axes.append(((cuts[:-1, None] + half * (1 + y)).flatten(), (half * w).flatten()))
+    nodes = torch.cartesian_prod(*(x for x, _ in axes))
+    weights = torch.cartesian_prod(*(w for _, w in axes)).reshape(len(nodes), -1).prod(-1)
+    slopes = torch.func.vmap(torch.func.jacfwd(basis))(nodes).reshape(len(nodes), len(basis), -1)
+    sides = torch.tensor([high - low for low, high in box], dtype=DOUBLE)
+    scale = sides.square() / sides.prod()
+    expected = torch.einsum("q,d,qid,qjd->ij", weights, scale, slopes, slopes)
+    if name == "indicator":  # straight lines between the middles of intervals
+        expected = torch.tensor([[2.0, -2.0], [-2.0, 2.0]], dtype=DOUBLE)
+    found = basis.roughness(box)
+    assert (found - expected).abs().max() < 1e-6 * expected.abs().max()

@@ -1,6 +1,7 @@
 """Ridge regression by matrices and by bands: solutions, gradients, cross-validated penalties."""
 
 import math
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -132,6 +133,132 @@ def test_float32_loses_nothing_to_overlapping_functions(chunk_size: int | None) 
         assert (slope[b] - due).norm() < 1e-6 * due.norm()
 
 
+# The roughness, and fits that are penalised for it
+
+
+def smoothed(
+    basis: Basis, t: Tensor, values: Tensor, smoothing: float, ends: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """The solution by least squares, with rows of slopes on a fine grid, and the mean."""
+    cuts = [torch.linspace(*ends, 60, dtype=DOUBLE)] + [basis.breaks] * (basis.breaks is not None)
+    panels = torch.cat(cuts).unique()
+    nodes, weights = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(8))
+    half = panels.diff().unsqueeze(-1) / 2
+    nodes = (panels[:-1, None] + half * (1 + nodes)).flatten().requires_grad_()
+    columns = basis(nodes).sum(0)
+    slopes = [torch.autograd.grad(x, nodes, retain_graph=True)[0] for x in columns]
+    side = basis.domain[0][1] - basis.domain[0][0]
+    rows = (side * half * weights).sqrt().reshape(-1, 1) * torch.stack(slopes, -1)
+    rows = torch.cat([rows, (1e-3 * rows.square().sum(0)).sqrt().diag()])
+    mean = values.mean(0)
+    design = torch.cat([basis(t), math.sqrt(smoothing) * rows])
+    right = torch.cat([values - mean, torch.zeros(len(rows), values.shape[-1], dtype=DOUBLE)])
+    return torch.linalg.lstsq(design, right, driver="gelsd").solution, mean
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("basis", "ends"),
+    [
+        (rbf(), (-1.5, 2.5)),
+        (clamped(12), (0.0, 1.0)),
+        (GaussianRBF.grid(8, 0.1).double() + clamped(9, 2), (0.0, 1.0)),
+    ],
+    ids=["rbf", "splines", "stack"],
+)
+def test_fits_are_smoothing_splines_around_the_mean(
+    basis: Basis, ends: tuple[float, float], masked: bool, always_bands: None
+) -> None:
+    """Also in chunks, and of positions that all examples share."""
+    t, values, mask = data(3, 90)
+    for places, chunk_size in ((t, None), (t[:1], 40), (t[0], None)):
+        fit = RidgeRegression(basis, smoothing=0.05, chunk_size=chunk_size).fit
+        found = fit(places, values, mask if masked else None)
+        again = fit(places, values, key_padding_mask=~mask if masked else None)
+        assert torch.equal(found.coefficients, again.coefficients)
+        for b in range(3):
+            seen = mask[b] if masked else slice(None)
+            read = t[0 if places is not t else b, seen]
+            exact, mean = smoothed(basis, read, values[b, seen], 0.05, ends)
+            torch.testing.assert_close(found.constant[b], mean)
+            torch.testing.assert_close(found.coefficients[b], exact, rtol=2e-6, atol=2e-7)
+
+
+def test_constants_are_exact_for_any_basis_and_density() -> None:
+    """Also where a support leaves the basis, and in all sums of weights."""
+    t, ones = torch.rand(2, 9), torch.ones(2, 9, 1)
+    density = TruncatedParabola(torch.tensor([[0.5, 0.9, 7.0]]).expand(2, -1), 0.5)
+    for basis in (None, GaussianRBF.grid(5, 0.01), Fourier([1.0, 2.0]), clamped(130).float()):
+        regression = RidgeRegression(basis, domain=(0.0, 1.0))
+        context = regression.fit(t, 3 * ones).expect(density)
+        assert torch.equal(context, torch.full((2, 3, 1), 3.0))
+        weights = regression.observation_weights(density, t, ones)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
+
+
+def test_contexts_hardly_depend_on_the_basis() -> None:
+    """20 draws of 40, 31 or 25 of 40 times: weights, errors of a wave, errors with noise of 0.5."""
+    grid, found = torch.linspace(0, 1, 2001, dtype=DOUBLE), []
+    density = TruncatedParabola(torch.linspace(0.1, 0.9, 9, dtype=DOUBLE), 0.23)
+    share = density.prob(grid.unsqueeze(-1))
+    truth = torch.sin(9 * grid) @ (share / share.sum(0))
+    for basis in (None, *(GaussianRBF.grid(n, w) for n, w in ((32, 0.05), (16, 0.1), (64, 0.02)))):
+        regression, totals, errors, noisy = RidgeRegression(basis), [], [], []
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            times = torch.rand(40, generator=generator, dtype=DOUBLE).sort().values
+            noise = 0.5 * torch.randn(40, generator=generator, dtype=DOUBLE)
+            for n in (40, 31, 25):
+                t, wave = times[:n], torch.sin(9 * times[:n])
+                weights = regression.observation_weights(density[None], t, wave.reshape(1, -1, 1))
+                within = density.loc + 0.15 < t[-1]
+                totals.append(weights.abs().sum(-1))
+                errors.append((weights[0] @ wave - truth)[within].abs().mean())
+                noisy.append((weights[0] @ (wave + noise[:n]) - truth)[within].square().mean())
+        total = torch.cat(totals)
+        assert total.mean() < 1.3 and total.max() < 2.5
+        assert torch.stack(errors).mean() < 0.045 and torch.stack(noisy).sqrt().mean() < 0.165
+        found.append(torch.stack(errors).mean())
+    assert max(found) - min(found) < 0.01
+
+
+def test_smoothing_minimises_gcv() -> None:
+    """The score of the whole smoother on a grid of factors has its minimum at the one found."""
+    t, values, _ = data(1, 40)
+    values = torch.sin(9 * t).unsqueeze(-1) + 0.3 * values
+    function = RidgeRegression(rbf(), smoothing="gcv").fit(t, values)
+
+    def score(factor: float) -> float:
+        found = RidgeRegression(rbf(), smoothing=factor).fit(t, values)
+        trace = float(torch.func.jacrev(lambda v: fit_at(factor, v))(values[0, :, 0]).trace())
+        residual = float((found(t) - values).square().sum())
+        return residual / (40 - trace) ** 2
+
+    def fit_at(factor: float, v: Tensor) -> Tensor:
+        regression = RidgeRegression(rbf(), smoothing=factor, validate_args=False)
+        return regression.fit(t, v.reshape(1, -1, 1))(t).flatten()
+
+    best = float(function.penalty)
+    # The constant is one degree of freedom more than those of the coefficients, within 2 %.
+    assert 1e-5 < best < 1
+    scores = [score(best * 1.2**k) for k in range(-8, 9)]
+    assert min(scores) > 0.999 * score(best)
+
+
+def test_states_of_ridge_regressions_are_refused_by_other_fits() -> None:
+    old = RidgeRegression(rbf(), 0.01).state_dict()
+    old._metadata[""]["version"] = 1  # as the first version saved it
+    RidgeRegression(rbf(), 0.01).load_state_dict(old)
+    with pytest.raises(RuntimeError, match=r"fitted by ridge regression.* penalty=0.01"):
+        RidgeRegression(rbf()).load_state_dict(old)
+    new = RidgeRegression(rbf()).state_dict()
+    RidgeRegression(rbf()).load_state_dict(new)
+    before = RidgeRegression(rbf(), 0.3)
+    del before.__dict__["smoothing"], before.__dict__["domain"]
+    after = pickle.loads(pickle.dumps(before))
+    assert (after.penalty, after.smoothing) == (0.3, None)
+
+
 # The value function
 
 
@@ -141,7 +268,7 @@ def test_value_function_takes_vectors() -> None:
     grid = torch.rand(3, 4, 5, 3, dtype=DOUBLE)
     found = function(grid)
     assert found.shape == (3, 4, 5, 2)
-    expected = function.basis(grid[2, 1, 3]) @ function.coefficients[2]
+    expected = function.basis(grid[2, 1, 3]) @ function.coefficients[2] + function.constant[2]
     assert torch.allclose(found[2, 1, 3], expected, rtol=1e-12)
     assert torch.allclose(function(grid[:1])[2], function(grid[:1].expand(3, 4, 5, 3))[2])
     # One location for all and one for each differ in their number of dimensions.
@@ -376,7 +503,7 @@ def test_positions_out_of_reach_are_warned_of_once(basis: Basis) -> None:
     t, values, mask = data(2, 8, ndim=2 if basis.event_shape else 1)
     t[:, 0], t[0, 4], t[1, 4].view(-1)[-1] = 9.0, -5.0, 3.0
     mask[:] = torch.arange(8) != 0
-    regression = RidgeRegression(basis.double())
+    regression = RidgeRegression(basis.double(), 1e-2)
     message = "0.14 of the positions lie where all functions of the basis are zero"
     with pytest.warns(UserWarning, match=message) as caught:
         found = regression.fit(t, values, mask).coefficients
@@ -386,8 +513,10 @@ def test_positions_out_of_reach_are_warned_of_once(basis: Basis) -> None:
     inside = mask & (torch.arange(8) != 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exact = RidgeRegression(basis).fit(t, values, inside).coefficients
-        RidgeRegression(Polynomial(2).double()).fit(100 * t[..., :8].reshape(2, -1)[:, :8], values)
+        exact = RidgeRegression(basis, 1e-2).fit(t, values, inside).coefficients
+        RidgeRegression(Polynomial(2).double(), 1e-2).fit(
+            100 * t[..., :8].reshape(2, -1)[:, :8], values
+        )
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-10)
 
 
@@ -520,7 +649,7 @@ def nan_at(tensor: Tensor, *index: int) -> Tensor:
 
 T, VALUES, MASK = data()
 SPACE = data(ndim=3)[0]
-FIT, FIT3 = RidgeRegression(rbf()).fit, RidgeRegression(Polynomial(1, ndim=3)).fit
+FIT, FIT3 = RidgeRegression(rbf()).fit, RidgeRegression(Polynomial(1, ndim=3), 1e-2).fit
 CUBIC = Polynomial(3).double()
 SUMS = RidgeRegression(rbf()).statistics(T, VALUES)
 BANDS = RidgeRegression(clamped(160)).statistics(T, VALUES)
@@ -532,11 +661,27 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
     ("call", "message"),
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),
-        (lambda: RidgeRegression(None), "basis must be a Basis, got None"),
+        (lambda: RidgeRegression(3), "basis must be a Basis or None, got 3"),
+        (
+            lambda: RidgeRegression(smoothing=-1.0),
+            "smoothing must be .gcv., or finite and at least 0, got -1.0",
+        ),
+        (lambda: RidgeRegression(smoothing=math.nan), "smoothing must be .gcv., .* got nan"),
+        (lambda: RidgeRegression(rbf(), 0.1, smoothing=0.1), "penalty and smoothing must not both"),
+        (lambda: RidgeRegression(CUBIC), r"domain must be given .* \(low, high\) .*got None"),
+        (lambda: RidgeRegression(domain=(1.0, 0.0)), r"domain must be two finite .*\(1.0, 0.0\)"),
+        (
+            lambda: RidgeRegression(rbf(40), smoothing=0.0).fit(T[:, :5], VALUES[:, :5]),
+            "smoothing must exceed the rounding errors .* got 0.0",
+        ),
+        (
+            lambda: FIT(T, VALUES, MASK, key_padding_mask=~MASK),
+            "mask, True where observations take part, and key_padding_mask, .* not both",
+        ),
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be at least 1, got 0"),
         (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
-        (lambda: FIT(T, VALUES, MASK[:2]), r"mask must have shape \(3, 20\).*\(2, 20\)"),
+        (lambda: FIT(T, VALUES, MASK[:2]), r"mask must .*\(3, 20\) .*takes part, got \(2, 20\)"),
         (lambda: FIT(nan_at(T, 1, 4), VALUES), r"positions must be finite.*nan at index .1, 4."),
         (
             lambda: RidgeRegression(rbf(), chunk_size=5).fit(T, nan_at(VALUES, 1, 17, 1)),
@@ -580,11 +725,12 @@ def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> No
         call()
 
 
-def test_weights_of_observations_are_fits_of_indicators() -> None:
+@pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": 0.1}])
+def test_weights_of_observations_are_fits_of_indicators(options: dict[str, float]) -> None:
     """Each observation counts as much as a fit of its indicator says, whatever the batch shape."""
     t, values = torch.rand(9, dtype=torch.float64), torch.randn(2, 9, 3, dtype=torch.float64)
     mask = torch.tensor([[True] * 9, [True] * 6 + [False] * 3])
-    fit = RidgeRegression(GaussianRBF.grid(6, 0.1).double(), 0.1)
+    fit = RidgeRegression(GaussianRBF.grid(6, 0.1).double(), **options)
     for shape in ((1,), (2,), (2, 4, 3)):
         density = TruncatedParabola(torch.rand(shape, dtype=torch.float64), 0.3)
         for seen in (None, mask):

@@ -18,7 +18,8 @@ from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
-from ..numerics.validation import broadcasts_to, is_count, require_integer
+from ..numerics.validation import broadcasts_to, in_eager, is_count, require_integer
+from ..supports import Domain, box_of
 from .context import contexts
 from .masks import (
     AttentionMask,
@@ -31,16 +32,14 @@ from .masks import (
     is_autocasting,
     to_single,
 )
-from .regression import RidgeRegression, ValueFunction
+from .regression import RidgeRegression, ValueFunction, default_basis
 from .scores import (
     ContentScore,
     DiscreteScore,
-    Domain,
     KernelScore,
     LearnedAlpha,
     MomentScore,
     QuadraticScore,
-    box_of,
     init_linear,
 )
 
@@ -56,6 +55,9 @@ _SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 _READ_KEYS = ("moments", "content")
 _UP_TO_TWO = ("kernel", "content")
+# Absolute weights of observations in a context that are too much, and the share of contexts from
+# which on they are warned of; examples, and queries, about, that are looked at.
+_MOST_WEIGHT, _LEAST_SHARE, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
 # A domain and the range of a basis that share less than this part of the longer one disagree.
 _LEAST_SHARED = 0.1
 
@@ -74,8 +76,10 @@ class _Projected(NamedTuple):
 class ContinuousAttention(nn.Module):
     r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
 
-    The values, observed at `positions`, become a function $V$ by ridge regression on a basis. Every
-    query and head has a density $p$ over the domain, and its context is $\mathbb E_p[V(t)]$.
+    The values, observed at `positions`, become a function $V$ by `RidgeRegression` on a basis.
+    Every query and head has a density $p$ over the domain, and its context is $\mathbb E_p[V(t)]$.
+    The output has a learned factor for each channel, which starts small, so that a residual network
+    starts close to one without attention.
 
     `score="quadratic"` computes location and scale from the query $q$,
 
@@ -115,7 +119,8 @@ class ContinuousAttention(nn.Module):
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim`.
-        basis: The functions of which value functions are linear combinations.
+        basis: The functions of which value functions are linear combinations. None: Gaussians on a
+            grid over the domain, as `RidgeRegression` has them.
         alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
             is softmax, 2 is sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may
             require grad; a module such as `LearnedAlpha` returns such a tensor.
@@ -133,11 +138,15 @@ class ContinuousAttention(nn.Module):
         normalization: For `score="kernel"`: "inside", the default, or "outside", as in
             `KernelDeformedExp`.
         components: For `score="mixture"`: number of components of each density. Default: 8.
-        penalty: Ridge penalty of the regression, or "gcv", as in `RidgeRegression`.
+        smoothing: Factor of the roughness of value functions, or "gcv", as in `RidgeRegression`.
+            None, without `penalty`: 0.01.
+        penalty: Ridge penalty of the papers in place of `smoothing`, as in `RidgeRegression`.
+        layer_scale: What the factors of the output channels start from, as in LayerScale. None: no
+            factors.
         group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
-        domain: Where densities may be centred, and the unit of their scales: ends (a, b) for all
-            axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes where the basis
-            covers the whole line.
+        domain: Where densities may be centred, and the unit of their scales and of the roughness:
+            ends (a, b) for all axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes
+            where the basis covers the whole line, or without a basis.
         ndim: Dimension D of the positions and of the basis's locations.
         kdim: Channels of the keys; `embed_dim` if None.
         vdim: Channels of the values; `embed_dim` if None.
@@ -154,16 +163,18 @@ class ContinuousAttention(nn.Module):
     Warns:
         UserWarning: If the domain and the range of the basis share less than a tenth of the longer
             one on some axis: densities then miss nearly all functions, or lie where there are none.
+            At the first call, if for a tenth of the contexts the absolute weights of the
+            observations sum to more than 5: contexts then exceed the values.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
         Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
-        arXiv:2104.03046. Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse
+        arXiv:2104.03046. Touvron et al. (2021), Going Deeper with Image Transformers (LayerScale).
+        arXiv:2103.17239. Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse
         Continuous Attention, section 5. arXiv:2111.01222
 
     Examples:
-        >>> from sparsefam.bases import GaussianRBF
-        >>> layer = ContinuousAttention(8, 2, GaussianRBF.grid(16, 0.1), batch_first=True)
+        >>> layer = ContinuousAttention(8, 2, batch_first=True)
         >>> query, sequence = torch.randn(4, 1, 8), torch.randn(4, 50, 8)
         >>> context, density = layer(query, sequence, sequence, positions=torch.rand(4, 50))
         >>> context.shape, density.batch_shape
@@ -173,6 +184,7 @@ class ContinuousAttention(nn.Module):
     alpha: Tensor | nn.Module | float
     score_proj: QuadraticScore | KernelScore | MomentScore | ContentScore
     discrete_proj: DiscreteScore | None
+    layer_scale: nn.Parameter | None
     # Keep `torch.nn.TransformerEncoderLayer` off its fast path, which reads these two and computes
     # discrete attention without calling the layer.
     in_proj_bias = None
@@ -182,7 +194,7 @@ class ContinuousAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        basis: Basis,
+        basis: Basis | None = None,
         alpha: Tensor | nn.Module | float = 2.0,
         score: str = "quadratic",
         *,
@@ -192,7 +204,9 @@ class ContinuousAttention(nn.Module):
         kernel: Kernel | None = None,
         normalization: Literal["inside", "outside"] | None = None,
         components: int | None = None,
-        penalty: float | Literal["gcv"] = 1e-2,
+        smoothing: float | Literal["gcv"] | None = None,
+        penalty: float | Literal["gcv"] | None = None,
+        layer_scale: float | None = 0.1,
         group: "Group | None" = None,
         domain: Domain | None = None,
         ndim: int = 1,
@@ -229,8 +243,11 @@ class ContinuousAttention(nn.Module):
             self.register_buffer("alpha", alpha)
         else:
             self.alpha = alpha
-        regression = RidgeRegression(basis, penalty, group=group, validate_args=validate_args)
         require_integer("ndim", ndim, 1)
+        if basis is None:
+            basis = default_basis(box_of("domain", (0.0, 1.0) if domain is None else domain, ndim))
+        elif not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a Basis or None, got {basis!r}")
         self._event = Size() if ndim == 1 else Size([ndim])
         if basis.event_shape != self._event:
             raise ValueError(
@@ -244,6 +261,14 @@ class ContinuousAttention(nn.Module):
             sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
             domain = sides[0] if ndim == 1 else tuple(sides)
         self.domain, box = domain, box_of("domain", domain, ndim)
+        regression = RidgeRegression(
+            basis,
+            penalty,
+            smoothing=smoothing,
+            domain=box,
+            group=group,
+            validate_args=validate_args,
+        )
         for (a, b), (low, high) in zip(box, box if is_meta else basis.domain, strict=True):
             longer = max(b - a, high - low)
             if longer < inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
@@ -274,6 +299,13 @@ class ContinuousAttention(nn.Module):
             self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, box, bias, **factory)
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
+        self._has_attended = False
+        self._first_scale, self.layer_scale = layer_scale, None
+        if layer_scale is not None:
+            if not isinstance(layer_scale, Real) or not 0 < layer_scale < inf:
+                rule = "layer_scale must be None, or positive and finite"
+                raise ValueError(f"{rule}, got {layer_scale!r}")
+            self.layer_scale = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
         self.regression = regression.to(device=device, dtype=dtype)
         self.register_load_state_dict_post_hook(_rebuild_cache)
         self.rebuild_cache()
@@ -296,8 +328,13 @@ class ContinuousAttention(nn.Module):
         self.score_proj.init_heads()
         if self.discrete_proj is not None:
             self.discrete_proj.init_heads()
-        for projection in (self.v_proj, self.out_proj):
-            init_linear(projection)
+        # As `torch.nn.MultiheadAttention` draws them.
+        init_linear(self.v_proj, 0.5**0.5)
+        nn.init.kaiming_uniform_(self.out_proj.weight, a=5**0.5)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+        if self.layer_scale is not None and self._first_scale is not None:
+            nn.init.constant_(self.layer_scale, self._first_scale)
         if isinstance(self.alpha, LearnedAlpha):
             self.alpha.reset_parameters()
 
@@ -325,7 +362,9 @@ class ContinuousAttention(nn.Module):
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        # Pickles from before there were factors of the output.
+        super().__setstate__({"_first_scale": None, "_has_attended": True, **state})
+        self._parameters.setdefault("layer_scale", None)
         self.rebuild_cache()
 
     def forward(
@@ -393,6 +432,8 @@ class ContinuousAttention(nn.Module):
             parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
             with full_precision(query):
                 heads, density, _ = self._attend(parts)
+                if self.regression.validate_args and in_eager() and not self._has_attended:
+                    self._warn_of_overshoot(density, parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)
             if any(x is not None for x in sequence):
@@ -400,6 +441,8 @@ class ContinuousAttention(nn.Module):
                 raise ValueError(f"{rule}, got both a function and a sequence")
             heads, density = self._read(query, function)
         context = self.out_proj(heads.to(query.dtype).flatten(2))
+        if self.layer_scale is not None:
+            context = context * self.layer_scale.to(context.dtype)
         if is_single:
             context, density = context.squeeze(0), density[0]
         elif not self.batch_first:
@@ -423,23 +466,48 @@ class ContinuousAttention(nn.Module):
         dimension B, and raises the same errors.
 
         Returns:
-            The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They may be negative
-            and need not sum to one.
+            The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They sum to 1, but for
+            a ridge penalty, and may be negative.
         """
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
-        values, mask, regression = parts.values, parts.mask, self.regression
         with full_precision(query):
             _, density, discrete = self._attend(parts)
-            if mask.visible is None:
-                weights = regression.observation_weights(
-                    density, parts.positions, values.flatten(2), mask.observed
-                )
-            else:
-                features = density.expect(regression.basis)
-                weights = regression._weights_per_query(
-                    features, parts.positions, values, mask.visible
-                )
+            weights = self._fit_weights(density, parts)
             return weights if discrete is None else weights + discrete
+
+    def _fit_weights(self, density: SparseDistribution, parts: _Projected) -> Tensor:
+        """Return the weights of observations in the contexts of value functions."""
+        regression, values, mask = self.regression, parts.values, parts.mask
+        if mask.visible is None:
+            return regression.observation_weights(
+                density, parts.positions, values.flatten(2), mask.observed
+            )
+        features = density.expect(regression.basis)
+        return regression._weights_per_query(features, parts.positions, values, mask.visible)
+
+    def absolute_weight(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor:
+        r"""Compute the sum of the absolute weights of the observations in each context.
+
+        It is 1 for a mean of the observations. A context can be as many times as large as the
+        largest of them: the sum is the Lebesgue constant of the fit. If it exceeds 5, value
+        functions overshoot, between observations that are far apart or beyond the last one: raise
+        `smoothing`, or the ridge `penalty`, or take fewer or wider functions.
+
+        It takes the same arguments as `observation_weights`, and raises the same errors.
+
+        Returns:
+            The sums, shape (B, num_heads, Lq).
+        """
+        arguments = query, key, value, positions, key_padding_mask, attn_mask
+        return self.observation_weights(*arguments).abs().sum(-1)
 
     def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
@@ -465,7 +533,11 @@ class ContinuousAttention(nn.Module):
             options = channels, alpha, self.temperature, self.regression.basis
             density = self.score_proj.densities(*options)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
-            return contexts(density, basis, by_head), density
+            context = contexts(density, basis, by_head)
+            if function.constant is not None:
+                constant = to_single(function.constant).unflatten(-1, (self.num_heads, -1))
+                context = context + constant.unsqueeze(1)
+            return context, density
 
     def _project(
         self,
@@ -529,8 +601,11 @@ class ContinuousAttention(nn.Module):
         if mask.visible is None:
             function = regression.fit(positions, values.flatten(2), mask.observed)
             coefficients = function.coefficients.unflatten(-1, values.shape[2:])
+            constant = function.constant
+            if constant is not None:
+                constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
-            coefficients = regression._fit_per_query(positions, values, mask.visible)
+            coefficients, constant = regression._fit_per_query(positions, values, mask.visible)
         if self.discrete_proj is not None and parts.scores is not None:
             discrete = self.discrete_proj.weights(parts.scores, parts.alpha, self.temperature, mask)
         options = parts.channels, parts.alpha, self.temperature
@@ -548,10 +623,41 @@ class ContinuousAttention(nn.Module):
         else:
             features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
+        if constant is not None:
+            context = context + constant[..., :size]
         if not self.combine or discrete is None:
             return context, density, None
         context = context + torch.einsum("bhql,blhe->bqhe", discrete, values[..., :size])
         return context, density, discrete
+
+    @torch.no_grad()
+    def _warn_of_overshoot(self, density: SparseDistribution, parts: _Projected) -> None:
+        """Warn, at the first call, if absolute weights in some contexts sum to too much."""
+        self._has_attended = True
+        values, positions, mask = parts.values, parts.positions, parts.mask
+        if self.regression.group is not None or not density.batch_shape.numel():
+            return
+        some, queries = slice(_EXAMPLES), slice(None, None, 1 + density.batch_shape[-1] // _QUERIES)
+        observed = None if mask.observed is None else mask.observed[some]
+        visible = None if mask.visible is None else mask.visible[some, :, queries]
+        few = parts._replace(
+            values=values[some],
+            positions=positions if len(positions) == 1 else positions[some],
+            mask=AttentionMask(observed, visible),
+        )
+        total = self._fit_weights(density.detach()[some, :, queries], few).abs().sum(-1)
+        share = (total > _MOST_WEIGHT).double().mean()
+        if share > _LEAST_SHARE:
+            regression = self.regression
+            warnings.warn(
+                f"in {share:.0%} of the contexts the absolute weights of the observations sum to "
+                f"more than {_MOST_WEIGHT}, at most {total.max():.3g}: value functions overshoot "
+                "where positions have gaps, or beyond the last one. With "
+                f"{regression.extra_repr()} and {regression.basis}, take a larger factor, or fewer "
+                "or wider functions; `absolute_weight` returns the sums "
+                "(shown once)",
+                stacklevel=3,
+            )
 
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
         """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""

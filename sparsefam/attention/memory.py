@@ -20,12 +20,12 @@ _STEPS = 20
 
 
 class ForgettingMemory(nn.Module):
-    r"""The sums of a ridge regression over all chunks so far, with less weight for older chunks.
+    r"""The sums of a regression over all chunks so far, with less weight for older chunks.
 
-    With $\gamma$ = `keep` the function after k chunks minimises
-    $\sum_j \gamma^{k - j} \lVert F_j C - H_j \rVert^2 + \lambda \lVert C \rVert^2$. At
-    $\gamma = 1$ this is the function of the whole sequence, to rounding. The state has N (N + E)
-    numbers for each example, however long the sequence.
+    With $\gamma$ = `keep` the function after k chunks minimises the sum of the penalty and the
+    squared residuals, those of chunk j times $\gamma^{k - j}$. At $\gamma = 1$ this is the function
+    of the whole sequence, to rounding. The state has about N (N + E) numbers for each example,
+    however long the sequence.
 
     Args:
         regression: How functions are fitted.
@@ -88,7 +88,8 @@ class ContractingMemory(nn.Module):
 
     The first chunk occupies [0, 1]. Every other one occupies $(\tau, 1]$ and is fitted together
     with `samples` values of the last function, $V_{new}(\tau s) \approx V(s)$. Older chunks move
-    towards 0 and become smoother. The state is the coefficients, N E numbers for each example.
+    towards 0 and become smoother. The state is the last function, (N + 1) E numbers for each
+    example.
 
     Memories are *sticky* if chunks come with the density that attended to the last function. What
     was attended to then gets more room: the past moves from t to $\tau G(t)$, where
@@ -151,7 +152,8 @@ class ContractingMemory(nn.Module):
         Args:
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
             values: Shape (B, L, E).
-            state: What the last call returned, shape (B, N, E); None before the first.
+            state: What the last call returned; None before the first. Its shape is (B, N + 1, E),
+                the coefficients and the constant, or (B, N, E) with a ridge penalty.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew.
             density: The density that attended to the last functions, of batch shape (B, ...) or
@@ -172,15 +174,17 @@ class ContractingMemory(nn.Module):
         keep = _keep(1.0, reset, values)
         if state is None:
             function = self.regression.fit(positions, values, mask)
-            return function, function.coefficients
+            return function, _as_state(function)
         later = self.tau + (1 - self.tau) * positions
         if reset is not None:
             later = torch.where(reset.unsqueeze(-1), positions, later)
         sums = self.regression.statistics(later, values, mask)
-        check_shape("state", state, tuple(sums.cross.shape))
+        batch, size, channels = sums.cross.shape
+        rows = size + (self.regression.smoothing is not None)
+        check_shape("state", state, (batch, rows, channels))
         past = self._past(state, density)
         function = self.regression.solve(past.plus(sums, keep), values.dtype)
-        return function, function.coefficients
+        return function, _as_state(function)
 
     def relocate(self, t: Tensor, density: SparseDistribution | None = None) -> Tensor:
         r"""Return where the past is after a chunk that came with this density, $\tau G(t)$.
@@ -194,16 +198,18 @@ class ContractingMemory(nn.Module):
         """
         return self.tau * (t if density is None else self._share(density, len(t))(t))
 
-    def _past(self, coefficients: Tensor, density: SparseDistribution | None) -> Statistics:
+    def _past(self, state: Tensor, density: SparseDistribution | None) -> Statistics:
         """Return sums over samples of the last functions in [0, tau], which every rank knows."""
-        steps = torch.arange(self.samples, dtype=torch.float64, device=coefficients.device)
+        steps = torch.arange(self.samples, dtype=torch.float64, device=state.device)
         s = ((steps + 0.5) / self.samples).unsqueeze(0)
         source = s
         if density is not None:
-            share = self._share(density, len(coefficients))
+            share = self._share(density, len(state))
             low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
             source = increasing_root(lambda t: share(t) - s, low, low + 1, _STEPS).to(s)
-        past = ValueFunction(self.regression.basis, coefficients.double())(source)
+        size = len(self.regression.basis)
+        coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
+        past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
         return self.regression._local_statistics(self.tau * s, past)
 
     def _share(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
@@ -227,6 +233,13 @@ class ContractingMemory(nn.Module):
         ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)
         first, last = mass(ends).split(1, -1)
         return lambda t: t + self.stickiness * (mass(t) - first - (last - first) * t)
+
+
+def _as_state(function: ValueFunction) -> Tensor:
+    """Return the coefficients, and the constant below them if there is one."""
+    if function.constant is None:
+        return function.coefficients
+    return torch.cat([function.coefficients, function.constant.unsqueeze(1)], 1)
 
 
 def _keep(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:

@@ -1,17 +1,19 @@
-"""Value functions: observations at irregular locations, smoothed by ridge regression."""
+"""Value functions: observations at irregular locations, smoothed by penalised regression."""
 
 import math
 import warnings
 from collections.abc import Callable
 from functools import reduce
+from itertools import chain
 from numbers import Real
-from typing import Literal, NamedTuple, TypeGuard, cast
+from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.functional import pad
 
-from ..bases import Basis, BSpline
+from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.least_squares import (
@@ -24,7 +26,9 @@ from ..numerics.least_squares import (
     split_rows,
 )
 from ..numerics.validation import differentiable_once, in_eager, require_integer
+from ..supports import Box, Domain, box_of
 from .masks import (
+    allowed_by,
     check_finite,
     check_mask,
     check_real,
@@ -51,24 +55,37 @@ _LOWEST, _HIGHEST = 1e-11, 1e3
 # Points of the first grid of penalties and of each refinement; refinements and Newton steps.
 _COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
 _TINY = 1e-200
+# The default factor of the roughness.
+SMOOTHING = 1e-2
+# Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
+# to the mean. The share moves contexts by 1e-3 of the noise; without it coefficients are a thousand
+# times as large as the values, and lose as much in float32.
+_RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
+# Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
+_COUNTS, _MANY_AXES, _OVERLAP = {1: 64, 2: 10, 3: 6}, 4, 1.5
 # Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
 _TIE, _RESOLVED = 1e-11, 1e3
 
 
 class ValueFunction:
-    r"""A batch of functions $V_b(t) = C_b^\top \psi(t)$ from locations to E channels.
+    r"""A batch of functions $V_b(t) = c_b + C_b^\top \psi(t)$ from locations to E channels.
 
     Args:
         basis: The functions $\psi$.
         coefficients: The matrices $C_b$, shape (B, N, E).
-        penalty: The ridge penalty of the fit, if any: a number, or shape (B,).
+        penalty: The factor of the penalty of the fit, if any: a number, or shape (B,) or (G,).
+        constant: The vectors $c_b$, shape (B, E); None is 0.
 
     Raises:
-        ValueError: If `basis` is not a basis or `coefficients` has another shape.
+        ValueError: If `basis` is not a basis, or `coefficients` or `constant` has another shape.
     """
 
     def __init__(
-        self, basis: Basis, coefficients: Tensor, penalty: Tensor | float | None = None
+        self,
+        basis: Basis,
+        coefficients: Tensor,
+        penalty: Tensor | float | None = None,
+        constant: Tensor | None = None,
     ) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
@@ -76,9 +93,12 @@ class ValueFunction:
         if coefficients.shape[1:2] != (len(basis),) or coefficients.ndim != 3:
             shape = tuple(coefficients.shape)
             raise ValueError(f"coefficients must have shape (B, {len(basis)}, E), got {shape}")
+        if constant is not None:
+            check_shape("constant", constant, (coefficients.shape[0], coefficients.shape[2]))
         self.basis = basis
         self.coefficients = coefficients
         self.penalty = penalty
+        self.constant = constant
 
     def __call__(self, t: Tensor) -> Tensor:
         """Evaluate every function at its own locations.
@@ -111,7 +131,8 @@ class ValueFunction:
         index, values = self.basis.nonzero(t)
         example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
         pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
-        return reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
+        values = reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
+        return self._add_constant(values)
 
     def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
@@ -125,21 +146,24 @@ class ValueFunction:
         Raises:
             ValueError: If the first dimension of the batch shape is neither B nor 1.
         """
-        if not callable(getattr(density, "expect", None)):
-            raise ValueError(f"density must have expectations, got {density!r}")
-        features, batch = density.expect(self.basis), self.coefficients.shape[0]
-        if features.ndim < 2 or features.shape[0] not in (1, batch):
-            raise ValueError(
-                f"density must have batch_shape ({batch}, ...) or (1, ...), "
-                f"got {tuple(features.shape[:-1])}"
-            )
+        features = _features(density, self.basis, self.coefficients.shape[0])
         return self._contract(features)
 
     def _contract(self, features: Tensor) -> Tensor:
         """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
         dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
         with full_precision(features):
-            return torch.einsum("b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype))
+            values = torch.einsum(
+                "b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype)
+            )
+        return self._add_constant(values)
+
+    def _add_constant(self, values: Tensor) -> Tensor:
+        """Add the constant (B, E) to values (B, ..., E)."""
+        if self.constant is None:
+            return values
+        shape = [len(self.constant), *[1] * (values.ndim - 2), self.constant.shape[1]]
+        return values + self.constant.to(values.dtype).reshape(shape)
 
 
 def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
@@ -163,12 +187,16 @@ class Statistics(NamedTuple):
         cross: $F^\top H$, shape (B, N, E).
         sum_of_squares: $\lVert H \rVert^2$, shape (B,).
         num_observations: Number of observations, shape (B,).
+        sum_of_functions: $F^\top 1$, shape (B, N) or (1, N), as `gram`.
+        sum_of_values: $H^\top 1$, shape (B, E).
     """
 
     gram: Tensor
     cross: Tensor
     sum_of_squares: Tensor
     num_observations: Tensor
+    sum_of_functions: Tensor
+    sum_of_values: Tensor
 
     def plus(self, other: "Statistics", keep: Tensor | float = 1.0) -> "Statistics":
         """Add the statistics of other positions of the same examples.
@@ -182,7 +210,7 @@ class Statistics(NamedTuple):
             ValueError: If the sizes differ, or `keep` has another shape or range.
         """
         check_statistics("other", other, self.cross.shape, self.gram.shape[-1])
-        weights = torch.as_tensor(keep).to(self.cross)
+        weights = torch.as_tensor(keep, dtype=self.cross.dtype, device=self.cross.device)
         check_shape("keep", weights, (), self.num_observations.shape)
         require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
         parts = []
@@ -200,18 +228,39 @@ def check_statistics(name: str, statistics: Statistics, shape: Size, columns: in
     """Raise ValueError unless `cross` has a shape (B, N, E), `gram` so many columns, all to fit."""
     if not isinstance(statistics, Statistics):
         raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
-    batch, size, _ = shape
+    batch, size, channels = shape
     check_shape(f"{name}.cross", statistics.cross, tuple(shape))
     check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
+    check_shape(f"{name}.sum_of_functions", statistics.sum_of_functions, (batch, size), (1, size))
+    check_shape(f"{name}.sum_of_values", statistics.sum_of_values, (batch, channels))
 
 
 class RidgeRegression(nn.Module):
-    r"""Fits a value function to observations by ridge regression on a basis.
+    r"""Fits a value function to observations by penalised least squares on a basis.
 
-    $$C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
+    By default the function is penalised for its roughness, around the mean of the values:
+
+    $$V = \bar h + C^\top \psi, \qquad
+        C = \arg\min_C \sum_\ell \lVert V(t_\ell) - h_\ell \rVert^2
+            + \lambda \operatorname{tr} C^\top S\, C, \qquad
+        S_{ij} = |\text{domain}| \int \psi_i'\, \psi_j'\, dt,$$
+
+    with `Basis.roughness` in D dimensions. It is a smoothing spline, seen through the basis: nearly
+    linear where observations are far apart, flat beyond the last one, and hardly dependent on the
+    basis, so that the basis may be left out. Constants are represented exactly. $\lambda$ is the
+    variance of the noise over the variance of the change of V across the domain. To S a thousandth
+    of its diagonal is added, which keeps the coefficients of overlapping functions small.
+
+    With `penalty` it is the ridge regression of the papers, which penalises coefficients and has no
+    constant:
+
+    $$V = C^\top \psi, \qquad
+        C = \arg\min_C \lVert F C - H \rVert^2 + \lambda \lVert C \rVert^2
         = (F^\top F + \lambda I)^{-1} F^\top H, \qquad F_{\ell j} = \psi_j(t_\ell)$$
+
+    Where positions have gaps it overshoots.
 
     $F^\top F$ and $F^\top H$ are added up chunk by chunk, in O(L N (N + E)) time and O(N (N + E))
     memory besides the observations and their gradients; for 32 (degree + 1) or more B-splines and a
@@ -220,9 +269,15 @@ class RidgeRegression(nn.Module):
     coefficients are rounded, whatever the dtype of the observations.
 
     Args:
-        basis: The N functions $\psi$, which must accept float64 locations.
-        penalty: The ridge penalty $\lambda \ge 0$, or "gcv": for each example the minimiser of
-            generalised cross-validation over all its channels, which is differentiable once.
+        basis: The N functions $\psi$, which must accept float64 locations. None: `default_basis` of
+            the domain.
+        penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
+        smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
+            minimiser of generalised cross-validation over all its channels, which is differentiable
+            once. None, without `penalty`: 0.01.
+        domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
+            roughness, and is where bases without a bounded range are integrated. None:
+            `basis.domain`, or (0, 1) without a basis.
         group: If sequences are sharded over processes, their group or mesh. Every rank fits with
             its own positions and gets the functions of the whole sequence, by one reduction of
             about B N (N + E) float64 numbers. Gradients, by another reduction, belong to the sum of
@@ -233,51 +288,95 @@ class RidgeRegression(nn.Module):
             `torch.distributions`.
 
     Raises:
-        ValueError: If `basis` is not a basis, `penalty` is neither "gcv" nor finite and at least 0,
-            `chunk_size` is not positive, or the mesh does not have one dimension.
+        ValueError: If `basis` is not a basis, `penalty` or `smoothing` is neither "gcv" nor finite
+            and at least 0, both are given, the roughness has no bounded domain, `chunk_size` is not
+            positive, or the mesh does not have one dimension.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention, eq. 16. arXiv:2006.07214. Golub,
-        Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good Ridge
-        Parameter. Technometrics 21
+        Martins et al. (2020), Sparse and Continuous Attention, eqs. 15 and 16. arXiv:2006.07214.
+        Eilers and Marx (1996), Flexible Smoothing with B-splines and Penalties. Statistical Science
+        11. Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a
+        Good Ridge Parameter. Technometrics 21
 
     Examples:
-        >>> from sparsefam.bases import Polynomial
-        >>> t = torch.tensor([[0.0, 1.0, 2.0]])
-        >>> line = RidgeRegression(Polynomial(1), penalty=1e-8).fit(t, 3 * t.unsqueeze(-1) + 1)
-        >>> line(torch.tensor([[5.0]]))
-        tensor([[[16.0000]]])
+        >>> t = torch.linspace(0, 1, 50).unsqueeze(0)
+        >>> function = RidgeRegression().fit(t, torch.stack([t, 1 + 0 * t], -1))
+        >>> function(torch.tensor([[0.5, 9.0]]))
+        tensor([[[0.5000, 1.0000],
+                 [0.5000, 1.0000]]])
     """
+
+    # State dicts of version 1 belong to ridge regressions, the only ones there were.
+    _version = 2
 
     def __init__(
         self,
-        basis: Basis,
-        penalty: float | Literal["gcv"] = 1e-2,
+        basis: Basis | None = None,
+        penalty: float | Literal["gcv"] | None = None,
         *,
+        smoothing: float | Literal["gcv"] | None = None,
+        domain: Domain | None = None,
         group: "Group | None" = None,
         chunk_size: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(basis, Basis):
-            raise ValueError(f"basis must be a Basis, got {basis!r}")
-        number = float(penalty) if isinstance(penalty, Real) else math.nan
-        is_gcv = isinstance(penalty, str) and penalty == "gcv"
-        if not is_gcv and not (math.isfinite(number) and number >= 0):
-            raise ValueError(f"penalty must be 'gcv', or finite and at least 0, got {penalty!r}")
+        if basis is not None and not isinstance(basis, Basis):
+            raise ValueError(f"basis must be a Basis or None, got {basis!r}")
+        if penalty is not None and smoothing is not None:
+            rule = "penalty and smoothing must not both be given"
+            raise ValueError(f"{rule}, got {penalty!r} and {smoothing!r}")
         if chunk_size is not None:
             require_integer("chunk_size", chunk_size, 1)
-        self.basis = basis
-        self.penalty: float | Literal["gcv"] = "gcv" if is_gcv else number
+        if basis is None:
+            box = box_of("domain", (0.0, 1.0) if domain is None else domain, None)
+            basis = default_basis(box)
+        elif domain is not None:
+            box = box_of("domain", domain, max(basis.event_shape.numel(), 1))
+        elif penalty is None:
+            box = _range_of(basis)
+        else:
+            box = ()  # nothing reads it
+        self.basis, self.domain = basis, box
+        self.penalty = None if penalty is None else _checked_factor("penalty", penalty)
+        self.smoothing: float | Literal["gcv"] | None = None
+        if penalty is None:
+            given = SMOOTHING if smoothing is None else smoothing
+            self.smoothing = _checked_factor("smoothing", given)
         self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._has_fitted = False
 
-    def extra_repr(self) -> str:
-        return f"penalty={self.penalty}"
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of ridge regressions from before there was another penalty.
+        super().__setstate__({"smoothing": None, "domain": (), **state})
 
-    def fit(self, positions: Tensor, values: Tensor, mask: Tensor | None = None) -> ValueFunction:
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *lists: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+        if metadata.get("version") == 1 and self.smoothing is not None:
+            *_, errors = lists
+            errors.append(
+                f"{prefix}: saved with values fitted by ridge regression, and loaded with "
+                f"smoothing={self.smoothing}. Construct the module with the penalty it was saved "
+                "with, as in penalty=0.01, the former default; a layer, with layer_scale=None, too"
+            )
+
+    def extra_repr(self) -> str:
+        if self.smoothing is None:
+            return f"penalty={self.penalty}"
+        return f"smoothing={self.smoothing}, domain={self.domain}"
+
+    def fit(
+        self,
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> ValueFunction:
         """Fit one function per example.
 
         Args:
@@ -287,23 +386,32 @@ class RidgeRegression(nn.Module):
             values: The observations, shape (B, L, E).
             mask: Shape (B, L), True where an observation takes part. Other observations are
                 never read, so padding cannot leak. None: all take part.
+            key_padding_mask: The same with the meaning that it has in `torch.nn`: True, or -inf,
+                where a position is padding. Give one of the two.
 
         Returns:
             The fitted functions, differentiable in positions, values and learned basis parameters.
 
         Raises:
             ValueError: If shapes do not match or are empty, if a position or value that takes part
-                is not finite, if an example has no observation, or if the penalty is too small for
-                the Gram matrix, as is zero with fewer observations than functions.
+                is not finite, if an example has no observation, if both masks are given, or if the
+                penalty is too small for the Gram matrix, as is zero with fewer observations than
+                functions.
 
         Warns:
             UserWarning: At the first fit, if positions lie where all functions of the basis are
                 zero.
         """
+        mask = _taking_part(mask, key_padding_mask)
         return self._solve(self.statistics(positions, values, mask), values.dtype)
 
     def statistics(
-        self, positions: Tensor, values: Tensor, mask: Tensor | None = None
+        self,
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
     ) -> Statistics:
         """Compute the sums over observations from which `solve` makes a function.
 
@@ -316,6 +424,7 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit`, but not for too few observations.
         """
+        mask = _taking_part(mask, key_padding_mask)
         positions = self._check_observations(positions, values, mask)
         sums = self._local_statistics(positions, values, mask)
         if self.group is not None:
@@ -350,7 +459,7 @@ class RidgeRegression(nn.Module):
         if len(shape) != 3 or shape[1] != size:
             raise ValueError(f"statistics.cross must have shape (B, {size}, E), got {tuple(shape)}")
         columns = statistics.gram.shape[-1]
-        has_bands = self.penalty != "gcv" and _has_bands(self.basis)
+        has_bands = self._factor != "gcv" and _has_bands(self.basis)
         if not (has_bands and columns == cast(BSpline, self.basis).degree + 1):
             columns = size
         check_statistics("statistics", statistics, shape, columns)
@@ -362,23 +471,29 @@ class RidgeRegression(nn.Module):
         positions: Tensor,
         values: Tensor,
         mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         r"""Compute how much each observation counts in a context.
 
-        For a given penalty $\lambda$ contexts are linear in the observations $h_\ell$:
+        For a given $\lambda$ contexts are linear in the n observations $h_\ell$:
 
         $$\mathbb E_p[V(t)] = \sum_\ell w_\ell h_\ell, \qquad
-            w = F (F^\top F + \lambda I)^{-1} \, \mathbb E_p[\psi(t)]$$
+            w = \frac{1 - 1^\top a}{n} + a, \qquad
+            a = F (F^\top F + \lambda S)^{-1} \, \mathbb E_p[\psi(t)]$$
 
-        Weights may be negative, also where the density is zero, since functions overlap. A
-        cross-validated penalty depends on the values: the weights take its value as given, so
-        that the sum is exact, but they are not the derivatives of the context.
+        The weights sum to 1. With a ridge penalty, $w = a$ with I in place of S, they need not.
+        Weights may be negative, also where the density is zero, since functions overlap. The sum of
+        their absolute values says by how much contexts can exceed the values. A cross-validated
+        $\lambda$ depends on the values: the weights take it as given, so that the sum is exact, but
+        they are not the derivatives of the context.
 
         Args:
             density: Any distribution with `expect`, of batch shape (B, ...) or (1, ...).
             positions: As for `fit`.
-            values: As for `fit`. Only a cross-validated penalty depends on them.
+            values: As for `fit`. Only a cross-validated factor depends on them.
             mask: As for `fit`.
+            key_padding_mask: As for `fit`.
 
         Returns:
             The weights, shape (B, ..., L), exactly 0 where masked.
@@ -386,17 +501,21 @@ class RidgeRegression(nn.Module):
         Raises:
             ValueError: As `fit` and `ValueFunction.expect`.
         """
+        mask = _taking_part(mask, key_padding_mask)
         statistics = self.statistics(positions, values, mask)
         batch, length = values.shape[:2]
+        features = _features(density, self.basis, batch)
+        shape = (batch, *features.shape[1:-1], length)
+        right = features.double().reshape(len(features), -1, len(self.basis)).mT
+        right = right.expand(batch, -1, -1)
+        solved, rest = self._weigh(statistics, right)
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
-        design = self.basis(positions.double()).expand(batch, -1, -1)
+        weights = (self.basis(positions.double()).double() @ solved).mT + rest.unsqueeze(-1)
         if mask is not None:
-            design = torch.where(mask.unsqueeze(-1), design, 0)
-        # Of values that are 1 at one observation and 0 at the others, the product with F is F.
-        weights = self._solve(statistics, torch.float64, design.mT).expect(density)
-        return weights.to(torch.promote_types(values.dtype, torch.float32))
+            weights = torch.where(mask.unsqueeze(1), weights, 0)
+        return weights.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
@@ -417,7 +536,8 @@ class RidgeRegression(nn.Module):
         shared, hint = (length, *event), " to match values and basis"
         check_shape("positions", positions, (batch, *shared), (1, *shared), shared, hint=hint)
         if mask is not None:
-            check_mask("mask", mask, (batch, length), hint=" to match values")
+            hint = " to match values, True where an observation takes part"
+            check_mask("mask", mask, (batch, length), hint=hint)
         return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
     def _local_statistics(
@@ -427,21 +547,21 @@ class RidgeRegression(nn.Module):
         batch, length, channels = values.shape
         basis, event, given = self.basis, self.basis.event_shape, self.chunk_size
         # Cross-validation needs eigenvalues.
-        if _has_bands(basis) and self.penalty != "gcv" and not _exports_to_onnx():
+        if _has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
             sums = band_sums(basis.nonzero, len(basis), positions, values, mask, rows)
         else:
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
             sums = normal_sums(basis, positions, values, mask, rows)
-        squares = sums[2]
+        gram, cross, squares, functions, values_sum = sums
         count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
         if self.group is not None:
             # NaN where a position is not finite, which other ranks may not see in their sums.
             zeros = (positions - positions).detach()
             seen = zeros if mask is None else torch.where(add_event_dims(mask, event), zeros, 0)
             count = count + seen.sum()
-        return Statistics(*sums, count)
+        return Statistics(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
         """Warn, with the first fit, if many of some positions are where all functions are zero."""
@@ -455,50 +575,115 @@ class RidgeRegression(nn.Module):
         if unreached.any():
             warnings.warn(
                 f"{unreached.double().mean():.2g} of the positions lie where all functions of the "
-                "basis are zero; their values are ignored. Scale positions to the basis's range, "
-                "or give it theirs, as GaussianRBF.grid(n, widths, low=..., high=...) does (shown "
-                "once)",
+                "basis are zero; their values count at most in the mean. Scale positions to the "
+                "basis's range, or give it theirs, as GaussianRBF.grid(n, widths, low=..., "
+                "high=...) does (shown once)",
                 stacklevel=4,
             )
 
-    def _solve(
-        self, statistics: Statistics, dtype: torch.dtype, right: Tensor | None = None
-    ) -> ValueFunction:
-        """Solve the normal equations, with another right side (B, N, E) than `cross` if given."""
+    @property
+    def _factor(self) -> float | Literal["gcv"]:
+        """The factor of the penalty."""
+        return cast(float, self.penalty if self.smoothing is None else self.smoothing)
+
+    def _solve(self, statistics: Statistics, dtype: torch.dtype) -> ValueFunction:
+        """Minimise the penalised sum of squares."""
+        statistics, constant, factor = self._prepare(statistics)
+        coefficients = self._solve_system(statistics, factor, statistics.cross)
+        # Coefficients may cancel: rounded to half precision they would lose more than values do.
+        dtype = torch.promote_types(dtype, torch.float32)
+        constant = None if constant is None else constant.to(dtype)
+        return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
+
+    def _weigh(self, statistics: Statistics, right: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return $K^{-1} Y$ for Y (B, N, Q), and what all weights $F K^{-1} Y$ lack, (B, Q)."""
+        statistics, constant, factor = self._prepare(statistics)
+        solved = self._solve_system(statistics, factor, right)
+        if constant is None:
+            return solved, torch.zeros_like(solved[:, 0])
+        total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
+        return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
+
+    def _prepare(self, statistics: Statistics) -> tuple[Statistics, Tensor | None, Tensor | float]:
+        """Check sums; return those of values less their mean, the mean (B, E), and the factor."""
         if self.validate_args:
             check_finite("statistics.gram", statistics.gram, "finite")
             check_finite("statistics.cross", statistics.cross, "finite")
             check_finite("statistics.num_observations", statistics.num_observations, "finite")
             rule = "mask must let at least one position of every example take part"
             require_all(statistics.num_observations > 0, rule, statistics.num_observations)
-        gram, right = statistics.gram, statistics.cross if right is None else right
-        penalty: Tensor | float
-        penalty = gcv_penalty(statistics) if self.penalty == "gcv" else float(self.penalty)
-        ridge = penalty.reshape(-1, 1, 1) if isinstance(penalty, Tensor) else penalty
-        size, columns = gram.shape[-2:]  # the first column of bands is the diagonal
-        shape = (size if columns == size else 1, columns)
-        gram = gram + ridge * torch.eye(*shape, dtype=gram.dtype, device=gram.device)
-        if _exports_to_onnx():
-            coefficients = eliminate(gram, right)
-        else:
-            coefficients, pivots = solve_shared(gram, right)
-            if self.validate_args:
-                # The largest number in a positive definite matrix is on its diagonal.
-                rounding = size * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
-                rule = "penalty must exceed the rounding errors of the basis's Gram matrix"
-                require_all(pivots > rounding, rule, torch.zeros_like(pivots) + penalty)
-        # Coefficients may cancel: rounded to half precision they would lose more than values do.
-        dtype = torch.promote_types(dtype, torch.float32)
-        return ValueFunction(self.basis, coefficients.to(dtype), penalty)
+        gram, cross, squares, count, functions, values = statistics
+        mean = None
+        if self.smoothing is not None:
+            mean = values / count.unsqueeze(-1)
+            cross = cross - functions.unsqueeze(-1) * mean.unsqueeze(1)
+            squares = squares - count * mean.square().sum(-1)
+            statistics = statistics._replace(cross=cross, sum_of_squares=squares)
+        if self._factor != "gcv":
+            return statistics, mean, float(self._factor)
+        if mean is None:
+            return statistics, mean, gcv_penalty(statistics)
+        # In coordinates in which the penalty is the sum of squares.
+        factor = torch.linalg.cholesky_ex(self._penalty_matrix(gram))[0]
+        gram = torch.linalg.solve_triangular(factor, gram, upper=False).mT
+        gram = torch.linalg.solve_triangular(factor, gram, upper=False)
+        cross = torch.linalg.solve_triangular(factor, cross, upper=False)
+        return statistics, mean, gcv_penalty(statistics._replace(gram=gram, cross=cross))
 
-    def _fit_per_query(self, positions: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        """Return coefficients (B, Lq, N, heads, E) of the functions of all queries."""
+    def _solve_system(
+        self, statistics: Statistics, factor: Tensor | float, right: Tensor
+    ) -> Tensor:
+        """Solve the normal equations with right sides (B, N, Q)."""
+        each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
+        matrix = self._penalty_matrix(statistics.gram)
+        # Bands of the penalty of indicators are wider than theirs.
+        gram = pad(statistics.gram, (0, matrix.shape[-1] - statistics.gram.shape[-1]))
+        gram = gram + each * matrix
+        if _exports_to_onnx():
+            return eliminate(gram, right)
+        solution, pivots = solve_shared(gram, right)
+        if self.validate_args:
+            # The largest number in a positive definite matrix is on its diagonal.
+            rounding = len(self.basis) * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
+            name = "penalty" if self.smoothing is None else "smoothing"
+            rule = f"{name} must exceed the rounding errors of the basis's Gram matrix"
+            require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
+        return solution
+
+    def _penalty_matrix(self, gram: Tensor) -> Tensor:
+        """Return the matrix of the penalty, or its bands if those of the Gram matrix are given."""
+        size, columns = gram.shape[-2:]
+        has_bands = columns != size
+        if self.smoothing is None:
+            # The first column of bands is the diagonal.
+            shape = (1 if has_bands else size, columns)
+            return torch.eye(*shape, dtype=gram.dtype, device=gram.device)
+        if has_bands:
+            matrix = cast(BSpline, self.basis).roughness_bands(self.domain)
+            diagonal = matrix[:, 0]
+        else:
+            matrix = self.basis.roughness(self.domain)
+            diagonal = matrix.diagonal()
+        ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
+        if has_bands:
+            return matrix + pad(ridge.unsqueeze(-1), (0, matrix.shape[-1] - 1))
+        return matrix + ridge.diag()
+
+    def _fit_per_query(
+        self, positions: Tensor, values: Tensor, visible: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return coefficients (B, Lq, N, heads, E) and constants (B, Lq, heads, E) by query."""
         batch, length, heads, channels = values.shape
         groups, queries = visible.shape[1:3]
         statistics = self._statistics_per_query(positions, values, visible)
-        coefficients = self._solve(statistics, values.dtype).coefficients
-        shape = (batch, groups, queries, len(self.basis), heads // groups, channels)
-        return coefficients.reshape(shape).movedim(1, 3).flatten(3, 4)
+        function = self._solve(statistics, values.dtype)
+        parts = [function.coefficients]
+        if function.constant is not None:
+            parts.append(function.constant.unsqueeze(1))
+        # From (B * groups * Lq, N or 1, heads // groups * E)
+        shape, ends = (batch, groups, queries), (heads // groups, channels)
+        parts = [x.reshape(*shape, x.shape[1], *ends).movedim(1, 3).flatten(3, 4) for x in parts]
+        return parts[0], parts[1].squeeze(2) if len(parts) > 1 else None
 
     def _weights_per_query(
         self, features: Tensor, positions: Tensor, values: Tensor, visible: Tensor
@@ -507,10 +692,12 @@ class RidgeRegression(nn.Module):
         groups, heads = visible.shape[1], features.shape[1]
         statistics = self._statistics_per_query(positions, values, visible)
         right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
-        solved = self._solve(statistics, torch.float64, right.flatten(0, 2)).coefficients
+        solved, rest = self._weigh(statistics, right.flatten(0, 2))
         f = self.basis(positions.double()).double()
         weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
-        return torch.where(visible, weights.flatten(1, 2), 0).to(values.dtype)
+        rest = rest.reshape(*right.shape[:3], -1).movedim(-1, 2).unsqueeze(-1)
+        weights = (weights + rest).flatten(1, 2)
+        return torch.where(visible, weights, 0).to(values.dtype)
 
     def _statistics_per_query(
         self, positions: Tensor, values: Tensor, visible: Tensor
@@ -529,21 +716,81 @@ class RidgeRegression(nn.Module):
             _require_finite("positions", positions, values.shape, observed)
             _require_finite("values", values, values.shape, observed)
 
-        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
             f, h = self.basis(t.double()).double(), h.double()
             weights = weights.movedim(1, -1).double()
             h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
             gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
             cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
             squares = weights @ h.square().sum(-1, keepdim=True)
-            return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten()
+            totals = weights.flatten(1, 2) @ f, (weights @ h).flatten(0, 2)
+            return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten(), *totals
 
         each = positions.shape[0] * size**2 + size * batch * heads * channels
         rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
         chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
-        gram, cross, squares = reduce(add_sums, (sums(*chunk) for chunk in chunks))
+        gram, cross, squares, functions, totals = reduce(add_sums, (sums(*x) for x in chunks))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
-        return Statistics(gram, cross, squares, visible.sum(-1).flatten().to(squares))
+        count = visible.sum(-1).flatten().to(squares)
+        return Statistics(gram, cross, squares, count, functions.flatten(0, 1), totals)
+
+
+def default_basis(box: Box) -> GaussianRBF:
+    """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
+
+    They are as wide as one and a half steps of the grid, the longest one if axes differ.
+    """
+    count = _COUNTS.get(len(box), _MANY_AXES)
+    axes = [torch.linspace(low, high, count) for low, high in box]
+    step = max(high - low for low, high in box) / (count - 1)
+    return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)
+
+
+def _range_of(basis: Basis) -> Box:
+    """Return the domain of a basis, or raise ValueError if it is not bounded or not known."""
+    if any(x.is_meta for x in chain(basis.parameters(), basis.buffers())):
+        raise ValueError("domain must be given with a basis on the meta device, got None")
+    box = basis.domain
+    if not all(math.isfinite(high - low) for low, high in box):
+        raise ValueError(
+            "domain must be given for functions that cover the whole line, as ends (low, high) of "
+            f"the locations, unless a ridge penalty is given, got None with {basis!r}"
+        )
+    return box
+
+
+def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
+    """Return the factor of a penalty, or raise ValueError."""
+    if isinstance(factor, str) and factor == "gcv":
+        return "gcv"
+    number = float(factor) if isinstance(factor, Real) else math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} must be 'gcv', or finite and at least 0, got {factor!r}")
+    return number
+
+
+def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor | None:
+    """Return where observations take part, from either mask."""
+    if key_padding_mask is None:
+        return mask
+    if mask is not None:
+        rule = "mask, True where observations take part, and key_padding_mask, True where not, must"
+        raise ValueError(f"{rule} not both be given, got two tensors")
+    check_tensor("key_padding_mask", key_padding_mask)
+    return allowed_by(key_padding_mask)
+
+
+def _features(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
+    """Return expectations (B or 1, ..., N), or raise ValueError."""
+    if not callable(getattr(density, "expect", None)):
+        raise ValueError(f"density must have expectations, got {density!r}")
+    features: Tensor = density.expect(basis)
+    if features.ndim < 2 or features.shape[0] not in (1, batch):
+        raise ValueError(
+            f"density must have batch_shape ({batch}, ...) or (1, ...), "
+            f"got {tuple(features.shape[:-1])}"
+        )
+    return features
 
 
 def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
@@ -594,7 +841,7 @@ Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 def _gcv_curve(statistics: Statistics) -> Curve:
     """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
-    gram, cross, squares, count = statistics
+    gram, cross, squares, count, *_ = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
     # Eigenvalues that are zero but for rounding have no degrees of freedom.
@@ -657,7 +904,7 @@ def _trace(gram: Tensor) -> Tensor:
 
 def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
     """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
-    gram, cross, squares, count = statistics
+    gram, cross, squares, count, *_ = statistics
     size = gram.shape[-1]
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
     ridge = penalty[:, None, None]

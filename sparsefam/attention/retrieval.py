@@ -87,7 +87,11 @@ def retrieval_energy(
     """
     _check(function, query, temperature)
     density = _density(function, query, alpha, temperature)
-    return query.square().sum(-1) / 2 - temperature * conjugate(density.score, density)
+    energy = query.square().sum(-1) / 2 - temperature * conjugate(density.score, density)
+    if function.constant is None:
+        return energy
+    # A constant changes no density, and the conjugate by itself.
+    return energy - (query @ function.constant.unsqueeze(-1).to(query.dtype)).squeeze(-1)
 
 
 def _density(

@@ -42,23 +42,18 @@ from ..scores import (
     MultivariateQuadratic,
     Quadratic,
 )
+from ..supports import Box
 from .masks import AttentionMask, full_precision, to_single
 
 __all__ = [
-    "Box",
     "ContentScore",
     "DiscreteScore",
-    "Domain",
     "KernelScore",
     "LearnedAlpha",
     "MomentScore",
     "QuadraticScore",
-    "box_of",
     "init_linear",
 ]
-
-Domain = tuple[float, float] | Sequence[tuple[float, float]]
-Box = tuple[tuple[float, float], ...]
 
 # Shares of the domain: sigma when training starts, and the least that sigma, or the standard
 # deviation of matched moments, can become.
@@ -81,22 +76,6 @@ _TOLERANCE = 1e-6
 # Share of the domain by which conversion between dtypes may move an inducing point.
 _SLACK = 1e-2
 _TINY = 1e-30
-
-
-def box_of(name: str, domain: Domain, ndim: int) -> Box:
-    """Return the interval of each axis, from one for all axes or one for each."""
-    box: Sequence[Any] = [domain] * ndim if _is_interval(domain) else domain
-    is_sequence = isinstance(box, Sequence)
-    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
-        each = f", or {ndim} such pairs" if ndim > 1 else ""
-        raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
-    return tuple((float(low), float(high)) for low, high in box)
-
-
-def _is_interval(side: object) -> bool:
-    if not isinstance(side, Sequence) or len(side) != 2:
-        return False
-    return all(isinstance(x, Real) for x in side) and -math.inf < side[0] < side[1] < math.inf
 
 
 class _ScoreProjection(nn.Linear):

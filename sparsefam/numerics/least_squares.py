@@ -26,7 +26,7 @@ __all__ = [
     "split_rows",
 ]
 
-Sums = tuple[Tensor, Tensor, Tensor]
+Sums = tuple[Tensor, ...]
 
 # Rows of a block of a band matrix, at least: where small batched products are fast.
 _ROWS = 8
@@ -35,7 +35,10 @@ _ROWS = 8
 def normal_sums(
     design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
 ) -> Sums:
-    r"""Compute $F^\top F$ (S, N, N), $F^\top H$ (B, N, E) and $\lVert H \rVert^2$ (B,) in float64.
+    r"""Compute five sums over rows, in float64.
+
+    $F^\top F$ (S, N, N), $F^\top H$ (B, N, E), $\lVert H \rVert^2$ (B,), $F^\top 1$ (S, N) and
+    $H^\top 1$ (B, E).
 
     `design` maps locations (S, L, *event) to F, where S is B, or 1 if examples share locations and
     there is no mask; H are the values (B, L, E). Nothing is read where the mask (B, L) is False.
@@ -55,7 +58,7 @@ def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | N
     squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
     cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
     # Last what has no gradient in values: a checkpoint need not compute it again.
-    return f.mT @ f, cross, squares
+    return f.mT @ f, cross, squares, f.sum(1), h.sum(1)
 
 
 def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +80,7 @@ def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def add_sums(a: Sums, b: Sums) -> Sums:
     """Add the sums of two chunks."""
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+    return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def band_sums(
@@ -107,7 +110,9 @@ def band_sums(
             gram = gram.index_put((to,), products, accumulate=True)
             cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
         gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
-        return gram, _as_examples(cross, h), h.square().sum((1, 2))
+        ones = f.new_zeros(examples * size).index_put((index.flatten(),), f.flatten(), True)
+        ones = ones.reshape(examples, size)
+        return gram, _as_examples(cross, h), h.square().sum((1, 2)), ones, h.sum(1)
 
     return reduce(add_sums, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
 

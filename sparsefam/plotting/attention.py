@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from ..attention.scores import Box, Domain, box_of
 from ..distributions import SparseCategorical, SparseDistribution
+from ..supports import Box, Domain, box_of
 from .densities import (
     current_axes,
     draw_weights,

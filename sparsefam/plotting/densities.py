@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..attention.scores import Box, Domain, box_of
 from ..distributions import EllipticalDistribution, SparseCategorical, SparseDistribution
 from ..numerics.validation import require_integer
-from ..supports import Ellipsoid
+from ..supports import Box, Domain, Ellipsoid, box_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
