@@ -50,7 +50,7 @@ RIVALS = NONE, MHA, CNN, GRU
 MODELS = (*RIVALS, *SCORES)
 HEADS = 4
 RATE, DECAY, CLIP = 3e-3, 1e-2, 1.0
-TESTED = 500  # at most
+TESTED, BATCH = 500, 50  # series of a test set at most, and at a time
 SELF, POOL = "self-attention", "pooling"
 
 
@@ -146,7 +146,8 @@ def execute(run: Run) -> dict[str, Any]:
         schedule.step()
     model.eval()
     with torch.no_grad():
-        right = model(*test[:3]).argmax(-1) == test[3]
+        parts = zip(*(x.split(BATCH) for x in test), strict=True)
+        right = torch.cat([model(*inputs).argmax(-1) == labels for *inputs, labels in parts])
     return {
         "key": run.key,
         "accuracy": right.double().mean().item(),
