@@ -19,9 +19,10 @@ PARTS = {
     "attention": (3, "the layer beside that of torch, and its regression"),
     "estimation": (13, "density estimates beside kernel density estimates, and their coverage"),
 }
-# Not part of `make bench`: they need a quiet machine or a clean commit.
+# Not part of `make bench`: they take hours, or need a quiet machine or a clean commit.
 OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
+    "networks": (80, "classifiers with and without attention; starts again where it stopped"),
     "compare": (10, "numbers of threads, or this checkout against another one"),
 }
 

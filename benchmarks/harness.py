@@ -189,17 +189,25 @@ def allocated_megabytes(call: Callable[[], object]) -> float:
     return (peak - live) / 1e6
 
 
-def in_processes(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> list[Any]:
-    """Map a function over items by several processes of one thread each, or here if `jobs` is 1.
+def each_in_processes(
+    function: Callable[[Any], Any], items: Sequence[Any], jobs: int
+) -> Iterator[Any]:
+    """Yield a function of each item, by processes of one thread each, or here if `jobs` is 1.
 
     The processes are spawned, since forked ones would share the locks of torch's threads.
     """
     if jobs == 1:
-        return [function(item) for item in items]
+        yield from map(function, tqdm(items))
+        return
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     os.environ.update(dict.fromkeys(names, "1"))
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        return list(tqdm(pool.map(function, items), total=len(items)))
+        yield from tqdm(pool.map(function, items), total=len(items))
+
+
+def in_processes(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> list[Any]:
+    """Return the list of what `each_in_processes` yields."""
+    return list(each_in_processes(function, items, jobs))
 
 
 def relative_error(result: Tensor, expected: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.integrate import quad
 
 from benchmarks import (
@@ -19,6 +20,8 @@ from benchmarks import (
     expect,
     first_call,
     harness,
+    irregular,
+    networks,
     recall,
 )
 from benchmarks.cases import CASES, OURS
@@ -136,6 +139,61 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in [tables] if isinstance(tables, Table) else tables:
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)
         assert "nan" not in table.markdown()
+
+
+@pytest.mark.parametrize("sampling", ["regular", "half", "gaps", "bursts", "short"])
+def test_frames_are_kept(sampling: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for length in (7, 100):
+        for _ in range(20):
+            found = irregular.kept(sampling, length, generator)
+            assert (found.diff() > 0).all() and 0 <= found.min() and found.max() < length
+            assert len(found) <= (length + 1) // 2
+    if sampling in ("gaps", "bursts"):  # of 100: lengths of the gaps, or that bursts are complete
+        assert found.diff().max() >= 8
+    train, test = irregular.draw("JapaneseVowels", sampling, 0, 40)
+    assert len(train[3]) == 270 and len(test[3]) == 40
+    assert (train[0][~train[2]] > 0).all() and (train[1][train[2]] == 0).all()
+    again = irregular.draw("JapaneseVowels", sampling, 0, 40)[0]
+    assert all(torch.equal(x, y) for x, y in zip(train, again, strict=True))
+
+
+@pytest.mark.slow
+def test_networks_are_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = "bursts, as generated", "GunPoint, half"
+    few = [x._replace(steps=2) for x in networks.SETTINGS if x.name in names]
+    monkeypatch.setattr(networks, "SETTINGS", few)
+    path = tmp_path / "results"
+    options = ["--results", str(path), "--seeds", "2", "--jobs", "1"]
+    assert networks.main([*options, "--only", "pooling: GunPoint"]) == 0
+    assert "20 of 20 runs to do" in capsys.readouterr().out
+    assert networks.main(options) == 0
+    out = capsys.readouterr().out
+    assert "20 of 40 runs to do" in out and "real sets: the best score ahead of CNN" in out
+    assert networks.main([*options, "--table"]) == 0 and "to do" not in capsys.readouterr().out
+    assert len(path.read_text().splitlines()) == 40
+    answers = networks.Answers(networks.load(path), few, 2)
+    for table in networks.tables(answers):
+        assert table.rows and all(len(row) == len(table.header) for row in table.rows)
+        assert "nan" not in table.markdown()
+    monkeypatch.setattr(networks, "package", lambda: "changed")
+    networks.load(path)
+    assert "40 of 40 results" in capsys.readouterr().out
+
+
+def test_differences_are_paired() -> None:
+    setting = networks.SETTINGS[0]
+    found = {(networks.FIXED, 0): 0.5, (networks.FIXED, 1): 0.7, (networks.FIXED, 2): 0.9}
+    found |= {(networks.MHA, 0): 0.4, (networks.MHA, 1): 0.5, (networks.NONE, 2): 0.1}
+    results = {networks.Run(setting, m, s).key: {"accuracy": x} for (m, s), x in found.items()}
+    answers = networks.Answers(results, [setting], 3)
+    gap, p = answers.less(setting, networks.FIXED, networks.MHA)
+    assert gap == pytest.approx(15) and p == pytest.approx(stats.ttest_rel([5, 7], [4, 5]).pvalue)
+    assert answers.less(setting, networks.FIXED, networks.NONE)[0] == pytest.approx(80)
+    assert math.isnan(answers.less(setting, networks.FIXED, networks.CNN)[0])
+    assert answers.best(setting) == networks.FIXED
 
 
 def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
