@@ -11,6 +11,7 @@ from pyro.infer import MCMC, NUTS, Predictive, Trace_ELBO, config_enumerate
 from pyro.infer.autoguide import init_to_value
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
@@ -292,6 +293,35 @@ def test_what_has_no_standard_coordinates_is_refused(law, rule: str) -> None:
     model = poutine.reparam(model_of(lambda: law), config={"y": SupportReparam()})
     with pytest.raises(ValueError, match=rf"(?s)site 'y' must have .*{rule}"):
         traced(model)
+
+
+WIDE = {
+    "uniform": lambda x: dist.Uniform(0.3 - x, 0.3 + x),
+    "triangular": lambda x: sf.Triangular(0.3, x),
+    "ellipsoid": lambda x: sf.TruncatedParaboloid(torch.zeros(2), x * torch.eye(2)),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_ends_that_overflow_are_divergences_of_a_chain_and_errors_elsewhere(name: str) -> None:
+    """Steps that are sought start at 2 and are doubled, so that exp(x) overflows in float32."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.LogNormal(0.0, 0.5))
+        pyro.sample("y", WIDE[name](x))
+
+    reparam = AutoSupportReparam()(model)
+    with pyro.validation_enabled(False):  # as in chains
+        start, potential, _, _ = initialize_model(reparam)
+        for far in (200.0, -200.0):
+            slopes, energy = potential_grad(potential, {**start, "x": torch.tensor(far)})
+            assert not energy.isfinite() or energy > 1e4
+            assert set(slopes) == {"x", "y_base"}
+        with pytest.raises(ValueError, match=r"site 'y' must have a support .* finite"):
+            poutine.condition(reparam, {"x": torch.tensor(torch.inf)})()
+    pyro.set_rng_seed(5)
+    kernel = NUTS(reparam, max_tree_depth=3)
+    MCMC(kernel, 2, warmup_steps=2, disable_progbar=True).run()
 
 
 # Warnings of supports that move

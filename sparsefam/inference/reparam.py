@@ -17,6 +17,7 @@ from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDi
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
+from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
@@ -105,12 +106,17 @@ class SupportReparam(Reparam):
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
-        support = None if msg["is_observed"] else _support_of(_innermost(fn))
-        if support is None or not (support.is_discrete or _support_tensors(support)):
-            return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
+        inner = _innermost(fn)
+        try:
+            support = None if msg["is_observed"] else _support_of(inner)
+            if support is None or not (support.is_discrete or _support_tensors(support)):
+                return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
+            base_fn, forward, inverse = _standard_coordinates(inner, support)
+        except (NotImplementedError, ValueError) as error:
+            rule = "have a support with standard coordinates"
+            raise _NoCoordinates(f"site {name!r} must {rule}, got {inner}: {error}") from error
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
-        base_fn, forward, inverse = _standard_coordinates(name, _innermost(fn), support)
         start = None if value is None else inverse(value)
         infer: Any = {"is_observed": False, _MARK: True}
         base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
@@ -332,21 +338,30 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     return constraints.interval(low, high)
 
 
-def _standard_coordinates(name: str, fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
-    """Return the distribution of the base site, and the maps from it to the site and back."""
+class _NoCoordinates(ValueError):
+    """A site has no standard coordinates: its support has no bijection, or no finite ends."""
+
+
+# In a chain, which starts where all sites have coordinates, that is a divergence: the ends overflow
+# while a step size is sought, and the density is zero there.
+register_exception_handler(
+    "sparsefam.inference", lambda error: isinstance(error, _NoCoordinates), warn_on_overwrite=False
+)
+
+
+def _standard_coordinates(fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
+    """Return the distribution of the base site, and the maps from it to the site and back.
+
+    Raises:
+        ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
+    """
     if isinstance(support, IntervalUnion):
         # Also if there is one interval: another trace may have two.
         zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
         return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
-    try:
-        if support.is_discrete:
-            raise ValueError("it is discrete")
-        transform = _transform_onto(support)
-    except (NotImplementedError, ValueError) as error:
-        raise ValueError(
-            f"site {name!r} must have a support with standard coordinates, got "
-            f"{type(fn).__name__} on {support}: {error}"
-        ) from error
+    if support.is_discrete:
+        raise ValueError("it is discrete")
+    transform = _transform_onto(support)
     fixed = _standardized(fn)
     # If the standardised distribution is known, map from it: in y = a + (b - a) v rounding far from
     # zero loses digits of v.
