@@ -443,6 +443,27 @@ def test_a_density_that_is_zero_where_nuts_starts_is_told() -> None:
     assert check_model(disjoint) == [] and check_model(lambda: pyro.sample("y", gap)) == []
 
 
+def censored(how: str) -> None:
+    """What is known of a value is that it is above 1, or below it."""
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    y = pyro.sample("y", dist.Uniform(x - 1, x + 1) if how == "moving" else dist.Normal(x, 1.0))
+    tail = 1 - sf.TruncatedParabola(y, 1.0).cdf(torch.tensor(1.0))
+    if how == "NaN":  # 0 * -inf where the tail is empty
+        pyro.factor("tail", torch.where(y == 0, 0.0, 0 * tail.log()))
+    else:
+        pyro.factor("tail", torch.log(tail))
+
+
+@pytest.mark.parametrize("how", ["zero", "NaN", "moving"])
+@pytest.mark.filterwarnings("ignore::sparsefam.inference.MovingSupportWarning")
+def test_factors_that_are_zero_or_not_a_number_at_some_starts_are_told(how: str) -> None:
+    what = "NaN" if how == "NaN" else "zero"
+    pyro.set_rng_seed(0)
+    with pyro.validation_enabled(how != "NaN"):
+        with pytest.warns(RuntimeWarning, match=f"factor 'tail' is {what} at [2-9] of 10 .* wall"):
+            assert check_model(censored, how) == ["y"] * (how == "moving")
+
+
 def test_a_check_leaves_no_trace() -> None:
     def learned() -> None:
         scale = pyro.param("scale", torch.tensor(1.0))

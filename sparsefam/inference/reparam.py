@@ -7,7 +7,8 @@ They provide no hook at that point, so plain NUTS cannot warn by itself; `check_
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
@@ -50,6 +51,7 @@ __all__ = [
     "check_model",
     "examine",
     "warn_moving_supports",
+    "zeros",
 ]
 
 # The key in a site's `infer` that marks a site in standard coordinates.
@@ -159,10 +161,11 @@ class MovingSupportWarning(UserWarning):
 def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
-    The model is run once for its supports, and at ten random starts of NUTS if no support moves.
-    The random state and the parameter store are restored. A support that depends on a discrete site
-    is not detected, because discrete values have no derivative. A model with discrete latent sites
-    is not started: they may be summed out, and the sum can be positive where one term is zero.
+    The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
+    support moves in standard coordinates. The random state and the parameter store are restored. A
+    support that depends on a discrete site is not detected, because discrete values have no
+    derivative. A model with discrete latent sites is not started: they may be summed out, and the
+    sum can be positive where one term is zero.
 
     Args:
         model: A model of Pyro's.
@@ -177,15 +180,26 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
     Warns:
         MovingSupportWarning: For each of these sites.
-        RuntimeWarning: The density is zero at all starts; it names the sites that make it so.
+        RuntimeWarning: The density is zero or NaN at all starts, or a `pyro.factor` is -inf or NaN
+            at some of them; it names the sites that make it so.
     """
-    moved, impossible = examine(model, args, kwargs)
-    if impossible and all(impossible):
+    moved, starts = examine(model, args, kwargs)
+    if starts and all(starts):
         warnings.warn(
-            f"the density of site {impossible[0]} is zero at {_STARTS} of {_STARTS} random starts, "
+            f"the density of site {starts[0]} at {_STARTS} of {_STARTS} random starts, "
             "so NUTS may not start. Use init_strategy=init_to_value(values=...) with values that "
             "all observations allow or, for a latent half-width of bounded noise, "
             "sparsefam.inference.RestrictedPrior",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return moved
+    walls = [start.factors for start in starts if start.factors]
+    if walls:
+        warnings.warn(
+            f"the density of factor {walls[0]} at {len(walls)} of {_STARTS} random starts, and "
+            "NUTS diverges where it runs into that wall. Give the latent site that ends there a "
+            "support that does, or sparsefam.inference.RestrictedPrior",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -194,32 +208,67 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
 def examine(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list[str], list[str]]:
-    """Warn of supports that move; return their sites, and sites of density zero at each start."""
+) -> tuple[list[str], list["Zeros"]]:
+    """Warn of supports that move; return their sites, and what is zero at each random start."""
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    watch, impossible = _Watch(), []
-    store, random = pyro.get_param_store(), get_rng_state()
+    watch, starts, store = _Watch(), [], pyro.get_param_store()
+    with _aside(), store.scope(store.get_state()), torch.enable_grad():
+        # The outermost handler makes sites differentiable for all that the inner ones see.
+        with _Differentiable():
+            trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        if watch.moved:
+            model = AutoSupportReparam()(model)
+            trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
+        sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        for _ in range(_STARTS):
+            try:
+                start = {x["name"]: init_to_uniform(x) for x in sites}
+            except (NotImplementedError, ValueError):
+                break  # a site is discrete, or its support has no bijection
+            starts.append(zeros(model, start, args, kwargs))
+    return sorted(watch.moved), starts
+
+
+class Zeros(str):
+    """The sites whose densities are zero or NaN, in words; empty if there are none."""
+
+    factors: str
+
+
+@torch.no_grad()
+def zeros(
+    model: Callable[..., Any],
+    values: dict[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Zeros:
+    """Return the sites of a model that have density zero or NaN at values of its latent sites."""
+    with _aside(), pyro.validation_enabled(False):  # it raises where a density is zero
+        trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
+        trace.compute_log_prob()
+    sites = [x for x in trace.nodes.values() if x["type"] == "sample"]
+
+    def words(sites: list[Any]) -> str:
+        zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
+        nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
+        names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
+        return " and of ".join(f"{some} is {what}" for what, some in names.items() if some)
+
+    found = Zeros(words(sites))
+    found.factors = words([x for x in sites if isinstance(_innermost(x["fn"]), dist.Unit)])
+    return found
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Run a model aside from inference: handlers do not see it, and random numbers stay."""
+    random = get_rng_state()
     try:
-        with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
-            # The outermost handler makes sites differentiable for all that the inner ones see.
-            with _Differentiable():
-                trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
-            sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
-            for _ in range(0 if watch.moved else _STARTS):
-                try:
-                    start = {x["name"]: init_to_uniform(x) for x in sites}
-                except (NotImplementedError, ValueError):
-                    break  # a site is discrete, or its support has no bijection
-                started = pyro.poutine.trace(pyro.poutine.condition(model, start))
-                with pyro.validation_enabled(False):  # it raises where a density is zero
-                    trace = started.get_trace(*args, **kwargs)
-                    trace.compute_log_prob()
-                found = [n for n, x in trace.nodes.items() if x.get("log_prob_sum") == -torch.inf]
-                impossible.append(", ".join(map(repr, found)))
+        with pyro.poutine.block():
+            yield
     finally:
         set_rng_state(random)
-    return sorted(watch.moved), impossible
 
 
 def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,8 +28,8 @@ class RestrictedPrior(TorchDistribution):
     The density equals the prior between the ends and is zero elsewhere. It has the prior's mass
     there, not mass one, so that the posterior stays the same as long as the likelihood is zero
     outside. The support moves with $r$: apply `AutoSupportReparam`, which samples $s - r > 0$, and
-    between two ends the share of the interval. Data must not be subsampled, because all observations
-    determine the ends.
+    between two ends the share of the interval. Data must not be subsampled, because all
+    observations determine the ends.
 
     Two numbers must be a lower and a higher end. Tensors may depend on latent sites, at some values
     of which the interval is empty: the density is zero there, which a chain rejects.
