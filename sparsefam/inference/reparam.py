@@ -9,12 +9,16 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
+from pyro.distributions.torch_distribution import (
+    ExpandedDistribution,
+    MaskedDistribution,
+    TorchDistribution,
+)
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
@@ -22,7 +26,7 @@ from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import (
     Independent,
     TransformedDistribution,
@@ -39,6 +43,7 @@ from torch.distributions.transforms import (
     PowerTransform,
     Transform,
 )
+from torch.types import _size
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, require
@@ -104,19 +109,21 @@ class SupportReparam(Reparam):
         ['x', 'y_base']
     """
 
+    _kept: tuple[Any, Any] | None = None
+
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
         inner = _innermost(fn)
         try:
-            support = None if msg["is_observed"] else _support_of(inner)
-            if support is None or not (support.is_discrete or _support_tensors(support)):
-                return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
-            base_fn, forward, inverse = _standard_coordinates(inner, support)
+            coordinates = None if msg["is_observed"] else self._coordinates(inner)
         except (NotImplementedError, ValueError) as error:
             rule = "have a support with standard coordinates"
             raise _NoCoordinates(f"site {name!r} must {rule}, got {inner}: {error}") from error
+        if coordinates is None:
+            return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
+        base_fn, forward, inverse = coordinates
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
         start = None if value is None else inverse(value)
@@ -125,6 +132,56 @@ class SupportReparam(Reparam):
         value = forward(base) if value is None else value
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
+
+    def _coordinates(self, fn: Any) -> tuple[Any, Any, Any] | None:
+        """Return the distribution of the base site, and the maps from it to the site and back.
+
+        Returns:
+            None for a support that is fixed.
+
+        Raises:
+            ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
+        """
+        if _is_uniform(fn):
+            if not _support_tensors(fn.support):
+                return None
+            low, width = fn.low, fn.high - fn.low
+            require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
+            return self._base(fn), lambda v: low + width * v, lambda y: (y - low) / width
+        edge = fn._edge() if isinstance(fn, SymmetricDistribution) else math.inf
+        if isinstance(edge, Tensor) or edge < math.inf:
+            loc, half = fn.loc, edge * fn.scale
+            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+            # Both ends are exact, and v is not rounded to the place of y.
+            return (
+                self._base(fn),
+                lambda v: loc + half * (2 * v - 1),
+                lambda y: ((y - loc) / half + 1) / 2,
+            )
+        support = _support_of(fn)
+        if support is None or not (support.is_discrete or _support_tensors(support)):
+            return None
+        if isinstance(support, IntervalUnion):
+            # Also if there is one interval: another trace may have two.
+            zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
+            return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
+        if support.is_discrete:
+            raise ValueError("it is discrete")
+        transform = _transform_onto(support)
+        if isinstance(fn, EllipticalDistribution):
+            return self._base(fn), transform, transform.inv
+        return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
+
+    def _base(self, fn: Any) -> Any:
+        """Return the density in standard coordinates, which is kept where its form is fixed."""
+        form = getattr(fn, "_fixed_exponent", None)  # None: alpha is a tensor and may change
+        if form is None and not _is_uniform(fn):
+            return _standardized(fn)
+        like = fn.low if _is_uniform(fn) else fn.loc
+        key = type(fn), form, like.shape, like.dtype, like.device
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, _standardized(fn)
+        return self._kept[1]
 
 
 class AutoSupportReparam(Strategy):
@@ -398,40 +455,49 @@ register_exception_handler(
 )
 
 
-def _standard_coordinates(fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
-    """Return the distribution of the base site, and the maps from it to the site and back.
+class _OnUnitInterval(TorchDistribution):
+    """A density on [0, 1] whose support is given by numbers, as nothing moves it."""
 
-    Raises:
-        ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
-    """
-    if isinstance(support, IntervalUnion):
-        # Also if there is one interval: another trace may have two.
-        zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-        return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
-    if support.is_discrete:
-        raise ValueError("it is discrete")
-    transform = _transform_onto(support)
-    fixed = _standardized(fn)
-    # If the standardised distribution is known, map from it: in y = a + (b - a) v rounding far from
-    # zero loses digits of v.
-    from_fixed = transform if fixed is fn else _transform_onto(fixed.support)
-    return dist.TransformedDistribution(fixed, [from_fixed.inv]), transform, transform.inv
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    support = constraints.unit_interval
+
+    def __init__(self, density: Any) -> None:
+        self._density, self.has_rsample = density, density.has_rsample
+        super().__init__(density.batch_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._density.log_prob(value)
+
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
+        return self._density.sample(sample_shape)
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+        return self._density.rsample(sample_shape)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
+        return _OnUnitInterval(self._density.expand(batch_shape))
+
+
+def _is_uniform(fn: Any) -> bool:
+    return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
 
 
 def _standardized(fn: Any) -> Any:
-    """Return the distribution with location 0 and scale 1 if its form is known, else itself."""
-    if type(fn) in (Uniform, dist.Uniform):  # a subclass may have another density
-        zero = torch.zeros_like(fn.low)
-        return dist.Uniform(zero, zero + 1)
-    if not isinstance(fn, (SymmetricDistribution, EllipticalDistribution)):
-        return fn
+    """Return the density of a fixed place and size: on the unit interval or the unit ball.
+
+    In y = a + (b - a) v, rounding far from zero would lose digits of v.
+    """
+    if _is_uniform(fn):
+        zero = torch.zeros_like(fn.low, requires_grad=False)
+        return _OnUnitInterval(dist.Uniform(zero, zero + 1))
     new: Any = fn.expand(fn.batch_shape)
-    new.loc = torch.zeros_like(fn.loc)
     if isinstance(fn, SymmetricDistribution):
-        new.scale = torch.ones_like(fn.scale)
-    else:
-        new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-    return new
+        new.loc = torch.full_like(fn.loc, 0.5)
+        new.scale = new.loc / fn._edge()
+        return _OnUnitInterval(new)
+    new.loc = torch.zeros_like(fn.loc)
+    new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
 
 
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
