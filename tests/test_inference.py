@@ -101,6 +101,10 @@ def model_of(law) -> object:
     return lambda: pyro.sample("y", law())
 
 
+def standard(model):
+    return poutine.reparam(model, config={"y": SupportReparam()})
+
+
 def traced(model, base: Tensor | None = None):
     if base is not None:
         model = poutine.condition(model, {"y_base": base})
@@ -113,7 +117,7 @@ def traced(model, base: Tensor | None = None):
 def test_the_law_is_the_same(name: str) -> None:
     """Density of the base = density of the site times the derivative, by autodiff."""
     law = LAWS[name](A, B)
-    model = AutoSupportReparam()(model_of(lambda: law))
+    model = standard(model_of(lambda: law))
     nodes = traced(model)
     base = nodes["y_base"]["value"]
     again = traced(model, base)
@@ -136,7 +140,7 @@ def test_the_base_stands_still(name: str) -> None:
     images = []
     u = torch.randn(3, 1, 2, dtype=DOUBLE)
     for law in (LAWS[name](A, B), LAWS[name](A + 5, 2 * B)):
-        fn = traced(AutoSupportReparam()(model_of(lambda law=law: law)))["y_base"]["fn"]
+        fn = traced(standard(model_of(lambda law=law: law)))["y_base"]["fn"]
         images.append(biject_to(fn.support)(u.to(fn.sample().dtype)))
     torch.testing.assert_close(images[0], images[1], rtol=0, atol=0)
 
@@ -153,21 +157,20 @@ def test_no_digits_are_lost_far_from_zero(place: float) -> None:
         sf.LocationScale(loc, 0.1, lambda x: x**2 / 2): torch.log(2 * (1 - u.abs())),
     }
     for law, log_density in expected.items():
-        model = AutoSupportReparam()(model_of(lambda law=law: law.expand([3])))
+        model = standard(model_of(lambda law=law: law.expand([3])))
         torch.testing.assert_close(traced(model, v)["y_base"]["log_prob"], log_density)
     law = sf.TruncatedParaboloid(loc.expand(2), 0.1 * TRIL.float())
-    nodes = traced(AutoSupportReparam()(model_of(lambda: law)), torch.tensor([0.6, -0.3]))
+    nodes = traced(standard(model_of(lambda: law)), torch.tensor([0.6, -0.3]))
     disc = torch.tensor(2 / torch.pi * (1 - 0.45)).log()
     torch.testing.assert_close(nodes["y_base"]["log_prob"], disc)
 
 
 def test_plates_and_scales_reach_the_base() -> None:
-    @AutoSupportReparam()
     def model() -> None:
         with pyro.plate("n", 5), poutine.scale(scale=3.0):
             pyro.sample("y", sf.TruncatedParabola(A[0], B[0]))
 
-    site = traced(model)["y_base"]
+    site = traced(standard(model))["y_base"]
     value = A[0] + B[0] * (2 * site["value"] - 1)
     expected = 3 * (sf.TruncatedParabola(A[0], B[0]).prob(value) * 2 * B[0]).log().sum()
     assert site["value"].shape == (5,)
@@ -214,23 +217,89 @@ def test_observed_and_fixed_sites_are_left_alone() -> None:
     torch.testing.assert_close(traced(by_name)["o"]["log_prob"], -B.log())
 
 
+ENDS = torch.tensor([0.0, 1.0, 2.0])
+PARAMETER = torch.nn.Parameter(torch.tensor(0.5))
+
+
+def written(x: Tensor) -> Tensor:
+    low = torch.zeros(3)
+    low[1] = x
+    return low[1]
+
+
+# What may change enters the lower end of a support: also without a gradient.
+MAY_MOVE = {
+    "value": lambda x, k, rows, end: x,
+    "comparison": lambda x, k, rows, end: torch.where(x > 0, 1.0, 2.0),
+    "rounding": lambda x, k, rows, end: x.round(),
+    "index": lambda x, k, rows, end: ENDS[k],
+    "written": lambda x, k, rows, end: written(x),
+    "read": lambda x, k, rows, end: torch.tensor(x.item()),
+    "branch": lambda x, k, rows, end: ENDS[2] if x > 0 else ENDS[0],
+    "argument": lambda x, k, rows, end: end + 1,
+    "subsample": lambda x, k, rows, end: ENDS[rows].sum(),
+    "param": lambda x, k, rows, end: pyro.param("end", torch.tensor(1.0)),
+    "parameter": lambda x, k, rows, end: PARAMETER * 2,
+}
+FIXED = {
+    "uniform": lambda: dist.Uniform(ENDS[:2], ENDS[1:]).to_event(1),
+    "parabola": lambda: sf.TruncatedParabola(ENDS[0], 1.0),
+    "ellipsoid": lambda: sf.TruncatedParaboloid(ENDS, torch.eye(3)),
+    "half line": lambda: dist.Pareto(ENDS[1], ENDS[2]),
+    "prior": lambda: RestrictedPrior(dist.Normal(0.0, 1.0), ENDS[0], ENDS[1]),
+    "data": lambda: dist.Uniform(pyro.sample("o", dist.Normal(0.0, 1.0), obs=ENDS[0]), 3.0),
+}
+# Pyro has no bijection onto these, or a wrong one.
+WITHOUT_BIJECTION = ("mixture", "kernel", "shifted", "scaled", "generalized_pareto", "cut")
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_only_sites_whose_support_cannot_move_are_left_alone(validate: bool) -> None:
+    """Whether the values come from the model or from outside."""
+
+    def bases(law, given: dict[str, Tensor]) -> set[str]:
+        def model(end: Tensor, flag: str) -> None:
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            k = pyro.sample("k", dist.Categorical(torch.ones(3)))
+            with pyro.plate("rows", 3, subsample_size=2) as rows:
+                pass
+            pyro.sample("z", sf.TruncatedParabola(ENDS[1], 1.0))
+            pyro.sample("y", law(x, k, rows, end))
+
+        reparam = AutoSupportReparam()(model)
+        with pyro.validation_enabled(validate):
+            poutine.condition(reparam, given)(torch.tensor(0.0), "a")  # as initialisation may do
+            names = poutine.trace(reparam).get_trace(torch.tensor(0.0), "a").nodes
+        return {name for name in names if name.endswith("_base")}
+
+    for given in ({}, {"x": torch.tensor(1.0), "k": torch.tensor(1)}):
+        for name, low in MAY_MOVE.items():
+            law = lambda *given, low=low: dist.Uniform(low(*given), 9.0)  # noqa: E731
+            assert bases(law, given) == {"y_base"}, name
+        for name, fixed in FIXED.items():
+            assert bases(lambda *_, fixed=fixed: fixed(), given) == set(), name
+    for name in WITHOUT_BIJECTION:
+        assert bases(lambda *_, name=name: LAWS[name](A, B), {}) == {"y_base"}, name
+    # An object may hold other tensors in the next run.
+    reparam = AutoSupportReparam()(lambda _: pyro.sample("y", FIXED["parabola"]()))
+    assert "y_base" in poutine.trace(reparam).get_trace(object()).nodes
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_initial_values_are_kept(name: str) -> None:
     law = LAWS[name](A, B)
     start = law.sample()
-    model = InitMessenger(init_to_value(values={"y": start}))(
-        AutoSupportReparam()(model_of(lambda: law))
-    )
+    model = InitMessenger(init_to_value(values={"y": start}))(standard(model_of(lambda: law)))
     nodes = traced(model)
     assert nodes["y"]["value"] is start and not nodes["y_base"]["is_observed"]
-    again = traced(AutoSupportReparam()(model_of(lambda: law)), nodes["y_base"]["value"])
+    again = traced(standard(model_of(lambda: law)), nodes["y_base"]["value"])
     torch.testing.assert_close(again["y"]["value"], start)
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_default_starts_are_inside(name: str) -> None:
     law = LAWS[name](A, B)
-    model = AutoSupportReparam()(model_of(lambda: law))
+    model = standard(model_of(lambda: law))
     starts = []
     for _ in range(20):
         nodes = traced(InitMessenger(init_to_uniform())(model))

@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, ClassVar
 
 import pyro
@@ -48,6 +49,7 @@ from torch.types import _size
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
+from .flow import Flow
 
 __all__ = [
     "AutoSupportReparam",
@@ -187,10 +189,11 @@ class SupportReparam(Reparam):
 class AutoSupportReparam(Strategy):
     """Apply `SupportReparam` to each latent site whose support may move.
 
-    These are all sites whose support is given by tensors, even if the tensors are constant: one
-    trace without gradients does not show whether they depend on latent sites. `check_model` names
-    the sites that need `SupportReparam`. Pyro's `Uniform(0.0, 1.0)`, given by numbers, is left
-    unchanged.
+    A site is left unchanged if Pyro has a bijection onto its support and nothing that may change
+    enters the support: no value of another site, parameter, argument of the model, indices of a
+    subsample, or tensor that requires a gradient. The first run of the model shows that. Where it
+    is `poutine.reparam` that wraps the model, no run is followed, and only a support that is given
+    by Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is known to be fixed.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -202,13 +205,40 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._flow: Flow | None = None
+        self._has_run = False
+
+    def __call__(self, msg_or_fn: Any) -> Any:
+        """Return a model that is reparameterised; Pyro calls this for each site, too."""
+        if isinstance(msg_or_fn, dict):
+            return super().__call__(msg_or_fn)
+        model = msg_or_fn
+
+        @wraps(model, updated=())
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            if self._has_run or torch._C._get_tracing_state():
+                return model(*args, **kwargs)
+            try:
+                with Flow((args, kwargs)) as self._flow:
+                    result = model(*args, **kwargs)
+            finally:
+                self._flow = None
+            self._has_run = True
+            return result
+
+        return super().__call__(followed)
+
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameteriser of a site, or None."""
+        fn = msg["fn"]
         skipped = msg["is_observed"] or msg["infer"].get(_MARK)
-        support = None if skipped else _support_of(msg["fn"])
-        if support is None or support.is_discrete or not _support_tensors(support):
+        support = None if skipped else _support_of(fn)
+        if support is None or support.is_discrete or not (tensors := _support_tensors(support)):
             return None
-        return SupportReparam()
+        may_move = self._flow is None or self._flow.reaches(tensors)
+        return SupportReparam() if may_move or not _has_bijection(fn, support) else None
 
 
 class MovingSupportWarning(UserWarning):
@@ -418,10 +448,26 @@ def _support_of(fn: Any) -> Constraint | None:
     except NotImplementedError:
         return None
     inner = _innermost(fn)
-    # Torch says so of every affine map.
-    if isinstance(inner, TransformedDistribution) and inner.support is constraints.real:
-        return _affine_support(inner)
-    return support
+    return _affine_support(inner) if _has_line_for_support(inner) else support
+
+
+def _has_line_for_support(fn: Any) -> bool:
+    """Whether torch says that the support is the line, as it does of every affine map."""
+    return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
+
+
+def _has_bijection(fn: Any, support: Constraint) -> bool:
+    """Whether Pyro maps the line onto the support of a site."""
+    if _has_line_for_support(_innermost(fn)):
+        return False
+    if isinstance(support, constraints.independent):
+        return _has_bijection(fn, support.base_constraint)
+    known = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
+    if isinstance(support, (constraints.interval, constraints.half_open_interval)):
+        # For an end that is infinite, torch's bijection is NaN.
+        ends = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        return all(bool(end.isfinite().all()) for end in ends)
+    return isinstance(support, (*known, constraints.less_than))
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -465,13 +511,13 @@ class _OnUnitInterval(TorchDistribution):
         self._density, self.has_rsample = density, density.has_rsample
         super().__init__(density.batch_shape, validate_args=False)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Tensor) -> Any:
         return self._density.log_prob(value)
 
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
+    def sample(self, sample_shape: _size = Size()) -> Any:
         return self._density.sample(sample_shape)
 
-    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+    def rsample(self, sample_shape: _size = Size()) -> Any:
         return self._density.rsample(sample_shape)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
