@@ -247,6 +247,7 @@ FIXED = {
     "ellipsoid": lambda: sf.TruncatedParaboloid(ENDS, torch.eye(3)),
     "half line": lambda: dist.Pareto(ENDS[1], ENDS[2]),
     "prior": lambda: RestrictedPrior(dist.Normal(0.0, 1.0), ENDS[0], ENDS[1]),
+    "zeros": lambda: dist.Uniform(torch.zeros_like(pyro.sample("w", dist.Normal(0.0, 1.0))), 1.0),
     "data": lambda: dist.Uniform(pyro.sample("o", dist.Normal(0.0, 1.0), obs=ENDS[0]), 3.0),
 }
 # Pyro has no bijection onto these, or a wrong one.
@@ -428,9 +429,21 @@ def discrete_parent() -> None:
     pyro.sample("y", dist.Uniform(z, z + 1))
 
 
+def component() -> None:
+    with pyro.plate("n", 2):
+        k = pyro.sample("k", dist.Categorical(torch.ones(3)))
+        pyro.sample("y", dist.Uniform(ENDS[k], 9.0))
+
+
+def side() -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Uniform(torch.where(x > 0, 0.0, -1.0), 1.0))
+
+
 def unmoved() -> None:
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     pyro.sample("z", dist.Normal(x, 1.0))
+    pyro.sample("s", dist.Uniform(torch.zeros_like(x), x.new_ones(2)).to_event(1))
     pyro.sample("m", affine(dist.Normal(0.0, 1.0), x, torch.tensor(2.0)))
     pyro.sample("u", dist.Uniform(-1.0, torch.tensor([1.0, 2.0])).to_event(1))
     pyro.sample("t", sf.TruncatedParabola(torch.zeros(3), 1.0).to_event(1))
@@ -439,7 +452,9 @@ def unmoved() -> None:
 
 
 # Warnings are errors here, so that none has been given where one is not expected.
-@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, onset, discrete_parent])
+@pytest.mark.parametrize(
+    "moving", [model, ellipse, union, half_line, onset, discrete_parent, component, side]
+)
 def test_sites_that_move_are_named_unless_they_are_reparameterized(moving) -> None:
     with pytest.warns(MovingSupportWarning, match=r"site 'y' .*AutoSupportReparam\(\)") as caught:
         assert check_model(moving) == ["y"]

@@ -2,14 +2,13 @@
 
 Pyro's kernels and guides take the bijection of a site's support from the first trace and keep it.
 They provide no hook at that point, so plain NUTS cannot warn by itself; `check_model` and
-`warn_moving_supports` check the model instead, by the gradients of its supports.
+`warn_moving_supports` check the model instead, by what enters its supports.
 """
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any, ClassVar
 
 import pyro
@@ -49,7 +48,7 @@ from torch.types import _size
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
-from .flow import Flow
+from .flow import Flow, Followed
 
 __all__ = [
     "AutoSupportReparam",
@@ -63,8 +62,6 @@ __all__ = [
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
-# Traces with gradients that `warn_moving_supports` examines.
-_TRACES = 16
 # Random starts at which a model is run.
 _STARTS = 10
 
@@ -205,30 +202,13 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._flow: Flow | None = None
-        self._has_run = False
+    # The first run of the model, while it goes on.
+    _flow: Flow | None = None
 
     def __call__(self, msg_or_fn: Any) -> Any:
         """Return a model that is reparameterised; Pyro calls this for each site, too."""
-        if isinstance(msg_or_fn, dict):
-            return super().__call__(msg_or_fn)
-        model = msg_or_fn
-
-        @wraps(model, updated=())
-        def followed(*args: Any, **kwargs: Any) -> Any:
-            if self._has_run or torch._C._get_tracing_state():
-                return model(*args, **kwargs)
-            try:
-                with Flow((args, kwargs)) as self._flow:
-                    result = model(*args, **kwargs)
-            finally:
-                self._flow = None
-            self._has_run = True
-            return result
-
-        return super().__call__(followed)
+        of_site = isinstance(msg_or_fn, dict)
+        return super().__call__(msg_or_fn if of_site else _FollowedModel(self, msg_or_fn))
 
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameteriser of a site, or None."""
@@ -241,6 +221,24 @@ class AutoSupportReparam(Strategy):
         return SupportReparam() if may_move or not _has_bijection(fn, support) else None
 
 
+class _FollowedModel:
+    """A model whose first run is followed for `AutoSupportReparam`."""
+
+    def __init__(self, strategy: AutoSupportReparam, model: Callable[..., Any]) -> None:
+        self._strategy, self._model, self._has_run = strategy, model, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._has_run or torch._C._get_tracing_state():
+            return self._model(*args, **kwargs)
+        try:
+            with Flow((args, kwargs)) as self._strategy._flow:
+                result = self._model(*args, **kwargs)
+        finally:
+            self._strategy._flow = None
+        self._has_run = True
+        return result
+
+
 class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
@@ -250,9 +248,8 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
     The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
     support moves in standard coordinates. The random state and the parameter store are restored. A
-    support that depends on a discrete site is not detected, because discrete values have no
-    derivative. A model with discrete latent sites is not started: they may be summed out, and the
-    sum can be positive where one term is zero.
+    model with discrete latent sites is not started: they may be summed out, and the sum can be
+    positive where one term is zero.
 
     Args:
         model: A model of Pyro's.
@@ -300,10 +297,8 @@ def examine(
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
     watch, starts, store = _Watch(), [], pyro.get_param_store()
-    with _aside(), store.scope(store.get_state()), torch.enable_grad():
-        # The outermost handler makes sites differentiable for all that the inner ones see.
-        with _Differentiable():
-            trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+    with _aside(), store.scope(store.get_state()):
+        trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
         if watch.moved:
             model = AutoSupportReparam()(model)
             trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
@@ -361,9 +356,9 @@ def _aside() -> Iterator[None]:
 def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
-    `NUTS(warn_moving_supports(model))` warns in its first steps, where `NUTS(model)` would silently
-    sample the wrong distribution; so does `SVI`, if the guide's samples have gradients. Sites that
-    are reparameterised, inside or outside of this function, cause no warning.
+    `NUTS(warn_moving_supports(model))` warns in its first run of the model, where `NUTS(model)`
+    would silently sample the wrong distribution; so does `SVI`. Sites that are reparameterised,
+    inside or outside of this function, cause no warning.
 
     Args:
         model: A model of Pyro's.
@@ -379,44 +374,43 @@ def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     return _Watch()(model)
 
 
-class _Differentiable(Messenger):
-    """Makes the values of latent sites require gradients."""
-
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        value = msg["value"]
-        if not msg["is_observed"] and isinstance(value, Tensor) and value.is_floating_point():
-            msg["value"] = value.detach().requires_grad_()
-
-
 class _Watch(Messenger):
     """Detects supports of latent sites that depend on the values of other latent sites."""
 
     def __init__(self) -> None:
         super().__init__()
         self.moved: set[str] = set()
-        self._traces = 0
         self._latent: set[str] = set()
-        self._values: list[Tensor] = []
+        self._values: Followed | None = None
+        self._has_run = False
+
+    def __enter__(self) -> "_Watch":
+        if not (self._has_run or torch._C._get_tracing_state()):
+            self._values = Followed()
+            self._values.__enter__()
+        super().__enter__()
+        return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._traces += bool(self._values)
-        self._values = []  # frees their graphs
         super().__exit__(*exception)
+        if self._values is not None:
+            self._values.__exit__(*exception)
+            self._values, self._has_run = None, True
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Any) -> None:
         # An outer handler, such as the condition of NUTS, may still make it observed.
         self._latent.discard(msg["name"])
-        if not msg["is_observed"]:
+        if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         # After all reparameterisers.
-        name, value = msg["name"], msg["value"]
-        if name not in self._latent or self._traces == _TRACES or torch._C._get_tracing_state():
+        name = msg["name"]
+        if name not in self._latent or self._values is None:
             return
         support = _support_of(msg["fn"])
-        if support is not None and not support.is_discrete and name not in self.moved:
-            if _depends(_support_tensors(support), self._values):
+        if support is not None and not support.is_discrete:
+            if self._values.reaches(_support_tensors(support)):
                 self.moved.add(name)
                 warnings.warn(
                     f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
@@ -427,18 +421,7 @@ class _Watch(Messenger):
                     MovingSupportWarning,
                     stacklevel=2,
                 )
-        if isinstance(value, Tensor) and value.requires_grad:
-            self._values.append(value)
-
-
-def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
-    """Whether any of the tensors was computed from any of the values."""
-    sums = [x.double().sum() for x in tensors if x.requires_grad]
-    if not sums or not values:
-        return False
-    total = torch.stack(sums).sum()
-    slopes = torch.autograd.grad(total, values, retain_graph=True, allow_unused=True)
-    return any(slope is not None for slope in slopes)
+        self._values.add(msg["value"])
 
 
 def _support_of(fn: Any) -> Constraint | None:
