@@ -62,6 +62,9 @@ __all__ = [
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
+# Attributes of a density that only a number, besides its place and size, determines.
+_STANDARD = {"loc", "scale", "scale_tril", "alpha", "_fixed_exponent"}
+_STANDARD |= {"_batch_shape", "_event_shape", "_validate_args"}
 # Random starts at which a model is run.
 _STARTS = 10
 
@@ -84,15 +87,16 @@ class SupportReparam(Reparam):
 
     The distribution of `name` stays the same. On intervals and ellipsoids, the distribution of
     `name_base` does not depend on the location and the scale (it is decentred), which suits
-    hierarchical models. Observed sites and sites with a fixed support are left unchanged.
-    `pyro.infer.Predictive(model, samples)` recomputes samples of `name` from `name_base`.
+    hierarchical models. Observed sites and sites whose support is given by numbers are left
+    unchanged. `pyro.infer.Predictive(model, samples)` recomputes draws of `name` from `name_base`.
 
     As with Pyro's own reparameterisers, a mask multiplies the density of `name_base`: a site that
     is masked out has no influence on the others.
 
     Raises:
-        ValueError: When the site is sampled: it is discrete, or its support has neither a bijection
-            nor quantiles.
+        ValueError: When the site is sampled: it is discrete, its support has neither a bijection
+            nor quantiles, or an end is infinite that is finite elsewhere. In HMC and NUTS that is a
+            divergence, because ends may overflow while a step size is sought.
 
     References:
         Gorinova, Moore and Hoffman (2020), Automatic Reparameterisation of Probabilistic Programs.
@@ -173,11 +177,13 @@ class SupportReparam(Reparam):
 
     def _base(self, fn: Any) -> Any:
         """Return the density in standard coordinates, which is kept where its form is fixed."""
-        form = getattr(fn, "_fixed_exponent", None)  # None: alpha is a tensor and may change
-        if form is None and not _is_uniform(fn):
-            return _standardized(fn)
-        like = fn.low if _is_uniform(fn) else fn.loc
-        key = type(fn), form, like.shape, like.dtype, like.device
+        form, like = None, fn.low if _is_uniform(fn) else fn.loc
+        if not _is_uniform(fn):
+            form = vars(fn).get("_fixed_exponent")
+            if form is None or not vars(fn).keys() <= _STANDARD:
+                return _standardized(fn)  # alpha or another parameter is a tensor and may change
+        inference = torch.is_inference_mode_enabled()  # whose tensors autograd refuses
+        key = type(fn), form, like.shape, like.dtype, like.device, inference
         if self._kept is None or self._kept[0] != key:
             self._kept = key, _standardized(fn)
         return self._kept[1]
