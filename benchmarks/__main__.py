@@ -21,6 +21,7 @@ PARTS = {
 }
 # Not part of `make bench`: they take hours, or need a quiet machine or a clean commit.
 OTHERS = {
+    "sites": (1, "Pyro sites in standard coordinates beside normal ones"),
     "first_call": (5, "the first calls of a fresh clone"),
     "networks": (80, "classifiers with and without attention; starts again where it stopped"),
     "compare": (10, "numbers of threads, or this checkout against another one"),

@@ -11,6 +11,7 @@ from pyro.infer import MCMC, NUTS, Predictive, Trace_ELBO, config_enumerate
 from pyro.infer.autoguide import init_to_value
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
@@ -100,6 +101,10 @@ def model_of(law) -> object:
     return lambda: pyro.sample("y", law())
 
 
+def standard(model):
+    return poutine.reparam(model, config={"y": SupportReparam()})
+
+
 def traced(model, base: Tensor | None = None):
     if base is not None:
         model = poutine.condition(model, {"y_base": base})
@@ -112,7 +117,7 @@ def traced(model, base: Tensor | None = None):
 def test_the_law_is_the_same(name: str) -> None:
     """Density of the base = density of the site times the derivative, by autodiff."""
     law = LAWS[name](A, B)
-    model = AutoSupportReparam()(model_of(lambda: law))
+    model = standard(model_of(lambda: law))
     nodes = traced(model)
     base = nodes["y_base"]["value"]
     again = traced(model, base)
@@ -135,9 +140,49 @@ def test_the_base_stands_still(name: str) -> None:
     images = []
     u = torch.randn(3, 1, 2, dtype=DOUBLE)
     for law in (LAWS[name](A, B), LAWS[name](A + 5, 2 * B)):
-        fn = traced(AutoSupportReparam()(model_of(lambda law=law: law)))["y_base"]["fn"]
+        fn = traced(standard(model_of(lambda law=law: law)))["y_base"]["fn"]
         images.append(biject_to(fn.support)(u.to(fn.sample().dtype)))
     torch.testing.assert_close(images[0], images[1], rtol=0, atol=0)
+
+
+class Leaning(sf.TruncatedParabola):
+    """With a parameter that the parent does not have."""
+
+    def __init__(self, loc: Tensor, scale: Tensor, lean: Tensor) -> None:
+        self.lean = lean
+        super().__init__(loc, scale)
+
+    def _standard_log_prob(self, x: Tensor) -> Tensor:
+        return super()._standard_log_prob(x) + torch.log1p(torch.tanh(self.lean) * x)
+
+
+def test_one_standard_density_serves_a_site_until_its_form_changes() -> None:
+    alpha = torch.tensor(1.5, dtype=DOUBLE)
+    laws = [
+        lambda: dist.Uniform(A, A + B),
+        lambda: sf.BetaGaussian(A, B, 1.5),
+        lambda: sf.BetaGaussian(A, B, 2.0),
+        lambda: sf.BetaGaussian(A, B, alpha),
+        lambda: sf.BetaGaussian(A, B, alpha + 1),
+        lambda: sf.BetaGaussian(A.float(), B.float(), 1.5),
+        lambda: sf.BetaGaussian(A[0], B[0], 1.5),
+        lambda: sf.TruncatedParaboloid(A, TRIL),
+    ]
+    laws.append(lambda: Leaning(A, B, alpha))
+    laws.append(lambda: Leaning(A, B, -alpha))
+    now, kept = laws[0], []
+    model = standard(lambda: pyro.sample("y", now()))
+    for now in laws * 2:
+        base = traced(model)["y_base"]
+        fresh = traced(standard(model_of(now)), base["value"])["y_base"]
+        torch.testing.assert_close(base["log_prob"], fresh["log_prob"], rtol=0, atol=0)
+        kept.append(traced(model)["y_base"]["fn"] is base["fn"])
+    assert kept == 2 * [True, True, True, False, False, True, True, True, False, False]
+    now = laws[1]
+    with torch.inference_mode():  # autograd refuses its tensors
+        traced(model)
+    v = torch.rand(2, dtype=DOUBLE, requires_grad=True)
+    assert torch.autograd.grad(traced(model, v)["y_base"]["log_prob_sum"], v)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("place", [0.0, 1e4])
@@ -152,21 +197,20 @@ def test_no_digits_are_lost_far_from_zero(place: float) -> None:
         sf.LocationScale(loc, 0.1, lambda x: x**2 / 2): torch.log(2 * (1 - u.abs())),
     }
     for law, log_density in expected.items():
-        model = AutoSupportReparam()(model_of(lambda law=law: law.expand([3])))
+        model = standard(model_of(lambda law=law: law.expand([3])))
         torch.testing.assert_close(traced(model, v)["y_base"]["log_prob"], log_density)
     law = sf.TruncatedParaboloid(loc.expand(2), 0.1 * TRIL.float())
-    nodes = traced(AutoSupportReparam()(model_of(lambda: law)), torch.tensor([0.6, -0.3]))
+    nodes = traced(standard(model_of(lambda: law)), torch.tensor([0.6, -0.3]))
     disc = torch.tensor(2 / torch.pi * (1 - 0.45)).log()
     torch.testing.assert_close(nodes["y_base"]["log_prob"], disc)
 
 
 def test_plates_and_scales_reach_the_base() -> None:
-    @AutoSupportReparam()
     def model() -> None:
         with pyro.plate("n", 5), poutine.scale(scale=3.0):
             pyro.sample("y", sf.TruncatedParabola(A[0], B[0]))
 
-    site = traced(model)["y_base"]
+    site = traced(standard(model))["y_base"]
     value = A[0] + B[0] * (2 * site["value"] - 1)
     expected = 3 * (sf.TruncatedParabola(A[0], B[0]).prob(value) * 2 * B[0]).log().sum()
     assert site["value"].shape == (5,)
@@ -213,23 +257,90 @@ def test_observed_and_fixed_sites_are_left_alone() -> None:
     torch.testing.assert_close(traced(by_name)["o"]["log_prob"], -B.log())
 
 
+ENDS = torch.tensor([0.0, 1.0, 2.0])
+PARAMETER = torch.nn.Parameter(torch.tensor(0.5))
+
+
+def written(x: Tensor) -> Tensor:
+    low = torch.zeros(3)
+    low[1] = x
+    return low[1]
+
+
+# What may change enters the lower end of a support: also without a gradient.
+MAY_MOVE = {
+    "value": lambda x, k, rows, end: x,
+    "comparison": lambda x, k, rows, end: torch.where(x > 0, 1.0, 2.0),
+    "rounding": lambda x, k, rows, end: x.round(),
+    "index": lambda x, k, rows, end: ENDS[k],
+    "written": lambda x, k, rows, end: written(x),
+    "read": lambda x, k, rows, end: torch.tensor(x.item()),
+    "branch": lambda x, k, rows, end: ENDS[2] if x > 0 else ENDS[0],
+    "argument": lambda x, k, rows, end: end + 1,
+    "subsample": lambda x, k, rows, end: ENDS[rows].sum(),
+    "param": lambda x, k, rows, end: pyro.param("end", torch.tensor(1.0)),
+    "parameter": lambda x, k, rows, end: PARAMETER * 2,
+}
+FIXED = {
+    "uniform": lambda: dist.Uniform(ENDS[:2], ENDS[1:]).to_event(1),
+    "parabola": lambda: sf.TruncatedParabola(ENDS[0], 1.0),
+    "ellipsoid": lambda: sf.TruncatedParaboloid(ENDS, torch.eye(3)),
+    "half line": lambda: dist.Pareto(ENDS[1], ENDS[2]),
+    "prior": lambda: RestrictedPrior(dist.Normal(0.0, 1.0), ENDS[0], ENDS[1]),
+    "zeros": lambda: dist.Uniform(torch.zeros_like(pyro.sample("w", dist.Normal(0.0, 1.0))), 1.0),
+    "data": lambda: dist.Uniform(pyro.sample("o", dist.Normal(0.0, 1.0), obs=ENDS[0]), 3.0),
+}
+# Pyro has no bijection onto these, or a wrong one.
+WITHOUT_BIJECTION = ("mixture", "kernel", "shifted", "scaled", "generalized_pareto", "cut")
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_only_sites_whose_support_cannot_move_are_left_alone(validate: bool) -> None:
+    """Whether the values come from the model or from outside."""
+
+    def bases(law, given: dict[str, Tensor]) -> set[str]:
+        def model(end: Tensor, flag: str) -> None:
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+            k = pyro.sample("k", dist.Categorical(torch.ones(3)))
+            with pyro.plate("rows", 3, subsample_size=2) as rows:
+                pass
+            pyro.sample("z", sf.TruncatedParabola(ENDS[1], 1.0))
+            pyro.sample("y", law(x, k, rows, end))
+
+        reparam = AutoSupportReparam()(model)
+        with pyro.validation_enabled(validate):
+            poutine.condition(reparam, given)(torch.tensor(0.0), "a")  # as initialisation may do
+            names = poutine.trace(reparam).get_trace(torch.tensor(0.0), "a").nodes
+        return {name for name in names if name.endswith("_base")}
+
+    for given in ({}, {"x": torch.tensor(1.0), "k": torch.tensor(1)}):
+        for name, low in MAY_MOVE.items():
+            law = lambda *given, low=low: dist.Uniform(low(*given), 9.0)  # noqa: E731
+            assert bases(law, given) == {"y_base"}, name
+        for name, fixed in FIXED.items():
+            assert bases(lambda *_, fixed=fixed: fixed(), given) == set(), name
+    for name in WITHOUT_BIJECTION:
+        assert bases(lambda *_, name=name: LAWS[name](A, B), {}) == {"y_base"}, name
+    # An object may hold other tensors in the next run.
+    reparam = AutoSupportReparam()(lambda _: pyro.sample("y", FIXED["parabola"]()))
+    assert "y_base" in poutine.trace(reparam).get_trace(object()).nodes
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_initial_values_are_kept(name: str) -> None:
     law = LAWS[name](A, B)
     start = law.sample()
-    model = InitMessenger(init_to_value(values={"y": start}))(
-        AutoSupportReparam()(model_of(lambda: law))
-    )
+    model = InitMessenger(init_to_value(values={"y": start}))(standard(model_of(lambda: law)))
     nodes = traced(model)
     assert nodes["y"]["value"] is start and not nodes["y_base"]["is_observed"]
-    again = traced(AutoSupportReparam()(model_of(lambda: law)), nodes["y_base"]["value"])
+    again = traced(standard(model_of(lambda: law)), nodes["y_base"]["value"])
     torch.testing.assert_close(again["y"]["value"], start)
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_default_starts_are_inside(name: str) -> None:
     law = LAWS[name](A, B)
-    model = AutoSupportReparam()(model_of(lambda: law))
+    model = standard(model_of(lambda: law))
     starts = []
     for _ in range(20):
         nodes = traced(InitMessenger(init_to_uniform())(model))
@@ -294,6 +405,35 @@ def test_what_has_no_standard_coordinates_is_refused(law, rule: str) -> None:
         traced(model)
 
 
+WIDE = {
+    "uniform": lambda x: dist.Uniform(0.3 - x, 0.3 + x),
+    "triangular": lambda x: sf.Triangular(0.3, x),
+    "ellipsoid": lambda x: sf.TruncatedParaboloid(torch.zeros(2), x * torch.eye(2)),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_ends_that_overflow_are_divergences_of_a_chain_and_errors_elsewhere(name: str) -> None:
+    """Steps that are sought start at 2 and are doubled, so that exp(x) overflows in float32."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.LogNormal(0.0, 0.5))
+        pyro.sample("y", WIDE[name](x))
+
+    reparam = AutoSupportReparam()(model)
+    with pyro.validation_enabled(False):  # as in chains
+        start, potential, _, _ = initialize_model(reparam)
+        for far in (200.0, -200.0):
+            slopes, energy = potential_grad(potential, {**start, "x": torch.tensor(far)})
+            assert not energy.isfinite() or energy > 1e4
+            assert set(slopes) == {"x", "y_base"}
+        with pytest.raises(ValueError, match=r"site 'y' must have a support .* finite"):
+            poutine.condition(reparam, {"x": torch.tensor(torch.inf)})()
+    pyro.set_rng_seed(5)
+    kernel = NUTS(reparam, max_tree_depth=3)
+    MCMC(kernel, 2, warmup_steps=2, disable_progbar=True).run()
+
+
 # Warnings of supports that move
 
 
@@ -329,9 +469,21 @@ def discrete_parent() -> None:
     pyro.sample("y", dist.Uniform(z, z + 1))
 
 
+def component() -> None:
+    with pyro.plate("n", 2):
+        k = pyro.sample("k", dist.Categorical(torch.ones(3)))
+        pyro.sample("y", dist.Uniform(ENDS[k], 9.0))
+
+
+def side() -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Uniform(torch.where(x > 0, 0.0, -1.0), 1.0))
+
+
 def unmoved() -> None:
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     pyro.sample("z", dist.Normal(x, 1.0))
+    pyro.sample("s", dist.Uniform(torch.zeros_like(x), x.new_ones(2)).to_event(1))
     pyro.sample("m", affine(dist.Normal(0.0, 1.0), x, torch.tensor(2.0)))
     pyro.sample("u", dist.Uniform(-1.0, torch.tensor([1.0, 2.0])).to_event(1))
     pyro.sample("t", sf.TruncatedParabola(torch.zeros(3), 1.0).to_event(1))
@@ -340,7 +492,9 @@ def unmoved() -> None:
 
 
 # Warnings are errors here, so that none has been given where one is not expected.
-@pytest.mark.parametrize("moving", [model, ellipse, union, half_line, onset, discrete_parent])
+@pytest.mark.parametrize(
+    "moving", [model, ellipse, union, half_line, onset, discrete_parent, component, side]
+)
 def test_sites_that_move_are_named_unless_they_are_reparameterized(moving) -> None:
     with pytest.warns(MovingSupportWarning, match=r"site 'y' .*AutoSupportReparam\(\)") as caught:
         assert check_model(moving) == ["y"]
@@ -411,6 +565,27 @@ def test_a_density_that_is_zero_where_nuts_starts_is_told() -> None:
     # Models that cannot be started at random.
     gap = sf.Mixture(torch.zeros(2), sf.Triangular(torch.tensor([0.0, 5.0]), 1.0))
     assert check_model(disjoint) == [] and check_model(lambda: pyro.sample("y", gap)) == []
+
+
+def censored(how: str) -> None:
+    """What is known of a value is that it is above 1, or below it."""
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    y = pyro.sample("y", dist.Uniform(x - 1, x + 1) if how == "moving" else dist.Normal(x, 1.0))
+    tail = 1 - sf.TruncatedParabola(y, 1.0).cdf(torch.tensor(1.0))
+    if how == "NaN":  # 0 * -inf where the tail is empty
+        pyro.factor("tail", torch.where(y == 0, 0.0, 0 * tail.log()))
+    else:
+        pyro.factor("tail", torch.log(tail))
+
+
+@pytest.mark.parametrize("how", ["zero", "NaN", "moving"])
+@pytest.mark.filterwarnings("ignore::sparsefam.inference.MovingSupportWarning")
+def test_factors_that_are_zero_or_not_a_number_at_some_starts_are_told(how: str) -> None:
+    what = "NaN" if how == "NaN" else "zero"
+    pyro.set_rng_seed(0)
+    with pyro.validation_enabled(how != "NaN"):
+        with pytest.warns(RuntimeWarning, match=f"factor 'tail' is {what} at [2-9] of 10 .* wall"):
+            assert check_model(censored, how) == ["y"] * (how == "moving")
 
 
 def test_a_check_leaves_no_trace() -> None:

@@ -10,7 +10,7 @@ from pyro import poutine
 from torch.distributions import biject_to
 
 import sparsefam as sf
-from sparsefam.inference import AutoSupportReparam, RestrictedPrior
+from sparsefam.inference import AutoSupportReparam, RestrictedPrior, check_model
 
 DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
@@ -93,6 +93,16 @@ def test_an_empty_interval_has_density_zero() -> None:
     assert beyond.isneginf().tolist() == [True, False]
 
 
+def test_ends_that_are_always_empty_are_named_by_the_check() -> None:
+    """Tensors may depend on latent sites, so they are not refused."""
+
+    def model() -> None:
+        pyro.sample("s", RestrictedPrior(LAWS["normal"], 2 * ONE, ONE))
+
+    with pytest.warns(RuntimeWarning, match="site 's' is zero at 10 of 10 random starts"):
+        check_model(model)
+
+
 def test_an_integer_end_leaves_the_other_as_it_is() -> None:
     prior = RestrictedPrior(dist.Exponential(torch.tensor(1.0)), 1, 2.5)
     assert prior.log_prob(torch.tensor([0.9, 2.25, 2.6])).tolist() == [-math.inf, -2.25, -math.inf]
@@ -110,6 +120,11 @@ def test_an_integer_end_leaves_the_other_as_it_is() -> None:
         (LAWS["normal"], (), "low or high must be given, got None"),
         (dist.Normal(torch.zeros(3), 1.0), (torch.zeros(2),), r"\(3,\)|\[3\]"),
         (LAWS["normal"], ("1",), "low must be a number or a tensor, got '1'"),
+        (LAWS["normal"], (1.0, 0.0), "low must be below high.*, got 1.0 and 0.0 for Normal"),
+        (LAWS["normal"], (1.0, 1.0), "low must be below high.*, got 1.0 and 1.0"),
+        (LAWS["normal"], (math.nan,), "low must be below high.*, got nan and None"),
+        (LAWS["lognormal"], (None, -1.0), "got None and -1.0 for LogNormal.* on GreaterThan"),
+        (dist.Beta(ONE, ONE), (torch.zeros(2), 0), "got .* and 0 for Beta"),
     ],
 )
 def test_bad_arguments_are_refused(prior, ends: tuple[object, ...], rule: str) -> None:

@@ -108,7 +108,8 @@ class TsallisELBO(_ParticleELBO):
     Args:
         alpha: Order, between 0 and 1. A smaller order penalises mass off the support less, and has
             noisier gradients in many dimensions.
-        num_particles: Number of samples of the guide for each step.
+        num_particles: Number of samples of the guide for each step. Each is a run of the guide and
+            the model, unless `vectorize_particles=True` makes them a dimension of one run.
         **kwargs: Options of Pyro's `ELBO`: `vectorize_particles`, `max_plate_nesting` and so on.
 
     Raises:

@@ -2,25 +2,31 @@
 
 Pyro's kernels and guides take the bijection of a site's support from the first trace and keep it.
 They provide no hook at that point, so plain NUTS cannot warn by itself; `check_model` and
-`warn_moving_supports` check the model instead, by the gradients of its supports.
+`warn_moving_supports` check the model instead, by what enters its supports.
 """
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
+from pyro.distributions.torch_distribution import (
+    ExpandedDistribution,
+    MaskedDistribution,
+    TorchDistribution,
+)
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
+from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import (
     Independent,
     TransformedDistribution,
@@ -37,10 +43,12 @@ from torch.distributions.transforms import (
     PowerTransform,
     Transform,
 )
+from torch.types import _size
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..numerics.validation import attributes, require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
+from .flow import Flow, Followed
 
 __all__ = [
     "AutoSupportReparam",
@@ -49,12 +57,14 @@ __all__ = [
     "check_model",
     "examine",
     "warn_moving_supports",
+    "zeros",
 ]
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
-# Traces with gradients that `warn_moving_supports` examines.
-_TRACES = 16
+# Attributes of a density that only a number, besides its place and size, determines.
+_STANDARD = {"loc", "scale", "scale_tril", "alpha", "_fixed_exponent"}
+_STANDARD |= {"_batch_shape", "_event_shape", "_validate_args"}
 # Random starts at which a model is run.
 _STARTS = 10
 
@@ -77,15 +87,16 @@ class SupportReparam(Reparam):
 
     The distribution of `name` stays the same. On intervals and ellipsoids, the distribution of
     `name_base` does not depend on the location and the scale (it is decentred), which suits
-    hierarchical models. Observed sites and sites with a fixed support are left unchanged.
-    `pyro.infer.Predictive(model, samples)` recomputes samples of `name` from `name_base`.
+    hierarchical models. Observed sites and sites whose support is given by numbers are left
+    unchanged. `pyro.infer.Predictive(model, samples)` recomputes draws of `name` from `name_base`.
 
     As with Pyro's own reparameterisers, a mask multiplies the density of `name_base`: a site that
     is masked out has no influence on the others.
 
     Raises:
-        ValueError: When the site is sampled: it is discrete, or its support has neither a bijection
-            nor quantiles.
+        ValueError: When the site is sampled: it is discrete, its support has neither a bijection
+            nor quantiles, or an end is infinite that is finite elsewhere. In HMC and NUTS that is a
+            divergence, because ends may overflow while a step size is sought.
 
     References:
         Gorinova, Moore and Hoffman (2020), Automatic Reparameterisation of Probabilistic Programs.
@@ -101,16 +112,23 @@ class SupportReparam(Reparam):
         ['x', 'y_base']
     """
 
+    _kept: tuple[Any, Any] | None = None
+
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
-        support = None if msg["is_observed"] else _support_of(_innermost(fn))
-        if support is None or not (support.is_discrete or _support_tensors(support)):
+        inner = _innermost(fn)
+        try:
+            coordinates = None if msg["is_observed"] else self._coordinates(inner)
+        except (NotImplementedError, ValueError) as error:
+            rule = "have a support with standard coordinates"
+            raise _NoCoordinates(f"site {name!r} must {rule}, got {inner}: {error}") from error
+        if coordinates is None:
             return {"fn": fn, "value": value, "is_observed": bool(msg["is_observed"])}
+        base_fn, forward, inverse = coordinates
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
-        base_fn, forward, inverse = _standard_coordinates(name, _innermost(fn), support)
         start = None if value is None else inverse(value)
         infer: Any = {"is_observed": False, _MARK: True}
         base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
@@ -118,14 +136,67 @@ class SupportReparam(Reparam):
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
 
+    def _coordinates(self, fn: Any) -> tuple[Any, Any, Any] | None:
+        """Return the distribution of the base site, and the maps from it to the site and back.
+
+        Returns:
+            None for a support that is fixed.
+
+        Raises:
+            ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
+        """
+        if _is_uniform(fn):
+            if not _support_tensors(fn.support):
+                return None
+            low, width = fn.low, fn.high - fn.low
+            require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
+            return self._base(fn), lambda v: low + width * v, lambda y: (y - low) / width
+        edge = fn._edge() if isinstance(fn, SymmetricDistribution) else math.inf
+        if isinstance(edge, Tensor) or edge < math.inf:
+            loc, half = fn.loc, edge * fn.scale
+            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+            # Both ends are exact, and v is not rounded to the place of y.
+            return (
+                self._base(fn),
+                lambda v: loc + half * (2 * v - 1),
+                lambda y: ((y - loc) / half + 1) / 2,
+            )
+        support = _support_of(fn)
+        if support is None or not (support.is_discrete or _support_tensors(support)):
+            return None
+        if isinstance(support, IntervalUnion):
+            # Also if there is one interval: another trace may have two.
+            zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
+            return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
+        if support.is_discrete:
+            raise ValueError("it is discrete")
+        transform = _transform_onto(support)
+        if isinstance(fn, EllipticalDistribution):
+            return self._base(fn), transform, transform.inv
+        return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
+
+    def _base(self, fn: Any) -> Any:
+        """Return the density in standard coordinates, which is kept where its form is fixed."""
+        form, like = None, fn.low if _is_uniform(fn) else fn.loc
+        if not _is_uniform(fn):
+            form = vars(fn).get("_fixed_exponent")
+            if form is None or not vars(fn).keys() <= _STANDARD:
+                return _standardized(fn)  # alpha or another parameter is a tensor and may change
+        inference = torch.is_inference_mode_enabled()  # whose tensors autograd refuses
+        key = type(fn), form, like.shape, like.dtype, like.device, inference
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, _standardized(fn)
+        return self._kept[1]
+
 
 class AutoSupportReparam(Strategy):
     """Apply `SupportReparam` to each latent site whose support may move.
 
-    These are all sites whose support is given by tensors, even if the tensors are constant: one
-    trace without gradients does not show whether they depend on latent sites. `check_model` names
-    the sites that need `SupportReparam`. Pyro's `Uniform(0.0, 1.0)`, given by numbers, is left
-    unchanged.
+    A site is left unchanged if Pyro has a bijection onto its support and nothing that may change
+    enters the support: no value of another site, parameter, argument of the model, indices of a
+    subsample, or tensor that requires a gradient. The first run of the model shows that. Where it
+    is `poutine.reparam` that wraps the model, no run is followed, and only a support that is given
+    by Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is known to be fixed.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -137,13 +208,41 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
+    # The first run of the model, while it goes on.
+    _flow: Flow | None = None
+
+    def __call__(self, msg_or_fn: Any) -> Any:
+        """Return a model that is reparameterised; Pyro calls this for each site, too."""
+        of_site = isinstance(msg_or_fn, dict)
+        return super().__call__(msg_or_fn if of_site else _FollowedModel(self, msg_or_fn))
+
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameteriser of a site, or None."""
+        fn = msg["fn"]
         skipped = msg["is_observed"] or msg["infer"].get(_MARK)
-        support = None if skipped else _support_of(msg["fn"])
-        if support is None or support.is_discrete or not _support_tensors(support):
+        support = None if skipped else _support_of(fn)
+        if support is None or support.is_discrete or not (tensors := _support_tensors(support)):
             return None
-        return SupportReparam()
+        may_move = self._flow is None or self._flow.reaches(tensors)
+        return SupportReparam() if may_move or not _has_bijection(fn, support) else None
+
+
+class _FollowedModel:
+    """A model whose first run is followed for `AutoSupportReparam`."""
+
+    def __init__(self, strategy: AutoSupportReparam, model: Callable[..., Any]) -> None:
+        self._strategy, self._model, self._has_run = strategy, model, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._has_run or torch._C._get_tracing_state():
+            return self._model(*args, **kwargs)
+        try:
+            with Flow((args, kwargs)) as self._strategy._flow:
+                result = self._model(*args, **kwargs)
+        finally:
+            self._strategy._flow = None
+        self._has_run = True
+        return result
 
 
 class MovingSupportWarning(UserWarning):
@@ -153,10 +252,10 @@ class MovingSupportWarning(UserWarning):
 def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
-    The model is run once for its supports, and at ten random starts of NUTS if no support moves.
-    The random state and the parameter store are restored. A support that depends on a discrete site
-    is not detected, because discrete values have no derivative. A model with discrete latent sites
-    is not started: they may be summed out, and the sum can be positive where one term is zero.
+    The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
+    support moves in standard coordinates. The random state and the parameter store are restored. A
+    model with discrete latent sites is not started: they may be summed out, and the sum can be
+    positive where one term is zero.
 
     Args:
         model: A model of Pyro's.
@@ -171,15 +270,26 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
     Warns:
         MovingSupportWarning: For each of these sites.
-        RuntimeWarning: The density is zero at all starts; it names the sites that make it so.
+        RuntimeWarning: The density is zero or NaN at all starts, or a `pyro.factor` is -inf or NaN
+            at some of them; it names the sites that make it so.
     """
-    moved, impossible = examine(model, args, kwargs)
-    if impossible and all(impossible):
+    moved, starts = examine(model, args, kwargs)
+    if starts and all(starts):
         warnings.warn(
-            f"the density of site {impossible[0]} is zero at {_STARTS} of {_STARTS} random starts, "
+            f"the density of site {starts[0]} at {_STARTS} of {_STARTS} random starts, "
             "so NUTS may not start. Use init_strategy=init_to_value(values=...) with values that "
             "all observations allow or, for a latent half-width of bounded noise, "
             "sparsefam.inference.RestrictedPrior",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return moved
+    walls = [start.factors for start in starts if start.factors]
+    if walls:
+        warnings.warn(
+            f"the density of factor {walls[0]} at {len(walls)} of {_STARTS} random starts, and "
+            "NUTS diverges where it runs into that wall. Give the latent site that ends there a "
+            "support that does, or sparsefam.inference.RestrictedPrior",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -188,40 +298,73 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
 def examine(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list[str], list[str]]:
-    """Warn of supports that move; return their sites, and sites of density zero at each start."""
+) -> tuple[list[str], list["Zeros"]]:
+    """Warn of supports that move; return their sites, and what is zero at each random start."""
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    watch, impossible = _Watch(), []
-    store, random = pyro.get_param_store(), get_rng_state()
+    watch, starts, store = _Watch(), [], pyro.get_param_store()
+    with _aside(), store.scope(store.get_state()):
+        trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        if watch.moved:
+            model = AutoSupportReparam()(model)
+            trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
+        sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        for _ in range(_STARTS):
+            try:
+                start = {x["name"]: init_to_uniform(x) for x in sites}
+            except (NotImplementedError, ValueError):
+                break  # a site is discrete, or its support has no bijection
+            starts.append(zeros(model, start, args, kwargs))
+    return sorted(watch.moved), starts
+
+
+class Zeros(str):
+    """The sites whose densities are zero or NaN, in words; empty if there are none."""
+
+    factors: str
+
+
+@torch.no_grad()
+def zeros(
+    model: Callable[..., Any],
+    values: dict[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Zeros:
+    """Return the sites of a model that have density zero or NaN at values of its latent sites."""
+    with _aside(), pyro.validation_enabled(False):  # it raises where a density is zero
+        trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
+        trace.compute_log_prob()
+    sites = [x for x in trace.nodes.values() if x["type"] == "sample"]
+
+    def words(sites: list[Any]) -> str:
+        zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
+        nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
+        names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
+        return " and of ".join(f"{some} is {what}" for what, some in names.items() if some)
+
+    found = Zeros(words(sites))
+    found.factors = words([x for x in sites if isinstance(_innermost(x["fn"]), dist.Unit)])
+    return found
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Run a model aside from inference: handlers do not see it, and random numbers stay."""
+    random = get_rng_state()
     try:
-        with pyro.poutine.block(), store.scope(store.get_state()), torch.enable_grad():
-            # The outermost handler makes sites differentiable for all that the inner ones see.
-            with _Differentiable():
-                trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
-            sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
-            for _ in range(0 if watch.moved else _STARTS):
-                try:
-                    start = {x["name"]: init_to_uniform(x) for x in sites}
-                except (NotImplementedError, ValueError):
-                    break  # a site is discrete, or its support has no bijection
-                started = pyro.poutine.trace(pyro.poutine.condition(model, start))
-                with pyro.validation_enabled(False):  # it raises where a density is zero
-                    trace = started.get_trace(*args, **kwargs)
-                    trace.compute_log_prob()
-                found = [n for n, x in trace.nodes.items() if x.get("log_prob_sum") == -torch.inf]
-                impossible.append(", ".join(map(repr, found)))
+        with pyro.poutine.block():
+            yield
     finally:
         set_rng_state(random)
-    return sorted(watch.moved), impossible
 
 
 def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
-    `NUTS(warn_moving_supports(model))` warns in its first steps, where `NUTS(model)` would silently
-    sample the wrong distribution; so does `SVI`, if the guide's samples have gradients. Sites that
-    are reparameterised, inside or outside of this function, cause no warning.
+    `NUTS(warn_moving_supports(model))` warns in its first run of the model, where `NUTS(model)`
+    would silently sample the wrong distribution; so does `SVI`. Sites that are reparameterised,
+    inside or outside of this function, cause no warning.
 
     Args:
         model: A model of Pyro's.
@@ -237,44 +380,43 @@ def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     return _Watch()(model)
 
 
-class _Differentiable(Messenger):
-    """Makes the values of latent sites require gradients."""
-
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        value = msg["value"]
-        if not msg["is_observed"] and isinstance(value, Tensor) and value.is_floating_point():
-            msg["value"] = value.detach().requires_grad_()
-
-
 class _Watch(Messenger):
     """Detects supports of latent sites that depend on the values of other latent sites."""
 
     def __init__(self) -> None:
         super().__init__()
         self.moved: set[str] = set()
-        self._traces = 0
         self._latent: set[str] = set()
-        self._values: list[Tensor] = []
+        self._values: Followed | None = None
+        self._has_run = False
+
+    def __enter__(self) -> "_Watch":
+        if not (self._has_run or torch._C._get_tracing_state()):
+            self._values = Followed()
+            self._values.__enter__()
+        super().__enter__()
+        return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._traces += bool(self._values)
-        self._values = []  # frees their graphs
         super().__exit__(*exception)
+        if self._values is not None:
+            self._values.__exit__(*exception)
+            self._values, self._has_run = None, True
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Any) -> None:
         # An outer handler, such as the condition of NUTS, may still make it observed.
         self._latent.discard(msg["name"])
-        if not msg["is_observed"]:
+        if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         # After all reparameterisers.
-        name, value = msg["name"], msg["value"]
-        if name not in self._latent or self._traces == _TRACES or torch._C._get_tracing_state():
+        name = msg["name"]
+        if name not in self._latent or self._values is None:
             return
         support = _support_of(msg["fn"])
-        if support is not None and not support.is_discrete and name not in self.moved:
-            if _depends(_support_tensors(support), self._values):
+        if support is not None and not support.is_discrete:
+            if self._values.reaches(_support_tensors(support)):
                 self.moved.add(name)
                 warnings.warn(
                     f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
@@ -285,18 +427,7 @@ class _Watch(Messenger):
                     MovingSupportWarning,
                     stacklevel=2,
                 )
-        if isinstance(value, Tensor) and value.requires_grad:
-            self._values.append(value)
-
-
-def _depends(tensors: list[Tensor], values: list[Tensor]) -> bool:
-    """Whether any of the tensors was computed from any of the values."""
-    sums = [x.double().sum() for x in tensors if x.requires_grad]
-    if not sums or not values:
-        return False
-    total = torch.stack(sums).sum()
-    slopes = torch.autograd.grad(total, values, retain_graph=True, allow_unused=True)
-    return any(slope is not None for slope in slopes)
+        self._values.add(msg["value"])
 
 
 def _support_of(fn: Any) -> Constraint | None:
@@ -306,10 +437,26 @@ def _support_of(fn: Any) -> Constraint | None:
     except NotImplementedError:
         return None
     inner = _innermost(fn)
-    # Torch says so of every affine map.
-    if isinstance(inner, TransformedDistribution) and inner.support is constraints.real:
-        return _affine_support(inner)
-    return support
+    return _affine_support(inner) if _has_line_for_support(inner) else support
+
+
+def _has_line_for_support(fn: Any) -> bool:
+    """Whether torch says that the support is the line, as it does of every affine map."""
+    return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
+
+
+def _has_bijection(fn: Any, support: Constraint) -> bool:
+    """Whether Pyro maps the line onto the support of a site."""
+    if _has_line_for_support(_innermost(fn)):
+        return False
+    if isinstance(support, constraints.independent):
+        return _has_bijection(fn, support.base_constraint)
+    known = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
+    if isinstance(support, (constraints.interval, constraints.half_open_interval)):
+        # For an end that is infinite, torch's bijection is NaN.
+        ends = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        return all(bool(end.isfinite().all()) for end in ends)
+    return isinstance(support, (*known, constraints.less_than))
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -332,42 +479,60 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     return constraints.interval(low, high)
 
 
-def _standard_coordinates(name: str, fn: Any, support: Constraint) -> tuple[Any, Any, Any]:
-    """Return the distribution of the base site, and the maps from it to the site and back."""
-    if isinstance(support, IntervalUnion):
-        # Also if there is one interval: another trace may have two.
-        zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-        return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
-    try:
-        if support.is_discrete:
-            raise ValueError("it is discrete")
-        transform = _transform_onto(support)
-    except (NotImplementedError, ValueError) as error:
-        raise ValueError(
-            f"site {name!r} must have a support with standard coordinates, got "
-            f"{type(fn).__name__} on {support}: {error}"
-        ) from error
-    fixed = _standardized(fn)
-    # If the standardised distribution is known, map from it: in y = a + (b - a) v rounding far from
-    # zero loses digits of v.
-    from_fixed = transform if fixed is fn else _transform_onto(fixed.support)
-    return dist.TransformedDistribution(fixed, [from_fixed.inv]), transform, transform.inv
+class _NoCoordinates(ValueError):
+    """A site has no standard coordinates: its support has no bijection, or no finite ends."""
+
+
+# In a chain, which starts where all sites have coordinates, that is a divergence: the ends overflow
+# while a step size is sought, and the density is zero there.
+register_exception_handler(
+    "sparsefam.inference", lambda error: isinstance(error, _NoCoordinates), warn_on_overwrite=False
+)
+
+
+class _OnUnitInterval(TorchDistribution):
+    """A density on [0, 1] whose support is given by numbers, as nothing moves it."""
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    support = constraints.unit_interval
+
+    def __init__(self, density: Any) -> None:
+        self._density, self.has_rsample = density, density.has_rsample
+        super().__init__(density.batch_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Any:
+        return self._density.log_prob(value)
+
+    def sample(self, sample_shape: _size = Size()) -> Any:
+        return self._density.sample(sample_shape)
+
+    def rsample(self, sample_shape: _size = Size()) -> Any:
+        return self._density.rsample(sample_shape)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
+        return _OnUnitInterval(self._density.expand(batch_shape))
+
+
+def _is_uniform(fn: Any) -> bool:
+    return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
 
 
 def _standardized(fn: Any) -> Any:
-    """Return the distribution with location 0 and scale 1 if its form is known, else itself."""
-    if type(fn) in (Uniform, dist.Uniform):  # a subclass may have another density
-        zero = torch.zeros_like(fn.low)
-        return dist.Uniform(zero, zero + 1)
-    if not isinstance(fn, (SymmetricDistribution, EllipticalDistribution)):
-        return fn
+    """Return the density of a fixed place and size: on the unit interval or the unit ball.
+
+    In y = a + (b - a) v, rounding far from zero would lose digits of v.
+    """
+    if _is_uniform(fn):
+        zero = torch.zeros_like(fn.low, requires_grad=False)
+        return _OnUnitInterval(dist.Uniform(zero, zero + 1))
     new: Any = fn.expand(fn.batch_shape)
-    new.loc = torch.zeros_like(fn.loc)
     if isinstance(fn, SymmetricDistribution):
-        new.scale = torch.ones_like(fn.scale)
-    else:
-        new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-    return new
+        new.loc = torch.full_like(fn.loc, 0.5)
+        new.scale = new.loc / fn._edge()
+        return _OnUnitInterval(new)
+    new.loc = torch.zeros_like(fn.loc)
+    new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
 
 
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)

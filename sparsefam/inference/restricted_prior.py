@@ -28,8 +28,11 @@ class RestrictedPrior(TorchDistribution):
     The density equals the prior between the ends and is zero elsewhere. It has the prior's mass
     there, not mass one, so that the posterior stays the same as long as the likelihood is zero
     outside. The support moves with $r$: apply `AutoSupportReparam`, which samples $s - r > 0$, and
-    between two ends the share of the interval. An empty interval has density zero. Data must not be
-    subsampled, because all observations determine the ends.
+    between two ends the share of the interval. Data must not be subsampled, because all
+    observations determine the ends.
+
+    Two numbers must be a lower and a higher end. Tensors may depend on latent sites, at some values
+    of which the interval is empty: the density is zero there, which a chain rejects.
 
     A sample is a place to start, between the ends; it is not a draw of the prior.
 
@@ -40,7 +43,8 @@ class RestrictedPrior(TorchDistribution):
 
     Raises:
         ValueError: Not a distribution, or one that is discrete, of vectors or on several intervals;
-            neither end given; ends that are no real numbers; shapes that do not broadcast.
+            neither end given; ends that are no real numbers; numbers between which nothing is left
+            of the prior's support; shapes that do not broadcast.
 
     Examples:
         >>> s = RestrictedPrior(torch.distributions.Exponential(1.0), low=torch.tensor(2.0))
@@ -67,6 +71,13 @@ class RestrictedPrior(TorchDistribution):
         ends = as_tensors(**{n: infinite[n] if end is None else end for n, end in given.items()})
         least = getattr(support, "lower_bound", -math.inf)
         most = getattr(support, "upper_bound", math.inf)
+        numbers = [
+            [x for x in pair if x is not None and not isinstance(x, Tensor)]
+            for pair in ((low, least), (high, most))
+        ]
+        if not max(numbers[0], default=-math.inf) < min(numbers[1], default=math.inf):
+            found = f"{low} and {high} for {prior} on {support}"
+            raise ValueError(f"low must be below high, inside of the prior's support, got {found}")
         self.low = torch.maximum(ends["low"], torch.as_tensor(least).to(ends["low"]))
         self.high = torch.minimum(ends["high"], torch.as_tensor(most).to(ends["high"]))
         shapes = self.low.shape, self.high.shape
