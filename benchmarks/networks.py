@@ -70,15 +70,11 @@ class Setting(NamedTuple):
 
 SETTINGS = (
     Setting(SELF, "BasicMotions", "short", 150, 16),
-    Setting(SELF, "BasicMotions", "gaps", 150, 16),
     Setting(SELF, "JapaneseVowels", "half", 150, 16),
-    Setting(SELF, "JapaneseVowels", "short", 150, 16),
-    Setting(SELF, "ItalyPowerDemand", "regular", 150, 16),
     Setting(SELF, "ItalyPowerDemand", "half", 150, 16),
     Setting(SELF, "GunPoint", "gaps", 150, 16),
-    Setting(SELF, "bursts", "as generated", 200, 16),
+    Setting(SELF, "bursts", "as generated", 300, 16),
     Setting(POOL, "GunPoint", "half", 300, 32),
-    Setting(POOL, "GunPoint", "gaps", 300, 32),
     Setting(POOL, "ItalyPowerDemand", "half", 300, 32),
     Setting(POOL, "ItalyPowerDemand", "regular", 300, 32),
     Setting(POOL, "ArrowHead", "half", 300, 32),
@@ -86,7 +82,6 @@ SETTINGS = (
     Setting(POOL, "OSULeaf", "half", 300, 32),
     Setting(POOL, "BasicMotions", "half", 300, 32),
     Setting(POOL, "JapaneseVowels", "half", 300, 32),
-    Setting(POOL, "PickupGestureWiimoteZ", "half", 300, 32),
     Setting(POOL, "where", "as generated", 300, 32),
 )
 

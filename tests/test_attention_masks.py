@@ -146,6 +146,7 @@ def test_blocks_change_neither_contexts_nor_gradients(
         layer = make(basis=basis)
         layer.load_state_dict(state)
         layer.regression.chunk_size, layer.regression._has_fitted = size, True
+        layer._has_attended = True
         basis.register_forward_pre_hook(lambda _, args: asked.add(args[0].shape[1]))
         context = layer(query, key, *inputs, attn_mask=mask)[0]
         wanted = [*inputs, basis.centers]

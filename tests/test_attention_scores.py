@@ -369,7 +369,7 @@ def test_content_is_an_inner_product_with_a_key_function() -> None:
     layer, inputs = make_layer("content", alpha=1.5), data(30)
     query, key, _, positions = inputs
     with torch.no_grad():
-        layer.score_proj.q_proj.weight.mul_(50)
+        layer.score_proj.q_proj.weight.mul_(100)
     score, density = layer.score_proj, layer(*inputs)[1]
     keys = score.k_proj(key)
     ones = torch.ones_like(keys[..., :1])
