@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cases_kernel
+import mpmath
 import numpy as np
 import pyro.contrib.gp.kernels as gp
 import pytest
@@ -294,6 +295,60 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
     point = torch.tensor([[0.5, 0.5]], dtype=DOUBLE)
     with pytest.raises(ValueError, match="kernel must be smooth between its points"):
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
+
+
+# Scores so large that their last digits matter
+
+
+def peak(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-20 * torch.cdist(x, z).square())
+
+
+@every_dtype
+@pytest.mark.parametrize("weight", [1e2, 1e5, 1e8, 1e10])
+def test_log_densities_of_large_weights(weight: float, dtype: torch.dtype) -> None:
+    w, points = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
+    p = KernelExp(w, points, peak)
+    at = torch.tensor(0.5 + weight**-0.5 / 8, dtype=dtype)
+    with mpmath.workdps(40):
+        w, t, half = mpmath.mpf(w.item()), mpmath.mpf(at.item()), mpmath.mpf(0.5)
+
+        def score(t: Any) -> Any:
+            return w * mpmath.expm1(-20 * (t - half) ** 2)
+
+        cuts = [half + k / mpmath.sqrt(w) for k in (-3, -1, 1, 3)]
+        mass = mpmath.quad(lambda t: mpmath.exp(score(t)), [0, *cuts, 1])
+        log_prob = float(score(t) - mpmath.log(mass))
+    # The last digit of 1e10 in float64 is 2e-6.
+    close = (1e-12 if dtype == DOUBLE else 1e-6) + 2e-15 * weight
+    assert p.log_prob(at).item() == pytest.approx(log_prob, rel=close)
+    assert p.tsallis_entropy().item() == pytest.approx(p.entropy().item(), rel=close)
+
+
+def test_scores_without_digits_after_the_point() -> None:
+    rule = "weights must be so small that scores have digits after the point"
+    for weight, dtype in ((1e12, SINGLE), (1e12, DOUBLE), (1e38, SINGLE), (1e300, DOUBLE)):
+        for alpha in (1.0, 1.5, 2.0):
+            with pytest.raises(ValueError, match=rule):
+                w, point = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
+                kernel_density(w, point, peak, None, alpha)
+    # Where values are not read, sums are in float32.
+    point = torch.tensor([0.5])
+    mesh = KernelExp(torch.ones(1), point, peak).mesh
+    with pytest.raises(ValueError, match=rule):
+        torch.func.vmap(lambda w: KernelExp(w, point, peak, mesh=mesh).mean)(
+            torch.tensor([[1e6], [1.0]])
+        )
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_log_densities_of_large_weights_in_the_plane(alpha: float) -> None:
+    found = []
+    for dtype in (SINGLE, DOUBLE):
+        points = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=dtype)
+        p = kernel_density(torch.tensor([1e4, -5e3], dtype=dtype), points, peak, None, alpha)
+        found.append(torch.stack([p.log_prob(points[0]), p.entropy(), p.tsallis_entropy()]))
+    torch.testing.assert_close(*found, rtol=2e-7, atol=0, check_dtype=False)
 
 
 # Batches, transforms and compiled graphs of wide kernels, whose large weights cancel
