@@ -1,5 +1,6 @@
 """Kernel families in 1-D: arguments, accuracy, kernels, batches and transforms."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ from cases_kernel import (
 )
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import gradgradcheck
+from torch.autograd import forward_ad, gradgradcheck
 
 from benchmarks.reference import (
     Kernel,
@@ -187,6 +188,71 @@ def test_second_derivatives(alpha: float, inside: bool) -> None:
 
     weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE, requires_grad=True)
     assert gradgradcheck(means, weights, atol=1e-5)
+
+
+FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "expect": lambda p, t: p.expect(basis(DOUBLE)),
+    "log_prob": lambda p, t: p.log_prob(t),
+    "cdf": lambda p, t: p.cdf(t),
+    "variance": lambda p, t: p.variance,
+    "entropy": lambda p, t: p.entropy(),
+    "escort": lambda p, t: p.escort().mean,
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize(
+    ("alpha", "inside"), [(1.0, True), (1.25, True), (1.5, False), (2.0, True)]
+)
+def test_forward_mode(alpha: float, inside: bool, name: str) -> None:
+    def function(weights: Tensor, t: Tensor) -> Tensor:
+        return FORWARD[name](cases_kernel._make(inside, weights, alpha), t)
+
+    at = torch.tensor(cases_kernel.ONE, dtype=DOUBLE), torch.tensor([0.2, 0.55], dtype=DOUBLE)
+    function(*at)  # makes the mesh, outside of transforms
+    tangents = tuple(torch.linspace(-0.75, 1.0, len(x), dtype=DOUBLE) for x in at)
+    _, found = torch.func.jvp(function, at, tangents)
+    rows = torch.autograd.functional.jacobian(function, at)
+    due = torch.stack([x @ v for x, v in zip(rows, tangents, strict=True)]).sum(0)
+    torch.testing.assert_close(found, due, rtol=1e-11, atol=1e-11)
+    columns = torch.func.jacfwd(function)(*at)
+    torch.testing.assert_close(columns, rows[0], rtol=1e-11, atol=1e-11)
+    if name == "entropy" and alpha > 1:
+        return
+
+    def total(weights: Tensor) -> Tensor:
+        return function(weights, at[1]).square().sum()
+
+    found = torch.func.hessian(total)(at[0])
+    due = torch.autograd.functional.hessian(total, at[0])
+    torch.testing.assert_close(found, due, rtol=1e-10, atol=1e-10)
+
+
+def test_forward_mode_that_does_not_exist() -> None:
+    weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE)
+
+    def mean(alpha: Tensor | float, weights: Tensor) -> Tensor:
+        return cases_kernel._make(True, weights, alpha).mean
+
+    mean(1.5, weights)  # makes the mesh, outside of transforms
+    alpha = torch.tensor(1.5, dtype=DOUBLE)
+    for function, at in (
+        (lambda a: mean(a, weights), alpha),
+        (lambda w: mean(alpha, w), weights),
+        (torch.func.jacfwd(lambda w: mean(1.5, w)), weights),
+    ):
+        with pytest.raises(NotImplementedError, match=r"^forward mode.*: use"):
+            torch.func.jacfwd(function)(at)
+    with pytest.raises(RuntimeError, match="only first derivatives"):
+        torch.func.hessian(lambda w: cases_kernel._make(True, w, 1.5).entropy())(weights)
+    p = cases_kernel._make(True, weights, 1.5)
+    twice = torch.func.jacfwd, torch.func.jacrev
+    for outer, inner in itertools.product(twice, twice):
+        with pytest.raises((RuntimeError, NotImplementedError), match=r"only first|^forward mode"):
+            outer(inner(p.cdf))(weights.new_tensor(0.4))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode hide"):
+        dual = forward_ad.make_dual(weights, torch.ones_like(weights))
+        cases_kernel._make(True, dual, 1.5).icdf(weights.new_tensor(0.4))
 
 
 @every_dtype

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
+from torch.autograd import forward_ad
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
@@ -37,6 +38,7 @@ from ..numerics.validation import (
     in_eager,
     is_plain_cpu_tensor,
     map_tensors,
+    may_have_tangent,
     require,
     require_integer,
     require_power,
@@ -81,7 +83,8 @@ class KernelDistribution(SparseDistribution):
     weights of its own for each density, so an expectation is one matrix product.
 
     Subclasses compute $A$ and the weights in their constructor. These are kept with their graph:
-    more than one backward pass through one density needs `retain_graph=True`.
+    more than one backward pass through one density needs `retain_graph=True`. Forward mode
+    (`torch.func.jvp`, `jacfwd`, `hessian`) needs alpha to be a number.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
@@ -660,7 +663,7 @@ class KernelDistribution(SparseDistribution):
         before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
         before = before.gather(-1, cell.unsqueeze(-1)).squeeze(-1)
         found = (before + part).to(torch.promote_types(value.dtype, self.weights.dtype))
-        if value.requires_grad:
+        if value.requires_grad or may_have_tangent(value):
             density = self.prob(value.detach()).detach()
             found = differentiable_once(found + (value - value.detach()) * density)
         found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
@@ -1030,10 +1033,10 @@ def _uniform_on(basis: Basis) -> list[Distribution]:
 
 def _require_values(name: str) -> None:
     """Raise where the number of roots, which decides shapes, cannot be read."""
-    if not in_eager():
+    if not in_eager() or forward_ad._current_level >= 0:
         raise RuntimeError(
-            f"{name} of a kernel family needs the values of its parameters, which torch.compile "
-            "and torch.func.vmap hide: call it outside, on a density with a batch"
+            f"{name} of a kernel family needs the values of its parameters, which torch.compile, "
+            "torch.func and forward mode hide: call it outside, on a density with a batch"
         )
 
 
