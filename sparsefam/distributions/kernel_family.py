@@ -839,10 +839,12 @@ class KernelExp(KernelDistribution):
         validate_args: As in torch.distributions.
 
     Raises:
-        ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; inducing
-            points outside the base's support; a kernel of another shape, or not finite; a base with
-            parameters that require grad, or with tails too heavy for the growth of the kernel
-            (Prop. 1); a kernel that no number of nodes within reason resolves.
+        ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; `weights`
+            so large that scores have too few digits after the point (about 3e10, or 4e4 where
+            float32 is summed); inducing points outside the base's support; a kernel of another
+            shape, or not finite; a base with parameters that require grad, or with tails too heavy
+            for the growth of the kernel (Prop. 1); a kernel that no number of nodes within reason
+            resolves.
 
     References:
         Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2022),
