@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from benchmarks.reference import Array, KernelReference, gaussian, gaussians
-from sparsefam import KernelDeformedExp, KernelExp
+from sparsefam import KernelDeformedExp, KernelExp, Triangular
 from sparsefam.bases import GaussianRBF
 from sparsefam.distributions.base_measure import BaseMeasure
 
@@ -145,6 +145,40 @@ def test_densities_and_moments(
         # Meshes do not resolve the logarithm of a base that vanishes at an end.
         close = 1e-6 if name in ("Beta", "Gamma", "Weibull") else close
         assert p.entropy().item() == pytest.approx(-shares @ log, abs=close)
+
+
+# Bases by their location.
+MOVED: dict[str, Callable[[Tensor], Any]] = {
+    "Laplace": lambda c: td.Laplace(c, 1.0),
+    "Normal": lambda c: td.Normal(c, 1.0),
+    "StudentT": lambda c: td.StudentT(5.0, c, 1.0),
+    "Uniform": lambda c: td.Uniform(c - 2, c + 2),
+    "Triangular": lambda c: Triangular(c, 2.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
+@pytest.mark.parametrize("alpha", [1.0, 1.1, 2.0])
+@pytest.mark.parametrize("name", MOVED)
+def test_bases_at_any_centre(name: str, alpha: float, dtype: torch.dtype) -> None:
+    """Where the base's kink and the middle of the mesh differ by rounding, too."""
+
+    def members(centre: float) -> list[Tensor]:
+        c = torch.tensor(centre, dtype=dtype)
+        kernel, weights = (bell, 1.0) if alpha == 2 else (wide, 0.3)
+        heights = weights * torch.as_tensor(SIGNED, dtype=dtype)
+        p = kernel_density(heights, c + torch.as_tensor(POINTS, dtype=dtype), kernel, base, alpha)
+        return [p.mean - c, p.variance, p.entropy(), p.log_prob(c + 0.3125)]
+
+    def wide(x: Tensor, z: Tensor) -> Tensor:
+        return torch.exp(-torch.cdist(x, z).square() / 18)
+
+    close = 2e-5 if dtype == SINGLE else 1e-9
+    base = MOVED[name](torch.zeros((), dtype=dtype))
+    due = members(0.0)
+    for centre in (0.2, 0.1, -0.37, 1.9):
+        base = MOVED[name](torch.tensor(centre, dtype=dtype))
+        torch.testing.assert_close(members(centre), due, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e7])

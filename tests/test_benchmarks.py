@@ -1,5 +1,6 @@
 """The references agree with adaptive quadrature, the harness measures, and every table is made."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.cases import CASES, OURS
 from benchmarks.harness import Table, Worker
-from benchmarks.reference import ANY_ALPHA, CLOSED, Family, ball_integrals, line_integrals
+from benchmarks.reference import ANY_ALPHA, CLOSED, LAWS, Family, ball_integrals, line_integrals
 
 
 @pytest.mark.parametrize("family", [CLOSED[1], CLOSED[4], ANY_ALPHA[2]], ids=lambda x: x.name)
@@ -80,6 +81,26 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1].failures
     assert "α = 2, inside: value, float64" in far
     assert accuracy.ball_table([2], [1.5, 3.0], [0.1]).failures == []
+
+
+def test_errors_are_not_larger_than_recorded_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of some settings of `make accuracy`; the test above has others."""
+
+    def kernel_table() -> Table:
+        return accuracy.kernel_tables([0.2], [3.0], [(2.0, True)])[0]
+
+    monkeypatch.setattr(accuracy, "_MADE", {})
+    assert kernel_table().failures == accuracy.truncated_table(LAWS[:1]).failures == []
+    record = json.loads(accuracy.RECORD.read_text())
+    assert accuracy._MADE.keys() <= record.keys() and len(accuracy._MADE) == 4
+    changed = tmp_path / "record.json"
+    row = {"value": 1e-11, "∂ weights": 1e-5}
+    changed.write_text(json.dumps({"kernel, float32, α = 2, inside": row}))
+    monkeypatch.setattr(accuracy, "RECORD", changed)
+    (failure,) = kernel_table().failures
+    assert failure.startswith("α = 2, inside: value, ") and "instead of 1.0e-11" in failure
 
 
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Categorical distributions with exact zeros."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import gradcheck
 
 import sparsefam as sf
@@ -104,3 +107,26 @@ def test_escorts_keep_validation_and_take_tensors() -> None:
 def test_errors_name_the_argument(call, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 4.0])
+def test_gradients_of_both_modes_with_zeros(alpha: float) -> None:
+    f = torch.tensor([0.0, -1e-3, -5e-4, -3.0], dtype=torch.float64)
+    change = torch.tensor([0.3, -0.2, 0.5, 1.0], dtype=torch.float64)
+    p = sf.rpm(scores.Finite(f), alpha).probs
+    assert p[3] == 0 and p[1] > 0
+    quantities: list[Callable[[Any], Tensor]] = [
+        lambda p: p.entropy(),
+        lambda p: p.tsallis_entropy(),
+        lambda p: p.escort(0.5).probs,
+        lambda p: p.log_prob(torch.tensor([0, 1])),
+    ]
+    for quantity in quantities:
+
+        def function(f: Tensor, quantity: Callable[[Any], Tensor] = quantity) -> Tensor:
+            return quantity(sf.rpm(scores.Finite(f), alpha))
+
+        _, found = torch.func.jvp(function, (f,), (change,))
+        due = (function(f + 1e-6 * change) - function(f - 1e-6 * change)) / 2e-6
+        torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(torch.func.jacrev(function)(f) @ change, found)

@@ -1,10 +1,12 @@
 """Kernel families in 1-D: arguments, accuracy, kernels, batches and transforms."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import cases_kernel
+import mpmath
 import numpy as np
 import pyro.contrib.gp.kernels as gp
 import pytest
@@ -21,7 +23,7 @@ from cases_kernel import (
 )
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import gradgradcheck
+from torch.autograd import forward_ad, gradgradcheck
 
 from benchmarks.reference import (
     Kernel,
@@ -188,6 +190,71 @@ def test_second_derivatives(alpha: float, inside: bool) -> None:
     assert gradgradcheck(means, weights, atol=1e-5)
 
 
+FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "expect": lambda p, t: p.expect(basis(DOUBLE)),
+    "log_prob": lambda p, t: p.log_prob(t),
+    "cdf": lambda p, t: p.cdf(t),
+    "variance": lambda p, t: p.variance,
+    "entropy": lambda p, t: p.entropy(),
+    "escort": lambda p, t: p.escort().mean,
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize(
+    ("alpha", "inside"), [(1.0, True), (1.25, True), (1.5, False), (2.0, True)]
+)
+def test_forward_mode(alpha: float, inside: bool, name: str) -> None:
+    def function(weights: Tensor, t: Tensor) -> Tensor:
+        return FORWARD[name](cases_kernel._make(inside, weights, alpha), t)
+
+    at = torch.tensor(cases_kernel.ONE, dtype=DOUBLE), torch.tensor([0.2, 0.55], dtype=DOUBLE)
+    function(*at)  # makes the mesh, outside of transforms
+    tangents = tuple(torch.linspace(-0.75, 1.0, len(x), dtype=DOUBLE) for x in at)
+    _, found = torch.func.jvp(function, at, tangents)
+    rows = torch.autograd.functional.jacobian(function, at)
+    due = torch.stack([x @ v for x, v in zip(rows, tangents, strict=True)]).sum(0)
+    torch.testing.assert_close(found, due, rtol=1e-11, atol=1e-11)
+    columns = torch.func.jacfwd(function)(*at)
+    torch.testing.assert_close(columns, rows[0], rtol=1e-11, atol=1e-11)
+    if name == "entropy" and alpha > 1:
+        return
+
+    def total(weights: Tensor) -> Tensor:
+        return function(weights, at[1]).square().sum()
+
+    found = torch.func.hessian(total)(at[0])
+    due = torch.autograd.functional.hessian(total, at[0])
+    torch.testing.assert_close(found, due, rtol=1e-10, atol=1e-10)
+
+
+def test_forward_mode_that_does_not_exist() -> None:
+    weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE)
+
+    def mean(alpha: Tensor | float, weights: Tensor) -> Tensor:
+        return cases_kernel._make(True, weights, alpha).mean
+
+    mean(1.5, weights)  # makes the mesh, outside of transforms
+    alpha = torch.tensor(1.5, dtype=DOUBLE)
+    for function, at in (
+        (lambda a: mean(a, weights), alpha),
+        (lambda w: mean(alpha, w), weights),
+        (torch.func.jacfwd(lambda w: mean(1.5, w)), weights),
+    ):
+        with pytest.raises(NotImplementedError, match=r"^forward mode.*: use"):
+            torch.func.jacfwd(function)(at)
+    with pytest.raises(RuntimeError, match="only first derivatives"):
+        torch.func.hessian(lambda w: cases_kernel._make(True, w, 1.5).entropy())(weights)
+    p = cases_kernel._make(True, weights, 1.5)
+    twice = torch.func.jacfwd, torch.func.jacrev
+    for outer, inner in itertools.product(twice, twice):
+        with pytest.raises((RuntimeError, NotImplementedError), match=r"only first|^forward mode"):
+            outer(inner(p.cdf))(weights.new_tensor(0.4))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode hide"):
+        dual = forward_ad.make_dual(weights, torch.ones_like(weights))
+        cases_kernel._make(True, dual, 1.5).icdf(weights.new_tensor(0.4))
+
+
 @every_dtype
 @pytest.mark.parametrize("inside", [True, False])
 def test_derivatives_in_alpha(inside: bool, dtype: torch.dtype) -> None:
@@ -294,6 +361,60 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
     point = torch.tensor([[0.5, 0.5]], dtype=DOUBLE)
     with pytest.raises(ValueError, match="kernel must be smooth between its points"):
         KernelExp(torch.tensor([40.0], dtype=DOUBLE), point, narrow)
+
+
+# Scores so large that their last digits matter
+
+
+def peak(x: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-20 * torch.cdist(x, z).square())
+
+
+@every_dtype
+@pytest.mark.parametrize("weight", [1e2, 1e5, 1e8, 1e10])
+def test_log_densities_of_large_weights(weight: float, dtype: torch.dtype) -> None:
+    w, points = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
+    p = KernelExp(w, points, peak)
+    at = torch.tensor(0.5 + weight**-0.5 / 8, dtype=dtype)
+    with mpmath.workdps(40):
+        w, t, half = mpmath.mpf(w.item()), mpmath.mpf(at.item()), mpmath.mpf(0.5)
+
+        def score(t: Any) -> Any:
+            return w * mpmath.expm1(-20 * (t - half) ** 2)
+
+        cuts = [half + k / mpmath.sqrt(w) for k in (-3, -1, 1, 3)]
+        mass = mpmath.quad(lambda t: mpmath.exp(score(t)), [0, *cuts, 1])
+        log_prob = float(score(t) - mpmath.log(mass))
+    # The last digit of 1e10 in float64 is 2e-6.
+    close = (1e-12 if dtype == DOUBLE else 1e-6) + 2e-15 * weight
+    assert p.log_prob(at).item() == pytest.approx(log_prob, rel=close)
+    assert p.tsallis_entropy().item() == pytest.approx(p.entropy().item(), rel=close)
+
+
+def test_scores_without_digits_after_the_point() -> None:
+    rule = "weights must be so small that scores have digits after the point"
+    for weight, dtype in ((1e12, SINGLE), (1e12, DOUBLE), (1e38, SINGLE), (1e300, DOUBLE)):
+        for alpha in (1.0, 1.5, 2.0):
+            with pytest.raises(ValueError, match=rule):
+                w, point = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
+                kernel_density(w, point, peak, None, alpha)
+    # Where values are not read, sums are in float32.
+    point = torch.tensor([0.5])
+    mesh = KernelExp(torch.ones(1), point, peak).mesh
+    with pytest.raises(ValueError, match=rule):
+        torch.func.vmap(lambda w: KernelExp(w, point, peak, mesh=mesh).mean)(
+            torch.tensor([[1e6], [1.0]])
+        )
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_log_densities_of_large_weights_in_the_plane(alpha: float) -> None:
+    found = []
+    for dtype in (SINGLE, DOUBLE):
+        points = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=dtype)
+        p = kernel_density(torch.tensor([1e4, -5e3], dtype=dtype), points, peak, None, alpha)
+        found.append(torch.stack([p.log_prob(points[0]), p.entropy(), p.tsallis_entropy()]))
+    torch.testing.assert_close(*found, rtol=2e-7, atol=0, check_dtype=False)
 
 
 # Batches, transforms and compiled graphs of wide kernels, whose large weights cancel

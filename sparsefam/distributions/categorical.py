@@ -107,7 +107,8 @@ class SparseCategorical(SparseDistribution):
 
     def entropy(self) -> Tensor:
         """Return the Shannon entropy (*batch)."""
-        return -torch.where(self.probs > 0, self.probs * self._log_probs(), 0.0).sum(-1)
+        safe = torch.where(self.probs > 0, self.probs, 1.0)
+        return -(self.probs * safe.log()).sum(-1)
 
     def tsallis_entropy(self) -> Tensor:
         r"""Return $-\Omega_\alpha(p)$ (*batch)."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
+from torch.autograd import forward_ad
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
@@ -37,6 +38,7 @@ from ..numerics.validation import (
     in_eager,
     is_plain_cpu_tensor,
     map_tensors,
+    may_have_tangent,
     require,
     require_integer,
     require_power,
@@ -81,7 +83,8 @@ class KernelDistribution(SparseDistribution):
     weights of its own for each density, so an expectation is one matrix product.
 
     Subclasses compute $A$ and the weights in their constructor. These are kept with their graph:
-    more than one backward pass through one density needs `retain_graph=True`.
+    more than one backward pass through one density needs `retain_graph=True`. Forward mode
+    (`torch.func.jvp`, `jacfwd`, `hessian`) needs alpha to be a number.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
@@ -259,14 +262,14 @@ class KernelDistribution(SparseDistribution):
 
     def _scores_at_nodes(self) -> Tensor:
         """Return f at the nodes (m, G, R), in the dtype of all sums over nodes."""
-        # Float64 if so many kernels overlap that large weights cancel, or if scores are so large
-        # that their last bits matter; vectors have too many nodes for it.
-        dtype, univariate = self.weights.dtype, not self.event_shape
-        if univariate and self.mesh.is_wide:
+        # Float64 if so many kernels overlap that large weights cancel (vectors have too many nodes
+        # for it), or if scores are so large that their last bits matter.
+        dtype = self.weights.dtype
+        if self.mesh.is_wide and not self.event_shape:
             dtype = torch.float64
         scores = self._scores_in(dtype, self.mesh)
-        if univariate and scores.numel() and in_eager() and is_plain_cpu_tensor(scores):
-            if dtype == torch.float32 and float(scores.detach().abs().amax()) > _LARGE:
+        if dtype == torch.float32 and scores.numel() and in_eager() and is_plain_cpu_tensor(scores):
+            if float(scores.detach().abs().amax()) > _LARGE:
                 return self._scores_in(torch.float64, self.mesh)
         return scores
 
@@ -300,8 +303,10 @@ class KernelDistribution(SparseDistribution):
         level, nodal, escort, mass = normalized_weights(
             self._scores, self._measure(self.mesh), power.eps
         )
+        # Rounding f and A changes the log density f - A by the last digit of A.
+        digits = level.abs() <= torch.finfo(level.dtype).eps ** (-2 / 3)
         require(
-            (mass - 1).abs() <= _MASS,
+            digits & ((mass - 1).abs() <= _MASS),
             "weights",
             f"so small that scores have digits after the point in {mass.dtype}",
             self.weights,
@@ -339,14 +344,10 @@ class KernelDistribution(SparseDistribution):
         """Return the power with eps in the shape of the batch."""
         power = self._power
         if isinstance(power.eps, Tensor):
-            return replace(power, eps=self._batched(power.eps))
+            return replace(power, eps=power.eps.reshape(self.batch_shape))
         return power
 
     # Densities
-
-    def _score_at(self, t: Tensor) -> Tensor:
-        """Return f at locations (*S, *batch, D), which broadcast against the batch."""
-        return self.features.score(self.weights, t, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf off the support, with zero gradient."""
@@ -356,12 +357,13 @@ class KernelDistribution(SparseDistribution):
         inside = torch.isfinite(self.mesh.base.log_density(located.detach())).unsqueeze(-1)
         located = torch.where(inside, located, self._inner_location().to(value.dtype).reshape(-1))
         base, inside = self.mesh.base.log_density(located), inside.squeeze(-1)
-        offset = self._score_at(located) - self._batched(self._level)
-        log = _log_power(self._batched_power(), offset)
+        # Rounded only after the difference, where both are large.
+        score = self.features.score(self.weights.to(self._level), located, self.batch_shape)
+        log = _log_power(self._batched_power(), score - self._level.reshape(self.batch_shape))
         # Off the support there is no gradient in Z either.
         inside = inside & (log > -math.inf)
-        log = log - self._batched(self._mass.log()) + base.to(self.weights.dtype)
-        return torch.where(inside, log, -math.inf)
+        log = log - self._mass.log().reshape(self.batch_shape) + base
+        return torch.where(inside, log, -math.inf).to(self.weights.dtype)
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (*event), where the mesh has most mass."""
@@ -375,14 +377,20 @@ class KernelDistribution(SparseDistribution):
         own = self._batched_power().factor_of_log
         rule = "finite for a score to be determined"
         require(torch.as_tensor(own != 0), "alpha", rule, self.alpha)
-        return own * torch.exp(-(self.alpha - 1) * self._batched(self._mass.log()))
+        share = own * torch.exp(-(self.alpha - 1) * self._batched(self._mass.log()))
+        return share.to(self.weights.dtype)
 
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch)."""
+        return self._log_mass + self._share * self._batched(self._level)
+
+    @property
+    def _log_mass(self) -> Tensor:
+        """The deformed logarithm of Z (*batch), what A is without that of f."""
         log_mass = self._mass.log().reshape(self.batch_shape)
         rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
-        return rest.to(self.weights.dtype) + self._share * self._batched(self._level)
+        return rest.to(self.weights.dtype)
 
     @property
     def score(self) -> FeatureExpansion:
@@ -523,8 +531,8 @@ class KernelDistribution(SparseDistribution):
     def tsallis_entropy(self) -> Tensor:
         r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch)."""
         # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
-        mean = sum_nodes(self._weights_on(self.mesh) * self._scores)
-        return (self.log_normalizer - self._share * self._batched(mean)) / self.alpha
+        mean = sum_nodes(self._weights_on(self.mesh) * (self._scores - self._level))
+        return (self._log_mass - self._share * self._batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
         r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch).
@@ -655,7 +663,7 @@ class KernelDistribution(SparseDistribution):
         before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
         before = before.gather(-1, cell.unsqueeze(-1)).squeeze(-1)
         found = (before + part).to(torch.promote_types(value.dtype, self.weights.dtype))
-        if value.requires_grad:
+        if value.requires_grad or may_have_tangent(value):
             density = self.prob(value.detach()).detach()
             found = differentiable_once(found + (value - value.detach()) * density)
         found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
@@ -831,10 +839,12 @@ class KernelExp(KernelDistribution):
         validate_args: As in torch.distributions.
 
     Raises:
-        ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; inducing
-            points outside the base's support; a kernel of another shape, or not finite; a base with
-            parameters that require grad, or with tails too heavy for the growth of the kernel
-            (Prop. 1); a kernel that no number of nodes within reason resolves.
+        ValueError: Shapes that do not fit; `weights` or `inducing_points` not finite; `weights`
+            so large that scores have too few digits after the point (about 3e10, or 4e4 where
+            float32 is summed); inducing points outside the base's support; a kernel of another
+            shape, or not finite; a base with parameters that require grad, or with tails too heavy
+            for the growth of the kernel (Prop. 1); a kernel that no number of nodes within reason
+            resolves.
 
     References:
         Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2022),
@@ -1025,10 +1035,10 @@ def _uniform_on(basis: Basis) -> list[Distribution]:
 
 def _require_values(name: str) -> None:
     """Raise where the number of roots, which decides shapes, cannot be read."""
-    if not in_eager():
+    if not in_eager() or forward_ad._current_level >= 0:
         raise RuntimeError(
-            f"{name} of a kernel family needs the values of its parameters, which torch.compile "
-            "and torch.func.vmap hide: call it outside, on a density with a batch"
+            f"{name} of a kernel family needs the values of its parameters, which torch.compile, "
+            "torch.func and forward mode hide: call it outside, on a density with a batch"
         )
 
 
@@ -1110,14 +1120,14 @@ def _distribution(log_mass: Tensor) -> Tensor:
 
 def _log_density(p: KernelDistribution, t: Tensor, row: Tensor) -> Tensor:
     """Return the log density times Z of some rows (n,) at locations (n, D)."""
-    columns = p.features.at(t).to(p.weights)
+    columns, weights = p.features.at(t).to(p._level), p.weights.to(p._level)
     columns = columns.reshape(-1, *columns.shape[-2:])
     sets = torch.arange(len(columns), device=row.device).reshape(p.features.batch)
     own = sets.expand(p.batch_shape).reshape(-1)[row]
     columns = columns[own, :, torch.arange(len(t), device=row.device)]
-    terms, level = columns * p.weights.reshape(-1, columns.shape[-1])[row], p._level[row]
+    terms, level = columns * weights.reshape(-1, columns.shape[-1])[row], p._level[row]
     # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
-    rounding = _ROUNDING * torch.finfo(t.dtype).eps * (terms.abs().sum(-1) + level.abs())
+    rounding = _ROUNDING * torch.finfo(terms.dtype).eps * (terms.abs().sum(-1) + level.abs())
     base = p.mesh.base.log_density(t.double())
     return _log_power(p._power.take(row), terms.sum(-1) - level - rounding).double() + base
 

@@ -15,6 +15,8 @@ __all__ = ["ChebyshevMesh", "Columns", "interpolation_errors", "find_mesh", "pro
 # fewer nodes in all; and with 8 between kinks.
 _FEW, _SMOOTH_COUNT, _MOST_COUNT = 32, 160, 4096
 _FIRST = 4
+# Breaks that are not so many units of rounding apart are one.
+_APART = 8
 # Orders at first, and the share of coarse subintervals from which on all are refined together.
 _FIRST_ORDERS = (4, 8, 16)
 _MANY = 0.3
@@ -42,14 +44,25 @@ class ChebyshevMesh(NamedTuple):
         return _rule(self.breaks[:-1], self.breaks[1:], self.order)
 
     def cut(self, at: Tensor) -> "ChebyshevMesh":
-        """Return the mesh with further breaks, where these lie inside."""
-        first, last = self.breaks[0], self.breaks[-1]
-        inside = at[(at > first) & (at < last)].to(self.breaks)
-        return self._replace(breaks=torch.cat([self.breaks, inside]).unique())
+        """Return the mesh with further breaks, where these lie inside.
+
+        Breaks that differ from another by rounding are left out.
+        """
+        at = at.to(self.breaks).unique()
+        at = at[(at > self.breaks[0]) & (at < self.breaks[-1])]
+        cell = torch.searchsorted(self.breaks, at, right=True) - 1
+        low, high = self.breaks[cell], self.breaks[cell + 1]
+        least = _APART * torch.finfo(at.dtype).eps * torch.maximum(low.abs(), high.abs())
+        at = at[(at - low > least) & (high - at > least)]
+        gaps = at.diff(prepend=self.breaks[:1])
+        at = at[gaps > _APART * torch.finfo(at.dtype).eps * at.abs()]
+        return self._replace(breaks=torch.cat([self.breaks, at]).sort().values)
 
     def halved(self) -> "ChebyshevMesh":
         """Return the mesh with each subinterval in two."""
-        return self.cut((self.breaks[:-1] + self.breaks[1:]) / 2)
+        middle = (self.breaks[:-1] + self.breaks[1:]) / 2
+        pairs = torch.stack([self.breaks[:-1], middle], -1).flatten()
+        return self._replace(breaks=torch.cat([pairs, self.breaks[-1:]]))
 
     @property
     def size(self) -> int:

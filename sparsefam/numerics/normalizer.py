@@ -21,6 +21,7 @@ from .truncated_power import (
     sum_nodes,
     vmap_rows,
 )
+from .validation import NO_FORWARD_MODE, by_forward_mode, forward_rule
 
 __all__ = ["initial_normalizer", "newton_step", "normalized_weights"]
 
@@ -46,7 +47,9 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
         measure: Quadrature weights times a base density (m, G, 1).
         eps: alpha - 1 in [0, 1], a number or (R,).
     """
-    found: tuple[Tensor, ...] = _Normalized.apply(f, measure, eps)
+    found: tuple[Tensor, ...] = by_forward_mode(_Normalized, _NormalizedForward).apply(
+        f, measure, eps
+    )
     return found
 
 
@@ -191,11 +194,13 @@ class _Normalized(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(mass)
         ctx.number = None if isinstance(eps, Tensor) else eps
-        ctx.save_for_backward(f, measure, escort, A, eps if isinstance(eps, Tensor) else None)
+        saved = (f, measure, escort, A, eps if isinstance(eps, Tensor) else None)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return vmap_rows(_Normalized.apply, info.batch_size, dims, *inputs)
+        return vmap_rows(_NormalizedForward.apply, info.batch_size, dims, *inputs)
 
     @staticmethod
     def backward(
@@ -223,3 +228,16 @@ class _Normalized(torch.autograd.Function):
             name = "power" if above is None else "lowered"
             by_eps = power_slopes(f - A, measure, power, name, direct)
         return found, None, by_eps
+
+
+class _NormalizedForward(_Normalized):
+    @staticmethod
+    @forward_rule
+    def jvp(ctx: Any, by_f: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        f, measure, escort, A, eps = ctx.saved_tensors
+        if eps is not None:
+            raise NotImplementedError(NO_FORWARD_MODE)
+        by_A = sum_nodes(escort * by_f) / sum_nodes(escort)
+        offset, power = by_f - by_A, Power(ctx.number)
+        lowered = lowered_derivative(f - A, measure, power)
+        return by_A, escort * offset, lowered * offset, None

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .deformed import log1p_ratio
 from .quadrature import MAKERS, Numbers, constant, gauss_legendre, smooth_unit_rule, table
-from .validation import NO_SECOND_DERIVATIVE
+from .validation import NO_FORWARD_MODE, NO_SECOND_DERIVATIVE, by_forward_mode, forward_rule
 
 __all__ = [
     "LOG_LARGE",
@@ -605,7 +605,8 @@ def integrals(
         power: The power, its eps a number or (R,), which broadcasts against the columns.
         names: Functions that `Power.functions` knows.
     """
-    found: tuple[Tensor, ...] = _Weights.apply(
+    function = by_forward_mode(_Weights, _WeightsForward)
+    found: tuple[Tensor, ...] = function.apply(
         x, measure, power.eps, power.ratio, power.order, names
     )
     return found
@@ -678,11 +679,13 @@ class _Weights(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.number = None if isinstance(eps, Tensor) else eps
         lowered = output[1] if ctx.names == ("power", "lowered") else None
-        ctx.save_for_backward(x, measure, lowered, None if ctx.number == eps else eps)
+        saved = (x, measure, lowered, eps if isinstance(eps, Tensor) else None)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return vmap_rows(_Weights.apply, info.batch_size, dims, *inputs)
+        return vmap_rows(_WeightsForward.apply, info.batch_size, dims, *inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -692,20 +695,35 @@ class _Weights(torch.autograd.Function):
         for name, grad in zip(ctx.names, grads, strict=True):
             if grad is None:
                 continue
-            if name == "lowered":
-                rate = lowered_derivative(x, measure, power)
-            elif name == "power" and lowered is not None:
-                rate = _scaled(lowered, power)
-            elif name in _BY_X:
-                (rate,) = integrals(x, measure, power, (_BY_X[name],))
-                rate = _scaled(rate, power) if name == "power" else rate
-            else:
-                raise RuntimeError(NO_SECOND_DERIVATIVE)
+            rate = _rate(name, x, measure, power, lowered)
             by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
             if ctx.needs_input_grad[2]:
                 slope = power_slopes(x, measure, power, name, grad)
                 by_eps = slope if by_eps is None else by_eps + slope
         return by_x, None, by_eps, None, None, None
+
+
+class _WeightsForward(_Weights):
+    @staticmethod
+    @forward_rule
+    def jvp(ctx: Any, by_x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+        x, measure, lowered, eps = ctx.saved_tensors
+        power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
+        if eps is not None:
+            raise NotImplementedError(NO_FORWARD_MODE)
+        return tuple(_rate(name, x, measure, power, lowered) * by_x for name in ctx.names)
+
+
+def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor | None) -> Tensor:
+    """Return the derivative in x of the weights of a function, from those of `lowered` if given."""
+    if name == "lowered":
+        return lowered_derivative(x, measure, power)
+    if name not in _BY_X:
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
+    if name == "power" and lowered is not None:
+        return _scaled(lowered, power)
+    (rate,) = integrals(x, measure, power, (_BY_X[name],))
+    return _scaled(rate, power) if name == "power" else rate
 
 
 def _scaled(lowered: Tensor, power: Power) -> Tensor:

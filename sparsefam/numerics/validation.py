@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import reduce, wraps
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution, Transform
 
 __all__ = [
+    "NO_FORWARD_MODE",
     "NO_SECOND_DERIVATIVE",
     "as_tensors",
     "attributes",
@@ -20,15 +21,18 @@ __all__ = [
     "broadcast_location_scale",
     "broadcast_shapes",
     "broadcasts_to",
+    "by_forward_mode",
     "cholesky_factor",
     "copied",
     "difference",
     "differentiable_once",
+    "forward_rule",
     "in_eager",
     "in_float64",
     "is_count",
     "is_plain_cpu_tensor",
     "map_tensors",
+    "may_have_tangent",
     "require",
     "require_integer",
     "require_power",
@@ -167,8 +171,17 @@ def is_plain_cpu_tensor(*tensors: Tensor) -> bool:
     for x in tensors:
         if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
             return False
-    dual = forward_ad._current_level >= 0
-    return not dual or all(forward_ad.unpack_dual(x).tangent is None for x in tensors)
+    return not any(map(may_have_tangent, tensors))
+
+
+def may_have_tangent(x: Tensor) -> bool:
+    """Return whether forward mode may differentiate in a tensor."""
+    if forward_ad._current_level < 0:
+        return False
+    try:
+        return forward_ad.unpack_dual(x).tangent is not None
+    except RuntimeError:  # within torch.func.vmap
+        return True
 
 
 def require(valid: Tensor, name: str, rule: str, value: object) -> None:
@@ -313,17 +326,51 @@ NO_SECOND_DERIVATIVE = (
     "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
     "cross-validated penalties"
 )
+# What is said where alpha is a tensor.
+NO_FORWARD_MODE = (
+    "forward mode (torch.func.jvp, jacfwd, hessian) needs alpha to be a number in kernel families: "
+    "use reverse mode (torch.func.grad, jacrev)"
+)
+
+
+def forward_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function's rule of forward mode, which refuses to be differentiated by forward mode.
+
+    torch would leave out its own tangents, without an error.
+    """
+
+    @wraps(rule)
+    def once(*arguments: Any) -> Any:
+        stack = torch._C._functorch.get_interpreter_stack() or []
+        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+            raise NotImplementedError(
+                "forward mode within forward mode (jacfwd of jacfwd) is not supported: "
+                "use torch.func.hessian, or jacfwd of jacrev"
+            )
+        return rule(*arguments)
+
+    return once
+
+
+def by_forward_mode(function: Any, with_rule: Any) -> Any:
+    """Return the autograd function with a rule of forward mode, which compiled graphs refuse."""
+    return function if torch.compiler.is_compiling() else with_rule
 
 
 def without_derivative(x: Tensor) -> Tensor:
     """Return the same numbers; differentiating them raises RuntimeError."""
-    out: Tensor = _NoDerivative.apply(x)
-    return out
+    return _stopped(x, x)
 
 
 def differentiable_once(x: Tensor) -> Tensor:
     """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
-    out: Tensor = _Once.apply(x)
+    out: Tensor = by_forward_mode(_Once, _OnceForward).apply(x)
+    return out
+
+
+def _stopped(x: Tensor, y: Tensor) -> Tensor:
+    """Return x, which must be differentiated neither in x nor in y."""
+    out: Tensor = by_forward_mode(_NoDerivative, _NoDerivativeForward).apply(x, y)
     return out
 
 
@@ -331,7 +378,7 @@ class _NoDerivative(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(x: Tensor, _: Tensor) -> Tensor:
         return x.clone()
 
     @staticmethod
@@ -343,7 +390,31 @@ class _NoDerivative(torch.autograd.Function):
         raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
-class _Once(_NoDerivative):
+class _NoDerivativeForward(_NoDerivative):
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return without_derivative(grad)
+    def jvp(ctx: Any, *changes: Tensor) -> Any:
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
+
+
+class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)  # torch.func.vmap of the rule below expects it
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _stopped(grad, *ctx.saved_tensors)  # constant gradients are refused, too
+
+
+class _OnceForward(_Once):
+    @staticmethod
+    @forward_rule
+    def jvp(ctx: Any, change: Tensor) -> Any:
+        return _stopped(change, change)
