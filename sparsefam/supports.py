@@ -95,9 +95,7 @@ positive_finite = _PositiveFinite()
 
 
 # Supports of distributions. Given a density they leave out where it is zero, so that `check` agrees
-# with `log_prob` at the ends: an end where the density vanishes is outside; of a density that is
-# positive at its ends the lower one is inside and the upper one is not, as in torch's `Uniform`.
-# Kernel families have both ends of a base that is positive there, where inducing points may lie.
+# with `log_prob` at the ends: an end is inside if the density is positive there.
 
 _LogProb = Callable[[Tensor], Tensor]
 

@@ -34,7 +34,7 @@ def _normal(loc: float, scale: float, low: float, high: float) -> Pieces:
     def density(t: Any) -> Any:
         t = np.asarray(t)
         shape = np.exp(-0.5 * ((t - loc) / scale) ** 2)
-        return np.where((low <= t) & (t < high), height * shape, 0.0)
+        return np.where((low <= t) & (t <= high), height * shape, 0.0)
 
     inner = [loc + k * scale for k in (-8, -3, -1, 0, 1, 3, 8)]
     return pieces(density, [low, *(t for t in inner if low < t < high), high])
@@ -52,7 +52,7 @@ def _triangle(low: float, high: float, loc: float) -> Pieces:
 
     def density(t: Any) -> Any:
         t = np.asarray(t)
-        return np.where((low <= t) & (t < high), shape(t) / mass, 0.0)
+        return np.where((low <= t) & (t <= high), shape(t) / mass, 0.0)
 
     return pieces(density, cuts)
 

@@ -45,12 +45,12 @@ _LOST = 1e-8
 class Truncated(SoftmaxDistribution):
     r"""A univariate density cut to an interval.
 
-    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
+    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
 
     All is computed in float64: the mass of a normal density by error functions, other integrals by
     quadrature with nodes where q changes between the ends. This is accurate in far tails, too. The
-    base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
-    end does not, as in `torch.distributions.Uniform`.
+    base needs a `log_prob`, but no `cdf`. Both ends belong to the support where the base is
+    positive there.
 
     Args:
         base: The density q (*batch): a continuous univariate distribution of torch or of this
@@ -273,15 +273,17 @@ class Truncated(SoftmaxDistribution):
             return self._rounded(argmax(self.prob, self._cuts()))
 
     def _rounded(self, t: Tensor) -> Tensor:
-        """Return locations in the type of the parameters, still below the upper end."""
-        last = self.high.detach().nextafter(self.low.detach())
+        """Return locations in the type of the parameters, not rounded to an end without density."""
+        with torch.no_grad():
+            low, high = self.low.detach(), self.high.detach()
+            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
         return torch.minimum(t.to(self.alpha.dtype), last)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
-        inside = (self.low <= value) & (value < self.high)
+        inside = (self.low <= value) & (value <= self.high)
         log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
         inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
