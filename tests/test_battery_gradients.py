@@ -144,6 +144,20 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
             torch.testing.assert_close(slope[i], a, rtol=1e-11, atol=1e-11)
 
 
+@every_function(SCALARS)
+def test_forward_mode_is_reverse_mode(case: Case, name: str) -> None:
+    inputs, evaluate = arguments(case, name), function(case, name)
+    value = evaluate(*inputs)
+    tangents = tuple(
+        torch.linspace(-0.7, 1.1, x.numel(), dtype=x.dtype).reshape(x.shape) for x in inputs
+    )
+    found = torch.func.jvp(evaluate, tuple(x.detach() for x in inputs), tangents)[1]
+    weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype).reshape(value.shape)
+    along = zip(gradients(value, inputs), tangents, strict=True)
+    expected = sum((slope * tangent).sum() for slope, tangent in along)
+    torch.testing.assert_close((weights * found).sum(), expected, rtol=1e-9, atol=1e-11)
+
+
 def traceable(case: Case) -> list[str]:
     """A density and an expectation of each family, and what it asks for."""
     few = "expect-GaussianRBF" if (case.family.dim or 1) <= 3 else "expect-Polynomial"
