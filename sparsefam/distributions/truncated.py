@@ -14,7 +14,6 @@ from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
-from ..scores import slope_of
 from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
@@ -35,6 +34,8 @@ __all__ = ["Truncated"]
 _NODES, _FINE = 32, 128
 # Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
 _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
+# Steps of the difference that finds these lengths: in distances to the next cut, and at least.
+_STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
 # Pieces of a panel between two cuts, the nodes in each, and steps of the search for a quantile;
 # two Newton steps follow.
 _PARTS, _ORDER, _STEPS = 3, 24, 8
@@ -118,14 +119,26 @@ class Truncated(SoftmaxDistribution):
         """Return locations (J, *batch) between which a few nodes integrate the density."""
         low, high = self._ends()
         found = [cuts_of(self.base)]
-        for end, side in ((low, 1.0), (high, -1.0)):
+        for end, other in ((low, high), (high, low)):
             finite = end.isfinite()
-            with torch.no_grad():
-                rate = slope_of(self.base.log_prob, torch.where(finite, end, 0.0)).abs()
-            length = torch.where(finite & (rate > 0), 1 / rate, 0.0)
-            layers = side * length.unsqueeze(-1) * low.new_tensor(_LAYERS)
+            length = self._length(torch.where(finite, end, 0.0), other, found[0])
+            layers = torch.where(finite, length, 0.0).unsqueeze(-1) * low.new_tensor(_LAYERS)
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
         return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    @torch.no_grad()
+    def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
+        """Return how far from an end, towards the other, the density changes by a factor of e.
+
+        From a difference of logarithms: exported graphs have no derivatives inside.
+        """
+        side = torch.where(other > end, 1.0, -1.0)
+        gaps = side.unsqueeze(-1) * (torch.cat([cuts, other.unsqueeze(-1)], -1) - end.unsqueeze(-1))
+        gap = torch.where((gaps > 0) & gaps.isfinite(), gaps, math.inf).amin(-1)
+        gap = torch.where(gap.isfinite(), gap, end.abs().clamp_min(1))
+        near = end + side * torch.maximum(gap * _STEP, end.abs() * _LEAST_STEP)
+        length = (near - end) / (self.base.log_prob(near) - self.base.log_prob(end)).abs()
+        return torch.where(length.isfinite(), length, 0.0)
 
     def _mass_by_quadrature(self) -> Tensor:
         """Return the logarithm of the mass between the ends (*batch)."""
