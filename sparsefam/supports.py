@@ -15,7 +15,9 @@ from .numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     require,
+    require_integer,
     require_scale_tril,
+    require_tensor,
 )
 
 __all__ = [
@@ -129,6 +131,7 @@ class Interval(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in the interval."""
+        require_tensor("value", value)
         inside = (self.lower_bound <= value) & (value <= self.upper_bound)
         return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
@@ -153,6 +156,7 @@ class RealLine(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value is a number."""
+        require_tensor("value", value)
         return ~torch.isnan(value)
 
     @property
@@ -187,6 +191,7 @@ class Ellipsoid(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location (..., D) lies in the ellipsoid, up to its own rounding."""
+        require_tensor("value", value)
         u = self._standardize(value)
         size = torch.linalg.vector_norm(u, dim=-1)
         # Rounding t and loc, or L u, moves u by at most this, which is much if L is
@@ -262,6 +267,7 @@ class IntervalUnion(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in one of the intervals."""
+        require_tensor("value", value)
         lower, upper = self._intervals.unbind(-1)
         inside = ((lower <= value.unsqueeze(-1)) & (value.unsqueeze(-1) <= upper)).any(-1)
         return _is_positive(self._log_prob, value, inside, self.lower_bound)
@@ -317,6 +323,7 @@ class AnyOf(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in at least one of the supports."""
+        require_tensor("value", value)
         if self._batched:
             value = value.unsqueeze(-1 - self.event_dim)
         members = torch.broadcast_tensors(*(support.check(value) for support in self.supports))
@@ -333,13 +340,20 @@ class Region(Constraint):
     Args:
         contains: From locations to booleans, one for each event.
         event_dim: Number of dimensions of an event.
+
+    Raises:
+        ValueError: `contains` not a function, or `event_dim` not an integer from 0.
     """
 
     def __init__(self, contains: Callable[[Tensor], Tensor], event_dim: int) -> None:
+        if not callable(contains):
+            raise ValueError(f"contains must be a function of locations, got {contains!r}")
+        require_integer("event_dim", event_dim, 0)
         self._contains, self.event_dim = contains, event_dim
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in the region."""
+        require_tensor("value", value)
         return self._contains(value)
 
     def __repr__(self) -> str:

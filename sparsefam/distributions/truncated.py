@@ -51,7 +51,8 @@ class Truncated(SoftmaxDistribution):
     All is computed in float64: the mass of a normal density by error functions, other integrals by
     quadrature with nodes where q changes between the ends. This is accurate in far tails, too. The
     base needs a `log_prob`, but no `cdf`. Both ends belong to the support where the base is
-    positive there.
+    positive there. The constructor computes the mass between the ends and keeps its graph: more
+    than one backward pass through one density needs `retain_graph=True`.
 
     Args:
         base: The density q (*batch): a continuous univariate distribution of torch or of this
@@ -100,7 +101,7 @@ class Truncated(SoftmaxDistribution):
             high=math.inf if high is None else high,
         )
         self.base: Any = to_float64(part).expand(self.alpha.shape)
-        Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
+        super().__init__(self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         normal = isinstance(self.base, Normal)

@@ -160,7 +160,7 @@ def line_integral(
             cuts that do not coincide, unless they move alike.
         rounding: Tolerated error of a subinterval besides the relative one.
     """
-    if _can_branch_on_values():
+    if _can_branch_on_values() and not cuts.is_meta:
         with torch.no_grad():
             more = _refine(function, cuts.detach(), rounding)
     else:

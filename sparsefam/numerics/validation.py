@@ -33,6 +33,8 @@ __all__ = [
     "require_integer",
     "require_power",
     "require_scale_tril",
+    "require_shape",
+    "require_tensor",
     "without_derivative",
 ]
 
@@ -75,6 +77,8 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
         return torch.as_tensor(value, dtype=dtype, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be in the range of {dtype}, got {value}") from None
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -234,6 +238,25 @@ def require_integer(name: str, value: object, least: int, most: float = math.inf
     if not integral or not least <= int(value) <= most:  # type: ignore[call-overload]
         rule = f"at least {least}" if most == math.inf else f"from {least} to {most}"
         raise ValueError(f"{name} must be {'' if integral else 'an integer '}{rule}, got {value!r}")
+
+
+def require_tensor(name: str, value: object) -> None:
+    """Raise ValueError unless a value is a tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def require_shape(name: str, value: object) -> Size:
+    """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0."""
+    sizes = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    fits = isinstance(value, Sequence) and all(
+        isinstance(x, (Integral, torch.SymInt)) and not isinstance(x, bool) for x in sizes
+    )
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return Size(value)  # type: ignore[call-overload, no-any-return]
+    if not fits or any(x < 0 for x in sizes):
+        raise ValueError(f"{name} must be a sequence of sizes, integers from 0, got {value!r}")
+    return Size(value)  # type: ignore[call-overload, no-any-return]
 
 
 def require_power(beta: object) -> None:
