@@ -364,8 +364,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         if self.event_shape[0] <= 3:
             return super().quadrature_error(psi, order)
-        if isinstance(psi, Basis):
-            self._check_basis("psi", psi)
+        self._check_function(psi)
         rough, fine = (
             self._weighted_values(psi, *self._rule(order, more))
             .unflatten(0, (REPLICATES, -1))

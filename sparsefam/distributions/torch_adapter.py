@@ -50,8 +50,10 @@ __all__ = [
 _PIECE_NODES, _FINE = 80, 512
 # A log density beyond this, positive or negative, counts as zero density.
 _LARGEST_LOG = 640.0
+# The largest number whose exponential leaves room for the size of the distribution.
+_REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # How much of the mass a rule may miss; the lowest order that misses no more.
-_LOST, _LEAST_ORDER = 0.02, 4
+_LOST, _LEAST_ORDER = 1e-3, 4
 # Subintervals of the range of a density for integrals that involve other densities.
 _SUBINTERVALS = 32
 
@@ -328,23 +330,25 @@ class _Coordinate:
     def __init__(
         self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
     ) -> None:
-        # All but a rounding error of the mass, and exp(sinh(5)) = 1e32 does not overflow.
-        self.limit = 5.0 if centre.dtype == torch.float64 else 4.2
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
         with torch.no_grad():
-            self._a = self._inverse(centre)
-            self._b = (spread / self._transform(self._a)[1]).clamp(max=2.0)
+            self._a = self.onto_line(centre)
+            self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0)
+            # As far as the exponentials of T do not overflow.
+            reach = _REACH[centre.dtype]
+            self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return t and dt/dy at y (..., *batch)."""
-        t, slope = self._transform(self._a + self._b * y.sinh())
+        t, slope = self.from_line(self._a + self._b * y.sinh())
         return t, slope * self._b * y.cosh()
 
     def of(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
-        return torch.asinh((self._inverse(t) - self._a) / self._b).clamp(-self.limit, self.limit)
+        y = torch.asinh((self.onto_line(t) - self._a) / self._b)
+        return y.clamp(-self.limit, self.limit)
 
-    def _transform(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return T and its derivative."""
         if self._lower is not None and self._upper is not None:
             width, share = self._upper - self._lower, torch.sigmoid(x)
@@ -355,7 +359,7 @@ class _Coordinate:
             return self._upper - (-x).exp(), (-x).exp()
         return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
 
-    def _inverse(self, t: Tensor) -> Tensor:
+    def onto_line(self, t: Tensor) -> Tensor:
         """Return the inverse of T, also where rounding puts t on an end of the support."""
         info = torch.finfo(t.dtype)
         if self._lower is not None and self._upper is not None:
@@ -433,8 +437,8 @@ class TorchUnivariate(TorchDensity):
     def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
         """Return the coordinates (*batch) between which the mass lies."""
         limit, count = coordinate.limit, 64
-        y = torch.linspace(-limit, limit, count + 1).to(self.alpha)
-        y = y.reshape(-1, *(1,) * self.alpha.dim())
+        share = torch.linspace(-1, 1, count + 1).to(self.alpha)
+        y = limit * share.reshape(-1, *(1,) * self.alpha.dim())
         with torch.no_grad():
             t, slope = coordinate.locations(y)
             inside, log_p = self._evaluate(t)
@@ -443,7 +447,7 @@ class TorchUnivariate(TorchDensity):
             step = 2 * limit / count
             first = torch.where(matters, y, limit).amin(0) - step
             last = torch.where(matters, y, -limit).amax(0) + step
-        return first.clamp(min=-limit), last.clamp(max=limit)
+        return torch.maximum(first, -limit), torch.minimum(last, limit)
 
     def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
         """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
@@ -507,7 +511,7 @@ class TorchUnivariate(TorchDensity):
         if (known := self._known("icdf", value)) is not None:
             return known
         coordinate = self._coordinate()
-        end = torch.full_like(value, coordinate.limit)
+        end = coordinate.limit * torch.ones_like(value)
 
         def excess(t: Tensor) -> Tensor:
             return self.cdf(t) - value

@@ -11,7 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Stack
-from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
+from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
 from ..supports import Interval, IntervalUnion, entries_of
@@ -141,10 +141,29 @@ class Truncated(SoftmaxDistribution):
         length = (near - end) / (self.base.log_prob(near) - self.base.log_prob(end)).abs()
         return torch.where(length.isfinite(), length, 0.0)
 
+    def _between(self, order: int, cuts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
+        y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
+        nodes, slope = self._graded(y, cuts[:-1, None], cuts[1:, None])
+        return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
+
+    def _graded(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Map y in [-1, 1] to an interval as `graded`; return locations and derivatives in y.
+
+        Distributions of torch are integrated on the line of their coordinate, where powers at an
+        end and heavy tails are exponentials.
+        """
+        if not isinstance(self.base, TorchUnivariate):
+            return graded(y, low, high)
+        line = self.base._coordinate()
+        x, slope = graded(y, line.onto_line(low), line.onto_line(high))
+        t, rate = line.from_line(x)
+        return t, slope * rate
+
     def _mass_by_quadrature(self) -> Tensor:
         """Return the logarithm of the mass between the ends (*batch)."""
         cuts = self._find_cuts()
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(_NODES, cuts)
         log_p = self.base.log_prob(nodes)
         # A density may be infinite at an end to which a node is rounded.
         finite = log_p.isfinite()
@@ -186,6 +205,17 @@ class Truncated(SoftmaxDistribution):
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         lost = self._density(ends) * (beside - ends).abs()
         resolved: Tensor = self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        if not isinstance(self.base, TorchUnivariate):
+            return resolved
+        # What lies beyond the outermost cuts decays exponentially on the line.
+        line, cuts = self.base._coordinate(), self._find_cuts()
+        bounds = self.base.intervals[..., 0, :].movedim(-1, 0)
+        first = line.onto_line(torch.stack([cuts[0], cuts[-1]]))
+        inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self.alpha.dim())
+        t, slope = line.from_line(torch.stack([first, first + inwards]))
+        height, inner = (self._density(t) * slope).unbind()
+        beyond = height / (inner / height).log().clamp(1e-3, 1.0)
+        resolved = resolved & ~((ends == bounds) & (beyond > _LOST)).any(0)
         return resolved
 
     def _density(self, t: Tensor) -> Tensor:
@@ -205,7 +235,7 @@ class Truncated(SoftmaxDistribution):
         x, rule = gauss_legendre(_ORDER, cuts)
         part, ones = torch.arange(_PARTS, device=cuts.device), (1,) * self.alpha.dim()
         y = _coordinate(x, part.unsqueeze(-1)).reshape(_PARTS, -1, *ones)
-        nodes, slope = graded(y, cuts[:-1, None, None], cuts[1:, None, None])
+        nodes, slope = self._graded(y, cuts[:-1, None, None], cuts[1:, None, None])
         density = self._density(nodes.flatten(0, 2)).reshape(nodes.shape)
         masses = (rule.reshape(-1, *ones) / _PARTS * slope * density).flatten(0, 1)
         below = masses.sum(1).cumsum(0)[_PARTS - 1 :: _PARTS]
@@ -324,7 +354,7 @@ class Truncated(SoftmaxDistribution):
 
     def _mass_between(self, start: Tensor, t: Tensor) -> Tensor:
         """Return the mass between locations with no cut between them."""
-        nodes, weights = (x.squeeze(0) for x in graded_rule(_NODES, start[None], t[None]))
+        nodes, weights = self._between(_NODES, torch.stack(torch.broadcast_tensors(start, t)))
         return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -352,7 +382,7 @@ class Truncated(SoftmaxDistribution):
         panel = piece // _PARTS
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         low, high = start.detach(), end.detach()
-        near = graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0]
+        near = self._graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0].detach()
         gap, height = before - goal + self._mass_between(start, near), self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -387,7 +417,7 @@ class Truncated(SoftmaxDistribution):
     def _rule(self, order: int, cuts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
         cuts = self._find_cuts() if cuts is None else cuts
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(order, cuts)
         weights = weights * self._density(nodes)
         return nodes, weights / weights.sum(0)
 
@@ -409,7 +439,7 @@ class Truncated(SoftmaxDistribution):
         shares = self._aligned(self.low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._with_breaks(psi).unsqueeze(1), low + shares * (high - low))
         cuts = _clamp(cuts, low, high)
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(_NODES, cuts)
         weights = weights * self._density(nodes)
         values = psi.own(nodes.movedim(1, -1))
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
