@@ -26,6 +26,7 @@ BAD_VALUES = {
     "alpha": [1.0, 0.5, -2.0, math.nan],
     "weights": [math.nan, math.inf, -math.inf],
     "logits": [math.nan, math.inf],
+    "rate": [0.0, -1.0, math.nan],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
 }
@@ -53,6 +54,7 @@ class Family:
         connected: Whether the support is one interval: only then it has a bijection, and `rsample`.
         signed: Whether weights of `quadrature` may be negative.
         smooth: Whether second derivatives exist; else they are refused.
+        forward: Whether forward mode exists.
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
@@ -76,6 +78,7 @@ class Family:
     connected: bool = True
     signed: bool = False
     smooth: bool = True
+    forward: bool = True
     constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True

@@ -140,6 +140,7 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         connected=weights is ONE or alpha == 1,
         signed=True,
         smooth=alpha == 1,
+        forward=False,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),
         infers_shapes=False,

@@ -64,7 +64,7 @@ class LocationScale(SymmetricDistribution):
 
     @property
     def _half_width(self) -> Tensor:
-        """The half-width a, differentiable in parameters of g, with a graph of its own each time."""
+        """The half-width a, differentiable in parameters of g, with a new graph each time."""
         # Only parameters of g need the second derivative: torch.export cannot trace it, and the
         # first one in a process imports torch's compiler.
         if not self._learned and forward_ad._current_level < 0:

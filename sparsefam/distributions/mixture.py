@@ -545,7 +545,8 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     grids between its neighbours: accurate to the square root of a rounding error at a smooth peak.
     """
     ordered = sort_cuts(cuts)
-    share = torch.linspace(0, 1, _INTERVALS + 1).to(cuts).reshape(-1, *(1,) * ordered.dim())
+    share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
+    share = share.reshape(-1, *(1,) * ordered.dim())
     grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
     for _ in range(_ROUNDS):
         best = grid.gather(0, function(grid).argmax(0, keepdim=True))

@@ -437,8 +437,8 @@ class TorchUnivariate(TorchDensity):
     def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
         """Return the coordinates (*batch) between which the mass lies."""
         limit, count = coordinate.limit, 64
-        share = torch.linspace(-1, 1, count + 1).to(self.alpha)
-        y = limit * share.reshape(-1, *(1,) * self.alpha.dim())
+        share = self._steps(-1.0, count)
+        y = limit * share
         with torch.no_grad():
             t, slope = coordinate.locations(y)
             inside, log_p = self._evaluate(t)
@@ -449,11 +449,17 @@ class TorchUnivariate(TorchDensity):
             last = torch.where(matters, y, -limit).amax(0) + step
         return torch.maximum(first, -limit), torch.minimum(last, limit)
 
+    def _steps(self, start: float, count: int) -> Tensor:
+        """Return count + 1 equidistant numbers from `start` to 1, (count + 1, *ones)."""
+        dtype, device = self.alpha.dtype, self.alpha.device
+        steps = torch.linspace(start, 1, count + 1, dtype=dtype, device=device)
+        return steps.reshape(-1, *(1,) * self.alpha.dim())
+
     def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
         """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
         first, last = self._main_interval(coordinate)
-        share = torch.linspace(0, 1, count + 1).to(self.alpha)
-        y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
+        share = self._steps(0.0, count)
+        y = first + (last - first) * share
         return y, (last - first) / count
 
     def _cuts(self) -> Tensor:

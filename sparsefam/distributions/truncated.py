@@ -127,19 +127,21 @@ class Truncated(SoftmaxDistribution):
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
         return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
 
-    @torch.no_grad()
     def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
         """Return how far from an end, towards the other, the density changes by a factor of e.
 
         From a difference of logarithms: exported graphs have no derivatives inside.
         """
-        side = torch.where(other > end, 1.0, -1.0)
-        gaps = side.unsqueeze(-1) * (torch.cat([cuts, other.unsqueeze(-1)], -1) - end.unsqueeze(-1))
-        gap = torch.where((gaps > 0) & gaps.isfinite(), gaps, math.inf).amin(-1)
-        gap = torch.where(gap.isfinite(), gap, end.abs().clamp_min(1))
-        near = end + side * torch.maximum(gap * _STEP, end.abs() * _LEAST_STEP)
-        length = (near - end) / (self.base.log_prob(near) - self.base.log_prob(end)).abs()
-        return torch.where(length.isfinite(), length, 0.0)
+        with torch.no_grad():
+            side = torch.where(other > end, 1.0, -1.0)
+            cuts = torch.cat([cuts, other.unsqueeze(-1)], -1)
+            gaps = side.unsqueeze(-1) * (cuts - end.unsqueeze(-1))
+            gap = torch.where((gaps > 0) & gaps.isfinite(), gaps, math.inf).amin(-1)
+            gap = torch.where(gap.isfinite(), gap, end.abs().clamp_min(1))
+            near = end + side * torch.maximum(gap * _STEP, end.abs() * _LEAST_STEP)
+            change = (self.base.log_prob(near) - self.base.log_prob(end)).abs()
+            length = (near - end) / change
+            return torch.where(length.isfinite(), length, 0.0)
 
     def _between(self, order: int, cuts: Tensor) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""

@@ -13,8 +13,8 @@ the saddle point $z_0$ and bends so that a midpoint rule of few nodes is accurat
 and offset. Nothing cancels: with $z = z_0 (1 + d)$ the exponent is second order in $d$.
 
 First derivatives are averages over the same nodes, without differentiating eigenvectors, which are
-not smooth where eigenvalues coincide. Second derivatives, and those of forward mode, are derivatives
-of the sum over fixed nodes.
+not smooth where eigenvalues coincide. Second derivatives, and those of forward mode, are those of
+the sum over fixed nodes.
 
 In arrays of nodes axes come first and nodes second, so that sums over nodes are sums of long rows.
 Transcendental functions are real, which are much faster than torch's complex ones.

@@ -174,7 +174,7 @@ class _Expectation(torch.autograd.Function):
             for tangent, factor, f, k in terms
             if tangent is not None
         ]
-        return sum(found[1:], found[0])
+        return torch.stack(torch.broadcast_tensors(*found)).sum(0)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:

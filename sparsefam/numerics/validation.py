@@ -246,17 +246,14 @@ def require_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
-def require_shape(name: str, value: object) -> Size:
+def require_shape(name: str, value: Any) -> Size:
     """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0."""
-    sizes = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    fits = isinstance(value, Sequence) and all(
-        isinstance(x, (Integral, torch.SymInt)) and not isinstance(x, bool) for x in sizes
-    )
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return Size(value)  # type: ignore[call-overload, no-any-return]
-    if not fits or any(x < 0 for x in sizes):
+        return Size(value)  # sizes may be symbols
+    integral = isinstance(value, Sequence) and all(isinstance(x, Integral) for x in value)
+    if not integral or any(x < 0 for x in value):
         raise ValueError(f"{name} must be a sequence of sizes, integers from 0, got {value!r}")
-    return Size(value)  # type: ignore[call-overload, no-any-return]
+    return Size(value)
 
 
 def require_power(beta: object) -> None:
