@@ -53,8 +53,10 @@ class Family:
             of loc and scale_tril.
         connected: Whether the support is one interval: only then it has a bijection, and `rsample`.
         signed: Whether weights of `quadrature` may be negative.
-        smooth: Whether second derivatives exist; else they are refused.
-        forward: Whether forward mode exists.
+        once: Functions of tests/functions.py that have no second derivatives, which are refused;
+            None for all.
+        forward: Whether forward mode exists; else it is refused.
+        exports: Whether torch.export makes programs of it; else it raises.
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
@@ -77,8 +79,9 @@ class Family:
     ranks: dict[str, int] | None = None
     connected: bool = True
     signed: bool = False
-    smooth: bool = True
+    once: tuple[str, ...] | None = ()
     forward: bool = True
+    exports: bool = True
     constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True

@@ -17,6 +17,7 @@ from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import (
     attributes,
+    differentiable_once,
     in_float64,
     map_tensors,
     require,
@@ -183,9 +184,11 @@ def cuts_of(p: Any) -> Tensor:
         cuts: Tensor = own()
         return cuts
     ends = intervals_of(p).flatten(-2)
-    if isinstance(p, KernelDistribution) and bool(p.alpha.isinf().any()):
-        # A uniform escort jumps at ends whose derivatives are unknown.
-        ends = ends + 0 * without_derivative(p.weights).sum(-1, keepdim=True)
+    if isinstance(p, KernelDistribution) and bool((p.alpha > 1).any()):
+        # Ends that are roots have no derivatives. First ones of integrals need them only where a
+        # density jumps, as a uniform escort does.
+        limit = without_derivative if bool(p.alpha.isinf().any()) else differentiable_once
+        ends = ends + 0 * limit(p.weights).sum(-1, keepdim=True)
     nodes = p.quadrature()[0].detach()
     inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)

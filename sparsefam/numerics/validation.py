@@ -330,7 +330,7 @@ _names_in_methods.__dict__["_dynamo_marked_constant"] = True
 # Second derivatives that do not exist
 
 NO_SECOND_DERIVATIVE = (
-    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "only first derivatives exist in alpha, and of entropies, divergences, cdf, icdf, samples and "
     "cross-validated penalties"
 )
 
