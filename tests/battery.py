@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies
 from references import Array, Ball, Pieces, pieces
 from torch import Size, Tensor
 
@@ -29,6 +30,22 @@ BAD_VALUES = {
     "rate": [0.0, -1.0, math.nan],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
+}
+
+
+def _powers_of_two(lowest: float, highest: float) -> strategies.SearchStrategy[float]:
+    return strategies.floats(lowest, highest).map(lambda x: 2.0**x)
+
+
+# Where parameters of a name are drawn from.
+DOMAINS = {
+    "loc": strategies.floats(-100, 100),
+    "scale": _powers_of_two(-12, 12),
+    "alpha": _powers_of_two(-6, 6).map(lambda x: 1 + x),
+    "logits": strategies.floats(-30, 30),
+    "rate": _powers_of_two(-8, 8),
+    "low": strategies.floats(-100, 100),
+    "high": strategies.floats(-100, 100),
 }
 
 
