@@ -34,6 +34,8 @@ __all__ = ["Truncated"]
 _NODES, _FINE = 32, 128
 # Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
 _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
+# Distances of cuts from an end on the line of a distribution of torch.
+_LINE_STEPS = (10.0, 40.0, 160.0)
 # Steps of the difference that finds these lengths: in distances to the next cut, and at least.
 _STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
 # Pieces of a panel between two cuts, the nodes in each, and steps of the search for a quantile;
@@ -125,7 +127,21 @@ class Truncated(SoftmaxDistribution):
             length = self._length(torch.where(finite, end, 0.0), other, found[0])
             layers = torch.where(finite, length, 0.0).unsqueeze(-1) * low.new_tensor(_LAYERS)
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
+        if isinstance(self.base, TorchUnivariate):
+            found.append(self._steps_on_line(low, high))
         return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    def _steps_on_line(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return locations (*batch, J) some steps inwards from the ends, on the line of `_graded`.
+
+        Within a part of the base's range that is small on that line, they resolve its powers.
+        """
+        with torch.no_grad():
+            line, steps = self.base._coordinate(), low.new_tensor(_LINE_STEPS)
+            steps = steps.reshape(-1, *(1,) * low.dim())
+            x = [line.onto_line(low) + steps, line.onto_line(high) - steps]
+            t = line.from_line(torch.cat(x))[0].movedim(0, -1)
+            return torch.where(t.isfinite(), t, math.nan)
 
     def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
         """Return how far from an end, towards the other, the density changes by a factor of e.
