@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
-from .distributions import SparseCategorical, SparseDistribution
+from . import distributions
+from .distributions import (
+    BetaGaussian,
+    BetaLaplace,
+    Laplace,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseCategorical,
+    SparseDistribution,
+)
 from .distributions.base_measure import Base
 from .distributions.kernel_family import KernelDistribution
 from .distributions.torch_adapter import cuts_of, to_float64
@@ -18,7 +28,16 @@ from .numerics.deformed import log_beta
 from .numerics.quadrature import line_integral
 from .numerics.validation import attributes, broadcast_shapes, copied, require, require_integer
 from .prediction_map import rpm
-from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
+from .scores import (
+    AbsoluteDeviation,
+    FeatureExpansion,
+    Finite,
+    LocationScale,
+    LogDensity,
+    MultivariateQuadratic,
+    Quadratic,
+    Score,
+)
 
 __all__ = [
     "ClassificationHead",
@@ -109,12 +128,34 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
         score: The score f.
         p: Its prediction map.
 
+    Raises:
+        ValueError: `p` not of the kind that `rpm` makes of the score.
+
     References:
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
     """
+    if not _is_map_of(p, score):
+        raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
     return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
+
+
+# What `rpm` makes of each kind of score; a log density is any density.
+_MAPS: list[tuple[type[Score], Any]] = [
+    (Quadratic, (Normal, BetaGaussian)),
+    (MultivariateQuadratic, (MultivariateNormal, MultivariateBetaGaussian)),
+    (AbsoluteDeviation, (Laplace, BetaLaplace)),
+    (LocationScale, distributions.LocationScale),
+    (FeatureExpansion, KernelDistribution),
+    (Finite, SparseCategorical),
+]
+
+
+def _is_map_of(p: object, score: Score) -> bool:
+    """Return whether p is of a kind that `rpm` makes of a score."""
+    kinds = [made for kind, made in _MAPS if isinstance(score, kind)]
+    return isinstance(p, kinds[0] if kinds else SparseDistribution)
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:

@@ -17,7 +17,9 @@ from .numerics.validation import (
     broadcast_location_scale,
     broadcast_shapes,
     require,
+    require_integer,
     require_scale_tril,
+    require_tensor,
 )
 
 __all__ = [
@@ -131,9 +133,7 @@ positive_finite = _PositiveFinite()
 
 
 # Supports of distributions. Given a density they leave out where it is zero, so that `check` agrees
-# with `log_prob` at the ends: an end where the density vanishes is outside; of a density that is
-# positive at its ends the lower one is inside and the upper one is not, as in torch's `Uniform`.
-# Kernel families have both ends of a base that is positive there, where inducing points may lie.
+# with `log_prob` at the ends: an end is inside if the density is positive there.
 
 _LogProb = Callable[[Tensor], Tensor]
 
@@ -167,6 +167,7 @@ class Interval(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in the interval."""
+        require_tensor("value", value)
         inside = (self.lower_bound <= value) & (value <= self.upper_bound)
         return _is_positive(self._log_prob, value, inside, self.lower_bound)
 
@@ -191,6 +192,7 @@ class RealLine(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value is a number."""
+        require_tensor("value", value)
         return ~torch.isnan(value)
 
     @property
@@ -225,6 +227,7 @@ class Ellipsoid(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location (..., D) lies in the ellipsoid, up to its own rounding."""
+        require_tensor("value", value)
         u = self._standardize(value)
         size = torch.linalg.vector_norm(u, dim=-1)
         # Rounding t and loc, or L u, moves u by at most this, which is much if L is
@@ -300,6 +303,7 @@ class IntervalUnion(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each value lies in one of the intervals."""
+        require_tensor("value", value)
         lower, upper = self._intervals.unbind(-1)
         inside = ((lower <= value.unsqueeze(-1)) & (value.unsqueeze(-1) <= upper)).any(-1)
         return _is_positive(self._log_prob, value, inside, self.lower_bound)
@@ -355,6 +359,7 @@ class AnyOf(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in at least one of the supports."""
+        require_tensor("value", value)
         if self._batched:
             value = value.unsqueeze(-1 - self.event_dim)
         members = torch.broadcast_tensors(*(support.check(value) for support in self.supports))
@@ -371,13 +376,20 @@ class Region(Constraint):
     Args:
         contains: From locations to booleans, one for each event.
         event_dim: Number of dimensions of an event.
+
+    Raises:
+        ValueError: `contains` not a function, or `event_dim` not an integer from 0.
     """
 
     def __init__(self, contains: Callable[[Tensor], Tensor], event_dim: int) -> None:
+        if not callable(contains):
+            raise ValueError(f"contains must be a function of locations, got {contains!r}")
+        require_integer("event_dim", event_dim, 0)
         self._contains, self.event_dim = contains, event_dim
 
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in the region."""
+        require_tensor("value", value)
         return self._contains(value)
 
     def __repr__(self) -> str:

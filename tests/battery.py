@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies
 from references import Array, Ball, Pieces, pieces
 from torch import Size, Tensor
 
@@ -26,8 +27,25 @@ BAD_VALUES = {
     "alpha": [1.0, 0.5, -2.0, math.nan],
     "weights": [math.nan, math.inf, -math.inf],
     "logits": [math.nan, math.inf],
+    "rate": [0.0, -1.0, math.nan],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
+}
+
+
+def _powers_of_two(lowest: float, highest: float) -> strategies.SearchStrategy[float]:
+    return strategies.floats(lowest, highest).map(lambda x: 2.0**x)
+
+
+# Where parameters of a name are drawn from.
+DOMAINS = {
+    "loc": strategies.floats(-100, 100),
+    "scale": _powers_of_two(-12, 12),
+    "alpha": _powers_of_two(-6, 6).map(lambda x: 1 + x),
+    "logits": strategies.floats(-30, 30),
+    "rate": _powers_of_two(-8, 8),
+    "low": strategies.floats(-100, 100),
+    "high": strategies.floats(-100, 100),
 }
 
 
@@ -52,7 +70,10 @@ class Family:
             of loc and scale_tril.
         connected: Whether the support is one interval: only then it has a bijection, and `rsample`.
         signed: Whether weights of `quadrature` may be negative.
-        smooth: Whether second derivatives exist; else they are refused.
+        once: Functions of tests/functions.py that have no second derivatives, which are refused;
+            None for all.
+        forward: Whether forward mode exists; else it is refused.
+        exports: Whether torch.export makes programs of it; else it raises.
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
         thorough: Whether its derivatives are tested each time, or with the slow tests.
@@ -75,7 +96,9 @@ class Family:
     ranks: dict[str, int] | None = None
     connected: bool = True
     signed: bool = False
-    smooth: bool = True
+    once: tuple[str, ...] | None = ()
+    forward: bool = True
+    exports: bool = True
     constant: tuple[str, ...] = ()
     dim: int | None = None
     thorough: bool = True

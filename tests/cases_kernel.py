@@ -119,6 +119,9 @@ def _base(t: Tensor) -> Tensor:
     return ((t >= 0) & (t <= 1)).to(t.dtype)
 
 
+# Of parts of panels only first derivatives exist, and of integrals that end at the edges.
+ONCE = ("cdf", "icdf")
+ONCE_AT_EDGES = ("entropy", "kl", "tsallis", "bregman", "fenchel_young")
 COMPILED = {(2.0, False): ("expect-GaussianRBF",)}
 
 
@@ -139,7 +142,9 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         ranks={"weights": 1},
         connected=weights is ONE or alpha == 1,
         signed=True,
-        smooth=alpha == 1,
+        once=None if alpha is None else ONCE if alpha == 1 else (*ONCE, *ONCE_AT_EDGES),
+        forward=False,
+        exports=False,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),
         infers_shapes=False,

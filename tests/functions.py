@@ -8,9 +8,12 @@ import torch
 from battery import DOUBLE, SINGLE, Case, bases, interior
 from cases import weighed
 from torch import Tensor
+from torch.distributions import kl_divergence
 
-from sparsefam import SparseDistribution
+from sparsefam import Normal, SparseDistribution, Triangular, bregman_divergence, tsallis_divergence
 from sparsefam.bases import Basis, Polynomial
+from sparsefam.losses import fenchel_young
+from sparsefam.scores import Quadratic
 
 # A density, and locations or for icdf probabilities.
 Function = Callable[[SparseDistribution, Tensor], Tensor]
@@ -32,6 +35,13 @@ NUMBERS: dict[str, Function] = {
         LINEAR[None], basis(x, None, "GaussianRBF"), beta=1.0
     ),
     "expect-callable": lambda p, x: p.expect(torch.cos, 128),
+}
+# Between two densities: of the locations x the other is made.
+PAIRS: dict[str, Function] = {
+    "kl": lambda p, x: kl_divergence(p, Normal(x, 2.0)),
+    "tsallis": lambda p, x: tsallis_divergence(Triangular(x, 1.5), p, 0.5),
+    "bregman": lambda p, x: bregman_divergence(p, Normal(x, 0.5), 1.5),
+    "fenchel_young": lambda p, x: fenchel_young(Quadratic(x, 0.75), p, 1.5, reduction="none"),
 }
 VECTORS: dict[str, Function] = {
     "covariance_matrix": lambda p, x: p.covariance_matrix,
@@ -56,7 +66,7 @@ def basis(x: Tensor, dim: int | None, name: str) -> Basis:
 
 def functions(case: Case) -> dict[str, Function]:
     """All that a case is asked."""
-    own = VECTORS if case.event_shape else NUMBERS
+    own = VECTORS if case.event_shape else NUMBERS | PAIRS
     shared = {k: v for k, v in SHARED.items() if k not in case.family.constant}
     expectations = {
         f"expect-{name}": lambda p, x, name=name: p.expect(basis(x, case.family.dim, name))

@@ -66,6 +66,9 @@ def test_samples_have_the_shape_asked_for(case: Case) -> None:
         assert p.sample(shape).shape == (*shape, *whole)
         if case.family.connected:
             assert p.rsample(shape).shape == (*shape, *whole)
+    if not case.family.connected:
+        with pytest.raises(NotImplementedError, match="one interval"):
+            p.rsample()
     assert p.has_rsample == case.family.connected
     assert p.log_prob(p.sample((4, 2))).shape == (4, 2, *p.batch_shape)
 

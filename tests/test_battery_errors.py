@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from battery import BAD_VALUES, DOUBLE, Case, scale_of
-from cases import every_case, every_multivariate_scalar, every_pair, every_scalar
+from battery import BAD_VALUES, DOUBLE, Case, bounded, scale_of
+from cases import SCALARS, every_case, every_multivariate_scalar, every_pair, every_scalar
 from torch import Tensor
 
 
@@ -108,3 +108,46 @@ def test_validation_may_be_switched_off(case: Case) -> None:
     q = case.family.make(**leaves, validate_args=False)
     assert q.expand((2,))._validate_args is False
     assert q.escort(1.0)._validate_args is False
+
+
+every_formula = pytest.mark.parametrize(
+    "case", [case for case in SCALARS if not case.family.signed], ids=str
+)
+
+
+@every_formula
+def test_arguments_of_a_wrong_kind_are_named(case: Case) -> None:
+    p = case()
+    for shape in (-1, "ab", (2, -1), (0.5,), None):
+        with pytest.raises(ValueError, match=r"sample_shape must be .* sizes, .*got"):
+            p.sample(shape)
+        with pytest.raises(ValueError, match=r"batch_shape must be .* sizes, .*got"):
+            p.expand(shape)
+    with pytest.raises(ValueError, match="psi must be a basis or a callable, got 3"):
+        p.quadrature_error(3)
+    if hasattr(p.support, "intervals") or bounded(p):
+        with pytest.raises(ValueError, match="value must be a tensor, got str"):
+            p.support.check("a")
+
+
+@every_formula
+def test_numbers_beyond_the_range_of_floats_are_named(case: Case) -> None:
+    for name in case.parameters:
+        if not case.family.event_shape and not case.family.ranks:
+            with pytest.raises(ValueError, match=rf"{name} must be .*got 1000"):
+                case.family.make(**constants(case) | {name: 10**400})
+
+
+@every_formula
+def test_parameters_may_be_on_the_meta_device(case: Case) -> None:
+    p = case.family.make(**{k: v.to("meta") for k, v in constants(case).items()})
+    t = torch.zeros(3, *p.event_shape, dtype=DOUBLE, device="meta")
+    assert p.log_prob(t).shape == (3,)
+    assert (p.entropy().is_meta, p.mean.shape) == (True, p.event_shape)
+
+
+@every_multivariate_scalar
+def test_coordinates_that_are_no_integers_are_named(case: Case) -> None:
+    for bad in ([0.5], "a", [], [case.event_shape[0]], 0.5, None, [True], ["a"]):
+        with pytest.raises(ValueError, match="indices must be distinct integers from .*got"):
+            case().marginal(bad)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from battery import DOUBLE, Case, bases, bounded, frame, located
 from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, weighed
-from functions import arguments, every_function, function, functions, gradients
+from functions import PAIRS, arguments, every_function, function, functions, gradients
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Distribution
@@ -20,13 +20,13 @@ def test_first_derivatives(case: Case, name: str) -> None:
     assert gradcheck(function(case, name), arguments(case, name), fast_mode=True)
 
 
-# The roots behind icdf, of every evaluation, make its second derivatives the slow ones.
-@every_function([case for case in SCALARS if case.family.smooth], slow=("icdf",))
+# The roots behind icdf, of every evaluation, and integrals of pairs make their second derivatives
+# the slow ones.
+@every_function(SCALARS, slow=("icdf", *PAIRS))
 def test_second_derivatives(case: Case, name: str) -> None:
-    inputs = arguments(case, name)
-    # Of parts of panels only first ones exist.
-    if case.family.signed and name in ("cdf", "icdf"):
-        with pytest.raises(RuntimeError, match="only first derivatives"):
+    inputs, once = arguments(case, name), case.family.once
+    if once is None or name in once:
+        with pytest.raises(RuntimeError, match="only first derivatives|second derivatives need"):
             gradgradcheck(function(case, name), inputs, fast_mode=True)
     else:
         assert gradgradcheck(function(case, name), inputs, fast_mode=True)
@@ -59,7 +59,7 @@ def test_derivatives_in_the_density_and_the_basis(case: Case, name: str) -> None
 
     inputs = (*leaves.values(), *(v.clone().requires_grad_() for v in state.values()))
     assert gradcheck(expectation, inputs, fast_mode=case.family.dim == 8)
-    if name == "Fourier" and case.family.smooth:
+    if name == "Fourier" and case.family.once is not None:
         assert gradgradcheck(expectation, inputs, fast_mode=True)
 
 
@@ -111,12 +111,13 @@ def test_off_the_support_all_is_zero(case: Case, dtype: torch.dtype) -> None:
 # Functional transforms
 
 
-# Quantiles of kernel densities are found among panels, of which each level has its own.
+# Quantiles of kernel densities are found among panels, of which each level has its own, and
+# their supports, which divergences ask for, are searched.
 MAPPED = [
     weighed(case, name)
     for case in BATCHES
     for name in functions(case)
-    if not (case.family.signed and name == "icdf")
+    if not (case.family.signed and name in ("icdf", *PAIRS))
 ]
 
 
@@ -144,10 +145,30 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
             torch.testing.assert_close(slope[i], a, rtol=1e-11, atol=1e-11)
 
 
+@every_function(SCALARS, slow=("icdf",))
+def test_forward_mode_is_reverse_mode(case: Case, name: str) -> None:
+    inputs, evaluate = arguments(case, name), function(case, name)
+    if not case.family.forward:
+        with pytest.raises((NotImplementedError, RuntimeError)):
+            torch.func.jvp(evaluate, tuple(x.detach() for x in inputs), inputs)
+        return
+    value = evaluate(*inputs)
+    tangents = tuple(
+        torch.linspace(-0.7, 1.1, x.numel(), dtype=x.dtype).reshape(x.shape) for x in inputs
+    )
+    found = torch.func.jvp(evaluate, tuple(x.detach() for x in inputs), tangents)[1]
+    weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype).reshape(value.shape)
+    along = zip(gradients(value, inputs), tangents, strict=True)
+    expected = sum((slope * tangent).sum() for slope, tangent in along)
+    torch.testing.assert_close((weights * found).sum(), expected, rtol=1e-9, atol=1e-11)
+
+
 def traceable(case: Case) -> list[str]:
-    """A density and an expectation of each family, and what it asks for."""
+    """A density and an expectation of each family, what it asks for, and integrals to its ends."""
     few = "expect-GaussianRBF" if (case.family.dim or 1) <= 3 else "expect-Polynomial"
-    return [x for x in functions(case) if x in {"log_prob", few, *case.family.compiled}]
+    integrals = ("entropy", "kl", "fenchel_young") if "low" in case.parameters else ()
+    asked = {"log_prob", few, *integrals, *case.family.compiled}
+    return [x for x in functions(case) if x in asked]
 
 
 COMPILED = [compiled(case, name) for case in SCALARS for name in traceable(case)]

@@ -67,20 +67,23 @@ def test_the_support_and_the_density_agree_on_the_ends(case: Case, dtype: torch.
         assert torch.equal(p.prob(at) > 0, inside)
 
 
-def test_the_ends_of_uniform_densities_are_those_of_torch() -> None:
+def test_both_ends_count_where_the_density_is_positive_but_for_uniform_ones_of_torch() -> None:
     t = torch.tensor([-0.5, 0.0, 0.5, 1.0, 1.5])
-    expected = Uniform(0.0, 1.0, validate_args=False).log_prob(t)
+    inside = torch.tensor([False, True, True, True, False])
     learned = torch.tensor(math.inf)
     uniforms: list[SparseDistribution] = [
         BetaGaussian(0.5, 0.5, math.inf),
         BetaGaussian(0.5, 0.5, learned),
         BetaLaplace(0.5, 0.5, math.inf),
-        Mixture(torch.zeros(1), [Uniform(0.0, 1.0)]),
         Truncated(Uniform(-1.0, 3.0), 0.0, 1.0),
+        Truncated(Uniform(0.0, 1.0), -2.0, 3.0),
     ]
-    for p in uniforms:
+    theirs = Mixture(torch.zeros(1), [Uniform(0.0, 1.0)])
+    torch_inside = Uniform(0.0, 1.0, validate_args=False).log_prob(t) > -math.inf
+    for p, here in [*((p, inside) for p in uniforms), (theirs, torch_inside)]:
+        expected = torch.where(here, 0.0, -math.inf)
         torch.testing.assert_close(p.log_prob(t), expected, rtol=0, atol=1e-6)
-        assert torch.equal(p.support.check(t), expected > -math.inf)
+        assert torch.equal(p.support.check(t), here)
 
 
 def free(case: Case, dtype: torch.dtype) -> Tensor:

@@ -16,6 +16,7 @@ from sparsefam.losses import (
     ClassificationHead,
     FenchelYoungLoss,
     RegressionHead,
+    conjugate,
     fenchel_young,
 )
 
@@ -192,6 +193,11 @@ def call_with(target: object, **changes: Any) -> Callable[[], object]:
             r"target must end in the batch \(5,\)",
         ),
         (lambda: ClassificationHead(2, 0), "num_classes must be at least 1, got 0"),
+        (
+            lambda: conjugate(QUADRATIC, sf.TruncatedParaboloid(torch.zeros(2), torch.eye(2))),
+            "p must be the prediction map of Quadratic, got TruncatedParaboloid",
+        ),
+        (lambda: conjugate(VECTORS, sf.Normal(0.0, 1.0)), "p must be the prediction map of Multi"),
         (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
     ],
 )

@@ -290,6 +290,12 @@ def test_nested_mixtures_are_mixtures() -> None:
     draws, masses = outer.rsample_components((3,))
     assert draws.shape == (3, 3)
     assert_close(masses, flat.probs)
+    # Torch has no distribution function of Beta.
+    beta = Mixture(torch.zeros(2), [td.Beta(2.0, 3.0), TruncatedParabola(0.5, 0.5)])
+    nested = Mixture(torch.zeros(2), [beta, TruncatedParabola(0.5, 0.5)])
+    assert not (nested.has_rsample or nested.has_cdf)
+    with pytest.raises(NotImplementedError, match="with a cdf"):
+        nested.rsample()
 
 
 def test_kernel_densities_are_components() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from sparsefam.supports import (
     IntervalUnion,
     OntoIntervals,
     RealLine,
+    Region,
 )
 
 DOUBLE = torch.float64
@@ -244,6 +246,20 @@ def test_any_of_asks_each_member() -> None:
     for supports in ([], [RealLine(torch.tensor(0.0)), constraints.real_vector]):
         with pytest.raises(ValueError, match="supports must be one or more of one event dimension"):
             AnyOf(supports)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Interval(0.0, 1.0).check("a"), "value must be a tensor, got str"),
+        (lambda: RealLine(torch.tensor(0.0)).check(0.5), "value must be a tensor, got float"),
+        (lambda: Region(3, 1), "contains must be a function of locations, got 3"),
+        (lambda: Region(torch.isfinite, -1), "event_dim must be at least 0, got -1"),
+    ],
+)
+def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]]])

@@ -52,7 +52,15 @@ def test_values_and_derivatives_against_mpmath(law: Law) -> None:
         (td.Beta(*double(0.5, 0.5)), (None, 0.25), stats.beta(0.5, 0.5).cdf(0.25), 1e-11),
         # The rounding of locations near 1 counts.
         (td.Beta(*double(0.5, 0.5)), (0.25, None), stats.beta(0.5, 0.5).sf(0.25), 1e-7),
-        (td.Cauchy(*double(0.0, 1.0)), (40.0, None), stats.cauchy.sf(40.0), 1e-9),
+        (td.Cauchy(*double(0.0, 1.0)), (40.0, None), stats.cauchy.sf(40.0), 1e-12),
+        # Nearly all the mass of these is at one end, or far away.
+        (td.Gamma(*double(0.05, 1.0)), (0.0, 2.0), stats.gamma(0.05).cdf(2.0), 1e-12),
+        (td.Chi2(double(0.1)), (None, 0.667), stats.chi2(0.1).cdf(0.667), 1e-12),
+        (td.Weibull(*double(1.0, 0.1)), (None, 1.0), -math.expm1(-1.0), 1e-12),
+        (td.Beta(*double(0.1, 0.1)), (0.0, 0.5), 0.5, 1e-12),
+        (td.StudentT(double(0.1)), (None, 0.4), stats.t(0.1).cdf(0.4), 1e-12),
+        (td.Pareto(*double(1.0, 0.1)), (2.0, None), 2**-0.1, 1e-12),
+        (td.LogNormal(*double(0.0, 9.0)), (1.0, None), 0.5, 1e-12),
         (td.LogNormal(*double(0.0, 1.0)), (30.0, 31.0), stats.lognorm(1).sf(30.0), None),
         (td.Uniform(*double(0.0, 4.0)), (1.0, 9.0), 0.75, 1e-13),
         (BetaGaussian(*double(0.0, 1.0), 1.2), (0.5, None), stats.beta(6, 6).sf(0.75), 1e-11),
@@ -151,6 +159,9 @@ def test_bad_arguments_are_named() -> None:
         (base, 1.0, 1.0, below.format(1)),
         (TruncatedParabola(*double(0.0, 1.0)), 2.0, 3.0, empty),
         (td.Beta(*double(2.0, 2.0)), 2.0, 3.0, empty),
+        # Most of the mass is within a rounding error of 1, or of 0.
+        (td.Beta(*double(0.1, 0.1)), 0.5, 1.0, empty.replace("2", "0").replace("3", "1")),
+        (td.Gamma(*double(0.01, 1.0)), 0.0, 1.0, empty.replace("2", "0").replace("3", "1")),
         (gap, 2.0, 3.0, empty),
         (td.Poisson(torch.tensor(3.0)), 0.0, 1.0, "base must be a continuous .*, got Poisson"),
         (3.0, 0.0, 1.0, "base must be a continuous univariate distribution, got"),

@@ -141,7 +141,10 @@ def test_detach_reaches_the_parameters_of_g() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).square()
 
-    p = LocationScale(LOC, WIDTH, Square(dtype=DOUBLE))
+    p = LocationScale(LOC, WIDTH, g := Square(dtype=DOUBLE))
+    # Each has a graph of its own.
+    first, second = (torch.autograd.grad(p.entropy().sum(), g.weight)[0] for _ in range(2))
+    assert torch.equal(first, second)
     assert p.entropy().requires_grad
     q = p.detach()
     assert torch.equal(p.entropy(), q.entropy())
@@ -253,6 +256,12 @@ def test_half_precision_is_refused_by_name(dtype: torch.dtype) -> None:
         (lambda: P.quadrature(1.5), "order must be an integer at least 1, got 1.5"),
         (lambda: LocationScale(0.0, 1.0, lambda x: x.sum()), "g must be a callable on tensors"),
         (lambda: sf.scores.LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
+        (
+            lambda: TruncatedParabola(10**400, 1.0),
+            "loc must be in the range of torch.float32, got 1",
+        ),
+        (lambda: BetaGaussian(0.0, 1.0, 10**400), "alpha must be in the range of torch.float32"),
+        (lambda: sf.scores.Quadratic(0.0, 10**400), "sigma must be in the range of torch.float32"),
         (lambda: BetaGaussian.from_sigma(0.0, 1.0, 1.0), "alpha must be greater than 1, got .*1"),
         (lambda: BetaGaussian.from_sigma(0.0, 0.0, 2.0), "sigma must be positive .*got .*0"),
         (lambda: BetaLaplace.from_b(0.0, -1.0, 1.5), "b must be positive and finite, got .*-1"),

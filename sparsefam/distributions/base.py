@@ -15,7 +15,15 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import attributes, broadcast_shapes, in_eager, map_tensors, require
+from ..numerics.validation import (
+    attributes,
+    broadcast_shapes,
+    in_eager,
+    map_tensors,
+    require,
+    require_shape,
+    require_tensor,
+)
 from ..scores import LogDensity, Score
 
 __all__ = [
@@ -54,8 +62,10 @@ class SparseDistribution(TorchDistribution):
     def __init__(
         self, batch_shape: Size, event_shape: Size = Size(), validate_args: bool | None = None
     ) -> None:
-        # Torch's checks of parameters branch on values: compiled and exported graphs omit them.
-        validate_args = False if torch.compiler.is_compiling() else validate_args
+        # Torch's checks of parameters branch on values, which compiled and exported graphs and the
+        # meta device do not have.
+        if torch.compiler.is_compiling() or self.alpha.is_meta:
+            validate_args = False
         torch.distributions.Distribution.__init__(self, batch_shape, event_shape, validate_args)
 
     @property
@@ -76,6 +86,10 @@ class SparseDistribution(TorchDistribution):
         """Draw samples (*sample, *batch, *event) without gradients."""
         # A replayed trace of torch.jit ignores no_grad.
         return super().sample(sample_shape).detach()
+
+    def _extended_shape(self, sample_shape: _size = Size()) -> Size:
+        """Return the shape of samples, or raise ValueError for a shape that is none."""
+        return super()._extended_shape(require_shape("sample_shape", sample_shape))
 
     def prob(self, value: Tensor) -> Tensor:
         """Return the density at `value`; exactly 0 off the support."""
@@ -124,10 +138,7 @@ class SparseDistribution(TorchDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
         """
-        if isinstance(psi, Basis):
-            self._check_basis("psi", psi)
-        elif not callable(psi):
-            raise ValueError(f"psi must be a basis or a callable, got {psi!r}")
+        self._check_function(psi)
         rule = find_expect(type(self), type(psi))
         result: Tensor = NotImplemented if rule is None else rule(self, psi)
         return self._quadrature_expect(psi, order) if result is NotImplemented else result
@@ -163,13 +174,18 @@ class SparseDistribution(TorchDistribution):
         Returns:
             Nonnegative, of the shape of `expect(psi)`.
         """
-        if isinstance(psi, Basis):
-            self._check_basis("psi", psi)
+        self._check_function(psi)
         rough, fine = (
             self._weighted_values(psi, *self.quadrature(n)).sum(0)
             for n in (order, order + order // 2 + 1)
         )
         return (fine - rough).abs()
+
+    def _check_function(self, psi: object) -> None:
+        if isinstance(psi, Basis):
+            self._check_basis("psi", psi)
+        elif not callable(psi):
+            raise ValueError(f"psi must be a basis or a callable, got {psi!r}")
 
     def _check_basis(self, name: str, basis: Basis) -> None:
         if not isinstance(basis, Basis):
@@ -212,8 +228,12 @@ class SparseDistribution(TorchDistribution):
     def expand(
         self, batch_shape: _size, _instance: "SparseDistribution | None" = None
     ) -> "SparseDistribution":
-        """Return the density with its batch expanded to `batch_shape`, without copying memory."""
-        shape = Size(batch_shape)
+        """Return the density with its batch expanded to `batch_shape`, without copying memory.
+
+        Raises:
+            ValueError: Not a sequence of sizes.
+        """
+        shape = require_shape("batch_shape", batch_shape)
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
 
     def __getitem__(self, index: Any) -> Self:
@@ -281,8 +301,7 @@ class SparseDistribution(TorchDistribution):
         return new
 
     def _validate_sample(self, value: Tensor, name: str = "value") -> None:
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+        require_tensor(name, value)
         if value.is_complex() or value.dtype == torch.bool:
             raise ValueError(f"{name} must be real numbers, got {value.dtype}")
         try:

@@ -241,16 +241,13 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; a uniform one has the lower end, as torch's `Uniform` does."""
+        """Return the log density; a uniform one is positive at both ends, unlike torch's."""
         if self._fixed_exponent:
             return super().log_prob(value)
         if self._validate_args:
             self._validate_sample(value)
-        flat = self._exponent == 0
-        log_p = super().log_prob(
-            torch.where(flat & (value == self.loc - self.scale), self.loc, value)
-        )
-        return torch.where(flat & (value == self.loc + self.scale), -math.inf, log_p)
+        at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
+        return super().log_prob(torch.where((self._exponent == 0) & at_end, self.loc, value))
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_density(x.square() if self._order == 2 else x.abs())

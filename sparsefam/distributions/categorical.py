@@ -90,7 +90,7 @@ class SparseCategorical(SparseDistribution):
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw categories (*sample, *batch)."""
-        shape = Size(sample_shape) + self.batch_shape
+        shape = self._extended_shape(sample_shape)
         rows = self.probs.detach().expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)
 

@@ -352,7 +352,7 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
     ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
     ulps = _ROOT_ULPS if any(isinstance(x, KernelDistribution) for x in (p, q)) else _ULPS
     slack = ulps * eps * torch.maximum(*ends)
-    side = torch.tensor([-1.0, 1.0]).to(outer)
+    side = outer.new_tensor([-1.0, 1.0])
     outer = IntervalUnion.merged(outer + slack[..., None, None] * side).intervals.unsqueeze(-3)
     low, high = inner.unsqueeze(-2).unbind(-1)
     inside = ((outer[..., 0] <= low) & (high <= outer[..., 1])).any(-1)
@@ -375,7 +375,8 @@ def _diverges(integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor
         gap = torch.maximum(gap, 1e-6 * end.abs())
         start = torch.where(finite, end, (low + high) / 2)
         size = torch.where(finite, inwards * gap, inwards * (low - high))
-        k = torch.arange(_PROBES).to(low).reshape(-1, *(1,) * size.dim())
+        k = torch.arange(_PROBES, dtype=low.dtype, device=low.device)
+        k = k.reshape(-1, *(1,) * size.dim())
         step = size * 2 ** torch.where(finite, -k / 4, k)
         t = (start + step).movedim(-1, 1)
         at = _Logs.of(*(x.log_prob(t).movedim(1, -1) for x in (p, q)))
@@ -408,7 +409,7 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
     if bounded or (in_eager() and not intervals_of(p).isinf().any()):
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
-    steps = (high - low) * 2.0 ** torch.tensor(_DOUBLINGS).to(cuts)
+    steps = (high - low) * 2.0 ** cuts.new_tensor(_DOUBLINGS)
     return torch.cat([cuts, low - steps, high + steps], -1)
 
 

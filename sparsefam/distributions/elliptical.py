@@ -1,7 +1,8 @@
 """Multivariate densities with ellipsoidal level sets, in u = scale_tril^-1 (t - loc)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from ..numerics.validation import (
     require,
     require_integer,
     require_scale_tril,
+    require_shape,
 )
 from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
@@ -234,7 +236,8 @@ class EllipticalDistribution(StandardizedDistribution):
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, D), differentiable in every parameter."""
-        u = self._standard_sample(Size(sample_shape) + self.batch_shape)
+        shape = require_shape("sample_shape", sample_shape)
+        u = self._standard_sample(shape + self.batch_shape)
         return self.loc + self._mapped(lambda x: self.scale_tril @ x, u)
 
     def marginal(self, indices: int | Sequence[int]) -> "EllipticalDistribution":
@@ -307,10 +310,12 @@ class EllipticalDistribution(StandardizedDistribution):
     def _coordinates(self, indices: int | Sequence[int]) -> list[int]:
         """Return coordinates as distinct numbers from 0, or raise ValueError."""
         dim = self.event_shape[0]
-        given = [indices] if isinstance(indices, int) else list(indices)
-        kept = [i % dim for i in given if -dim <= i < dim]
+        given = list(indices) if isinstance(indices, Iterable) else [indices]
+        integral = all(isinstance(i, Integral) and not isinstance(i, bool) for i in given)
+        kept = [int(i) % dim for i in given if -dim <= i < dim] if integral else []
         if not given or len(set(kept)) < len(given):
-            raise ValueError(f"indices must be distinct and from {-dim} to {dim - 1}, got {given}")
+            rule = f"distinct integers from {-dim} to {dim - 1}"
+            raise ValueError(f"indices must be {rule}, got {indices!r}")
         return kept
 
     def _rows(self, indices: list[int]) -> tuple[Tensor, Tensor]:
@@ -359,8 +364,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         if self.event_shape[0] <= 3:
             return super().quadrature_error(psi, order)
-        if isinstance(psi, Basis):
-            self._check_basis("psi", psi)
+        self._check_function(psi)
         rough, fine = (
             self._weighted_values(psi, *self._rule(order, more))
             .unflatten(0, (REPLICATES, -1))

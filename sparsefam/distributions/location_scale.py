@@ -57,8 +57,23 @@ class LocationScale(SymmetricDistribution):
         (like,) = broadcast_arguments(scale=scale)
         require_elementwise(g, like)
         self.g = g
-        self._half_width = _half_width(g, torch.zeros((), dtype=like.dtype, device=like.device))
+        self._root = _solve(g, torch.zeros((), dtype=like.dtype, device=like.device))
+        with torch.enable_grad():
+            self._learned = _excess(g, self._root).requires_grad
         SymmetricDistribution.__init__(self, loc, scale, 2.0, validate_args=validate_args)
+
+    @property
+    def _half_width(self) -> Tensor:
+        """The half-width a, differentiable in parameters of g, with a new graph each time."""
+        # Only parameters of g need the second derivative: torch.export cannot trace it, and the
+        # first one in a process imports torch's compiler.
+        if not self._learned and forward_ad._current_level < 0:
+            return self._root
+
+        def rate(a: Tensor) -> Tensor:
+            return a * slope_of(lambda x: slope_of(self.g, x), a)
+
+        return attach_root_gradient(self._root, lambda a: _excess(self.g, a), rate)
 
     def _edge(self) -> Tensor:
         return self._half_width
@@ -111,27 +126,20 @@ class LocationScale(SymmetricDistribution):
         raise ValueError(f"beta must be 0 or 1 for a location-scale family, got {beta}")
 
 
-def _half_width(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
-    """Return the root a in (2^-60, 2^60), differentiable in parameters of g."""
+def _excess(g: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
+    """Return the increasing function of a that is zero at the half-width."""
+    return a * slope_of(g, a) - g(a) + g(torch.zeros_like(a)) - 0.5
 
-    def excess(a: Tensor) -> Tensor:
-        return a * slope_of(g, a) - g(a) + g(origin) - 0.5
 
-    with torch.no_grad():
-        grid = 2.0 ** torch.arange(-60, 61, dtype=origin.dtype, device=origin.device)
-        above = excess(grid) >= 0
-        require(above.any(), "g", "convex enough that a g'(a) - g(a) + g(0) reaches 1/2", g)
-        upper = torch.where(above, grid, grid[-1]).amin()
-    root = increasing_root(excess, upper / 2, upper)
+@torch.no_grad()
+def _solve(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
+    """Return the half-width in (2^-60, 2^60)."""
+    grid = 2.0 ** torch.arange(-60, 61, dtype=origin.dtype, device=origin.device)
+    above = _excess(g, grid) >= 0
+    require(above.any(), "g", "convex enough that a g'(a) - g(a) + g(0) reaches 1/2", g)
+    upper = torch.where(above, grid, grid[-1]).amin()
+    root = increasing_root(lambda a: _excess(g, a), upper / 2, upper)
     slopes = slope_of(g, root * torch.linspace(0, 1, 65, dtype=root.dtype, device=root.device))
     slack = 1e-6 * slopes.abs().max()
     require(slopes.diff() >= -slack, "g", "convex on [0, a]", g)
-
-    def rate(a: Tensor) -> Tensor:
-        return a * slope_of(lambda x: slope_of(g, x), a)
-
-    # Only parameters of g need the second derivative: torch.export cannot trace it, and the first
-    # one in a process imports torch's compiler.
-    if not excess(root).requires_grad and forward_ad._current_level < 0:
-        return root
-    return attach_root_gradient(root, excess, rate)
+    return root

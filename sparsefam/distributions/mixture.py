@@ -15,12 +15,11 @@ from torch.types import _size
 from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_shapes, copied
+from ..numerics.validation import broadcast_shapes, copied, require_shape
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
 from .torch_adapter import (
-    TorchUnivariate,
     cuts_of,
     dtype_of,
     intervals_of,
@@ -197,13 +196,12 @@ class Mixture(SoftmaxDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: of univariate mixtures whose support is one interval."""
-        return self._has_cdf and (self._is_unbounded or bool(self._is_connected.all()))
+        return self.has_cdf and (self._is_unbounded or bool(self._is_connected.all()))
 
     @property
-    def _has_cdf(self) -> bool:
-        return not self.event_shape and all(
-            p.has_cdf for p in self._parts if isinstance(p, TorchUnivariate)
-        )
+    def has_cdf(self) -> bool:
+        """Whether `cdf` and `icdf` exist: if they do for every component."""
+        return not self.event_shape and all(getattr(p, "has_cdf", True) for p in self._parts)
 
     @property
     def _is_connected(self) -> Tensor:
@@ -333,7 +331,7 @@ class Mixture(SoftmaxDistribution):
         with torch.no_grad():
             drawn = [self._expanded(p).sample(sample_shape) for p in self._parts]
             table = torch.cat(drawn, -1 - rank)
-            shape = Size(sample_shape) + self.batch_shape
+            shape = require_shape("sample_shape", sample_shape) + self.batch_shape
             rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
             index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
             return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank).detach()
@@ -344,7 +342,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and self._has_cdf and not self._is_unbounded:
+        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)
@@ -547,7 +545,8 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     grids between its neighbours: accurate to the square root of a rounding error at a smooth peak.
     """
     ordered = sort_cuts(cuts)
-    share = torch.linspace(0, 1, _INTERVALS + 1).to(cuts).reshape(-1, *(1,) * ordered.dim())
+    share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
+    share = share.reshape(-1, *(1,) * ordered.dim())
     grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
     for _ in range(_ROUNDS):
         best = grid.gather(0, function(grid).argmax(0, keepdim=True))

@@ -17,6 +17,7 @@ from ..numerics.quadrature import gauss_legendre
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import (
     attributes,
+    differentiable_once,
     in_float64,
     map_tensors,
     require,
@@ -50,8 +51,10 @@ __all__ = [
 _PIECE_NODES, _FINE = 80, 512
 # A log density beyond this, positive or negative, counts as zero density.
 _LARGEST_LOG = 640.0
+# The largest number whose exponential leaves room for the size of the distribution.
+_REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # How much of the mass a rule may miss; the lowest order that misses no more.
-_LOST, _LEAST_ORDER = 0.02, 4
+_LOST, _LEAST_ORDER = 1e-3, 4
 # Subintervals of the range of a density for integrals that involve other densities.
 _SUBINTERVALS = 32
 
@@ -181,9 +184,11 @@ def cuts_of(p: Any) -> Tensor:
         cuts: Tensor = own()
         return cuts
     ends = intervals_of(p).flatten(-2)
-    if isinstance(p, KernelDistribution) and bool(p.alpha.isinf().any()):
-        # A uniform escort jumps at ends whose derivatives are unknown.
-        ends = ends + 0 * without_derivative(p.weights).sum(-1, keepdim=True)
+    if isinstance(p, KernelDistribution) and bool((p.alpha > 1).any()):
+        # Ends that are roots have no derivatives. First ones of integrals need them only where a
+        # density jumps, as a uniform escort does.
+        limit = without_derivative if bool(p.alpha.isinf().any()) else differentiable_once
+        ends = ends + 0 * limit(p.weights).sum(-1, keepdim=True)
     nodes = p.quadrature()[0].detach()
     inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
@@ -328,23 +333,25 @@ class _Coordinate:
     def __init__(
         self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
     ) -> None:
-        # All but a rounding error of the mass, and exp(sinh(5)) = 1e32 does not overflow.
-        self.limit = 5.0 if centre.dtype == torch.float64 else 4.2
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
         with torch.no_grad():
-            self._a = self._inverse(centre)
-            self._b = (spread / self._transform(self._a)[1]).clamp(max=2.0)
+            self._a = self.onto_line(centre)
+            self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0)
+            # As far as the exponentials of T do not overflow.
+            reach = _REACH[centre.dtype]
+            self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return t and dt/dy at y (..., *batch)."""
-        t, slope = self._transform(self._a + self._b * y.sinh())
+        t, slope = self.from_line(self._a + self._b * y.sinh())
         return t, slope * self._b * y.cosh()
 
     def of(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
-        return torch.asinh((self._inverse(t) - self._a) / self._b).clamp(-self.limit, self.limit)
+        y = torch.asinh((self.onto_line(t) - self._a) / self._b)
+        return y.clamp(-self.limit, self.limit)
 
-    def _transform(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return T and its derivative."""
         if self._lower is not None and self._upper is not None:
             width, share = self._upper - self._lower, torch.sigmoid(x)
@@ -355,7 +362,7 @@ class _Coordinate:
             return self._upper - (-x).exp(), (-x).exp()
         return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
 
-    def _inverse(self, t: Tensor) -> Tensor:
+    def onto_line(self, t: Tensor) -> Tensor:
         """Return the inverse of T, also where rounding puts t on an end of the support."""
         info = torch.finfo(t.dtype)
         if self._lower is not None and self._upper is not None:
@@ -433,8 +440,8 @@ class TorchUnivariate(TorchDensity):
     def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
         """Return the coordinates (*batch) between which the mass lies."""
         limit, count = coordinate.limit, 64
-        y = torch.linspace(-limit, limit, count + 1).to(self.alpha)
-        y = y.reshape(-1, *(1,) * self.alpha.dim())
+        share = self._steps(-1.0, count)
+        y = limit * share
         with torch.no_grad():
             t, slope = coordinate.locations(y)
             inside, log_p = self._evaluate(t)
@@ -443,13 +450,19 @@ class TorchUnivariate(TorchDensity):
             step = 2 * limit / count
             first = torch.where(matters, y, limit).amin(0) - step
             last = torch.where(matters, y, -limit).amax(0) + step
-        return first.clamp(min=-limit), last.clamp(max=limit)
+        return torch.maximum(first, -limit), torch.minimum(last, limit)
+
+    def _steps(self, start: float, count: int) -> Tensor:
+        """Return count + 1 equidistant numbers from `start` to 1, (count + 1, *ones)."""
+        dtype, device = self.alpha.dtype, self.alpha.device
+        steps = torch.linspace(start, 1, count + 1, dtype=dtype, device=device)
+        return steps.reshape(-1, *(1,) * self.alpha.dim())
 
     def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
         """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
         first, last = self._main_interval(coordinate)
-        share = torch.linspace(0, 1, count + 1).to(self.alpha)
-        y = first + (last - first) * share.reshape(-1, *(1,) * self.alpha.dim())
+        share = self._steps(0.0, count)
+        y = first + (last - first) * share
         return y, (last - first) / count
 
     def _cuts(self) -> Tensor:
@@ -507,7 +520,7 @@ class TorchUnivariate(TorchDensity):
         if (known := self._known("icdf", value)) is not None:
             return known
         coordinate = self._coordinate()
-        end = torch.full_like(value, coordinate.limit)
+        end = coordinate.limit * torch.ones_like(value)
 
         def excess(t: Tensor) -> Tensor:
             return self.cdf(t) - value

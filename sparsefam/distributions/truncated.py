@@ -11,10 +11,9 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Stack
-from ..numerics.quadrature import gauss_legendre, graded, graded_rule, sort_cuts
+from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, in_eager, require, require_integer
-from ..scores import slope_of
 from ..supports import Interval, IntervalUnion, entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .mixture import argmax
@@ -35,6 +34,10 @@ __all__ = ["Truncated"]
 _NODES, _FINE = 32, 128
 # Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
 _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
+# Distances of cuts from an end on the line of a distribution of torch.
+_LINE_STEPS = (10.0, 40.0, 160.0)
+# Steps of the difference that finds these lengths: in distances to the next cut, and at least.
+_STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
 # Pieces of a panel between two cuts, the nodes in each, and steps of the search for a quantile;
 # two Newton steps follow.
 _PARTS, _ORDER, _STEPS = 3, 24, 8
@@ -45,12 +48,13 @@ _LOST = 1e-8
 class Truncated(SoftmaxDistribution):
     r"""A univariate density cut to an interval.
 
-    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t < b]$$
+    $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
 
     All is computed in float64: the mass of a normal density by error functions, other integrals by
     quadrature with nodes where q changes between the ends. This is accurate in far tails, too. The
-    base needs a `log_prob`, but no `cdf`. The lower end belongs to the support and the upper
-    end does not, as in `torch.distributions.Uniform`.
+    base needs a `log_prob`, but no `cdf`. Both ends belong to the support where the base is
+    positive there. The constructor computes the mass between the ends and keeps its graph: more
+    than one backward pass through one density needs `retain_graph=True`.
 
     Args:
         base: The density q (*batch): a continuous univariate distribution of torch or of this
@@ -99,7 +103,7 @@ class Truncated(SoftmaxDistribution):
             high=math.inf if high is None else high,
         )
         self.base: Any = to_float64(part).expand(self.alpha.shape)
-        Distribution.__init__(self, self.alpha.shape, validate_args=validate_args)
+        super().__init__(self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         normal = isinstance(self.base, Normal)
@@ -118,19 +122,66 @@ class Truncated(SoftmaxDistribution):
         """Return locations (J, *batch) between which a few nodes integrate the density."""
         low, high = self._ends()
         found = [cuts_of(self.base)]
-        for end, side in ((low, 1.0), (high, -1.0)):
+        for end, other in ((low, high), (high, low)):
             finite = end.isfinite()
-            with torch.no_grad():
-                rate = slope_of(self.base.log_prob, torch.where(finite, end, 0.0)).abs()
-            length = torch.where(finite & (rate > 0), 1 / rate, 0.0)
-            layers = side * length.unsqueeze(-1) * low.new_tensor(_LAYERS)
+            length = self._length(torch.where(finite, end, 0.0), other, found[0])
+            layers = torch.where(finite, length, 0.0).unsqueeze(-1) * low.new_tensor(_LAYERS)
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
+        if isinstance(self.base, TorchUnivariate):
+            found.append(self._steps_on_line(low, high))
         return sort_cuts(_clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
+
+    def _steps_on_line(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return locations (*batch, J) some steps inwards from the ends, on the line of `_graded`.
+
+        Within a part of the base's range that is small on that line, they resolve its powers.
+        """
+        with torch.no_grad():
+            line, steps = self.base._coordinate(), low.new_tensor(_LINE_STEPS)
+            steps = steps.reshape(-1, *(1,) * low.dim())
+            x = [line.onto_line(low) + steps, line.onto_line(high) - steps]
+            t = line.from_line(torch.cat(x))[0].movedim(0, -1)
+            return torch.where(t.isfinite(), t, math.nan)
+
+    def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
+        """Return how far from an end, towards the other, the density changes by a factor of e.
+
+        From a difference of logarithms: exported graphs have no derivatives inside.
+        """
+        with torch.no_grad():
+            side = torch.where(other > end, 1.0, -1.0)
+            cuts = torch.cat([cuts, other.unsqueeze(-1)], -1)
+            gaps = side.unsqueeze(-1) * (cuts - end.unsqueeze(-1))
+            gap = torch.where((gaps > 0) & gaps.isfinite(), gaps, math.inf).amin(-1)
+            gap = torch.where(gap.isfinite(), gap, end.abs().clamp_min(1))
+            near = end + side * torch.maximum(gap * _STEP, end.abs() * _LEAST_STEP)
+            change = (self.base.log_prob(near) - self.base.log_prob(end)).abs()
+            length = (near - end) / change
+            return torch.where(length.isfinite(), length, 0.0)
+
+    def _between(self, order: int, cuts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
+        y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
+        nodes, slope = self._graded(y, cuts[:-1, None], cuts[1:, None])
+        return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
+
+    def _graded(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Map y in [-1, 1] to an interval as `graded`; return locations and derivatives in y.
+
+        Distributions of torch are integrated on the line of their coordinate, where powers at an
+        end and heavy tails are exponentials.
+        """
+        if not isinstance(self.base, TorchUnivariate):
+            return graded(y, low, high)
+        line = self.base._coordinate()
+        x, slope = graded(y, line.onto_line(low), line.onto_line(high))
+        t, rate = line.from_line(x)
+        return t, slope * rate
 
     def _mass_by_quadrature(self) -> Tensor:
         """Return the logarithm of the mass between the ends (*batch)."""
         cuts = self._find_cuts()
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(_NODES, cuts)
         log_p = self.base.log_prob(nodes)
         # A density may be infinite at an end to which a node is rounded.
         finite = log_p.isfinite()
@@ -172,6 +223,17 @@ class Truncated(SoftmaxDistribution):
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         lost = self._density(ends) * (beside - ends).abs()
         resolved: Tensor = self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        if not isinstance(self.base, TorchUnivariate):
+            return resolved
+        # What lies beyond the outermost cuts decays exponentially on the line.
+        line, cuts = self.base._coordinate(), self._find_cuts()
+        bounds = self.base.intervals[..., 0, :].movedim(-1, 0)
+        first = line.onto_line(torch.stack([cuts[0], cuts[-1]]))
+        inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self.alpha.dim())
+        t, slope = line.from_line(torch.stack([first, first + inwards]))
+        height, inner = (self._density(t) * slope).unbind()
+        beyond = height / (inner / height).log().clamp(1e-3, 1.0)
+        resolved = resolved & ~((ends == bounds) & (beyond > _LOST)).any(0)
         return resolved
 
     def _density(self, t: Tensor) -> Tensor:
@@ -191,7 +253,7 @@ class Truncated(SoftmaxDistribution):
         x, rule = gauss_legendre(_ORDER, cuts)
         part, ones = torch.arange(_PARTS, device=cuts.device), (1,) * self.alpha.dim()
         y = _coordinate(x, part.unsqueeze(-1)).reshape(_PARTS, -1, *ones)
-        nodes, slope = graded(y, cuts[:-1, None, None], cuts[1:, None, None])
+        nodes, slope = self._graded(y, cuts[:-1, None, None], cuts[1:, None, None])
         density = self._density(nodes.flatten(0, 2)).reshape(nodes.shape)
         masses = (rule.reshape(-1, *ones) / _PARTS * slope * density).flatten(0, 1)
         below = masses.sum(1).cumsum(0)[_PARTS - 1 :: _PARTS]
@@ -273,15 +335,17 @@ class Truncated(SoftmaxDistribution):
             return self._rounded(argmax(self.prob, self._cuts()))
 
     def _rounded(self, t: Tensor) -> Tensor:
-        """Return locations in the type of the parameters, still below the upper end."""
-        last = self.high.detach().nextafter(self.low.detach())
+        """Return locations in the type of the parameters, not rounded to an end without density."""
+        with torch.no_grad():
+            low, high = self.low.detach(), self.high.detach()
+            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
         return torch.minimum(t.to(self.alpha.dtype), last)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
-        inside = (self.low <= value) & (value < self.high)
+        inside = (self.low <= value) & (value <= self.high)
         log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
         inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
@@ -308,7 +372,7 @@ class Truncated(SoftmaxDistribution):
 
     def _mass_between(self, start: Tensor, t: Tensor) -> Tensor:
         """Return the mass between locations with no cut between them."""
-        nodes, weights = (x.squeeze(0) for x in graded_rule(_NODES, start[None], t[None]))
+        nodes, weights = self._between(_NODES, torch.stack(torch.broadcast_tensors(start, t)))
         return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -336,7 +400,7 @@ class Truncated(SoftmaxDistribution):
         panel = piece // _PARTS
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         low, high = start.detach(), end.detach()
-        near = graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0]
+        near = self._graded(_coordinate(x, (piece % _PARTS).squeeze(-1)), low, high)[0].detach()
         gap, height = before - goal + self._mass_between(start, near), self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -371,7 +435,7 @@ class Truncated(SoftmaxDistribution):
     def _rule(self, order: int, cuts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return float64 nodes and weights (Q, *batch), `order` of them between two cuts."""
         cuts = self._find_cuts() if cuts is None else cuts
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(order, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(order, cuts)
         weights = weights * self._density(nodes)
         return nodes, weights / weights.sum(0)
 
@@ -393,7 +457,7 @@ class Truncated(SoftmaxDistribution):
         shares = self._aligned(self.low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._with_breaks(psi).unsqueeze(1), low + shares * (high - low))
         cuts = _clamp(cuts, low, high)
-        nodes, weights = (x.flatten(0, 1) for x in graded_rule(_NODES, cuts[:-1], cuts[1:]))
+        nodes, weights = self._between(_NODES, cuts)
         weights = weights * self._density(nodes)
         values = psi.own(nodes.movedim(1, -1))
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)

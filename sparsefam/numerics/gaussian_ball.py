@@ -13,20 +13,22 @@ the saddle point $z_0$ and bends so that a midpoint rule of few nodes is accurat
 and offset. Nothing cancels: with $z = z_0 (1 + d)$ the exponent is second order in $d$.
 
 First derivatives are averages over the same nodes, without differentiating eigenvectors, which are
-not smooth where eigenvalues coincide. Second derivatives are those of the sum over fixed nodes.
+not smooth where eigenvalues coincide. Second derivatives, and those of forward mode, are those of
+the sum over fixed nodes.
 
 In arrays of nodes axes come first and nodes second, so that sums over nodes are sums of long rows.
 Transcendental functions are real, which are much faster than torch's complex ones.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .ellipsoid import orthogonalize
 from .shared_contour import gaussians_by_shared_contour, has_shared_contour
@@ -129,8 +131,11 @@ def _outputs(inputs: _Four, exponent: Tensor | float | None, sloped: bool) -> tu
     dim, batch = loc.shape[-1], loc.shape[:-1]
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
-    if sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        found: tuple[Tensor, ...] = _Integral.apply(*rows, kind, sloped)
+    found: tuple[Tensor, ...]
+    if forward_ad._current_level >= 0:
+        found = _plain_integrals(rows, kind, sloped)
+    elif sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        found = _Integral.apply(*rows, kind, sloped)
     else:
         found = _by_chunks(rows, kind, False)
     return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
@@ -231,12 +236,22 @@ def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     return [x.contiguous() for x in _integrals(inputs, kind, True)]
 
 
+def _plain_integrals(inputs: tuple[Tensor, ...], kind: str, sloped: bool) -> tuple[Tensor, ...]:
+    """Compute `_integrals` by ordinary operations, which have derivatives in forward mode."""
+    fixed = _FixedNodes(kind, inputs)
+    found = (fixed.integrals(*fixed.coordinates(*inputs)).to(inputs[0].dtype),)
+    if not sloped:
+        return found
+    frame = fixed.frame
+    return (*found, *fixed.partials(*inputs), frame.rotation, frame.inverse, frame.shrink)
+
+
 def _pull_partials(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """Return gradients in the inputs, from those in the derivatives in the frame."""
     with torch.enable_grad():
-        pull = torch.func.vjp(_partials_at_fixed_nodes(kind, tuple(inputs)), *inputs)[1]
+        pull = torch.func.vjp(_FixedNodes(kind, inputs).partials, *inputs)[1]
         found: tuple[Tensor, ...] = pull(tuple(cotangents))
     return found
 
@@ -634,54 +649,61 @@ def log_size(contour: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
     return contour.log_mean.double() - volume + frame.shrink.log().sum(-1)
 
 
-# Second derivatives, at fixed nodes
+# Derivatives at fixed nodes
 
 
-def _partials_at_fixed_nodes(
-    kind: str, inputs: tuple[Tensor, ...]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the derivatives in b, A, the spread and m as a function of all inputs."""
-    fixed = [x.detach().double() for x in inputs]
-    frame = whiten(*fixed[:4])
-    contour, lam, _ = contour_of_pairs(frame, fixed[4], kind, torch.float64)
-    front, _ = log_front(fixed[4], fixed[0].shape[-1], kind)
-    weights = contour.weights * torch.exp(log_size(contour, frame, fixed[1]) + front)
-    lam, top = lam.movedim(0, -1), fixed[4].unsqueeze(-1) + 1
-    variance = 0.5 / (contour.saddle * (1 + contour.nodes))
-    unit = torch.eye(lam.shape[-1], dtype=lam.dtype, device=lam.device)
+class _FixedNodes:
+    """The integrals of pairs as ordinary functions of their inputs, at nodes that do not move."""
 
-    def total(b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
-        """Return the sum of the integrals of all pairs."""
-        ball = 0.5 * (ball + ball.mT)
-        if spread.dim() < ball.dim():
-            spread = spread.exp()[..., None, None] * lam.unsqueeze(-1) * unit
-        spread = 0.5 * (spread + spread.mT)
-        inverse = torch.linalg.inv_ex(spread + ball * variance[..., None, None])[0]
-        v = (inverse @ b.unsqueeze(-1).to(inverse.dtype)).squeeze(-1)
-        phase = 0.5 * (_log_det(inverse) - (v * b).sum(-1))
-        if kind == "any":  # Gamma(m + 1 + D/2) z^-(m + 1)
-            logs = top.log() + contour.log_nodes
-            phase = phase + torch.lgamma(m + (1 + b.shape[-1] / 2)) - (m + 1) * logs
-        return (weights * torch.exp(phase - phase.detach())).imag.sum()
+    def __init__(self, kind: str, inputs: Sequence[Tensor]) -> None:
+        self.kind, self.fixed = kind, [x.detach().double() for x in inputs]
+        loc, scale_tril, centers, spread, m = self.fixed
+        self.frame = whiten(loc, scale_tril, centers, spread)
+        self.contour, lam, _ = contour_of_pairs(self.frame, m, kind, torch.float64)
+        front, _ = log_front(m, loc.shape[-1], kind)
+        size = torch.exp(log_size(self.contour, self.frame, scale_tril) + front)
+        self.weights, self.lam = self.contour.weights * size, lam.movedim(0, -1)
 
-    def partials(
-        loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor
+    def coordinates(
+        self, loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor
     ) -> tuple[Tensor, ...]:
+        """Return b, A, the spread and m of pairs (R, N) in the frame."""
+        frame = self.frame
         gaps = centers.double() - loc.double().unsqueeze(1)
         b = frame.shrink * rotate(gaps @ frame.inverse.mT, frame.rotation)
         pairs = frame.shrink.unsqueeze(-1) * frame.shrink.unsqueeze(-2)
         sides = frame.rotation.mT @ (frame.inverse @ scale_tril.double()).unsqueeze(1)
-        ball = pairs * (sides @ sides.mT)
         if spread.dim() > 1:
             whole = frame.rotation.mT @ frame.inverse.unsqueeze(1)
             spread = pairs * (whole @ spread.double() @ whole.mT)
         else:
-            spread = (2 * torch.log(spread.double() / fixed[3])).expand(b.shape[:-1])
+            spread = (2 * torch.log(spread.double() / self.fixed[3])).expand(b.shape[:-1])
         m = m.double().unsqueeze(-1).expand(b.shape[:-1])
-        slopes: tuple[Tensor, ...] = torch.func.grad(total, (0, 1, 2, 3))(b, ball, spread, m)
-        return slopes
+        return b, pairs * (sides @ sides.mT), spread, m
 
-    return partials
+    def integrals(self, b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
+        """Return the integrals (R, N) from the coordinates of pairs."""
+        contour = self.contour
+        ball = 0.5 * (ball + ball.mT)
+        if spread.dim() < ball.dim():
+            unit = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
+            spread = spread.exp()[..., None, None] * self.lam.unsqueeze(-1) * unit
+        spread = 0.5 * (spread + spread.mT)
+        variance = 0.5 / (contour.saddle * (1 + contour.nodes))
+        inverse = torch.linalg.inv_ex(spread + ball * variance[..., None, None])[0]
+        v = (inverse @ b.unsqueeze(-1).to(inverse.dtype)).squeeze(-1)
+        phase = 0.5 * (_log_det(inverse) - (v * b).sum(-1))
+        if self.kind == "any":  # Gamma(m + 1 + D/2) z^-(m + 1)
+            logs = (self.fixed[4].unsqueeze(-1) + 1).log() + contour.log_nodes
+            phase = phase + torch.lgamma(m + (1 + b.shape[-1] / 2)) - (m + 1) * logs
+        return (self.weights * torch.exp(phase - phase.detach())).imag.sum(0)
+
+    def partials(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the derivatives in b, A, the spread and m as a function of all inputs."""
+        slopes: tuple[Tensor, ...] = torch.func.grad(
+            lambda *x: self.integrals(*x).sum(), (0, 1, 2, 3)
+        )(*self.coordinates(*inputs))
+        return slopes
 
 
 def _log_det(matrix: Tensor) -> Tensor:

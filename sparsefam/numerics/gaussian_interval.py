@@ -123,6 +123,7 @@ class _Expectation(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[:4])
+        ctx.save_for_forward(*inputs[:4])
         ctx.coefficients, ctx.order = inputs[4:]
 
     @staticmethod
@@ -150,6 +151,30 @@ class _Expectation(torch.autograd.Function):
             None,
             None,
         )
+
+    @staticmethod
+    def jvp(
+        ctx: Any,
+        by_loc: Tensor | None,
+        by_scale: Tensor | None,
+        by_center: Tensor | None,
+        by_width: Tensor | None,
+        *_: Any,
+    ) -> Tensor:
+        inputs = ctx.saved_tensors
+        profile, n = Profile(ctx.coefficients), ctx.order
+        terms = [
+            (by_loc, 1.0, profile, n + 1),
+            (by_center, -1.0, profile, n + 1),
+            (by_scale, inputs[1], profile.flux, n + 2),
+            (by_width, inputs[3], profile, n + 2),
+        ]
+        found = [
+            tangent * factor * _Expectation.apply(*inputs, f.coefficients, k)
+            for tangent, factor, f, k in terms
+            if tangent is not None
+        ]
+        return torch.stack(torch.broadcast_tensors(*found)).sum(0)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:

@@ -160,13 +160,16 @@ def line_integral(
             cuts that do not coincide, unless they move alike.
         rounding: Tolerated error of a subinterval besides the relative one.
     """
-    if _can_branch_on_values():
+    if _can_branch_on_values() and not cuts.is_meta:
         with torch.no_grad():
             more = _refine(function, cuts.detach(), rounding)
     else:
         ordered = sort_cuts(cuts.detach())
-        low, width = ordered[:-1], ordered.diff(dim=0)
-        more = torch.cat([low + share * width for share in (0.25, 0.5, 0.75)]).movedim(0, -1)
+        low, high = ordered[:-1], ordered[1:]
+        more = torch.stack([low + share * (high - low) for share in (0.25, 0.5, 0.75)])
+        # A cut at an end, constant as it is, would take the place of the end that moves.
+        more = torch.where((low < more) & (more < high), more, math.nan)
+        more = more.flatten(0, 1).movedim(0, -1)
     ordered = sort_cuts(torch.cat([cuts, more], -1))
     values, weights = _evaluate(function, ordered[:-1], ordered[1:], _ORDER)
     return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))

@@ -37,6 +37,8 @@ __all__ = [
     "require_integer",
     "require_power",
     "require_scale_tril",
+    "require_shape",
+    "require_tensor",
     "without_derivative",
 ]
 
@@ -79,6 +81,8 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
         return torch.as_tensor(value, dtype=dtype, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be in the range of {dtype}, got {value}") from None
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -249,6 +253,22 @@ def require_integer(name: str, value: object, least: int, most: float = math.inf
         raise ValueError(f"{name} must be {'' if integral else 'an integer '}{rule}, got {value!r}")
 
 
+def require_tensor(name: str, value: object) -> None:
+    """Raise ValueError unless a value is a tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def require_shape(name: str, value: Any) -> Size:
+    """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return Size(value)  # sizes may be symbols
+    integral = isinstance(value, Sequence) and all(isinstance(x, Integral) for x in value)
+    if not integral or any(x < 0 for x in value):
+        raise ValueError(f"{name} must be a sequence of sizes, integers from 0, got {value!r}")
+    return Size(value)
+
+
 def require_power(beta: object) -> None:
     """Raise ValueError unless the power of an escort is None, a finite number or finite tensor."""
     if isinstance(beta, Tensor):
@@ -323,7 +343,7 @@ _names_in_methods.__dict__["_dynamo_marked_constant"] = True
 # Second derivatives that do not exist
 
 NO_SECOND_DERIVATIVE = (
-    "only first derivatives exist in alpha, and of entropies, cdf, icdf, samples and "
+    "only first derivatives exist in alpha, and of entropies, divergences, cdf, icdf, samples and "
     "cross-validated penalties"
 )
 # What is said where alpha is a tensor.
