@@ -25,8 +25,8 @@ BASES = {
     "left out": None,
 }
 FITS: dict[str, dict[str, float]] = {
-    "smoothing=0.01, the default": {},
-    "smoothing=0.001": {"smoothing": 1e-3},
+    "smoothing=0.003, the default": {},
+    "smoothing=0.01": {"smoothing": 0.01},
     "smoothing=0.1": {"smoothing": 0.1},
     "penalty=0.01": {"penalty": 0.01},
     "penalty=1": {"penalty": 1.0},

@@ -56,7 +56,7 @@ _LOWEST, _HIGHEST = 1e-11, 1e3
 _COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
 _TINY = 1e-200
 # The default factor of the roughness.
-SMOOTHING = 1e-2
+SMOOTHING = 3e-3
 # Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
 # to the mean. The share moves contexts by 1e-3 of the noise; without it coefficients are a thousand
 # times as large as the values, and lose as much in float32.
@@ -274,7 +274,7 @@ class RidgeRegression(nn.Module):
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
             minimiser of generalised cross-validation over all its channels, which is differentiable
-            once. None, without `penalty`: 0.01.
+            once. None, without `penalty`: 0.003.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. None:
             `basis.domain`, or (0, 1) without a basis.
