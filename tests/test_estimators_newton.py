@@ -36,19 +36,21 @@ def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
         return np.clip(1 + eps * (scores - level), 0, None) ** (1 / eps)
 
     due = brentq(lambda level: measure @ density(level) - 1, -20, scores.max() + 10, xtol=1e-13)
-    level, weights, escort = problem._normalized(c)
-    assert float(level) == pytest.approx(due, abs=1e-10)
-    np.testing.assert_allclose(weights, measure * density(due), atol=1e-11)
-    lowered = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
-    np.testing.assert_allclose(escort, lowered, atol=1e-10)
+    away, _, _ = problem._normalized(-2 * c)
+    for tangent in (None, away):  # Newton's steps start from the other density's tangent
+        (_, level, _), weights, escort = problem._normalized(c, tangent)
+        assert float(level) == pytest.approx(due, abs=1e-10)
+        np.testing.assert_allclose(weights, measure * density(due), atol=1e-11)
+        lowered = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
+        np.testing.assert_allclose(escort, lowered, atol=1e-10)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_derivatives_are_those_of_the_loss(alpha: float) -> None:
     problem, _ = objective(alpha, 4)
     c = torch.randn(problem.mean.shape, dtype=torch.float64)
-    at, eye = problem.evaluate(c, 1e-2), 1e-5 * torch.eye(len(c), dtype=torch.float64)
-    pairs = [[problem.evaluate(c + sign * e, 1e-2) for sign in (1, -1)] for e in eye]
+    (at, _), eye = problem.evaluate(c, 1e-2), 1e-5 * torch.eye(len(c), dtype=torch.float64)
+    pairs = [[problem.evaluate(c + sign * e, 1e-2)[0] for sign in (1, -1)] for e in eye]
     slope = torch.tensor([(a.value - b.value) / 2e-5 for a, b in pairs]).double()
     torch.testing.assert_close(at.slope, slope, rtol=1e-5, atol=1e-7)
     hessian = torch.stack([(a.slope - b.slope) / 2e-5 for a, b in pairs])

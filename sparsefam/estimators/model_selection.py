@@ -23,8 +23,8 @@ _PATIENCE = 2
 # When bandwidths are compared, the difference of the criterion's bias corrections is multiplied by
 # this factor.
 BIAS_FACTOR = 2
-# The tolerance of fits that are only compared.
-_ROUGH = 1e-5
+# The tolerance of fits that are only compared, and the most Newton steps of these.
+_ROUGH, _ROUGH_STEPS = 1e-5, 40
 # The greatest error of the mass by sums over nodes.
 _UNRESOLVED = 0.03
 # Rows of data whose features are in memory at a time.
@@ -83,7 +83,7 @@ def best_penalty(
 
     def attempt(penalty: float) -> Fit:
         nonlocal start
-        fit = objective.minimum(start, penalty, max(tol, _ROUGH), max_iter)
+        fit = objective.minimum(start, penalty, max(tol, _ROUGH), min(max_iter, _ROUGH_STEPS))
         start = fit.minimum.x
         report()
         if not fit.error <= _UNRESOLVED:
