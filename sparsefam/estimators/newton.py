@@ -1,11 +1,13 @@
 """The penalized Fenchel-Young loss of kernel scores, and its minimum by Newton's method."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
@@ -15,7 +17,7 @@ from ..numerics.normalizer import initial_normalizer, newton_step
 from ..numerics.truncated_power import Power
 from .data import sum_over
 
-__all__ = ["Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
+__all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
 # Armijo's constant, the least and the greatest factor by which a step along a direction is
 # shortened, and the shortest step.
@@ -93,6 +95,34 @@ def whitening(kernel: Kernel, points: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Cells:
+    """Where rounded observations may have been: evenly in a cell of the unit of rounding."""
+
+    unit: Tensor  # Of each column (D,), 0 if it is not rounded
+    limits: Tensor  # Known bounds of each column (D, 2), at which cells end
+
+    def ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ends of the cells of observations (n, D)."""
+        low, high = self.limits.T
+        return torch.maximum(x - self.unit / 2, low), torch.minimum(x + self.unit / 2, high)
+
+    def mean(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return the means of smooth functions over the cells of observations (n, D).
+
+        By Gauss's rule with four nodes for one rounded column, with two for each of several.
+        """
+        low, high = self.ends(x)
+        nodes, weights = leggauss(4 if len(self.unit) == 1 else 2)
+        rule = list(zip(nodes.tolist(), (weights / 2).tolist(), strict=True))
+        total: Any = 0.0
+        for pairs in itertools.product(*(rule if unit else [(0.0, 1.0)] for unit in self.unit)):
+            place, share = zip(*pairs, strict=True)
+            at = (low + high) / 2 + (high - low) / 2 * x.new_tensor(place)
+            total = total + math.prod(share) * f(at)
+        return cast(Tensor, total)
+
+
+@dataclass(frozen=True)
 class Objective:
     r"""$\Omega^*_\alpha(f) - \bar f + \tfrac{\rho}{2} \|f\|^2$, convex in the coefficients of f.
 
@@ -111,6 +141,7 @@ class Objective:
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
     on_finer: Tensor  # Kernels at these, which show whether the nodes are enough (I, Q')
+    cells: "Cells"  # Where rounded observations may have been
     weight: Tensor  # Sum of the weights of the data
     squares: Tensor  # Sum of their squares
     first: Tensor  # Weighted sum of the functions at the data (R,)
@@ -118,7 +149,9 @@ class Objective:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Objective":
+    def of(
+        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh, cells: "Cells"
+    ) -> "Objective":
         """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
             mesh = mesh.with_order(min(_FINE * mesh.axes[0].size, _MOST_NODES))
@@ -139,6 +172,7 @@ class Objective:
             on_nodes.T @ mixing,
             finer.measure.flatten(),
             on_finer,
+            cells,
             none,
             none,
             none.expand(size),
@@ -150,7 +184,7 @@ class Objective:
         """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         for rows, part in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
-            phi = self.features(rows)
+            phi = self.cells.mean(self.features, rows)
             first = first + part @ phi
             second = second + (part.unsqueeze(-1) * phi).mT @ phi
         return replace(
