@@ -335,7 +335,7 @@ def anomaly_table(columns: tuple[tuple[str, ...], ...] = ANOMALIES, splits: int 
     title = (
         f"Breast cancer, means of {splits} splits, 60% of the benign tumours fitted: area under "
         "the curve of `decision_function`, and of `KernelDensity` on standardised columns; benign "
-        "and malignant tumours at which the density is zero."
+        "tumours and cancers at which the density is zero."
     )
     header = ["columns", OURS, "Scott's bandwidth", "bandwidth 1", "flagged"]
     return Table(title, header, rows)
