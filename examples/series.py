@@ -44,7 +44,7 @@ GRID = 128  # points at which the encoder sees a series, interpolated
 FEATURES, KEYS, COMPONENTS, POINTS = 256, 16, 8, 64
 SIGMA = 0.1  # a head's width before training
 BASIS = sf.bases.GaussianRBF.grid(64, 1.5 / 64)
-PENALTY = 100.0  # of 0.1, 1, 10, 100 and 1000 the best for a left-out fifth of the points
+SMOOTHING = 1e-3  # of 0.001 to 3 the best for a left-out fifth of the points
 
 
 class Series(NamedTuple):
@@ -56,6 +56,7 @@ class Series(NamedTuple):
     labels: Tensor  # (B,)
     grid: Tensor  # (B, GRID), interpolated
     coefficients: Tensor  # (B, N, 1), of the value functions
+    constants: Tensor  # (B, 1), of the value functions
 
     def rows(self, index: Tensor) -> "Series":
         """Return some of the series."""
@@ -76,9 +77,12 @@ def load(part: str, generator: torch.Generator) -> Series:
         labels.append(label - 1)
     mask = pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in values], True)
     t, x = pad_sequence(positions, True), pad_sequence(values, True)
-    function = sf.attention.RidgeRegression(BASIS, PENALTY).fit(t, x.unsqueeze(-1), mask)
+    function = sf.attention.RidgeRegression(BASIS, smoothing=SMOOTHING).fit(
+        t, x.unsqueeze(-1), mask
+    )
     grid = interpolate(t.masked_fill(~mask, torch.inf), x, GRID)
-    return Series(t, x, mask, torch.tensor(labels), grid, function.coefficients)
+    parts = function.coefficients, function.constant
+    return Series(t, x, mask, torch.tensor(labels), grid, *parts)
 
 
 class NoAttention(nn.Module):
@@ -133,7 +137,8 @@ class Attention(NoAttention):
         if isinstance(density, sf.SparseCategorical):
             context = (density.probs * series.values.unsqueeze(1)).sum(-1)
         else:
-            value = sf.attention.ValueFunction(BASIS, series.coefficients)
+            parts = {"coefficients": series.coefficients, "constant": series.constants}
+            value = sf.attention.ValueFunction(BASIS, **parts)
             context = value.expect(density).squeeze(-1)
         return self.classifier(context)
 

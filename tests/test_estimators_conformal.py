@@ -1,20 +1,22 @@
-"""Coverage: exchangeable draws by a binomial test, the sets by hand, islands, bad input."""
+"""Coverage: exchangeable draws by a binomial test, the sets by hand, bad input."""
 
+import itertools
 import math
+import pickle
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import cKDTree
 from scipy.stats import binomtest
 from torch.distributions import Normal, Uniform
 
 from sparsefam import Mixture
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.conformal import _around
+from sparsefam.estimators.conformal import _intervals
 
 FIXED: dict[str, Any] = {"bandwidth": 0.5, "penalty": 1e-3, "inducing_points": 10}
 
@@ -70,99 +72,113 @@ def two_uniforms(count: int) -> np.ndarray:
     return np.where(x < 0.5, x, x + 0.5)
 
 
-def test_intervals_are_widened_by_the_distance_of_a_rank() -> None:
-    x, coverage = two_uniforms(100), 0.9
-    settings = FIXED | {"bandwidth": 0.15}
+def folds(n: int, seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).permutation(n) % 5
+
+
+def test_intervals_hold_what_is_as_far_off_as_few() -> None:
+    """On a grid, by counting the observations that are at least as far from fits without them."""
+    x, coverage, settings = two_uniforms(100), 0.97, FIXED | {"bandwidth": 0.15}
     model = SparseDensity(coverage=coverage, random_state=3, **settings).fit(x)
-    order = np.random.RandomState(3).permutation(100)
-    inner = SparseDensity(random_state=3, **settings).fit(x[order[50:]])
-    held = x[order[:50]]
-    gaps = np.stack([inner.support_[:, 0] - held, held - inner.support_[:, 1]]).max(0).min(-1)
-    radius = max(0.0, np.sort(gaps)[-5])  # 5 of 51 may be further away
-    due = inner.support_ + [-radius, radius]
-    np.testing.assert_allclose(model.support_, due, atol=1e-9)
+    own = SparseDensity(random_state=3, **settings).fit(x)
+    fold, grid = folds(100, 3), np.linspace(-0.3, 1.8, 4201)[:, None]
+
+    def off(support: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return np.maximum(support[:, 0] - t, t - support[:, 1]).clip(0).min(-1)
+
+    count, missed = np.zeros(len(grid)), 0
+    for k in range(5):
+        inner = SparseDensity(random_state=3, **settings).fit(x[fold != k])
+        far = off(inner.support_, x[fold == k])
+        missed += (far > 0).sum()
+        count += (far[:, None] >= off(inner.support_, grid)).sum(0)
+    due = (count >= 3) | (own.predict(grid) > 0)  # 3 of 101 may be further away
+    assert due[own.predict(grid) < 0].any()
+    assert ((model.predict(grid) > 0) != due).sum() <= 2  # rounding at ends
     p = model.density_
     assert isinstance(p, Mixture)
     ends = torch.from_numpy(model.support_)
     inside = torch.lerp(ends[:, 0], ends[:, 1], torch.linspace(0, 1, 99).double()[:, None])
     assert (p.prob(inside) > 0).all()
     assert float(p.cdf(ends).diff().sum()) == pytest.approx(1, abs=1e-9)
-    # Elsewhere the density is the fit to all observations, lifted by the share that was missed.
-    whole = SparseDensity(random_state=3, **settings).fit(x)._whole
-    missed = int(np.isneginf(inner.score_samples(held)).sum())
-    share = (missed + 1) / 52
-    ratio = (p.prob(inside) - share / float(ends.diff().sum())) / whole.prob(inside)
-    here = whole.prob(inside) > 1e-3
-    assert here.any()
-    torch.testing.assert_close(ratio[here], ratio[here][:1].expand(int(here.sum())))
+    # The density is the fit to all observations and a share that is uniform.
+    share = (missed + 1) / 102
+    flat = share / float(ends.diff().sum())
+    torch.testing.assert_close(p.prob(inside), (1 - share) * own.density_.prob(inside) + flat)
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_level_sets_hold_what_they_should(alpha: float) -> None:
+COVERAGES = (0.9, 0.95, 0.98)
+
+
+@pytest.mark.parametrize(
+    ("draw", "settings"),
+    [(outliers, {}), (skewed, {"base": Normal(0.0, 2.0), "penalty": 1e-5}), (crescent, {})],
+    ids=["numbers", "a base", "two columns"],
+)
+def test_supports_grow_with_coverage_and_hold_all_observations(
+    draw: Any, settings: dict[str, Any]
+) -> None:
+    x = draw(np.random.default_rng(1), 100)
+    settings = FIXED | settings
+    if x.shape[1] == 2:
+        settings["inducing_points"] = x[:10]
+    fits = [
+        SparseDensity(coverage=coverage, random_state=0, **settings).fit(x)
+        for coverage in (None, *COVERAGES)
+    ]
+    low, high = x.min(0) - np.ptp(x, 0), x.max(0) + np.ptp(x, 0)
+    grid = low + (high - low) * np.random.default_rng(0).random((4000, x.shape[1]))
+    held = [fit.predict(np.concatenate([grid, x])) > 0 for fit in fits]
+    for smaller, larger in itertools.pairwise(held):
+        assert larger[smaller].all()
+    if "base" not in settings:
+        assert held[-1].sum() > held[1].sum()
+        assert all(inside[len(grid) :].all() for inside in held)
+
+
+def test_folds_matter_little() -> None:
+    """With one split, the ends moved by a tenth of the range and more."""
+    x = np.random.default_rng(0).normal(size=(150, 1))
+    supports = [
+        SparseDensity(coverage=0.95, random_state=seed, **FIXED).fit(x).support_
+        for seed in range(4)
+    ]
+    ends = np.array([[support[0, 0], support[-1, 1]] for support in supports])
+    assert np.ptp(ends, 0).max() < 0.06 * np.ptp(x)
+
+
+def test_places_in_the_plane_that_are_not_far() -> None:
     x, settings = crescent(np.random.default_rng(1), 200), FIXED | {"inducing_points": 40}
-    model = SparseDensity(alpha, coverage=0.95, random_state=1, **settings).fit(x)
-    order = np.random.RandomState(1).permutation(200)
-    rest, held = (torch.from_numpy(x[rows]) for rows in (order[100:], order[:100]))
-    inner = SparseDensity(alpha, random_state=1, **settings).fit(rest.numpy())
-    low, high = (torch.stack([getattr(b, end) for b in inner.base_]) for end in ("low", "high"))
-    points, (_, cover) = inner.density_.inducing_points, model.density_.components
-    width = torch.from_numpy(inner.bandwidth_)
-    nearest = points[torch.cdist(rest / width, points / width).argmin(-1)]
-
-    def f(t: torch.Tensor) -> torch.Tensor:
-        return torch.exp(-0.5 * torch.cdist(t / width, nearest / width).square()).mean(-1)
-
-    scores = torch.where(((low <= held) & (held <= high)).all(-1), f(held), -math.inf)
-    level = scores.sort().values[4]  # 5 of 101 may be lower
-    assert level > -math.inf
-    share = torch.linspace(1e-3, 1 - 1e-3, 60, dtype=torch.float64)
-    grid = low + (high - low) * torch.cartesian_prod(share, share)
-    positive, values = cover.prob(grid) > 0, f(grid)
-    assert positive[values >= level].all()
-    slack = 2e-3 * (values.max() - level)
-    assert not positive[values < level - slack].any()
+    model = SparseDensity(coverage=0.97, random_state=1, **settings).fit(x)
+    fold = folds(200, 1)
+    low, high = x.min(0) - 1, x.max(0) + 1
+    grid = low + (high - low) * np.random.default_rng(0).random((3000, 2))
+    count = np.zeros(len(grid))
+    for k in range(5):
+        inner = SparseDensity(random_state=1, **settings).fit(x[fold != k])
+        scale = inner.density_.variance.sqrt().numpy()
+        parts = getattr(inner.density_, "components", [inner.density_])
+        nodes = np.concatenate([part.mesh.nodes.numpy() for part in parts])
+        tree = cKDTree(nodes[inner.predict(nodes) > 0] / scale)
+        far, near = (tree.query(t / scale)[0] for t in (x[fold == k], grid))
+        count += (far[:, None] >= near).sum(0)
+    own = SparseDensity(random_state=1, **settings).fit(x)
+    due = (count >= 6) | (own.predict(grid) > 0)  # 6 of 201 may be further away
+    np.testing.assert_array_equal(model.predict(grid) > 0, due)
     # Rows of a mask are values of y, as in matplotlib.
     across, up, mask, _ = model.support_
     i, j = mask.nonzero()
     assert (model.predict(np.stack([across[j], up[i]], 1)) == 1).all()
-    # The density is linear in the score, to the power 1/(alpha - 1).
-    heights = cover.prob(grid[positive]) ** (alpha - 1)
-    slope = np.polyfit(values[positive], heights, 1)
-    np.testing.assert_allclose(np.polyval(slope, values[positive]), heights, atol=1e-6)
-    nodes, weights = cover.quadrature(200)
-    assert float(weights.sum()) == pytest.approx(1, abs=1e-4)
-    assert nodes.shape[-1] == 2
-
-
-def test_observations_beyond_the_box_widen_it() -> None:
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.random((60, 2)), 8 + rng.random((3, 2))])
-    seed = 3  # holds out the last three rows
-    held = np.random.RandomState(seed).permutation(63)[:33]
-    assert (held >= 60).sum() == 3
-    model = SparseDensity(
-        coverage=0.97, random_state=seed, bounds=[(None, None), (None, 9.5)], **FIXED
-    ).fit(x)
-    first, second = model.density_.components[1].base
-    assert isinstance(first, Uniform)
-    # The end is the farthest observation, which is inside.
-    assert float(first.high) == pytest.approx(x[:, 0].max(), rel=1e-9)
-    assert (model.predict(x[held]) == 1).all()
-    assert float(second.high) == 9.5 and float(second.low) < -9
-
-
-def test_islands_go_where_coverage_does_not_need_them() -> None:
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(size=5000), 5 + rng.random(5000)])[:, None]
-    settings: dict[str, Any] = {"bandwidth": 0.3, "penalty": 1e-8}
-    assert len(SparseDensity(**settings).fit(x).support_) > 2
-    model = SparseDensity(coverage=0.99, random_state=0, **settings).fit(x)
-    assert model.support_.shape == (2, 2)
-    assert (model.predict(x) == 1).mean() > 0.99
+    assert (model.predict(model.sample(300, random_state=0)) == 1).all()
+    cells = np.prod(high - low) / len(grid)
+    assert np.exp(model.score_samples(grid)).sum() * cells == pytest.approx(1, abs=0.1)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score_samples(grid), model.score_samples(grid))
 
 
 def test_known_bounds_stay() -> None:
     x = np.random.default_rng(0).lognormal(size=(200, 1))
+    x = x - x.min()
     for settings in ({}, {"bounds": (0, None)}, {"base": UniformOn(RANGE, Uniform(0.0, 60.0))}):
         model = SparseDensity(coverage=0.98, random_state=0, **FIXED | settings).fit(x)
         assert (model.support_.min() >= 0) == bool(settings)
@@ -186,7 +202,7 @@ def fit(**settings: Any) -> Callable[[], object]:
     [
         (fit(coverage=0.0), "coverage must be a number between 0 and 1, or None, got 0.0"),
         (fit(coverage=math.nan), "coverage must be a number between 0 and 1, or None, got nan"),
-        (fit(coverage=0.99), "coverage=0.99 takes at least 119 observations, 99 of .*, got 60"),
+        (fit(coverage=0.99), "coverage=0.99 takes at least 99 observations, got 60"),
         (fit(coverage=0.9, alpha=1.0), "coverage must be None with .* alpha=1"),
         (lambda: COVERED.partial_fit(NORMAL), "coverage must be None for partial_fit, got 0.9"),
         (
@@ -214,27 +230,17 @@ def test_least_coverage_and_equal_weights() -> None:
 def test_alpha_is_chosen_among_those_with_zeros() -> None:
     x = np.random.default_rng(7).normal(size=(80, 1))
     assert SparseDensity(None, **FIXED).fit(x).alpha_ == 1
-    chosen = SparseDensity(None, coverage=0.9, random_state=0, **FIXED).fit(x)
-    assert chosen.alpha_ == 1.5
-    # The observations held out had a say in that, so the support is that of a fit without it.
-    given = SparseDensity(2.0, coverage=0.9, random_state=0, **FIXED).fit(x)
-    np.testing.assert_array_equal(chosen.support_, given.support_)
+    assert SparseDensity(None, coverage=0.9, random_state=0, **FIXED).fit(x).alpha_ > 1
 
 
 def test_fits_of_constants_are_refused_with_what_is_left() -> None:
     x = np.zeros((60, 1))
     x[0] = 1
-    for seed in range(20):
-        left = np.random.RandomState(seed).permutation(60)[30:]
-        model = SparseDensity(coverage=0.9, random_state=seed, **FIXED)
-        if not x[left].any():
-            break
-    with pytest.raises(ValueError, match="no constant column among the 30 .*coverage=0.9 leaves"):
-        model.fit(x)
+    with pytest.raises(ValueError, match="no constant column among the 48 .*coverage=0.9 leaves"):
+        SparseDensity(coverage=0.9, random_state=0, **FIXED).fit(x)
 
 
 def test_ends_contain_the_observations_that_they_are_made_from() -> None:
     # 3.6 + (7.7 - 3.6) is less than 7.7.
-    inner = SimpleNamespace(support_mass_=np.ones(1), support_=np.array([[0.0, 3.6]]))
-    held = torch.tensor([[7.7], [1.0]], dtype=torch.float64)
-    assert _around(inner, held, 1, 0.5)[0, 1] >= 7.7
+    found = _intervals([np.array([[0.0, 3.6]])], [np.array([7.7 - 3.6])], 1)
+    assert found[0, 1] >= 7.7

@@ -512,7 +512,8 @@ class RidgeRegression(nn.Module):
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         if mask is not None:
             positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
-        weights = (self.basis(positions.double()).double() @ solved).mT + rest.unsqueeze(-1)
+        design: Tensor = self.basis(positions.double()).double()
+        weights = (design @ solved).mT + rest.unsqueeze(-1)
         if mask is not None:
             weights = torch.where(mask.unsqueeze(1), weights, 0)
         return weights.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)

@@ -24,6 +24,7 @@ from ..numerics.validation import require_integer
 from .data import (
     Columns,
     DensityEstimator,
+    Floats,
     check_alpha,
     check_positive,
     sample_weights,
@@ -104,6 +105,7 @@ class BetaGaussianDensity(DensityEstimator):
         density_: The density: `BetaGaussian` or `Normal` of one column, `MultivariateBetaGaussian`
             or `MultivariateNormal` of more.
         alpha_: The alpha that was given or chosen.
+        offset_: The mean log density of the observations on the support, for `decision_function`.
         support_: For one column, the ends of the support (1, 2); for two, a mask on a grid.
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
@@ -161,6 +163,7 @@ class BetaGaussianDensity(DensityEstimator):
         else:
             self.alpha_, matrix = self._by_likelihood(moments, alpha, *limits)
         self.density_ = _density(moments, matrix, self.alpha_)
+        self._set_offset(torch.from_numpy(data[weight > 0]))
         if alpha is None and self.alpha_ == 1:
             warnings.warn(
                 "alpha_ is 1: no beta-Gaussian with bounded support fits better than the normal "
@@ -191,6 +194,14 @@ class BetaGaussianDensity(DensityEstimator):
                 stacklevel=4,
             )
         return alpha, _matrix(fit.x, moments.mean.numel())
+
+    def _distance(self, x: Tensor) -> Floats:
+        if x.shape[1] == 1:
+            return super()._distance(x)
+        p = self.density_
+        u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
+        distance: Floats = (u.norm(dim=0) - 1).clamp_min(0).numpy()
+        return distance
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.

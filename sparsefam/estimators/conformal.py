@@ -1,156 +1,151 @@
-"""Supports that contain a new observation with a given probability, by split conformal sets."""
+"""Supports that contain a new observation with a given probability, by cross-conformal sets."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.distributions import Uniform
 
-from ..distributions import KernelDeformedExp, Mixture
-from ..distributions.base_measure import UniformOn, uniform_box
-from ..kernels import kernel_matrix
-from ..numerics.truncated_power import Power, integrals, sum_nodes
+from ..distributions import Mixture
+from ..distributions.base_measure import uniform_box
 from ..supports import IntervalUnion
-from .data import as_events, is_real
-from .truncation import restricted
+from .data import Floats, Places, is_real
+from .truncation import Either, Positive, uniform_on, uniform_within
 
-__all__ = ["split", "widened"]
+__all__ = ["folds_of", "widened"]
 
-# The least number of observations that are left for the fit which the others calibrate.
-_FITTED = 20
+# The number of folds, and the least number of observations.
+_FOLDS, _LEAST = 5, 25
 # Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
 _ROUNDING, _END = 1e-9, 1e-12
-# A level is lowered by the first of these shares of its distance to the maximum that exceeds the
-# error of the integral from which it is made. The last one leaves nothing out.
-_SLACKS = (1e-4, 1e-3, 1e-2, 1.0)
 
 
-def split(x: Tensor, coverage: Any, random_state: Any) -> tuple[Tensor, Tensor]:
-    """Return the observations that calibrate a support, half or as many as it takes, and others."""
+def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
+    """Return the fold (n,) of each observation, at random, of five equal ones."""
     if not is_real(coverage) or not 0 < coverage < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
     n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
-    if n < least + _FITTED:
+    if n < max(least, _LEAST):
         raise ValueError(
-            f"coverage={coverage:g} takes at least {least + _FITTED} observations, {least} of them "
-            f"held out of the fit, got {n}"
+            f"coverage={coverage:g} takes at least {max(least, _LEAST)} observations, got {n}"
         )
-    order = torch.from_numpy(check_random_state(random_state).permutation(n))
-    held, rest = x[order].tensor_split([max(n // 2, least)])
-    if (rest == rest[0]).all(0).any():
-        raise ValueError(
-            f"X must have no constant column among the {len(rest)} observations that "
-            f"coverage={coverage:g} leaves for a fit, got {rest.amin(0).tolist()} to "
-            f"{rest.amax(0).tolist()}"
-        )
-    return held, rest
+    fold = torch.from_numpy(check_random_state(random_state).permutation(n) % _FOLDS)
+    for k in range(_FOLDS):
+        rest = x[fold != k]
+        if (rest == rest[0]).all(0).any():
+            raise ValueError(
+                f"X must have no constant column among the {len(rest)} observations that "
+                f"coverage={coverage:g} leaves for a fit, got {rest.amin(0).tolist()} to "
+                f"{rest.amax(0).tolist()}"
+            )
+    return fold
 
 
 def widened(
-    outer: Any, inner: Any, held: Tensor, rest: Tensor, coverage: float, limits: Tensor
+    outer: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 
-    The estimator `outer` is fitted to all observations, `inner` to the `rest` that are not among
-    the m that are `held` (m, D). These are ranked by their distance to the support of `inner`; in
-    several dimensions, or under a base that is not uniform, by a kernel density estimate from the
-    rest. A new observation is exchangeable with them, so that it is further away than the one of
-    rank $\lfloor (m + 1)(1 - coverage) \rfloor$ from the farthest with a probability of at most
-    1 - coverage. All that is nearer is the new support, within known `limits` (D, 2).
+    The estimator `outer` is fitted to all n observations, each of the `inners` to all but one fold
+    `held` (m, D). A place is as far off as an observation i of a fold if it is as far from the
+    support of the fit without that fold. The new support has the places that are as far off as
+    $\lfloor (n + 1)(1 - coverage) \rfloor$ observations or fewer, within known `limits` (D, 2), and
+    the support of `outer`.
 
-    It stays a density as a mixture of the estimate, cut to the support if that consists of
-    intervals, and of a density that is positive everywhere on the support, with the share of the
-    `held` that `inner` misses.
+    It stays a density as a mixture of the estimate and the uniform density on the new support, with
+    the share of the observations that the fits without them miss.
 
     References:
-        Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108, sec. 3.2.
-        Papadopoulos et al. (2002), Inductive Confidence Machines for Regression. ECML.
+        Vovk (2015), Cross-conformal predictors. Annals of Mathematics and AI 74.
+        Barber, Candes, Ramdas and Tibshirani (2021), Predictive inference with the jackknife+.
+        Annals of Statistics 49.
     """
-    rank = min(len(held), math.floor((len(held) + 1) * (1 - coverage) + _ROUNDING))
-    missed = torch.isneginf(inner.density_.log_prob(as_events(held))).sum()
-    share = (missed + 1) / (len(held) + 2)
-    logits = torch.stack([1 - share, share]).log().to(held)
-    p: KernelDeformedExp = outer._whole
-    whole = p.mesh.base.factors[0]
-    if held.shape[1] > 1 or not isinstance(whole, Uniform):
-        return Mixture(logits, [outer.density_, _level_set(inner, held, rest, rank, limits)])
-    intervals = _around(inner, held, rank, coverage).clamp(*limits[0].tolist())
-    flat = _uniform(p, UniformOn(intervals, Uniform(intervals[0, 0], intervals[-1, 1])))
-    inside = intervals.clamp(whole.low, whole.high)
-    cut = restricted(p, inside[inside[:, 0] < inside[:, 1]])
-    return Mixture(logits, [cut, flat])
+    count = sum(map(len, held))
+    rank = math.floor((count + 1) * (1 - coverage) + _ROUNDING)
+    if len(limits) > 1:
+        places = [fit._places() for fit in inners]
+        off = [np.sort(p.distance(x)) for p, x in zip(places, held, strict=True)]
+    else:
+        off = [np.sort(fit._distance(x)) for fit, x in zip(inners, held, strict=True)]
+    farthest = float(np.sort(np.concatenate(off))[-min(rank, count)])
+    pairs = zip(inners, held, strict=True)
+    missed = sum(int((fit.predict(x.numpy()) < 0).sum()) for fit, x in pairs)
+    parts = getattr(outer.density_, "components", [outer.density_])
+    own = 0.0 if len(parts) == 1 else float(outer.density_.probs[-1])
+    share = max((missed + 1) / (count + 2), own)
+    logits = torch.tensor([1 - share, share], dtype=limits.dtype).log()
+    if len(limits) > 1:
+        flat = _on_region(outer, places, off, rank, farthest, limits)
+    else:
+        intervals = _intervals([fit.support_ for fit in inners], off, rank)
+        ends = torch.cat([intervals, torch.from_numpy(outer.support_)]).clamp(*limits[0].tolist())
+        # Where a base has tails, the estimate is positive there itself.
+        seen = torch.cat([*held])
+        first, last = float(seen.amin()) - farthest, float(seen.amax()) + farthest
+        ends = ends.nan_to_num(neginf=first, posinf=last)
+        union = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]]).intervals
+        union = union[~union[:, 0].isnan()]
+        flat = uniform_on(parts[0], union, Uniform(union[0, 0], union[-1, 1]))
+    return Mixture(logits, [parts[0], flat])
 
 
-def _around(inner: Any, held: Tensor, rank: int, coverage: float) -> Tensor:
-    """Widen the support of a fit (J, 2) by the distance that is exceeded by `rank` of those held.
-
-    Intervals with the least mass are left out as far as the others have the coverage.
-    """
-    order = (-inner.support_mass_).argsort()
-    count = int((inner.support_mass_[order].cumsum() < coverage).sum()) + 1
-    kept = torch.from_numpy(inner.support_[order[:count]])
-    distance = torch.maximum(kept[:, 0] - held, held - kept[:, 1]).clamp_min(0).amin(-1)
-    radius = distance.sort(descending=True).values[rank - 1]
-    # An end may be an observation with ties, which rounding must not leave outside.
-    radius = radius + _END * (kept.abs().amax() + radius)
-    merged = IntervalUnion.merged(kept + radius * kept.new_tensor([-1.0, 1.0])).intervals
-    return merged[~merged[:, 0].isnan()]
-
-
-def _level_set(
-    inner: Any, held: Tensor, rest: Tensor, rank: int, limits: Tensor
-) -> KernelDeformedExp:
-    r"""Return a density on $\{g \ge \tau\}$, with the level $\tau$ of the given rank.
-
-    g is a sum of the fitted kernels, each observation counted at the nearest inducing point: unlike
-    the fitted score it has no maxima far from all data. Where so many of those held are outside of
-    the box of the fit, the density is uniform on a larger box.
-    """
-    p: KernelDeformedExp = inner._whole
-    low, high = held.new_tensor([p.mesh.base.bounds(d) for d in range(held.shape[1])]).T
-    side = high - low
-    beyond = torch.maximum(low - held, held - high).clamp_min(0) / side
-    farthest = beyond.amax(-1)
-    reach = farthest.sort(descending=True).values[rank - 1]
-    if reach > 0:
-        reach = reach + _END * (low.abs().maximum(high.abs()) / side + reach)
-        low = torch.maximum(low - reach * side, limits[:, 0])
-        high = torch.minimum(high + reach * side, limits[:, 1])
-        return _uniform(p, uniform_box(low, high))
-    points = p.inducing_points.reshape(-1, held.shape[1])
-    nearest = kernel_matrix(p.kernel, rest, points).argmax(-1)
-    shares = torch.bincount(nearest, minlength=len(points)).to(held) / len(rest)
-    values = kernel_matrix(p.kernel, held, points) @ shares
-    level = torch.where(farthest > 0, -torch.inf, values).sort().values[rank - 1]
-    top = (kernel_matrix(p.kernel, points, points) @ shares).amax()
-    for slack in _SLACKS:
-        lowered = level - slack * (top - level)
-        found = _above(p, shares, lowered, top - lowered)
-        inside = found.log_prob(as_events(held)).isfinite().sum()
-        if inside > len(held) - rank:
-            break
-    return found
+def _intervals(supports: Sequence[Floats], off: Sequence[Floats], rank: int) -> Tensor:
+    """Return the intervals (J, 2) of places that are as far off as `rank` observations at most."""
+    places, steps = [], []
+    for support, distances in zip(supports, off, strict=True):
+        for radius, times in zip(*np.unique(distances, return_counts=True), strict=True):
+            # An end may be an observation, which rounding must not leave outside.
+            finite = support[np.isfinite(support)]
+            slack = _END * (np.abs(finite).max(initial=0.0) + radius) if radius else 0.0
+            wide = torch.from_numpy(support + (radius + slack) * np.array([-1.0, 1.0]))
+            union = IntervalUnion.merged(wide).intervals
+            ends = union[~union[:, 0].isnan()].numpy()
+            places.append(ends.T.flatten())
+            steps.append(np.repeat([times, -times], len(ends)))
+    place, step = np.concatenate(places), np.concatenate(steps)
+    order = np.lexsort((-step, place))  # intervals are closed
+    place, inside = place[order], step[order].cumsum() >= rank
+    before = np.concatenate([[False], inside[:-1]])
+    found = np.stack([place[inside & ~before], place[before & ~inside]], -1)
+    return torch.from_numpy(found)
 
 
-def _above(p: KernelDeformedExp, shares: Tensor, level: Tensor, unit: Tensor) -> KernelDeformedExp:
-    r"""Return $[g - \tau]_+^{1/(\alpha - 1)} q_0$, normalised, at about the given level."""
-    eps = float(p.alpha) - 1
-    nodes = p.mesh.nodes
-    g = shares @ kernel_matrix(p.kernel, p.inducing_points.reshape(-1, nodes.shape[1]), nodes)
-    relative = ((g - level) / unit).reshape(*p.mesh.measure.shape, 1)
-    mass = sum_nodes(integrals((relative - 1) / eps, p._measure(p.mesh), Power(eps))[0])
-    factor = mass**-eps / (eps * unit)
-    return KernelDeformedExp(
-        factor * shares, p.inducing_points, p.kernel, p.base, 1 + eps, tolerance=p.mesh.tolerance
-    )
+def _on_region(
+    outer: Any,
+    places: Sequence[Places],
+    off: Sequence[Floats],
+    rank: int,
+    farthest: float,
+    limits: Tensor,
+) -> Any:
+    """Return the uniform density on places in space."""
+    region = Either((Positive(outer.density_), _NotFar(tuple(places), tuple(off), rank)))
+    ends = [outer._whole.inducing_points.reshape(-1, len(limits)).numpy()]
+    for scale, tree in (outer._places(), *places):
+        ends += [(tree.data - farthest) * scale, (tree.data + farthest) * scale]
+    low = torch.from_numpy(np.min([end.min(0) for end in ends], 0)).maximum(limits[:, 0])
+    high = torch.from_numpy(np.max([end.max(0) for end in ends], 0)).minimum(limits[:, 1])
+    return uniform_within(outer._whole, uniform_box(low, high), region)
 
 
-def _uniform(p: KernelDeformedExp, base: Any) -> KernelDeformedExp:
-    """Return a base as a member of the family of p."""
-    centre = [base.mean] if isinstance(base, UniformOn) else [[factor.mean for factor in base]]
-    points = p.weights.new_tensor(centre)
-    zero, alpha = p.weights.new_zeros(1), float(p.alpha)
-    linear = torch.inner
-    return KernelDeformedExp(zero, points, linear, base, alpha, tolerance=p.mesh.tolerance)
+@dataclass(frozen=True)
+class _NotFar:
+    """Whether places are as far off as `rank` observations at most."""
+
+    places: tuple[Places, ...]
+    off: tuple[Floats, ...]  # Of the observations, ascending
+    rank: int
+
+    def __call__(self, t: Tensor) -> Tensor:
+        x = t.detach().reshape(-1, t.shape[-1])
+        x = torch.where(torch.isfinite(x), x, torch.finfo(x.dtype).max ** 0.5)
+        as_far = [
+            len(distances) - np.searchsorted(distances, places.distance(x))
+            for places, distances in zip(self.places, self.off, strict=True)
+        ]
+        return torch.from_numpy(np.sum(as_far, 0) >= self.rank).reshape(t.shape[:-1])

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import binary_erosion
-from sklearn.base import BaseEstimator, DensityMixin
+from scipy.spatial import cKDTree
+from sklearn.base import BaseEstimator, DensityMixin, OutlierMixin
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -33,8 +34,10 @@ __all__ = [
     "bounds_of",
     "check_alpha",
     "check_positive",
+    "distance_to_intervals",
     "inducing_points",
     "is_real",
+    "rounding_of",
     "sample_weights",
     "sum_over",
     "with_errors_of_all_ranks",
@@ -44,6 +47,8 @@ Floats = NDArray[np.float64]
 
 # The default support of a base exceeds the range of the data by this share on either side.
 MARGIN = 0.25
+# A column is taken for rounded if its values are there so often on average.
+_TIED = 3
 # Values of each column in a mask of a support.
 _GRID = 201
 # The default number of inducing points, by dimension.
@@ -61,10 +66,23 @@ class SupportMask(NamedTuple):
     outline: Floats
 
 
-class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class Places(NamedTuple):
+    """Places (m, D), divided by standard deviations (D,), in a tree."""
+
+    scale: Floats
+    tree: cKDTree
+
+    def distance(self, x: Tensor) -> Floats:
+        """Return the distances (n,) of observations (n, D) from the nearest place."""
+        distance: Floats = self.tree.query(x.numpy() / self.scale)[0]
+        return distance
+
+
+class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
 
     density_: Any
+    offset_: float
 
     @property
     def support_(self) -> "Floats | SupportMask":
@@ -96,14 +114,55 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
     @one_thread()
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
-        x = as_events(self._observations(X))
-        log: Floats = self.density_.log_prob(x).numpy()
+        log: Floats = self._log_density(self._observations(X)).numpy()
         return log
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
         """Return -1 where the density is zero, else 1 (n,), as outlier detectors do."""
         signs: NDArray[np.int_] = np.where(np.isneginf(self.score_samples(X)), -1, 1)
         return signs
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        r"""Return how usual observations are (n,): positive where the density is, else negative.
+
+        It ranks all observations, also those off the support, as `roc_auc_score` needs it. On the
+        support it increases with the log density: it is $1 + z$ where
+        $z = \log p(x) - \mathrm{offset\_}$ is positive, and $1/(1 - z)$ below. Off the support it
+        is minus the distance from the support; for several columns these are divided by their
+        standard deviations first. `BetaGaussianDensity` measures distances by its ellipsoid.
+        """
+        log = self.score_samples(X)
+        outside = np.isneginf(log)
+        z = np.where(outside, 0.0, log) - self.offset_
+        usual: Floats = np.where(z > 0, 1 + z, 1 / (1 - np.minimum(z, 0)))
+        if outside.any():
+            distance = self._distance(self._observations(X)[torch.from_numpy(outside)])
+            usual[outside] = -np.maximum(distance, np.finfo(np.float64).tiny)
+        return usual
+
+    def _distance(self, x: Tensor) -> Floats:
+        """Return distances (n,) of observations (n, D) from the support."""
+        if x.shape[1] == 1:
+            return distance_to_intervals(x, torch.from_numpy(self.support_)).numpy()
+        return self._places().distance(x)
+
+    def _places(self) -> "Places":
+        """Return places in the support, between which there are few others."""
+        nodes = torch.cat(
+            [p.mesh.nodes for p in getattr(self.density_, "components", [self.density_])]
+        )
+        nodes = nodes[self.density_.log_prob(nodes) > -torch.inf]
+        scale = self.density_.variance.sqrt().numpy()
+        return Places(scale, cKDTree(nodes.numpy() / scale))
+
+    def _set_offset(self, x: Tensor) -> None:
+        """Set the mean log density of observations (n, D) on the support."""
+        log = self._log_density(x)
+        self.offset_ = float(log[log.isfinite()].mean())
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        log: Tensor = self.density_.log_prob(as_events(x))
+        return log
 
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
@@ -121,6 +180,30 @@ class DensityEstimator(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
         return self._normalized().plot(ax, **options)
+
+
+def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
+    """Return distances (n,) of numbers (n, 1) from the nearest of intervals (J, 2)."""
+    return torch.maximum(intervals[:, 0] - x, x - intervals[:, 1]).clamp_min(0).amin(-1)
+
+
+def rounding_of(x: Tensor) -> Tensor:
+    """Return the unit (D,) to which columns are rounded, such as 1 for counts; 0 if they are not.
+
+    A column is taken for rounded if each value is there three times on average. The unit is the
+    usual distance of a tied observation from the nearest other value with ties.
+    """
+    found = x.new_zeros(x.shape[1])
+    for d, column in enumerate(x.T):
+        values, counts = column.unique(return_counts=True)
+        rounded, tied = _TIED * len(values) <= len(column), counts > 1
+        values, counts = values[tied], counts[tied]
+        if rounded and len(values) > 1:
+            gap = values.diff()
+            nearest = torch.minimum(torch.cat([gap[:1], gap]), torch.cat([gap, gap[-1:]]))
+            nearest, order = nearest.sort()
+            found[d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
+    return found
 
 
 def as_events(x: Tensor) -> Tensor:
@@ -207,7 +290,7 @@ def inducing_points(
     given: ArrayLike | None,
     x: Tensor,
     columns: Columns,
-    bounds: tuple[float, float],
+    bounds: "tuple[float, float] | Tensor",
     random_state: Any,
     group: "Group | None" = None,
 ) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
+from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from ..distributions import SparseDistribution
@@ -23,8 +24,8 @@ _PATIENCE = 2
 # When bandwidths are compared, the difference of the criterion's bias corrections is multiplied by
 # this factor.
 BIAS_FACTOR = 2
-# The tolerance of fits that are only compared.
-_ROUGH = 1e-5
+# The tolerance of fits that are only compared, and the most Newton steps of these.
+_ROUGH, _ROUGH_STEPS = 1e-5, 40
 # The greatest error of the mass by sums over nodes.
 _UNRESOLVED = 0.03
 # Rows of data whose features are in memory at a time.
@@ -83,7 +84,7 @@ def best_penalty(
 
     def attempt(penalty: float) -> Fit:
         nonlocal start
-        fit = objective.minimum(start, penalty, max(tol, _ROUGH), max_iter)
+        fit = objective.minimum(start, penalty, max(tol, _ROUGH), min(max_iter, _ROUGH_STEPS))
         start = fit.minimum.x
         report()
         if not fit.error <= _UNRESOLVED:
@@ -136,13 +137,16 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
     Args:
         estimator: A fitted estimator of this package, or any other with a `density_` (a
             distribution of this package) and `score_samples`; scikit-learn's `KernelDensity` with a
-            Gaussian kernel; scipy's `gaussian_kde`.
+            Gaussian kernel; scipy's `gaussian_kde`; a pipeline of linear transformers, such as
+            `StandardScaler`, and one of these. The score is that of the density of X itself, by the
+            determinant of the transformers, so that unlike scalers can be compared.
         X: Observations (n, D) that the estimator was not fitted to.
         y: Not used, so that this is a `scoring` of `GridSearchCV` and `cross_val_score`.
 
     Raises:
         ValueError: `estimator` lacks `score_samples` or `density_`, or is a `KernelDensity` with
-            another kernel or metric.
+            another kernel or metric, or a pipeline whose transformers are not linear or change the
+            number of columns.
 
     References:
         Gneiting and Raftery (2007), Strictly Proper Scoring Rules, Prediction, and Estimation.
@@ -151,6 +155,11 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
     if isinstance(estimator, gaussian_kde):
         heights = estimator(np.asarray(X, dtype=float).T)
         return 2 * float(heights.mean()) - float(estimator.integrate_kde(estimator))
+    if isinstance(estimator, Pipeline):
+        before, last = estimator[:-1], estimator[-1]
+        if not len(before):
+            return quadratic_score(last, X)
+        return _determinant(before, X) * quadratic_score(last, before.transform(X))
     if not hasattr(estimator, "score_samples"):
         raise ValueError(f"estimator must have score_samples, got {estimator!r}")
     height = float(np.exp(estimator.score_samples(X)).mean())
@@ -160,6 +169,25 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         raise ValueError(f"estimator must have a density_, got {estimator!r}")
     p = estimator.density_
     return 2 * height - float(p.expect(p.prob))
+
+
+def _determinant(transformer: Pipeline, X: Any) -> float:
+    """Return the factor by which a linear transformer changes volumes, from values near data."""
+    x = np.asarray(X, dtype=float)
+    center, unit = x.mean(0), np.where(np.ptp(x, 0) > 0, np.ptp(x, 0), 1.0)
+    places: Any = np.concatenate([[center], center + np.diag(unit), x])
+    if hasattr(X, "columns"):  # a data frame
+        places = type(X)(places, columns=X.columns)
+    origin, *corners = np.asarray(transformer.transform(places), dtype=float)
+    sides, found = np.array(corners[: len(unit)]) - origin, np.array(corners[len(unit) :])
+    square = sides.shape == (len(unit), len(unit))
+    due = origin + (x - center) / unit @ sides if square else found
+    if not square or not np.allclose(found, due, rtol=1e-6, atol=1e-6 * np.abs(sides).max()):
+        raise ValueError(
+            "estimator must have linear transformers that keep the number of columns, such as "
+            f"StandardScaler, got {transformer}"
+        )
+    return float(abs(np.linalg.det(sides / unit[:, None])))
 
 
 def _squared_integral(kde: KernelDensity) -> float:

@@ -1,10 +1,13 @@
 """The penalized Fenchel-Young loss of kernel scores, and its minimum by Newton's method."""
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
@@ -14,10 +17,11 @@ from ..numerics.normalizer import initial_normalizer, newton_step
 from ..numerics.truncated_power import Power
 from .data import sum_over
 
-__all__ = ["Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
+__all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
-# Armijo's constant, and the shortest step along a direction.
-_ARMIJO, _SHORTEST = 1e-4, 1e-12
+# Armijo's constant, the least and the greatest factor by which a step along a direction is
+# shortened, and the shortest step.
+_ARMIJO, _LEAST_FACTOR, _GREATEST_FACTOR, _SHORTEST = 1e-4, 0.1, 0.5, 1e-12
 # The share of a value that rounding may add to it.
 _ROUNDING = 1e-15
 # Eigenvalues of the kernel matrix below this share of the largest are taken for rounding.
@@ -28,8 +32,8 @@ _CHUNK = 2**13
 _NODES = 2**10
 # In one dimension densities have so many times the nodes of their kernels, up to a number.
 _FINE, _MOST_NODES = 8, 2**13
-# Newton steps on a normaliser that is nearly right.
-_NORMALIZER_STEPS = 2
+# Newton steps on a normaliser that is nearly right, and from a lower bound until one is so small.
+_NORMALIZER_STEPS, _MOST_STEPS, _NEAR = 2, 50, 1e-6
 
 
 class Evaluation(NamedTuple):
@@ -47,29 +51,39 @@ class Minimum(NamedTuple):
     value: float
     factor: Tensor  # Cholesky factor of the Hessian (R, R)
     steps: int  # Number of Newton steps
-    decrease: float  # The decrease that another step promises
+    decrease: float  # What another step promises to take off, relative to values above 1
 
 
 def minimize(
     evaluate: Callable[[Tensor], Evaluation], start: Tensor, tol: float, max_iter: int
 ) -> Minimum:
-    """Minimise a convex function by damped Newton steps until one promises less than `tol`."""
+    """Minimise a convex function by damped Newton steps until one promises less than `tol`.
+
+    That is relative to the value where it is above 1.
+    """
     x, at = start, evaluate(start)
     for steps in range(max_iter + 1):
         factor = torch.linalg.cholesky(at.hessian())
         step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
         decrease, size = -float(at.slope @ step) / 2, 1.0
-        if decrease < tol or steps == max_iter:
+        if decrease < tol * max(1.0, abs(at.value)) or steps == max_iter:
             break
         moved = evaluate(x + step)
         bound = at.value + _ROUNDING * abs(at.value)
         while not moved.value <= bound - 2 * _ARMIJO * size * decrease and size > _SHORTEST:
-            size /= 2
+            size *= _shortening(moved.value - at.value, 2 * size * decrease)
             moved = evaluate(x + size * step)
         if size <= _SHORTEST:  # rounding hides a decrease
             break
         x, at = x + size * step, moved
-    return Minimum(x, at.value, factor, steps, decrease)
+    return Minimum(x, at.value, factor, steps, decrease / max(1.0, abs(at.value)))
+
+
+def _shortening(rise: float, promised: float) -> float:
+    """Return the factor to the minimum of the parabola through a value, its slope and another."""
+    if not rise < math.inf:
+        return _GREATEST_FACTOR
+    return min(max(promised / (2 * (rise + promised)), _LEAST_FACTOR), _GREATEST_FACTOR)
 
 
 def whitening(kernel: Kernel, points: Tensor) -> Tensor:
@@ -78,6 +92,34 @@ def whitening(kernel: Kernel, points: Tensor) -> Tensor:
     keep = values > _RANK * values[-1]
     mixing: Tensor = vectors[:, keep] / values[keep].sqrt()
     return mixing
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where rounded observations may have been: evenly in a cell of the unit of rounding."""
+
+    unit: Tensor  # Of each column (D,), 0 if it is not rounded
+    limits: Tensor  # Known bounds of each column (D, 2), at which cells end
+
+    def ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ends of the cells of observations (n, D)."""
+        low, high = self.limits.T
+        return torch.maximum(x - self.unit / 2, low), torch.minimum(x + self.unit / 2, high)
+
+    def mean(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return the means of smooth functions over the cells of observations (n, D).
+
+        By Gauss's rule with four nodes for one rounded column, with two for each of several.
+        """
+        low, high = self.ends(x)
+        nodes, weights = leggauss(4 if len(self.unit) == 1 else 2)
+        rule = list(zip(nodes.tolist(), (weights / 2).tolist(), strict=True))
+        total: Any = 0.0
+        for pairs in itertools.product(*(rule if unit else [(0.0, 1.0)] for unit in self.unit)):
+            place, share = zip(*pairs, strict=True)
+            at = (low + high) / 2 + (high - low) / 2 * x.new_tensor(place)
+            total = total + math.prod(share) * f(at)
+        return cast(Tensor, total)
 
 
 @dataclass(frozen=True)
@@ -99,6 +141,7 @@ class Objective:
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
     on_finer: Tensor  # Kernels at these, which show whether the nodes are enough (I, Q')
+    cells: "Cells"  # Where rounded observations may have been
     weight: Tensor  # Sum of the weights of the data
     squares: Tensor  # Sum of their squares
     first: Tensor  # Weighted sum of the functions at the data (R,)
@@ -106,7 +149,9 @@ class Objective:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh) -> "Objective":
+    def of(
+        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh, cells: "Cells"
+    ) -> "Objective":
         """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
             mesh = mesh.with_order(min(_FINE * mesh.axes[0].size, _MOST_NODES))
@@ -127,6 +172,7 @@ class Objective:
             on_nodes.T @ mixing,
             finer.measure.flatten(),
             on_finer,
+            cells,
             none,
             none,
             none.expand(size),
@@ -138,7 +184,7 @@ class Objective:
         """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         for rows, part in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
-            phi = self.features(rows)
+            phi = self.cells.mean(self.features, rows)
             first = first + part @ phi
             second = second + (part.unsqueeze(-1) * phi).mT @ phi
         return replace(
@@ -163,32 +209,48 @@ class Objective:
         """Evaluate the functions at locations (n, D): (n, R)."""
         return kernel_matrix(self.kernel, self.points, x).T @ self.mixing
 
-    def _normalized(self, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the normaliser A (1,), and the weights of p and of p^(2 - alpha) at nodes (Q,)."""
+    def _normalized(self, c: Tensor, tangent: "Tangent | None" = None) -> "Normalized":
+        """Normalise a density at coefficients (R,), from a tangent of the normaliser if given."""
         scores, eps = self.on_nodes @ c, self.alpha - 1
         power, top = Power(eps), scores.amax()
         x, measure = scores - top, self.measure
+
+        def step(level: Tensor) -> Tensor:
+            mass, rate = (measure @ v for v in power.pair(x - level))
+            return newton_step(mass, rate, eps)
+
         if eps == 0:
             level = torch.logsumexp(x + measure.log(), 0)
         else:
-            level = initial_normalizer(x.reshape(1, -1, 1), measure.reshape(1, -1, 1), power)
+            if tangent is None:
+                level = initial_normalizer(x.reshape(1, -1, 1), measure.reshape(1, -1, 1), power)
+            else:
+                # A is convex, so that its tangent is below, from where Newton's steps only rise.
+                level = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
+                for _ in range(_MOST_STEPS):
+                    change = step(level)
+                    level = level + change
+                    if not float(change) > _NEAR:
+                        break
             for _ in range(_NORMALIZER_STEPS):
-                mass, rate = (measure @ v for v in power.pair(x - level))
-                level = level + newton_step(mass, rate, eps)
+                level = level + step(level)
         weights, escort = (measure * v for v in power.pair(x - level))
-        return level + top, weights, escort
+        center = escort @ self.on_nodes / escort.sum()
+        return Normalized(Tangent(c, level + top, center), weights, escort)
 
-    def evaluate(self, c: Tensor, penalty: float) -> Evaluation:
-        """Evaluate the penalized loss at coefficients (R,)."""
-        normalizer, weights, escort = self._normalized(c)
-        mean = weights @ self.on_nodes
+    def evaluate(
+        self, c: Tensor, penalty: float, tangent: "Tangent | None" = None
+    ) -> tuple[Evaluation, "Tangent"]:
+        """Evaluate the penalized loss at coefficients (R,), and the tangent of the normaliser."""
+        found = self._normalized(c, tangent)
+        escort, center = found.escort, found.tangent.center
+        mean = found.weights @ self.on_nodes
         # Omega* = A + (alpha - 1) Omega(p), and p^(alpha - 1) = 1 + (alpha - 1)(f - A).
-        conjugate = (normalizer + (self.alpha - 1) * (mean @ c)) / self.alpha
+        conjugate = (found.tangent.level + (self.alpha - 1) * (mean @ c)) / self.alpha
         value = conjugate - self.mean @ c + penalty / 2 * (c @ c)
 
         def hessian() -> Tensor:
-            center = escort @ self.on_nodes
-            found = torch.outer(center, -center / escort.sum())
+            found = torch.outer(center, -center * escort.sum())
             for part, phi in zip(escort.split(_NODES), self.on_nodes.split(_NODES), strict=True):
                 # Most nodes are off the support in two and three dimensions.
                 (on,) = torch.nonzero(part, as_tuple=True)
@@ -197,22 +259,44 @@ class Objective:
             found.diagonal().add_(penalty)
             return found
 
-        return Evaluation(float(value), mean - self.mean + penalty * c, hessian)
+        return Evaluation(float(value), mean - self.mean + penalty * c, hessian), found.tangent
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> "Fit":
         """Minimise from coefficients (R,) until a step promises a decrease below `tol`."""
-        found = minimize(lambda c: self.evaluate(c, penalty), start, tol, max_iter)
-        normalizer, weights, escort = self._normalized(found.x)
+        tangent: Tangent | None = None
+
+        def evaluate(c: Tensor) -> Evaluation:
+            nonlocal tangent
+            at, tangent = self.evaluate(c, penalty, tangent)
+            return at
+
+        found = minimize(evaluate, start, tol, max_iter)
+        (_, normalizer, center), weights, _ = self._normalized(found.x)
         loss = found.value - penalty / 2 * float(found.x @ found.x)
         # Takeuchi's criterion adds the effect of leaving out each observation, to first order.
         d = self.mean - weights @ self.on_nodes
         covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
         spread = (covariance + torch.outer(d, d)) / self.observations
         optimism = float(torch.cholesky_solve(spread, found.factor).trace())
-        center = escort @ self.on_nodes / escort.sum()
         p = Power(self.alpha - 1).at(self.mixing @ found.x @ self.on_finer - normalizer)
         error = abs(float(self.finer @ p) - 1)
         return Fit(self, penalty, found, loss, loss + optimism, error, center)
+
+
+class Tangent(NamedTuple):
+    """The normaliser A at coefficients, and its gradient."""
+
+    c: Tensor  # (R,)
+    level: Tensor  # A (1,)
+    center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalised (R,)
+
+
+class Normalized(NamedTuple):
+    """A density at the nodes."""
+
+    tangent: Tangent
+    weights: Tensor  # Of p (Q,)
+    escort: Tensor  # Of p^(2 - alpha) (Q,)
 
 
 class Fit(NamedTuple):

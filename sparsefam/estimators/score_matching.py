@@ -85,6 +85,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
 
     Attributes:
         density_: The normalised density, a `KernelExp`; for up to three columns.
+        offset_: The mean log density of the observations, for `decision_function`.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
         loss_: The score matching loss of the data, without the penalty.
@@ -157,6 +158,7 @@ class ScoreMatchingKernelExp(DensityEstimator):
             self.density_ = kernel_density(fit.kernel, points, fit.weights, self.base_, 1.0)
         else:
             self.__dict__.pop("density_", None)
+        self._set_offset(x)
         self._warn_of_groups(data)
         return self
 
@@ -215,12 +217,13 @@ class ScoreMatchingKernelExp(DensityEstimator):
 
         For more than three columns it lacks a constant.
         """
+        return super().score_samples(X)
+
+    def _log_density(self, x: Tensor) -> Tensor:
         if hasattr(self, "density_"):
-            return super().score_samples(X)
-        x = self._observations(X)
+            return super()._log_density(x)
         score = kernel_matrix(self.kernel_, self.points_, x).T @ self.weights_
-        log_density: Floats = (self._measure.log_density(x) + score).numpy()
-        return log_density
+        return self._measure.log_density(x) + score
 
     @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:

@@ -14,16 +14,16 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Normal
 from tqdm import tqdm
 
-from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution
+from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
 from ..kernels import Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
-from .conformal import split, widened
+from .conformal import folds_of, widened
 from .data import (
     MARGIN,
     Columns,
@@ -36,12 +36,13 @@ from .data import (
     check_alpha,
     check_positive,
     inducing_points,
+    rounding_of,
     sample_weights,
     with_errors_of_all_ranks,
 )
 from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
-from .newton import Fit, Objective
-from .truncation import extreme_observations, truncated
+from .newton import Cells, Fit, Objective
+from .truncation import extended, extreme_observations, truncated
 
 __all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
 
@@ -54,11 +55,17 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 _NARROWEST = 0.5
 # The size of the scores for which a mesh is made.
 _SCORE = 10.0
+# The standard deviation of the default base at alpha = 1, relative to that of the data.
+_WIDE = 2.0
 # The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
 # several dimensions edges are located along the last axis only.
 _TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
 # Pairs of locations whose kernels are computed together: as many as fit into a processor's cache.
 _PAIRS = 2**15
+# Warn if a fit under a given base is zero at a larger share of the observations.
+_MOST_MISSED = 0.01
+# Warn if the distance between the quartiles is below so many times the narrowest bandwidth.
+_TAILS = 2.0
 # A progress bar appears after so many seconds.
 _DELAY = 5.0
 
@@ -97,6 +104,9 @@ class SparseDensity(DensityEstimator):
     likelihood. Takeuchi's criterion, an estimate of the loss of left-out observations, chooses the
     bandwidth and the penalty unless they are given.
 
+    Columns whose values are there three times or more on average are taken for rounded, as counts
+    are: an observation then stands for all places that are nearer to it than to the next value.
+
     Args:
         alpha: Entropic index from 1 (positive everywhere) to 2. None chooses 1, 1.5 or 2 by the
             squared error of the densities, since losses at different alphas have different units.
@@ -107,37 +117,45 @@ class SparseDensity(DensityEstimator):
         penalty: $\rho > 0$; chosen from the data by default.
         bandwidth: Bandwidth of the Gaussian kernel: one number, or one for each column; chosen by
             default. Not with `kernel`.
-        base: Base density, or one for each column: univariate distributions of torch. Default:
-            uniform on the range of the data and a quarter of it more on either side. At alpha above
-            1 that default is then cut: parts of the support without observations are left out. In
-            one dimension an interval ends where the mass beyond its outermost observations reaches
-            $1/(2n)$, half of the mean mass that n observations of any density miss there, plus half
-            of its largest tie. In two and three a part keeps the places within r of an observation;
-            r is the largest distance of its own observations from their nearest neighbours, with
-            columns divided by the widths of the base.
+        base: Base density, or one for each column: univariate distributions of torch. Default at
+            alpha = 1: normal with twice the standard deviation of the data, so that the density is
+            positive everywhere, or at least within the bounds. At alpha above 1: uniform on the
+            range of the data and a quarter of it more on either side, and then cut: parts of the
+            support without observations are left out. In one dimension an interval ends where the
+            mass beyond its outermost observations reaches $1/(2n)$, half of the mean mass that n
+            observations of any density miss there, plus half of its largest tie. In two and three a
+            part keeps the places within r of an observation; r is the largest distance of its own
+            observations from their nearest neighbours, with columns divided by the widths of the
+            base. Observations that are off this support extend it, and the density is mixed with
+            the uniform one on the new support, with their share as its weight.
         bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
-        coverage: The probability with which a new observation falls into the support, which split
-            conformal prediction guarantees for every distribution, on average over data. Half of
-            the observations, or $coverage / (1 - coverage)$ of them if that is more, calibrate the
-            support of a fit to the others; the density is fitted to all. None has no guarantee.
-            Not with alpha=1, unequal weights, `partial_fit` or `group`.
-        tol: The fit ends when a step promises a smaller decrease of the loss.
+        coverage: The probability with which a new observation falls into the support, on average
+            over data. The support is widened by a cross-conformal set, which five fits without a
+            fifth of the observations calibrate; for every distribution it has at least the
+            probability $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
+            Supports grow with `coverage`, and contain that of coverage=None.
+            At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
+            weights, `partial_fit` or `group`.
+        tol: The fit ends when a step promises a smaller decrease of the loss, relative to it where
+            it is above 1.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
         verbose: Whether to show a progress bar once a fit has taken five seconds; default on
             terminals only.
         random_state: Seed for the choice of inducing points in two and three dimensions, and of the
-            observations that calibrate the support.
+            folds that calibrate the support.
         group: `torch.distributed` group or mesh of processes over which the data are spread. Every
             rank fits with its own data, at least one observation, and gets the density of all data.
 
     Attributes:
-        density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, a `Mixture` of
-            it and a density that is positive on all of the support.
+        density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, or where a fit
+            is zero at some observations, a `Mixture` of it and the uniform one on the support.
         support_: Where it is positive: for one column the intervals (J, 2); for two a mask on a
             grid, with `x`, `y`, `mask` and `outline`.
         support_mass_: The mass of each interval (J,).
+        offset_: The mean log density of the observations on the support, for `decision_function`;
+            after `partial_fit`, of the last ones, and with a `group`, of this rank's.
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
@@ -150,7 +168,7 @@ class SparseDensity(DensityEstimator):
         Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention.
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses. JMLR 21.
         Takeuchi (1976), Distribution of informational statistics and a criterion of model fitting.
-        Lei, Robins and Wasserman (2013), Distribution-Free Prediction Sets. JASA 108.
+        Barber, Candes, Ramdas and Tibshirani (2021), Predictive inference with the jackknife+.
 
     Examples:
         >>> x = np.concatenate([np.linspace(0, 1, 50), np.linspace(4, 5, 50)])
@@ -205,6 +223,10 @@ class SparseDensity(DensityEstimator):
                 NaN; weights that are negative or all zero; parameters outside of their range;
                 `coverage` with too few observations, of which the message says the least number; a
                 density with peaks too narrow to integrate.
+
+        Warns:
+            RuntimeWarning: Tails too heavy for kernels of one width; a density under a given base
+                that is zero at more than 1 % of the observations.
         """
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
@@ -214,38 +236,47 @@ class SparseDensity(DensityEstimator):
             limits = bounds_of(self.bounds, x)
         dim, group = x.shape[1], self.group
         if self.coverage is not None:
-            held, rest = split(x, self.coverage, self.random_state)
+            fold = folds_of(x, self.coverage, self.random_state)
             if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
                 rule = "None with a group, with alpha=1 and with unequal weights"
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
         columns = Columns.of(x, weight, group)
-        self.base_: Any = _box(columns, limits) if self.base is None else self.base
-        measure = BaseMeasure(self.base_, dim, x.dtype)
+        unit = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
+        self._bases = {
+            alpha: _default_base(alpha, columns, limits, unit) if self.base is None else self.base
+            for alpha in alphas
+        }
+        if self.base is not None:
+            measure = BaseMeasure(self.base, dim, x.dtype)
+            limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+        cells = Cells(unit, limits)
         given: Any = self.inducing_points
-        points = inducing_points(given, x, columns, measure.bounds(0), self.random_state, group)
+        points = inducing_points(given, x, columns, limits[0], self.random_state, group)
         evenly_spaced = dim == 1 and np.ndim(given) == 0
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
-        widest, *others = (share * columns.deviation for share in _BANDWIDTHS)
-        widths = [widest, *(width for width in others if float(width.amin()) >= least)]
+        widths = [share * columns.deviation for share in _BANDWIDTHS]
+        resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
+        widths = [torch.maximum(widths[0], unit), *resolved]
         kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
+        if least > 0 and self.kernel is None and self.bandwidth is None:
+            _warn_of_tails(x, float(columns.high - columns.low), least)
 
         def objective(alpha: float, kernel: Kernel) -> Objective:
             some = torch.zeros(len(points), dtype=points.dtype)
             some[0] = _SCORE
-            mesh = kernel_density(kernel, points, some, self.base_, alpha).mesh
-            return Objective.of(alpha, kernel, points, mesh).with_data(x, weight, group)
+            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
+            return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight, group)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
-        self._extremes, self._known = (x[:0], weight[:0]), torch.isfinite(limits[0])
+        self._extremes = x[:0], weight[:0]
         self._keep(fit, x, weight)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
-            inner.fit(rest.numpy())
-            if self.base is not None:
-                limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
-            self._set(widened(self, inner, held, rest, self.coverage, limits))
+            held = [x[fold == k] for k in fold.unique()]
+            inners = [clone(inner).fit(x[fold != k].numpy()) for k in fold.unique()]
+            self._set(widened(self, inners, held, self.coverage, limits), x)
         return self
 
     @one_thread()
@@ -308,7 +339,7 @@ class SparseDensity(DensityEstimator):
         weight: Tensor,
     ) -> Fit:
         """Return the best of the fits with each alpha, kernel and penalty."""
-        require_integer("max_iter", self.max_iter, 0)
+        require_integer("max_iter", self.max_iter, 1)
         tol, penalties = check_positive("tol", self.tol), _PENALTIES
         if self.penalty is not None:
             penalties = (check_positive("penalty", self.penalty),)
@@ -330,9 +361,9 @@ class SparseDensity(DensityEstimator):
 
     def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
         objective = fit.objective
-        weights = objective.mixing @ fit.minimum.x
+        weights, alpha = objective.mixing @ fit.minimum.x, objective.alpha
         return kernel_density(
-            objective.kernel, objective.points, weights, self.base_, objective.alpha
+            objective.kernel, objective.points, weights, self._bases[alpha], alpha
         )
 
     def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
@@ -348,6 +379,7 @@ class SparseDensity(DensityEstimator):
         kernel = objective.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, found.steps
+        self.base_: Any = self._bases[objective.alpha]
         density, mean = self._density(fit), float(objective.mean @ found.x)
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
@@ -358,12 +390,23 @@ class SparseDensity(DensityEstimator):
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
             self._extremes = values, weights = extreme_observations(values, weights, self.base_)
             share, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, share, count, self._known)
-        self._set(density)
+            density = truncated(density, values, share, count, objective.cells)
+            self._set(extended(density, values, share), x)
+            return
+        self._set(density, x)
+        missed = torch.isneginf(density.log_prob(as_events(x))).to(x) @ weight / weight.sum()
+        if missed > _MOST_MISSED:
+            warnings.warn(
+                f"the density is zero at {float(missed):.1%} of the observations; a smaller "
+                "penalty or bandwidth, or the default base, has them in the support",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
-    def _set(self, density: SparseDistribution) -> None:
-        """Set the density, and what follows from it."""
+    def _set(self, density: SparseDistribution, x: Tensor) -> None:
+        """Set the density, and what follows from it and observations (n, D)."""
         self.density_ = density
+        self._set_offset(x)
         self.__dict__.pop("support_mass_", None)
         if not density.event_shape:
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
@@ -378,8 +421,9 @@ class SparseDensity(DensityEstimator):
         base. Use it to compare bandwidths and penalties by cross-validation, but not different
         alphas or bases.
         """
-        x, f = as_events(self._observations(X)), self._whole.score
-        return float(f(x).mean() - conjugate(f, self._whole))
+        x, f = self._observations(X), self._whole.score
+        values = self._objective.cells.mean(lambda t: f(as_events(t)), x)
+        return float(values.mean() - conjugate(f, self._whole))
 
 
 def candidate_kernels(
@@ -401,12 +445,38 @@ def candidate_kernels(
     return [kernel]
 
 
-def _box(columns: Columns, limits: Tensor) -> list[Distribution]:
-    """Return uniform densities on the range of each column and a margin, or up to its limit."""
-    margin, known = MARGIN * (columns.high - columns.low), torch.isfinite(limits)
+def _default_base(alpha: float, columns: Columns, limits: Tensor, unit: Tensor) -> list[Any]:
+    """Return a base density for each column.
+
+    At alpha = 1, where the density has its tails, it is normal with twice the standard deviation,
+    within known limits. Otherwise it is uniform on the range of the data and a margin.
+    """
+    known = torch.isfinite(limits)
+    margin = torch.maximum(MARGIN * (columns.high - columns.low), unit)
     low = torch.where(known[:, 0], limits[:, 0], columns.low - margin)
     high = torch.where(known[:, 1], limits[:, 1], columns.high + margin)
-    return uniform_box(low, high)
+    base: list[Any] = uniform_box(low, high)
+    if alpha > 1:
+        return base
+    for d, (loc, scale) in enumerate(zip(columns.mean, _WIDE * columns.deviation, strict=True)):
+        if not known[d].all():
+            base[d] = Normal(loc, scale, validate_args=False)
+        if known[d].sum() == 1:
+            base[d] = Truncated(base[d], *limits[d])
+    return base
+
+
+def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
+    """Warn if half of the numbers (n, 1) are in an interval that the narrowest kernel hides."""
+    low, high = np.quantile(x.numpy(), (0.25, 0.75))
+    if 0 < high - low < _TAILS * least:
+        warnings.warn(
+            f"X has heavy tails or far observations: its range is {span / (high - low):.3g} times "
+            f"the distance {high - low:.3g} between its quartiles, of which no kernel here shows "
+            "details; transform the column, by numpy.log or numpy.arcsinh, or leave them out",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def kernel_density(

@@ -1,7 +1,7 @@
 """Where estimated supports end: near the observations of each of their parts."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +13,23 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.distributions import Uniform
 
-from ..distributions import KernelDeformedExp
+from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
 from ..distributions.kernel_mesh import KernelMesh
-from .data import Floats
+from ..supports import IntervalUnion
+from .data import Floats, as_events, distance_to_intervals
+from .newton import Cells
 
-__all__ = ["extreme_observations", "restricted", "truncated"]
+__all__ = [
+    "Either",
+    "Positive",
+    "extended",
+    "extreme_observations",
+    "restricted",
+    "truncated",
+    "uniform_on",
+    "uniform_within",
+]
 
 # Number of equal cells of a box, whose extreme observations are kept.
 _CELLS = 2**14
@@ -27,6 +38,12 @@ _CELLS = 2**14
 _BEYOND = 0.5
 # Warn if the support that is cut holds less of the mass of the fit.
 _LEAST_KEPT = 0.5
+# The farthest that an observation off the support extends it, relative to the base's width.
+_REACH = 1 / 40
+# The share of a distance by which rounding must not keep two intervals apart.
+_TOUCH = 1e-9
+# Balls that are compared with a location.
+_BALLS = 8
 
 
 def extreme_observations(
@@ -46,25 +63,27 @@ def extreme_observations(
 
 
 def truncated(
-    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, cells: Cells
 ) -> KernelDeformedExp:
     """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
 
     These have shares (K,) of the weight of all. Parts of the support without observations are left
-    out. In one dimension, ends that are `known` (2,) to be those of the base stay.
+    out. In one dimension, ends that are known to be those of the base stay.
     """
     if p.event_shape:
         box: Any = p.base
         region = _Near.of(p, box, x)
         at_nodes = region(p.mesh.nodes).reshape(p.mesh.measure.shape)
         kept = (p._weights_on(p.mesh).squeeze(-1) * at_nodes).sum()
-        base = UniformWithin(box, region)
-        measure = BaseMeasure(base, x.shape[1], x.dtype)
-        mesh = replace(p.mesh, base=measure, measure=p.mesh.measure * at_nodes)
-        cut = _rebased(p, base, 1 / kept, mesh)
+        cut = _rebased(p, UniformWithin(box, region), 1 / kept, _within(p.mesh, box, region))
     else:
-        intervals = _intervals(p, x.squeeze(-1), share, observations, known)
-        kept, cut = p.cdf(intervals).diff().sum(), restricted(p, intervals)
+        intervals = _intervals(p, x, share, observations, cells)
+        kept = p.cdf(intervals).diff().sum()
+        if not kept > 0:
+            raise ValueError(
+                "penalty must be larger, or bandwidth: the support of the fit has no observation"
+            )
+        cut = restricted(p, intervals)
     if kept < _LEAST_KEPT:
         warnings.warn(
             f"support_ holds only {float(kept):.2g} of the mass of the fit, whose kernels are "
@@ -77,7 +96,7 @@ def truncated(
 
 
 def _intervals(
-    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, known: Tensor
+    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, cells: Cells
 ) -> Tensor:
     """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
 
@@ -85,23 +104,126 @@ def _intervals(
     (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
     observation reaches half of that: three of five true ends are further out. With tied
     observations, up to half the mass of the largest tie may lie outside as well, because the
-    estimate smooths an atom into a peak.
+    estimate smooths an atom into a peak. Rounded observations are cells.
     """
-    support = p.support.intervals
+    support, low, high = p.support.intervals, *(end.squeeze(-1) for end in cells.ends(x))
     lower, upper = support.T.unsqueeze(-1)
-    inside = (lower <= x) & (x <= upper)
-    first = torch.where(inside, x, torch.inf).amin(-1)
-    outermost = torch.stack([first, torch.where(inside, x, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside, share, 0.0).amax(-1)
+    inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
+    first = torch.where(inside, low, torch.inf).amin(-1)
+    outermost = torch.stack([first, torch.where(inside, high, -torch.inf).amax(-1)], -1)
+    largest = torch.where(inside & (cells.unit == 0), share, 0.0).amax(-1)
     some = inside.any(-1)
     ends, outermost, largest = support[some], outermost[some], largest[some]
     beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
-    at_bound = known & (ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype))
+    at_bound = cells.limits.isfinite() & (
+        ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype)
+    )
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return torch.stack([lower, upper], -1)
+
+
+def extended(p: KernelDeformedExp, x: Tensor, share: Tensor) -> SparseDistribution:
+    """Extend the support of a density until it contains all observations (K, D).
+
+    The density is mixed with the uniform one on the new support, with the weight of the
+    observations off the old one, which are `share` (K,) of all. Each of them adds what is nearer to
+    it than the nearest observation or interval, at most a fortieth of the base's width.
+    """
+    missed = torch.isneginf(p.log_prob(as_events(x)))
+    if not missed.any():
+        return p
+    weight = share[missed].sum()
+    logits = torch.stack([1 - weight, weight]).log()
+    if not p.event_shape:
+        whole = p.mesh.base.factors[0]
+        whole = whole.whole if isinstance(whole, UniformOn) else whole
+        gap = torch.cat(
+            [x.new_full((1, 1), torch.inf), x.diff(dim=0), x.new_full((1, 1), torch.inf)]
+        )
+        distance = distance_to_intervals(x[missed], p.support.intervals)
+        reach = torch.minimum(gap[1:], gap[:-1]).squeeze(-1)[missed]
+        width = float(whole.high - whole.low)
+        reach = torch.minimum(reach, distance).clamp(width / _CELLS, _REACH * width) * (1 + _TOUCH)
+        more = x[missed] + reach.unsqueeze(-1) * x.new_tensor([-1.0, 1.0])
+        intervals = torch.cat([p.support.intervals, more.clamp(whole.low, whole.high)])
+        union = IntervalUnion.merged(intervals).intervals
+        return Mixture(logits, [p, uniform_on(p, union[~union[:, 0].isnan()], whole)])
+    box: Any = p.mesh.base.factors
+    places = _relative(x, box)
+    reach = cKDTree(places).query(places[missed.numpy()], 2)[0][:, 1]
+    balls = _Balls(box, cKDTree(places[missed.numpy()]), np.minimum(reach, _REACH))
+    region = Either((Positive(p), balls))
+    return Mixture(logits, [p, uniform_within(p, box, region)])
+
+
+@dataclass(frozen=True)
+class Either:
+    """Whether places are in one of several regions."""
+
+    regions: tuple[Callable[[Tensor], Tensor], ...]
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return whether locations (*S, D) are in a region (*S)."""
+        return torch.stack([region(t) for region in self.regions]).any(0)
+
+
+@dataclass(frozen=True)
+class Positive:
+    """Whether a density is positive at places."""
+
+    p: SparseDistribution
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return whether the density is positive at locations (*S, D): (*S)."""
+        return self.p.log_prob(t.detach()) > -torch.inf
+
+
+@dataclass(frozen=True)
+class _Balls:
+    """Whether places are in balls of radii (B,), relative to a box."""
+
+    box: Sequence[Uniform]
+    tree: cKDTree
+    radii: Floats
+
+    def __call__(self, t: Tensor) -> Tensor:
+        places = _relative(t.detach().reshape(-1, len(self.box)), self.box)
+        count = min(_BALLS, len(self.radii))
+        farthest = self.radii.max() * (1 + _TOUCH)
+        distance, index = self.tree.query(places, range(1, count + 1), 0, 2, farthest)
+        radii = np.append(self.radii, -np.inf)[index]
+        return torch.from_numpy((distance <= radii).any(1)).reshape(t.shape[:-1])
+
+
+def uniform_on(p: KernelDeformedExp, intervals: Tensor, whole: Uniform) -> KernelDeformedExp:
+    """Return the uniform density on intervals (J, 2) as a member of the family of p."""
+    base, zero = UniformOn(intervals, whole), p.weights.new_zeros(1)
+    points = base.mean.reshape(1)
+    return KernelDeformedExp(
+        zero, points, torch.inner, base, float(p.alpha), tolerance=p.mesh.tolerance
+    )
+
+
+def uniform_within(
+    p: KernelDeformedExp, box: Any, region: Callable[[Tensor], Tensor]
+) -> KernelDeformedExp:
+    """Return the uniform density on a region of a box as a member of the family of p."""
+    score, alpha = p._with_weights(0 * p.weights), float(p.alpha)
+    whole = KernelDeformedExp.from_score(score, box, alpha, tolerance=p.mesh.tolerance)
+    mesh = _within(whole.mesh, box, region)
+    return KernelDeformedExp.from_score(score, UniformWithin(box, region), alpha, mesh=mesh)
+
+
+def _within(
+    mesh: KernelMesh, box: Sequence[Uniform], region: Callable[[Tensor], Tensor]
+) -> KernelMesh:
+    """Return a mesh whose measure is zero off a region of its box."""
+    base = BaseMeasure(UniformWithin(box, region), len(box), mesh.nodes.dtype)
+    at_nodes = region(mesh.nodes).reshape(mesh.measure.shape)
+    return replace(mesh, base=base, measure=mesh.measure * at_nodes)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from ..distributions import SparseCategorical, SparseDistribution
 from ..supports import Box, Domain, box_of
 from .densities import (
-    current_axes,
+    axes_of,
     draw_weights,
     labels_of,
     plot_density,
@@ -55,7 +55,7 @@ def plot_attention(
             (B, heads, Lq), 0 is the first example and (0, slice(None), -1) its last query.
         tokens: L words, written at the positions.
         value_function: Callable from locations (Q,) to values (Q,), drawn as a line.
-        ax: Axes to draw on; default the current axes.
+        ax: Axes to draw on; default those of a new figure.
         view: As in `plot_density`.
         limit: Largest number of heads to draw.
 
@@ -78,7 +78,7 @@ def plot_attention(
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
     labels = labels_of("attention", Size(batch).numel(), limit)
-    ax = current_axes(ax)
+    ax = axes_of(ax)
     if isinstance(weights, Tensor):
         if weights.shape[-1:] != positions.shape:
             shape, length = tuple(weights.shape), len(positions)
@@ -165,7 +165,7 @@ def plot_attention_map(
         image: Grey levels (H, W), or grey levels or colours, channels first (1, 3 or 4, H, W);
             colours are in [0, 1] or of dtype uint8.
         example: As in `plot_attention`.
-        ax: Axes to draw on; default the current axes.
+        ax: Axes to draw on; default those of a new figure.
         label: As in `plot_density`.
         color: As in `plot_density`.
         domain: The interval that the image covers along both axes, or one for each.
@@ -192,7 +192,7 @@ def plot_attention_map(
     else:
         batch = drawn.shape[:-2]
     labels = labels_of("attention", Size(batch).numel(), limit, label)
-    ax = current_axes(ax)
+    ax = axes_of(ax)
     _show(ax, pixels, box, cmap="gray", gid="image")
     if isinstance(drawn, SparseDistribution):
         plot_density(drawn, ax, label=label, color=color, view=box, limit=limit)

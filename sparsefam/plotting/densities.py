@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 __all__ = [
-    "current_axes",
+    "axes_of",
     "draw_weights",
     "labels_of",
     "plane_view",
@@ -67,12 +67,12 @@ def plot_density(
     around them is the edge of the support, and nothing is drawn outside. For a density without an
     edge, a dashed line encloses all but $10^{-3}$ of the mass.
 
-    Repeated calls add to the same axes.
+    Calls with the same axes add to them.
 
     Args:
         p: A density of one or two dimensions; one line, or one set of contours, for each element
             of its batch. A `SparseCategorical` is drawn as stems.
-        ax: Axes to draw on; default the current axes.
+        ax: Axes to draw on; default those of a new figure.
         label: Name for the legend, or one for each element of the batch.
         color: Any matplotlib colour; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
@@ -108,7 +108,7 @@ def plot_density(
         raise ValueError("data must be None for categories")
     labels = labels_of("p", p.batch_shape.numel(), limit, label)
     seen = _array_of(data, p.event_shape)
-    ax = current_axes(ax)
+    ax = axes_of(ax)
     if isinstance(p, SparseCategorical):
         draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
         return ax
@@ -255,15 +255,16 @@ def _quantile(height: Any, share: float) -> float:
     return float(levels[np.searchsorted(levels.cumsum(), share * levels.sum())])
 
 
-def current_axes(ax: "Axes | None") -> "Axes":
-    """Return axes, by default matplotlib's current ones."""
+def axes_of(ax: "Axes | None") -> "Axes":
+    """Return axes, by default those of a new figure."""
     if ax is not None:
         return ax
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'sparsefam[examples]'") from error
-    return plt.gca()
+    _, new = plt.subplots()
+    return new
 
 
 def labels_of(
