@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -236,6 +237,52 @@ def test_contexts_are_weighted_sums_of_observations(
             assert not weights[..., 7:].any()
         if len(masks) > 1:
             assert not weights[..., 0, 4:].any()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_overshoot_is_warned_of_once(masked: bool) -> None:
+    """A ridge penalty with a gap in the times exceeds the limit, the default does not."""
+    query, key, value, t = data(40, dtype=torch.float32)
+    t = torch.where(t < 0.5, 0.5 * t, 0.5 * t + 0.5)
+    mask = torch.arange(40).expand(3, -1) > 35 if masked else None
+    options = {"basis": GaussianRBF.grid(32, 0.05), "dtype": torch.float32}
+    layer = make_layer(**options, penalty=1e-4)
+    message = r"in .*% of the contexts .* sum to more than 5, .* penalty=0.0001 and GaussianRBF"
+    with pytest.warns(UserWarning, match=message) as caught:
+        layer(query, key, value, t, attn_mask=mask)
+        layer(query, key, value, t, attn_mask=mask)
+    assert [x.filename for x in caught] == [__file__]
+    assert (layer.absolute_weight(query, key, value, t, attn_mask=mask) > 5).float().mean() > 0.1
+    default = make_layer(**options)
+    default(query, key, value, t, attn_mask=mask)
+    assert (default.absolute_weight(query, key, value, t, attn_mask=mask) < 2).all()
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_basis_and_size_of_the_output_may_be_left_out(ndim: int) -> None:
+    """Outputs start at most a tenth as large as the values."""
+    domain = [(0.0, 1.0), (-1.0, 1.0), (2.0, 3.0)][:ndim]
+    layer = ContinuousAttention(16, 4, ndim=ndim, domain=domain, batch_first=True)
+    assert len(layer.regression.basis) == {1: 64, 2: 100, 3: 216}[ndim]
+    assert layer.regression.basis.domain == tuple(domain)
+    x = torch.randn(3, 40, 16)
+    low, high = torch.tensor(domain).T
+    t = low + (high - low) * torch.rand(3, 40, ndim)
+    context, _ = layer(x, x, x, t.squeeze(-1) if ndim == 1 else t)
+    assert 0 < context.square().mean().sqrt() < 0.1
+    whole = ContinuousAttention(16, 4, ndim=ndim, domain=domain, layer_scale=None)
+    assert "layer_scale" not in whole.state_dict()
+
+
+def test_layers_pickled_before_there_were_scales_stay_as_they_were() -> None:
+    layer, inputs = make_layer(penalty=0.1, layer_scale=None), data()
+    expected = layer(*inputs)[0]
+    for name in ("_first_scale", "_has_attended"):
+        del layer.__dict__[name]
+    del layer._parameters["layer_scale"]
+    for name in ("smoothing", "domain"):
+        del layer.regression.__dict__[name]
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(*inputs)[0], expected)
 
 
 # Value functions in place of sequences
@@ -620,6 +667,11 @@ def attend(*inputs: Any) -> Callable[[], object]:
         (lambda: build(basis=copy.deepcopy(BASIS).to("meta")), "domain must be given .* meta dev"),
         (lambda: build(dropout=0.1), "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
         (lambda: build(dtype=torch.complex64), "dtype must be floating, got torch.complex64"),
+        (lambda: build(dtype="a"), "dtype must be floating, got 'a'"),
+        (lambda: build(layer_scale=0), "layer_scale must be None, or positive and finite, got 0"),
+        (lambda: build(basis=3), "basis must be a Basis or None, got 3"),
+        (lambda: build(penalty=0.1, smoothing=0.1), "penalty and smoothing must not both be given"),
+        (lambda: build()(Q, K, V, T, need_weights="maybe"), "need_weights must be .*got 'maybe'"),
         (lambda: build(kernel=BASIS), "kernel must not be given unless score='kernel', got .*'qu"),
         *(
             (

@@ -37,13 +37,17 @@ def regression(penalty: float = 1e-2) -> RidgeRegression:
     return RidgeRegression(BASIS.double(), penalty)
 
 
-@pytest.mark.parametrize("keep", [1.0, 0.5])
-def test_chunks_are_a_regression_on_what_they_remember(keep: float) -> None:
+@pytest.mark.parametrize("keep", [1.0, 0.7])
+@pytest.mark.parametrize("smooth", [False, True])
+def test_chunks_are_a_regression_on_what_they_remember(keep: float, smooth: bool) -> None:
     """Against numpy's least squares with rows weighed by age, of one example since its reset."""
     positions, values = sequence()
     mask = torch.rand(2, 60, generator=torch.Generator().manual_seed(1)) > 0.3
     mask[:, 37] = torch.tensor([False, True])  # all that one example has of a chunk
-    memory, state = ForgettingMemory(regression(), keep), None
+    fit = RidgeRegression(BASIS.double(), smoothing=1e-2) if smooth else regression()
+    rough = BASIS.double().roughness(BASIS.domain) if smooth else torch.eye(12, dtype=DOUBLE)
+    penalty = 0.1 * torch.linalg.cholesky(rough + smooth * 1e-3 * rough.diagonal().diag()).mT
+    memory, state = ForgettingMemory(fit, keep), None
     for i, (t, h, seen) in enumerate(chunks(positions, values, mask)):
         reset = torch.tensor([True, False]) if i == 1 else None
         function, state = memory(t, h, state, seen, reset)
@@ -51,11 +55,14 @@ def test_chunks_are_a_regression_on_what_they_remember(keep: float) -> None:
         weight = mask[b].numpy() * keep ** np.repeat([3, 2, 1, 0], [7, 30, 1, 22])
         weight[: 7 if b == 0 else 0] = 0
         root = np.sqrt(weight)[:, None]
-        rows = np.concatenate([root * BASIS(positions[b]).numpy(), 0.1 * np.eye(12)])
-        right = np.concatenate([root * values[b].numpy(), np.zeros((12, 3))])
+        rows = np.concatenate([root * BASIS(positions[b]).numpy(), penalty.numpy()])
+        mean = smooth * weight @ values[b].numpy() / weight.sum()
+        right = np.concatenate([root * (values[b].numpy() - mean), np.zeros((12, 3))])
         due = np.linalg.lstsq(rows, right, rcond=None)[0]
         np.testing.assert_allclose(function.coefficients[b].numpy(), due, rtol=1e-8, atol=1e-9)
-        assert state.num_observations[b].item() == weight.sum()
+        if smooth:
+            np.testing.assert_allclose(function.constant[b].numpy(), mean, rtol=1e-12)
+        assert state.num_observations[b].item() == pytest.approx(weight.sum(), rel=1e-14)
     assert memory.regression.solve(state).coefficients.dtype == torch.get_default_dtype()
 
 

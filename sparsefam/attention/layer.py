@@ -226,8 +226,8 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"dtype must be floating, got {dtype}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype must be floating, got {dtype!r}")
         _check_score(score, alpha)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
@@ -300,12 +300,13 @@ class ContinuousAttention(nn.Module):
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
         self._has_attended = False
-        self._first_scale, self.layer_scale = layer_scale, None
+        self._first_scale, scales = layer_scale, None
         if layer_scale is not None:
             if not isinstance(layer_scale, Real) or not 0 < layer_scale < inf:
                 rule = "layer_scale must be None, or positive and finite"
                 raise ValueError(f"{rule}, got {layer_scale!r}")
-            self.layer_scale = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
+            scales = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
+        self.register_parameter("layer_scale", scales)
         self.regression = regression.to(device=device, dtype=dtype)
         self.register_load_state_dict_post_hook(_rebuild_cache)
         self.rebuild_cache()
@@ -416,6 +417,8 @@ class ContinuousAttention(nn.Module):
                 function and a sequence are given, if positions are left out with `ndim` above 1 or
                 a group, or as `RidgeRegression.fit` does.
         """
+        if not isinstance(need_weights, bool):
+            raise ValueError(f"need_weights must be True or False, got {need_weights!r}")
         if need_weights and average_attn_weights:
             rule = "average_attn_weights must be False, as each head has a density"
             raise ValueError(f"{rule}: average density.prob(t) over dimension -2, got True")
@@ -656,7 +659,7 @@ class ContinuousAttention(nn.Module):
                 f"{regression.extra_repr()} and {regression.basis}, take a larger factor, or fewer "
                 "or wider functions; `absolute_weight` returns the sums "
                 "(shown once)",
-                stacklevel=3,
+                stacklevel=6,
             )
 
     def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
