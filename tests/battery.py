@@ -73,6 +73,7 @@ class Family:
         once: Functions of tests/functions.py that have no second derivatives, which are refused;
             None for all.
         forward: Whether forward mode exists; else it is refused.
+        backward_only: Functions that refuse forward mode though others have it.
         exports: Whether torch.export makes programs of it; else it raises.
         constant: Members that no parameter moves.
         dim: D, if events are vectors.
@@ -98,6 +99,7 @@ class Family:
     signed: bool = False
     once: tuple[str, ...] | None = ()
     forward: bool = True
+    backward_only: tuple[str, ...] = ()
     exports: bool = True
     constant: tuple[str, ...] = ()
     dim: int | None = None

@@ -143,7 +143,8 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         connected=weights is ONE or alpha == 1,
         signed=True,
         once=None if alpha is None else ONCE if alpha == 1 else (*ONCE, *ONCE_AT_EDGES),
-        forward=False,
+        forward=alpha is not None,
+        backward_only=("kl", "tsallis", "bregman", "fenchel_young"),  # they read the support
         exports=False,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),

@@ -398,7 +398,7 @@ def test_constant_keys_give_the_base(masked: bool) -> None:
 def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
     """Nodes that layers keep are refined where exponentials of scores are narrower."""
     basis = GaussianRBF.grid(48, 0.03)
-    layer = ContinuousAttention(4, 2, basis, alpha, "content", batch_first=True)
+    layer = ContinuousAttention(4, 2, basis, alpha, "content", penalty=0.01, batch_first=True)
     inputs = data(200, dtype=torch.float32)
     with torch.no_grad():
         spread = layer(*inputs)[1].score(torch.linspace(0, 1, 200).reshape(-1, 1, 1, 1)).std(0)
