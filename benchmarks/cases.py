@@ -271,7 +271,7 @@ def value_function(part: str, count: int, length: int, gaussians: bool = False) 
     inner, ends = torch.linspace(0, 1, count - 2), torch.ones(3)
     splines = sf.bases.BSpline(torch.cat([0 * ends, inner, ends]), 3)
     basis = sf.bases.GaussianRBF.grid(count, 1.5 / count) if gaussians else splines
-    regression = sf.attention.RidgeRegression(basis, 1e-2)
+    regression = sf.attention.RidgeRegression(basis)
     t, values = waves(length, 64, 0)
     x = values.unsqueeze(0).requires_grad_()
 

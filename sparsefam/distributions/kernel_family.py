@@ -42,6 +42,7 @@ from ..numerics.validation import (
     require,
     require_integer,
     require_power,
+    require_shape,
 )
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
@@ -787,11 +788,12 @@ class KernelDistribution(SparseDistribution):
         Raises:
             RuntimeError: A density of vectors that is much narrower than the nodes are apart.
         """
+        sample_shape = require_shape("sample_shape", sample_shape)
         if self.event_shape:
-            return _draw_vectors(self, Size(sample_shape))
-        shape = self._extended_shape(Size(sample_shape))
+            return _draw_vectors(self, sample_shape)
+        shape = self._extended_shape(sample_shape)
         level = torch.rand(shape, dtype=self.weights.dtype, device=self.weights.device)
-        if Size(sample_shape).numel() < _TABLED:
+        if sample_shape.numel() < _TABLED:
             return self._quantiles(level)
         return self._tabled_quantiles(level.flatten(0, len(sample_shape) - 1)).reshape(shape)
 

@@ -154,7 +154,7 @@ class BetaGaussianDensity(DensityEstimator):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else check_alpha(self.alpha, np.inf)
         limits = check_positive("tol", self.tol), self.max_iter
-        require_integer("max_iter", self.max_iter, 0)
+        require_integer("max_iter", self.max_iter, 1)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(weight))
         self.n_iter_ = 0
         if self.method == "moments":
