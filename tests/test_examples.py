@@ -19,6 +19,7 @@ from examples import (
     estimation,
     gallery,
     pickups,
+    pooling,
     recall,
     reviews,
     series,
@@ -41,6 +42,7 @@ def test_the_tour_completes_its_page_after_every_stage(
 ) -> None:
     quick = {
         estimation: "--folds 2",
+        pooling: "--seeds 2 --steps 2",
         stream: "--seeds 2 --epochs 1 --rates 0.03 --streams 256",
         pickups: "--draws 16",
         digits: "--seeds 2 --epochs 1 --canvases 64",
@@ -63,7 +65,13 @@ def test_the_tour_completes_its_page_after_every_stage(
     assert set(re.findall(r'src="([^"]*)"', html)) == pictures
     assert "<!--" not in html
     printed = capsys.readouterr().out
-    for name in (*stream.METHODS, *digits.READERS, *series.NETWORKS, "gaussian_kde, tuned"):
+    for name in (
+        *pooling.KINDS,
+        *stream.METHODS,
+        *digits.READERS,
+        *series.NETWORKS,
+        "gaussian_kde, tuned",
+    ):
         assert name in printed and name in html
 
 
