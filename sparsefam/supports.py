@@ -24,14 +24,11 @@ from .numerics.validation import (
 
 __all__ = [
     "AnyOf",
-    "Box",
-    "Domain",
     "Ellipsoid",
     "Interval",
     "IntervalUnion",
     "RealLine",
     "Region",
-    "box_of",
     "finite",
     "finite_scale_tril",
     "finite_vector",

@@ -142,3 +142,11 @@ def test_equal_and_excluded_and_single_scores() -> None:
         assert entmax(torch.tensor([1e30]), alpha).item() == 1
         found = entmax(torch.tensor([0.3, -torch.inf, 0.3]), alpha)
         assert torch.equal(found, torch.tensor([0.5, 0.0, 0.5]))
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_rows_do_not_depend_on_each_other(alpha: float) -> None:
+    """To the last bit: what masked attention returns must not depend on what it may not read."""
+    scores = 5 * torch.randn(64, 40)
+    others = torch.cat([scores[:32], 100 * torch.randn(32, 40)])
+    assert torch.equal(entmax(scores, alpha)[:32], entmax(others, alpha)[:32])

@@ -139,7 +139,7 @@ class ContinuousAttention(nn.Module):
             `KernelDeformedExp`.
         components: For `score="mixture"`: number of components of each density. Default: 8.
         smoothing: Factor of the roughness of value functions, or "gcv", as in `RidgeRegression`.
-            None, without `penalty`: 0.003.
+            None, without `penalty`: 0.003, and 0.1 if `ndim` is above 1.
         penalty: Ridge penalty of the papers in place of `smoothing`, as in `RidgeRegression`.
         layer_scale: What the factors of the output channels start from, as in LayerScale. None: no
             factors.

@@ -55,8 +55,8 @@ _LOWEST, _HIGHEST = 1e-11, 1e3
 # Points of the first grid of penalties and of each refinement; refinements and Newton steps.
 _COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
 _TINY = 1e-200
-# The default factor of the roughness.
-SMOOTHING = 3e-3
+# The default factor of the roughness on the line, and beyond, where few functions cover an axis.
+SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 # Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
 # to the mean. The share moves contexts by 1e-3 of the noise; without it coefficients are a thousand
 # times as large as the values, and lose as much in float32.
@@ -274,7 +274,7 @@ class RidgeRegression(nn.Module):
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
             minimiser of generalised cross-validation over all its channels, which is differentiable
-            once. None, without `penalty`: 0.003.
+            once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. None:
             `basis.domain`, or (0, 1) without a basis.
@@ -341,7 +341,8 @@ class RidgeRegression(nn.Module):
         self.penalty = None if penalty is None else _checked_factor("penalty", penalty)
         self.smoothing: float | Literal["gcv"] | None = None
         if penalty is None:
-            given = SMOOTHING if smoothing is None else smoothing
+            default = SMOOTHING_OF_VECTORS if basis.event_shape else SMOOTHING
+            given = default if smoothing is None else smoothing
             self.smoothing = _checked_factor("smoothing", given)
         self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size

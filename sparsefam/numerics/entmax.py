@@ -82,16 +82,21 @@ def _from_below(f: Tensor, eps: Tensor, number: float | None, readable: bool) ->
     # The greatest of Jensen's lower bounds by all scores and by the largest.
     positive = eps.clamp_min(_LEAST_EPSILON)
     A = f.mean(-1, keepdim=True) - torch.expm1(-positive * math.log(count)) / positive
-    A, alive, close = A.clamp_min(0), None, torch.finfo(f.dtype).eps ** 0.5 / 2
+    A, alive, close = A.clamp_min(0), f.new_zeros(()), torch.finfo(f.dtype).eps ** 0.5 / 2
+    active = torch.ones_like(A, dtype=torch.bool)
     for _ in range(count.bit_length() + _STEPS.get(f.dtype, 26)):
         power, lowered = _power(f, A, eps, number)
         mass, rate = power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
-        if number == 1 and readable and alive is not None and torch.equal(rate, alive):
-            return power / mass  # the same support as before
         step = newton_step(mass, rate, positive if number is None else number)
-        A, alive = A + step, rate
-        if number != 1 and readable and bool((step.abs() <= close).all()):
-            break  # the error is squared once more
+        # A row that has ended stays as it is, whatever the other rows do.
+        if number == 1:
+            active = active & (rate != alive)  # of sparsemax, where the support is as before
+            A, alive = torch.where(active, A + step, A), rate
+        else:
+            A = torch.where(active, A + step, A)
+            active = active & (step.abs() > close)  # the error is squared once more
+        if readable and not bool(active.any()):
+            break
     p, _ = _power(f, A, eps, number)
     return p / p.sum(-1, keepdim=True)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .quadrature import gauss_legendre
-from .validation import broadcast_shapes, difference
+from .validation import broadcast_shapes, by_forward_mode, difference
 
 __all__ = ["Profile", "gaussian_expectation", "negligible_distance"]
 
@@ -95,8 +95,7 @@ def gaussian_expectation(
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, App. G, whose eq. 52
         lacks a factor 1/2.
     """
-    out: Tensor = _Expectation.apply(loc, scale, centers, widths, profile.coefficients, 0)
-    return out
+    return _expectation(loc, scale, centers, widths, profile.coefficients, 0)
 
 
 def negligible_distance(x: Tensor) -> float:
@@ -104,6 +103,11 @@ def negligible_distance(x: Tensor) -> float:
     # exp(-y^2/2) is 7e-10 at 6.5 and 3e-20 at 9.5: less than a hundredth of a rounding error of
     # the peak, so that many tails together stay below one.
     return 9.5 if torch.finfo(x.dtype).eps < 1e-12 else 6.5
+
+
+def _expectation(*arguments: Any) -> Tensor:
+    out: Tensor = by_forward_mode(_Expectation, _ExpectationForward).apply(*arguments)
+    return out
 
 
 class _Expectation(torch.autograd.Function):
@@ -139,7 +143,7 @@ class _Expectation(torch.autograd.Function):
         orders = {name: (f, k) for name, (needed, f, k) in needs.items() if needed}
         # A compiled graph has no double backward, and tracing into the recursion would not end.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            values = [_Expectation.apply(*inputs, f.coefficients, k) for f, k in orders.values()]
+            values = [_expectation(*inputs, f.coefficients, k) for f, k in orders.values()]
         else:
             values = _integrals(loc, scale, center, width, tuple(orders.values()))
         by = {name: grad * x for name, x in zip(orders, values, strict=True)}
@@ -152,6 +156,20 @@ class _Expectation(torch.autograd.Function):
             None,
         )
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        # Elementwise: put the mapped axis first and pad the others for broadcasting.
+        rank = max(x.dim() - (d is not None) for x, d in zip(args[:4], in_dims, strict=False))
+        front = []
+        for x, d in zip(args[:4], in_dims, strict=False):
+            if d is not None:
+                x = x.movedim(d, 0)
+                x = x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
+            front.append(x)
+        return _expectation(*front, *args[4:]), 0
+
+
+class _ExpectationForward(_Expectation):
     @staticmethod
     def jvp(
         ctx: Any,
@@ -170,23 +188,11 @@ class _Expectation(torch.autograd.Function):
             (by_width, inputs[3], profile, n + 2),
         ]
         found = [
-            tangent * factor * _Expectation.apply(*inputs, f.coefficients, k)
+            tangent * factor * _expectation(*inputs, f.coefficients, k)
             for tangent, factor, f, k in terms
             if tangent is not None
         ]
         return torch.stack(torch.broadcast_tensors(*found)).sum(0)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        # Elementwise: put the mapped axis first and pad the others for broadcasting.
-        rank = max(x.dim() - (d is not None) for x, d in zip(args[:4], in_dims, strict=False))
-        front = []
-        for x, d in zip(args[:4], in_dims, strict=False):
-            if d is not None:
-                x = x.movedim(d, 0)
-                x = x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
-            front.append(x)
-        return _Expectation.apply(*front, *args[4:]), 0
 
 
 def _integrals(
