@@ -76,11 +76,8 @@ SETTINGS = (
     Setting(SELF, "bursts", "as generated", 300, 16),
     Setting(POOL, "GunPoint", "half", 300, 32),
     Setting(POOL, "ItalyPowerDemand", "half", 300, 32),
-    Setting(POOL, "ItalyPowerDemand", "regular", 300, 32),
     Setting(POOL, "ArrowHead", "half", 300, 32),
-    Setting(POOL, "ArrowHead", "bursts", 300, 32),
     Setting(POOL, "OSULeaf", "half", 300, 32),
-    Setting(POOL, "BasicMotions", "half", 300, 32),
     Setting(POOL, "JapaneseVowels", "half", 300, 32),
     Setting(POOL, "where", "as generated", 300, 32),
 )
