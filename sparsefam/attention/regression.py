@@ -58,7 +58,7 @@ _TINY = 1e-200
 # The default factor of the roughness on the line, and beyond, where few functions cover an axis.
 SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 # Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
-# to the mean. The share moves contexts by 1e-3 of the noise; without it coefficients are a thousand
+# to the mean. The share hardly changes errors of contexts; without it coefficients are thousands of
 # times as large as the values, and lose as much in float32.
 _RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
 # Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
