@@ -79,6 +79,8 @@ SETTINGS = (
     Setting(POOL, "ArrowHead", "half", 300, 32),
     Setting(POOL, "OSULeaf", "half", 300, 32),
     Setting(POOL, "JapaneseVowels", "half", 300, 32),
+    Setting(POOL, "ItalyPowerDemand", "regular", 300, 32),
+    Setting(POOL, "ArrowHead", "bursts", 300, 32),
     Setting(POOL, "where", "as generated", 300, 32),
 )
 
