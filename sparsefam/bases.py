@@ -5,11 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain, combinations_with_replacement
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Size, Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import Self
 
 from .numerics.dirichlet_energy import PanelRule, gaussian_energy, quadrature_energy
 from .numerics.gaussian_interval import negligible_distance
@@ -426,6 +427,8 @@ class GaussianRBF(Basis):
     centers: Tensor
     widths: Tensor | None
     covariance: Tensor | None
+    # Of which centers and widths the numbers of `extent` are.
+    _known: tuple[Tensor, Tensor | None, tuple[float, ...]] | None = None
 
     def __init__(
         self, centers: Values, widths: Values | None = None, covariance: Values | None = None
@@ -448,6 +451,42 @@ class GaussianRBF(Basis):
             _require_rows("centers", centers)
             _require_covariance(covariance, centers)
             self._store(centers=centers, widths=None, covariance=covariance)
+        self._read_extent()
+
+    def extent(self) -> tuple[float, ...] | None:
+        """Return the first and last center and the least and largest width, None if not known.
+
+        On a device and in compiled graphs, which do not wait for values, these are what they were
+        when the basis was made, moved or loaded; those of learned functions are not known there.
+        """
+        if self.widths is None or self.event_shape:
+            return None
+        if in_eager() and is_plain_cpu_tensor(self.centers, self.widths):
+            return self._values()
+        known = self._known
+        if known is None or known[0] is not self.centers or known[1] is not self.widths:
+            return None
+        return known[2]
+
+    def _values(self) -> tuple[float, ...]:
+        ends = (*self.centers.detach().aminmax(), *cast(Tensor, self.widths).detach().aminmax())
+        return tuple([x.item() for x in ends])
+
+    def _read_extent(self) -> None:
+        if self.widths is None or self.event_shape or self.centers.is_meta:
+            return
+        learned = self.centers.requires_grad or self.widths.requires_grad
+        self._known = None if learned else (self.centers, self.widths, self._values())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        known = self.extent() if self._known is not None else None
+        super()._apply(fn, recurse)
+        self._known = None if known is None else (self.centers, self.widths, known)
+        return self
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._read_extent()
 
     @classmethod
     def grid(

@@ -19,18 +19,11 @@ from .distributions import (
     SymmetricDistribution,
     Triangular,
 )
-from .distributions.beta_gaussian import PowerDistribution
 from .distributions.covariance import exponent_of_ball, gaussians_of
-from .distributions.support_quadrature import (
-    WAVE_ORDER,
-    gaussians_on_support,
-    require_resolved,
-    support_rule,
-)
+from .distributions.line_gaussians import gaussian_means
+from .distributions.support_quadrature import WAVE_ORDER, require_resolved, support_rule
 from .numerics.ellipsoid import elliptical_moments, radial_characteristic
 from .numerics.gaussian_ball import gaussians_under_ball
-from .numerics.gaussian_interval import gaussian_expectation
-from .numerics.shared_contour import gaussians_by_shared_contour, has_shared_contour
 from .numerics.special import characteristic
 
 __all__: list[str] = []
@@ -49,36 +42,7 @@ def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
 
 @register_expect(SymmetricDistribution, GaussianRBF)
 def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
-    return gaussians_on_support(p, psi.centers, _widths(psi))
-
-
-@register_expect(PowerDistribution, GaussianRBF)
-def _power_gaussian(p: PowerDistribution, psi: GaussianRBF) -> Tensor:
-    profile = p.profile()
-    if profile is None:
-        return gaussians_on_support(p, psi.centers, _widths(psi))
-    loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
-    return gaussian_expectation(loc, scale, psi.centers, _widths(psi), profile)
-
-
-@register_expect(BetaGaussian, GaussianRBF)
-def _beta_gaussian_gaussian(p: BetaGaussian, psi: GaussianRBF) -> Tensor:
-    exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
-    loc, scale, centers = p.loc.unsqueeze(-1), p.scale[..., None, None], psi.centers.unsqueeze(-1)
-    inputs, profile = (loc, scale, centers, _widths(psi)), p.profile()
-    if profile is None:
-        return gaussians_under_ball(*inputs, exponent)
-
-    # torch 2.8 cannot trace a union in the annotation of an inner function.
-    def by_closed_form(rows: tuple[Tensor, ...], _: Any) -> Tensor:
-        # Not `psi.centers`: after a functional call, the module has others in the backward pass.
-        loc, scale, centers = rows[0], rows[1].squeeze(-1), rows[2].squeeze(-1)
-        return gaussian_expectation(loc, scale, centers, rows[3], profile)
-
-    if not has_shared_contour(inputs, exponent):
-        return by_closed_form(inputs, exponent)
-    # Faster (docs/architecture.md), with errors of 4e-7 in values and 9e-6 in gradients.
-    return gaussians_by_shared_contour(inputs, float(exponent), by_closed_form)
+    return gaussian_means(p, psi)
 
 
 @register_expect(Normal, GaussianRBF)

@@ -13,7 +13,7 @@ import torch
 from torch import Size, Tensor, nn
 from typing_extensions import Self
 
-from ..bases import Basis
+from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..kernels import Kernel
 from ..numerics.distributed import Group
@@ -536,7 +536,7 @@ class ContinuousAttention(nn.Module):
             options = channels, alpha, self.temperature, self.regression.basis
             density = self.score_proj.densities(*options)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
-            context = contexts(density, basis, by_head)
+            context = contexts(density, basis, by_head, self._centred(basis))
             if function.constant is not None:
                 constant = to_single(function.constant).unflatten(-1, (self.num_heads, -1))
                 context = context + constant.unsqueeze(1)
@@ -587,6 +587,14 @@ class ContinuousAttention(nn.Module):
             mask,
         )
 
+    def _centred(self, basis: Basis) -> bool:
+        """Return whether the score centres all densities between functions of a basis."""
+        extent = basis.extent() if isinstance(basis, GaussianRBF) else None
+        if extent is None or not isinstance(self.score_proj, QuadraticScore):
+            return False
+        ((low, high),) = self.score_proj.box
+        return extent[0] <= low and high <= extent[1]
+
     def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
         """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
         alpha: Tensor | float = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
@@ -622,7 +630,8 @@ class ContinuousAttention(nn.Module):
             density = self.score_proj.densities(*options, regression.basis)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
-            context = contexts(density, regression.basis, coefficients)
+            basis = regression.basis
+            context = contexts(density, basis, coefficients, self._centred(basis))
         else:
             features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)

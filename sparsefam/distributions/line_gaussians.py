@@ -1,0 +1,219 @@
+"""Expectations of Gaussian functions under densities on the line, and of sums of such functions.
+
+Most densities are rows of Fourier features; see `numerics.fourier`. Those whose functions are all
+far away have expectations too small for that, and those that end far outside their own middle have
+too many frequencies: these are computed pair by pair.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Size, Tensor
+
+from ..bases import GaussianRBF
+from ..numerics.fourier import Waves, expect_waves, law_table, learned_table, waves_of
+from ..numerics.gaussian_ball import gaussians_under_ball
+from ..numerics.gaussian_interval import gaussian_expectation
+from ..numerics.validation import in_eager, is_plain_cpu_tensor
+from .beta_gaussian import BetaGaussian, PowerDistribution
+from .normal import Laplace
+from .support_quadrature import gaussians_on_support
+from .univariate import _LOG_TAIL, SymmetricDistribution
+
+__all__ = ["gaussian_contexts", "gaussian_means"]
+
+# Pairs of a density and a function from which on making a matrix of waves pays.
+_LEAST_PAIRS = 2**12
+# Waves for each function, and further ones, up to which they are faster than pairs.
+_WAVES_PER_FUNCTION, _FURTHER_WAVES = 3, 64
+# The least share of the largest possible expectation that makes a row accurate.
+_LEAST_SHARE = 0.2
+# Numbers in a block of rows with matrices of their own.
+_BLOCK = 2**20
+
+
+def _by_pairs(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
+    """Return the expectations (*batch, N) of each function under each density."""
+    widths = cast(Tensor, psi.widths)
+    if isinstance(p, PowerDistribution) and (profile := p.profile()) is not None:
+        loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
+        return gaussian_expectation(loc, scale, psi.centers, widths, profile)
+    if isinstance(p, BetaGaussian):
+        exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+        loc, scale, centers = (
+            p.loc.unsqueeze(-1),
+            p.scale[..., None, None],
+            psi.centers.unsqueeze(-1),
+        )
+        return gaussians_under_ball(loc, scale, centers, widths, exponent)
+    return gaussians_on_support(p, psi.centers, widths)
+
+
+class _Law(NamedTuple):
+    """A family in x = (t - loc)/scale: its name in `LOG_DENSITIES` and its number."""
+
+    name: str
+    number: float | None  # None if it is a tensor
+    reach: float  # |x| beyond which the density is negligible
+
+
+def _law(p: SymmetricDistribution) -> _Law | None:
+    tail = _LOG_TAIL.get(p.loc.dtype, 40.0)
+    if isinstance(p, Laplace):
+        return _Law("laplace", 0.0, tail)
+    if not isinstance(p, PowerDistribution):
+        return None
+    m, k = p._fixed_exponent, p._order
+    if m is None:
+        return _Law("ball", None, math.nan) if isinstance(p, BetaGaussian) else None
+    reach = (-math.expm1(-tail / m)) ** (1 / k) if m > 0 else 1.0
+    return _Law("ball" if k == 2 else "cone", m, reach)
+
+
+def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
+    """Return the expectations (*batch, N) of Gaussian functions."""
+    shape = p.batch_shape
+    waves = _waves(p, psi) if _readable(p, psi) else None
+    if waves is None or shape.numel() * len(psi) < _LEAST_PAIRS:
+        return _by_pairs(p, psi)
+    flat: Any = p._with_parameters(Size([1, shape.numel()]), lambda x, event: x.reshape(1, -1))
+    rows = _Rows(flat, waves)
+    values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
+    with torch.no_grad():
+        spread = psi.widths.amin().square() + rows.density.variance[0]
+        share = values.amax(-1) * (2 * math.pi * spread).sqrt()
+        few = ~(share >= _LEAST_SHARE) | rows.others[0]
+    values = _replace(values, few, lambda index: _by_pairs(flat[0, index], psi))
+    return values.reshape(*shape, len(psi))
+
+
+def gaussian_contexts(
+    p: SymmetricDistribution, psi: GaussianRBF, by_head: Tensor, centred: bool = False
+) -> Tensor | None:
+    """Return $E_p[psi]' C$ (*batch, L, E) for C (*batch, N, E), or None if pairs are faster.
+
+    `centred` tells that all centres are between the first and the last function.
+    """
+    *batch, length = p.batch_shape
+    readable = _readable(p, psi)
+    certain = centred and isinstance(p, BetaGaussian)
+    waves = _waves(p, psi) if readable or certain else None
+    if waves is None:
+        return None
+    groups = math.prod(batch)
+    shape = Size([groups, length])
+    flat: Any = p._with_parameters(shape, lambda x, event: x.reshape(shape))
+    coefficients = by_head.reshape(groups, *by_head.shape[-2:])
+    rows = _Rows(flat, waves)
+
+    def sums(matrix: Tensor) -> Tensor:
+        return matrix.to(coefficients.dtype) @ coefficients
+
+    values = rows.times(sums, psi)
+    if readable:
+        index = rows.others.nonzero(as_tuple=True)
+        if len(index[0]):
+            part = _by_pairs(flat[index], psi)
+            values = values.index_put(index, _times_own(part, coefficients, index[0]))
+    return values.reshape(*p.batch_shape, values.shape[-1])
+
+
+def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
+    tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
+    return in_eager() and is_plain_cpu_tensor(*tensors)
+
+
+def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
+    """Return the waves of the functions, or None if there are too many or the family has none."""
+    extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
+    if extent is None or dtype not in _LOG_TAIL or p.loc.dtype != dtype or _law(p) is None:
+        return None
+    waves = waves_of(extent, dtype)
+    most = _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
+    return waves if waves.count <= most else None
+
+
+class _Rows:
+    """Densities (G, L) by what computes their expectations."""
+
+    def __init__(self, density: Any, waves: Waves) -> None:
+        self.density, self.waves = density, waves
+        self._index: Tensor | None = None
+        law, loc, scale = cast(_Law, _law(density)), density.loc, density.scale
+        reach: Any = law.reach
+        if law.number is None:
+            exponents, reaches, index = _unique(density)
+            self.tables = learned_table(law.name, exponents, reaches, waves)
+            reach = reaches[index]
+            self._index = index if len(reaches) > 1 else None
+        else:
+            self.tables = law_table(law.name, law.number, law.reach, waves, loc.detach())
+        self.half = scale * reach
+        low, high = (loc - self.half).detach(), (loc + self.half).detach()
+        # A density with a kink at its centre is not smooth.
+        smooth = law.name == "ball"
+        self.wide = (low <= waves.low) & (high >= waves.high) & smooth
+        fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
+        self.fits = fits & ~self.wide
+        self.others = ~(fits | self.wide)
+
+    def times(self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF) -> Tensor:
+        """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
+        waves, dtype = self.waves, self.density.loc.dtype
+        right = sums(waves.amplitudes(psi.centers, psi.widths).to(dtype))
+        loc = torch.where(self.fits, self.density.loc, waves.middle)
+        half = torch.where(self.fits, self.half, waves.width)
+        values = expect_waves(loc, half, self.tables, self._index, right, waves)
+        eager = in_eager() and values.is_cpu
+        if eager and not bool(self.wide.any()):
+            return values
+        nodes, spacing = waves.nodes(loc)
+        matrix = spacing * psi.own(nodes.unsqueeze(-1))
+        right = sums(matrix.to(dtype))
+        if eager:
+            index = self.wide.nonzero(as_tuple=True)
+            weights = self._at(nodes, *(x[index] for x in self._parameters()))
+            return values.index_put(index, _times_own(weights.to(dtype), right, index[0]))
+        far = 4 * waves.longest
+        safe = zip(self._parameters(), (waves.middle, far, None), strict=True)
+        parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
+        weights = self._at(nodes, *parameters).to(dtype)
+        return torch.where(self.wide.unsqueeze(-1), weights @ right, values)
+
+    def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.density.loc, self.density.scale, self.density.alpha
+
+    def _at(self, nodes: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
+        """Return the densities (..., Q) at nodes, in float64: an edge may be close to them."""
+        parameters = iter(x.double().unsqueeze(-1) for x in (alpha, loc, scale))
+        shape = Size([*loc.shape, 1])
+        exact: Any = self.density._with_parameters(shape, lambda x, event: next(parameters))
+        exact._validate_args = False
+        return exact.log_prob(nodes).exp()
+
+
+def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return exponents and reaches (U,), and which of them each density (G, L) has."""
+    alpha = p.alpha
+    kept = [slice(None) if step else slice(0, 1) for step in alpha.stride()]
+    few = alpha[tuple(kept)]
+    index = torch.arange(few.numel(), device=alpha.device).reshape(few.shape).expand(alpha.shape)
+    one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
+    return one._exponent, one._reach().detach(), index
+
+
+def _times_own(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
+    """Multiply rows (R, M) and the matrices (G or 1, M, E) of their groups (R)."""
+    if right.shape[0] == 1:
+        return weights @ right[0]
+    step = max(1, _BLOCK // right[0].numel())
+    parts = zip(weights.split(step), group.split(step), strict=True)
+    return torch.cat([(x.unsqueeze(-2) @ right[g]).squeeze(-2) for x, g in parts])
+
+
+def _replace(values: Tensor, where: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    """Replace rows where a mask (R) is true."""
+    (index,) = where.nonzero(as_tuple=True)
+    return values.index_put((index,), part(index)) if len(index) else values

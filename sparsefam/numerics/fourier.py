@@ -1,0 +1,378 @@
+r"""Expectations of Gaussian functions on the line as Fourier features times a matrix.
+
+A Gaussian function is band-limited up to rounding, so that a sum of K waves of a period T is equal
+to it wherever a density can be. With the characteristic function $\varphi$ of the density of
+$x = (t - \mu)/s$ and $\omega_k = 2\pi k/T$,
+$$E_p[N(t; c, w^2)] = \frac{1}{T} \sum_{|k| < K} e^{-w^2 \omega_k^2/2}\,
+    \cos(\omega_k (\mu - c))\,\varphi(s\,\omega_k),$$
+the product of a row of features, which depends on the density, and a column, which depends on the
+function. The family enters by $\varphi$ alone, of which a table of polynomials on cells is made.
+
+The sum is that of all functions repeated with the period, and wrong where a support reaches the
+next ones. A density whose support holds all functions, however wide, is smooth there, and is
+integrated by the trapezoidal rule: another row of features. What is left are centres far outside of
+the functions with supports that end between them.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .quadrature import MAKERS, Numbers, table
+from .validation import in_eager, may_have_tangent
+
+__all__ = ["LOG_DENSITIES", "Waves", "expect_waves", "law_table", "learned_table", "waves_of"]
+
+# exp(-x^2/2) is negligible beside its peak from here on, for the frequencies of a function, and
+# relative to a sum of many functions, for its reach.
+_BANDS = {torch.float32: 5.7, torch.float64: 8.7}
+_REACHES = {torch.float32: 6.0, torch.float64: 9.0}
+# Of polynomials in the half-width: how many cells there are in a width, and their coefficients.
+_CELLS = {torch.float32: (2.5, 6), torch.float64: (3.5, 11)}
+# Of polynomials in frequency times half-width: the same in a unit.
+_UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
+# These are interpolated from wide cells: their length, and the nodes on each.
+_LENGTH, _NODES = 4, 20
+# Nodes of the rule that integrates a density, besides one for each unit of frequency.
+_FURTHER_NODES = 32
+# Products of so many waves make the others; numbers in a block of features, which fits the cache.
+_PRODUCTS, _BLOCK = 8, 2**16
+
+
+class Waves(NamedTuple):
+    """The waves of which Gaussian functions consist, and where the functions are not negligible."""
+
+    low: float
+    high: float
+    period: float
+    count: int
+    width: float  # Standard deviation of the narrowest function
+    dtype: torch.dtype
+
+    @property
+    def middle(self) -> float:
+        """The location from which phases are counted."""
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def longest(self) -> float:
+        """The largest half-width of a support that does not reach the next period."""
+        return self.period - 0.5 * (self.high - self.low)
+
+    @property
+    def step(self) -> float:
+        """The difference of two frequencies."""
+        return 2 * math.pi / self.period
+
+    @property
+    def cells(self) -> tuple[float, int]:
+        """The length and the number of cells of a table."""
+        length = self.width / _CELLS[self.dtype][0]
+        return length, math.ceil(self.longest / length)
+
+    def frequencies(self, like: Tensor) -> Tensor:
+        """Return the frequencies (K,) in float64."""
+        return self.step * torch.arange(self.count, dtype=torch.float64, device=like.device)
+
+    def amplitudes(self, centers: Tensor, widths: Tensor) -> Tensor:
+        """Return amplitudes (2 K, N) of cosines and sines, differentiable in the functions."""
+        omega = self.frequencies(centers).unsqueeze(-1)
+        sizes = torch.exp(-0.5 * (omega * widths.double()).square()) * (2 / self.period)
+        sizes = torch.cat([0.5 * sizes[:1], sizes[1:]])
+        phases = omega * (centers.double() - self.middle)
+        return torch.cat([sizes * phases.cos(), sizes * phases.sin()])
+
+    def nodes(self, like: Tensor) -> tuple[Tensor, float]:
+        """Return nodes (Q,) and their distance, for densities whose support holds all functions.
+
+        The product of a function with such a density is at least .68 times as wide as the function.
+        """
+        spacing = 0.68 * self.width * 2 * math.pi / _BANDS[self.dtype]
+        count = math.ceil((self.high - self.low) / spacing)
+        spacing = (self.high - self.low) / count
+        index = torch.arange(count, dtype=torch.float64, device=like.device)
+        return self.low + spacing * (index + 0.5), spacing
+
+
+def waves_of(extent: tuple[float, float, float, float], dtype: torch.dtype) -> Waves:
+    """Return the waves of functions, given the first and last center, least and largest width."""
+    first, last, width, widest = extent
+    reach = _REACHES[dtype] * widest
+    # Whatever the centre of a density between the functions: if its support ends between them, it
+    # is at most as far away from them as they extend.
+    period = 2 * (last - first + reach)
+    count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
+    count = math.ceil(count / _PRODUCTS) * _PRODUCTS
+    return Waves(first - reach, last + reach, period, count, width, dtype)
+
+
+# Tables of characteristic functions phi: polynomials in the half-width s for each frequency, on
+# cells, of (1 - phi(w s)) / s^2, which keeps the digits of narrow densities.
+
+
+def _chebyshev(count: int) -> Numbers:
+    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
+
+
+def _to_powers(size: int) -> Numbers:
+    """Return the matrix from values at nodes of a cell to powers of the distance from its middle.
+
+    The distance is in cells.
+    """
+    return np.linalg.inv(np.vander(_chebyshev(size) / 2, increasing=True))
+
+
+def _to_units(each: int, size: int) -> Numbers:
+    """Return the matrix from values at the nodes of a wide cell to coefficients on its cells."""
+    fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
+    bases = [2 * fine / (each * _LENGTH) - 1, _chebyshev(_NODES)]
+    values, nodes = (np.polynomial.chebyshev.chebvander(x, _NODES - 1) for x in bases)
+    return np.einsum("ij,cjn->icn", _to_powers(size), values @ np.linalg.inv(nodes))
+
+
+def _kernel(top: int) -> Numbers:
+    """Return 2 sin^2(v y / 2) / v^2 at the nodes v of wide cells and y of a rule on (0, 1)."""
+    starts = _LENGTH * np.arange(top // _LENGTH)[:, None]
+    v = (starts + _LENGTH * (_chebyshev(_NODES) + 1) / 2).reshape(-1, 1)
+    y = MAKERS["smooth"](top + _FURTHER_NODES, 52)[0]
+    return 2 * (np.sin(v * y / 2) / v) ** 2
+
+
+# The logarithm of a density, up to a constant, at a distance from its middle.
+LOG_DENSITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "ball": lambda x, m: m * torch.log1p(-x * x),
+    "cone": lambda x, m: m * torch.log1p(-x),
+    "laplace": lambda x, m: -x,
+}
+_NAMES = (*LOG_DENSITIES,)
+
+
+def learned_table(law: str, number: Tensor, reach: Tensor, waves: Waves) -> Tensor:
+    """Return tables (U C, J, K) of densities (U), differentiable in their numbers.
+
+    Args:
+        law: Name of the family in `LOG_DENSITIES`.
+        number: Its numbers (U,).
+        reach: Where each ends (U,).
+        waves: The frequencies (K,).
+    """
+    exact, reach = number.double(), reach.double()
+    (length, cells), size = waves.cells, _CELLS[waves.dtype][1]
+    top = math.ceil(cells * length * waves.step * waves.count / _LENGTH) * _LENGTH
+    y, weights = table("smooth", (top + _FURTHER_NODES, 52), exact).unsqueeze(-1).unbind()
+    weights = weights * torch.exp(LOG_DENSITIES[law](reach * y, exact))
+    values = table("wave kernel", (top,), exact) @ (weights / weights.sum(0))
+    # (1 - phi(v)) / v^2 by polynomials in v.
+    each, few = _UNITS[waves.dtype]
+    to_units = table("wave units", (each, few), exact)
+    units = torch.einsum("icn,wnu->uiwc", to_units, values.unflatten(0, (-1, _NODES)))
+    units = units.flatten(2)
+    # At the nodes of the cells, in float64: slopes are differences of neighbours.
+    nodes, to_powers = (table(x, (size,), units) for x in ("wave nodes", "wave powers"))
+    index = torch.arange(cells, dtype=units.dtype, device=units.device)
+    s = length * (index.unsqueeze(-1) + (nodes + 1) / 2)
+    omega = waves.frequencies(units)
+    u = s.unsqueeze(-1) * (omega * each)
+    cell = u.to(torch.int32).clamp(max=units.shape[-1] - 1)
+    u = u - (cell + 0.5)
+    h = units[:, -1, cell]
+    for i in range(few - 2, -1, -1):
+        h = torch.addcmul(units[:, i, cell], h, u)
+    return (to_powers @ (h * omega.square())).flatten(0, 1).to(waves.dtype)
+
+
+def law_table(law: str, number: float, reach: float, waves: Waves, like: Tensor) -> Tensor:
+    """Return the table (C, J, K) of one density, which is made once."""
+    floats = (number, reach, *waves[:3], waves.width)
+    bits = 64 if waves.dtype == torch.float64 else 32
+    exact = (int(np.float64(x).view(np.int64)) for x in floats)
+    return table("waves", (_NAMES.index(law), waves.count, bits, *exact), like)
+
+
+def _law_table(law: int, count: int, bits: int, *numbers: int) -> Numbers:
+    number, reach, low, high, period, width = (float(np.int64(x).view(np.float64)) for x in numbers)
+    dtype = torch.float64 if bits == 64 else torch.float32
+    waves = Waves(low, high, period, count, width, dtype)
+    with _disable_current_modes():
+        one = torch.tensor([[number], [reach]], dtype=torch.float64)
+        return learned_table(_NAMES[law], *one, waves).double().numpy()
+
+
+MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kernel, _to_units
+MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
+
+
+class _Looked(NamedTuple):
+    """Characteristic functions (g, l, K), and what their derivatives need."""
+
+    value: Tensor
+    h: Tensor
+    rows: Tensor  # Coefficients (g, l, J, K)
+    cell: Tensor
+    u: Tensor
+    half: Tensor
+
+    def slope(self, length: float) -> Tensor:
+        """Return the derivative in the half-width."""
+        rows = self.rows
+        size = rows.shape[-2]
+        total = rows[..., -1, :] * (size - 1)
+        for j in range(size - 2, 0, -1):
+            total = torch.add(total * self.u, rows[..., j, :], alpha=j)
+        total = total.mul_(self.half / length).add_(self.h, alpha=2)
+        return total.mul_(-self.half)
+
+
+def _look_up(half: Tensor, tables: Tensor, index: Tensor | None, waves: Waves) -> _Looked:
+    length, cells = waves.cells
+    u = half / length
+    cell = u.detach().to(torch.int32)
+    u = (u - (cell + 0.5)).unsqueeze(-1)
+    if index is not None:
+        cell = cell + cells * index
+    rows = tables.flatten(1).index_select(0, cell.flatten())
+    rows = rows.view(*half.shape, *tables.shape[1:])
+    h = rows[..., -1, :]
+    for j in range(tables.shape[1] - 2, -1, -1):
+        h = torch.addcmul(rows[..., j, :], h, u)
+    half = half.unsqueeze(-1)
+    return _Looked(1 - half * half * h, h, rows, cell.flatten(), u, half)
+
+
+def _phases(loc: Tensor, waves: Waves) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (g, l, K) of the phases of locations (g, l)."""
+    turns = ((loc.double() - waves.middle) / waves.period).unsqueeze(-1)
+
+    def wave(index: Tensor) -> tuple[Tensor, Tensor]:
+        angle = index * turns
+        # Rounded after whole turns are left out.
+        angle = (angle - angle.detach().round()).to(waves.dtype) * (2 * math.pi)
+        return angle.cos(), angle.sin()
+
+    count = waves.count // _PRODUCTS
+    index = torch.arange(waves.count, dtype=torch.float64, device=loc.device)
+    low_cos, low_sin = (x.unsqueeze(-2) for x in wave(index[:count]))
+    high_cos, high_sin = (x.unsqueeze(-1) for x in wave(index[::count]))
+    cos = torch.addcmul(high_cos * low_cos, high_sin, low_sin, value=-1)
+    sin = torch.addcmul(high_sin * low_cos, high_cos, low_sin)
+    return cos.flatten(-2), sin.flatten(-2)
+
+
+def expect_waves(
+    loc: Tensor,
+    half: Tensor,
+    tables: Tensor,
+    index: Tensor | None,
+    right: Tensor,
+    waves: Waves,
+) -> Tensor:
+    """Return features times matrices, (g, l, E), differentiable in all floating tensors.
+
+    Args:
+        loc: Centres (g, l).
+        half: Half-widths (g, l).
+        tables: (U C, J, K).
+        index: Which of the U tables each row has (g, l), or None if there is one.
+        right: Amplitudes of the functions, (g or 1, 2 K, E).
+        waves: What tables and amplitudes belong to.
+    """
+    tensors = loc, half, tables, right
+    if not in_eager() or any(map(may_have_tangent, tensors)):
+        return _product(*tensors, index, waves)
+    found: Tensor = _Product.apply(*tensors, index, waves)
+    return found
+
+
+def _product(
+    loc: Tensor, half: Tensor, tables: Tensor, right: Tensor, index: Tensor | None, waves: Waves
+) -> Tensor:
+    """Compute `expect_waves` by operations that have derivatives of any order."""
+    cos, sin = _phases(loc, waves)
+    value = _look_up(half, tables, index, waves).value
+    return torch.cat([cos * value, sin * value], -1) @ right
+
+
+class _Product(torch.autograd.Function):
+    """`expect_waves` in blocks, whose features are made again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        loc: Tensor,
+        half: Tensor,
+        tables: Tensor,
+        right: Tensor,
+        index: Tensor | None,
+        waves: Waves,
+    ) -> Tensor:
+        ctx.save_for_backward(loc, half, tables, right, index)
+        ctx.waves = waves
+        out = right.new_empty(*loc.shape, right.shape[-1])
+        for part in _blocks(loc, waves.count):
+            cos, sin = _phases(loc[part], waves)
+            value = _look_up(half[part], tables, _of(index, part), waves).value
+            features = torch.cat([cos.mul_(value), sin.mul_(value)], -1)
+            torch.matmul(features, _own(right, part), out=out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        loc, half, tables, right, index = ctx.saved_tensors
+        waves: Waves = ctx.waves
+        needs = ctx.needs_input_grad[:4]
+        again = torch.is_grad_enabled()
+        if again or torch._C._functorch.is_legacy_batchedtensor(grad):
+            with torch.enable_grad():
+                leaves = [x.view_as(x) for x in (loc, half, tables, right)]
+                value = _product(*leaves, index, waves)
+            needed = [x for x, need in zip(leaves, needs, strict=True) if need]
+            slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
+            return *(next(slopes) if need else None for need in needs), None, None
+        count, length = waves.count, waves.cells[0]
+        omega = waves.frequencies(loc).to(loc.dtype)
+        by_loc, by_half = torch.empty_like(loc), torch.empty_like(half)
+        by_tables = torch.zeros_like(tables) if needs[2] else None
+        by_right = torch.zeros_like(right) if needs[3] else None
+        for part in _blocks(loc, count):
+            cos, sin = _phases(loc[part], waves)
+            found, above = _look_up(half[part], tables, _of(index, part), waves), grad[part]
+            pulled = above @ _own(right, part).mT
+            along, across = pulled[..., :count], pulled[..., count:]
+            even = torch.addcmul(cos * along, sin, across)
+            odd = torch.addcmul(cos * across, sin, along, value=-1)
+            by_loc[part] = odd.mul_(found.value) @ omega
+            if by_tables is not None:
+                rows = (-even * found.half * found.half).unsqueeze(-2)
+                powers = found.u.unsqueeze(-1) ** torch.arange(tables.shape[1]).unsqueeze(-1)
+                by_tables.index_add_(0, found.cell, (rows * powers).flatten(0, 1))
+            by_half[part] = found.slope(length).mul_(even).sum(-1)
+            if by_right is not None:
+                features = torch.cat([cos.mul_(found.value), sin.mul_(found.value)], -1)
+                if right.shape[0] == 1:
+                    by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
+                else:
+                    by_right[part[0]] += features.mT @ above
+        return by_loc, by_half, by_tables, by_right, None, None
+
+
+def _blocks(loc: Tensor, count: int) -> Iterator[tuple[slice, slice]]:
+    """Divide rows (g, l) into blocks."""
+    groups, rows = loc.shape
+    length = max(1, min(rows, _BLOCK // count))
+    size = max(1, _BLOCK // (count * length))
+    for first in range(0, groups, size):
+        for start in range(0, rows, length):
+            yield slice(first, first + size), slice(start, start + length)
+
+
+def _of(index: Tensor | None, part: tuple[slice, slice]) -> Tensor | None:
+    return None if index is None else index[part]
+
+
+def _own(right: Tensor, part: tuple[slice, slice]) -> Tensor:
+    return right if right.shape[0] == 1 else right[part[0]]
