@@ -82,7 +82,7 @@ def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
     rows = _Rows(flat, waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
-        spread = psi.widths.amin().square() + rows.density.variance[0]
+        spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
         share = values.amax(-1) * (2 * math.pi * spread).sqrt()
         few = ~(share >= _LEAST_SHARE) | rows.others[0]
     values = _replace(values, few, lambda index: _by_pairs(flat[0, index], psi))
@@ -132,7 +132,7 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
         return None
     waves = waves_of(extent, dtype)
     most = _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
-    return waves if waves.count <= most else None
+    return waves if waves.number <= most else None
 
 
 class _Rows:
@@ -162,7 +162,7 @@ class _Rows:
     def times(self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF) -> Tensor:
         """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
         waves, dtype = self.waves, self.density.loc.dtype
-        right = sums(waves.amplitudes(psi.centers, psi.widths).to(dtype))
+        right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
         loc = torch.where(self.fits, self.density.loc, waves.middle)
         half = torch.where(self.fits, self.half, waves.width)
         values = expect_waves(loc, half, self.tables, self._index, right, waves)
@@ -191,7 +191,8 @@ class _Rows:
         shape = Size([*loc.shape, 1])
         exact: Any = self.density._with_parameters(shape, lambda x, event: next(parameters))
         exact._validate_args = False
-        return exact.log_prob(nodes).exp()
+        log_density: Tensor = exact.log_prob(nodes)
+        return log_density.exp()
 
 
 def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,7 +50,7 @@ class Waves(NamedTuple):
     low: float
     high: float
     period: float
-    count: int
+    number: int  # K
     width: float  # Standard deviation of the narrowest function
     dtype: torch.dtype
 
@@ -77,7 +77,7 @@ class Waves(NamedTuple):
 
     def frequencies(self, like: Tensor) -> Tensor:
         """Return the frequencies (K,) in float64."""
-        return self.step * torch.arange(self.count, dtype=torch.float64, device=like.device)
+        return self.step * torch.arange(self.number, dtype=torch.float64, device=like.device)
 
     def amplitudes(self, centers: Tensor, widths: Tensor) -> Tensor:
         """Return amplitudes (2 K, N) of cosines and sines, differentiable in the functions."""
@@ -99,7 +99,7 @@ class Waves(NamedTuple):
         return self.low + spacing * (index + 0.5), spacing
 
 
-def waves_of(extent: tuple[float, float, float, float], dtype: torch.dtype) -> Waves:
+def waves_of(extent: tuple[float, ...], dtype: torch.dtype) -> Waves:
     """Return the waves of functions, given the first and last center, least and largest width."""
     first, last, width, widest = extent
     reach = _REACHES[dtype] * widest
@@ -124,7 +124,8 @@ def _to_powers(size: int) -> Numbers:
 
     The distance is in cells.
     """
-    return np.linalg.inv(np.vander(_chebyshev(size) / 2, increasing=True))
+    found: Numbers = np.linalg.inv(np.vander(_chebyshev(size) / 2, increasing=True))
+    return found
 
 
 def _to_units(each: int, size: int) -> Numbers:
@@ -132,7 +133,7 @@ def _to_units(each: int, size: int) -> Numbers:
     fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
     bases = [2 * fine / (each * _LENGTH) - 1, _chebyshev(_NODES)]
     values, nodes = (np.polynomial.chebyshev.chebvander(x, _NODES - 1) for x in bases)
-    return np.einsum("ij,cjn->icn", _to_powers(size), values @ np.linalg.inv(nodes))
+    return np.einsum("ij,cjn->icn", _to_powers(size), values @ np.linalg.inv(nodes)).astype(float)
 
 
 def _kernel(top: int) -> Numbers:
@@ -140,7 +141,8 @@ def _kernel(top: int) -> Numbers:
     starts = _LENGTH * np.arange(top // _LENGTH)[:, None]
     v = (starts + _LENGTH * (_chebyshev(_NODES) + 1) / 2).reshape(-1, 1)
     y = MAKERS["smooth"](top + _FURTHER_NODES, 52)[0]
-    return 2 * (np.sin(v * y / 2) / v) ** 2
+    found: Numbers = 2 * (np.sin(v * y / 2) / v) ** 2
+    return found
 
 
 # The logarithm of a density, up to a constant, at a distance from its middle.
@@ -163,7 +165,7 @@ def learned_table(law: str, number: Tensor, reach: Tensor, waves: Waves) -> Tens
     """
     exact, reach = number.double(), reach.double()
     (length, cells), size = waves.cells, _CELLS[waves.dtype][1]
-    top = math.ceil(cells * length * waves.step * waves.count / _LENGTH) * _LENGTH
+    top = math.ceil(cells * length * waves.step * waves.number / _LENGTH) * _LENGTH
     y, weights = table("smooth", (top + _FURTHER_NODES, 52), exact).unsqueeze(-1).unbind()
     weights = weights * torch.exp(LOG_DENSITIES[law](reach * y, exact))
     values = table("wave kernel", (top,), exact) @ (weights / weights.sum(0))
@@ -191,7 +193,7 @@ def law_table(law: str, number: float, reach: float, waves: Waves, like: Tensor)
     floats = (number, reach, *waves[:3], waves.width)
     bits = 64 if waves.dtype == torch.float64 else 32
     exact = (int(np.float64(x).view(np.int64)) for x in floats)
-    return table("waves", (_NAMES.index(law), waves.count, bits, *exact), like)
+    return table("waves", (_NAMES.index(law), waves.number, bits, *exact), like)
 
 
 def _law_table(law: int, count: int, bits: int, *numbers: int) -> Numbers:
@@ -199,8 +201,9 @@ def _law_table(law: int, count: int, bits: int, *numbers: int) -> Numbers:
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
     with _disable_current_modes():
-        one = torch.tensor([[number], [reach]], dtype=torch.float64)
-        return learned_table(_NAMES[law], *one, waves).double().numpy()
+        one, end = torch.tensor([[number], [reach]], dtype=torch.float64)
+        found: Numbers = learned_table(_NAMES[law], one, end, waves).double().numpy()
+    return found
 
 
 MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kernel, _to_units
@@ -254,8 +257,8 @@ def _phases(loc: Tensor, waves: Waves) -> tuple[Tensor, Tensor]:
         angle = (angle - angle.detach().round()).to(waves.dtype) * (2 * math.pi)
         return angle.cos(), angle.sin()
 
-    count = waves.count // _PRODUCTS
-    index = torch.arange(waves.count, dtype=torch.float64, device=loc.device)
+    count = waves.number // _PRODUCTS
+    index = torch.arange(waves.number, dtype=torch.float64, device=loc.device)
     low_cos, low_sin = (x.unsqueeze(-2) for x in wave(index[:count]))
     high_cos, high_sin = (x.unsqueeze(-1) for x in wave(index[::count]))
     cos = torch.addcmul(high_cos * low_cos, high_sin, low_sin, value=-1)
@@ -283,7 +286,7 @@ def expect_waves(
     """
     tensors = loc, half, tables, right
     if not in_eager() or any(map(may_have_tangent, tensors)):
-        return _product(*tensors, index, waves)
+        return _product(loc, half, tables, right, index, waves)
     found: Tensor = _Product.apply(*tensors, index, waves)
     return found
 
@@ -313,7 +316,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(loc, half, tables, right, index)
         ctx.waves = waves
         out = right.new_empty(*loc.shape, right.shape[-1])
-        for part in _blocks(loc, waves.count):
+        for part in _blocks(loc, waves.number):
             cos, sin = _phases(loc[part], waves)
             value = _look_up(half[part], tables, _of(index, part), waves).value
             features = torch.cat([cos.mul_(value), sin.mul_(value)], -1)
@@ -329,11 +332,11 @@ class _Product(torch.autograd.Function):
         if again or torch._C._functorch.is_legacy_batchedtensor(grad):
             with torch.enable_grad():
                 leaves = [x.view_as(x) for x in (loc, half, tables, right)]
-                value = _product(*leaves, index, waves)
+                value = _product(leaves[0], leaves[1], leaves[2], leaves[3], index, waves)
             needed = [x for x, need in zip(leaves, needs, strict=True) if need]
             slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
             return *(next(slopes) if need else None for need in needs), None, None
-        count, length = waves.count, waves.cells[0]
+        count, length = waves.number, waves.cells[0]
         omega = waves.frequencies(loc).to(loc.dtype)
         by_loc, by_half = torch.empty_like(loc), torch.empty_like(half)
         by_tables = torch.zeros_like(tables) if needs[2] else None
