@@ -124,8 +124,8 @@ def _to_powers(size: int) -> Numbers:
 
     The distance is in cells.
     """
-    found: Numbers = np.linalg.inv(np.vander(_chebyshev(size) / 2, increasing=True))
-    return found
+    powers: Numbers = np.vander(_chebyshev(size) / 2, increasing=True)
+    return np.linalg.solve(powers, np.eye(size, dtype=np.float64)).astype(np.float64)
 
 
 def _to_units(each: int, size: int) -> Numbers:
@@ -133,7 +133,8 @@ def _to_units(each: int, size: int) -> Numbers:
     fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
     bases = [2 * fine / (each * _LENGTH) - 1, _chebyshev(_NODES)]
     values, nodes = (np.polynomial.chebyshev.chebvander(x, _NODES - 1) for x in bases)
-    return np.einsum("ij,cjn->icn", _to_powers(size), values @ np.linalg.inv(nodes)).astype(float)
+    found: Numbers = np.tensordot(_to_powers(size), values @ np.linalg.inv(nodes), (1, 1))
+    return found
 
 
 def _kernel(top: int) -> Numbers:

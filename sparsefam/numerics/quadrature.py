@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import scipy  # loads its submodules lazily, which keeps `import sparsefam` quick
@@ -52,14 +52,13 @@ def _smooth(order: int, bits: int) -> Numbers:
 MAKERS: dict[str, Callable[..., Numbers]] = {"gauss": _gauss, "smooth": _smooth}
 
 
-@cache
-def _numbers(name: str, sizes: Sequence[int]) -> Numbers:
-    return MAKERS[name](*sizes)
+# Tables that are kept, of at most some megabytes.
+_KEPT = 64
 
 
-@cache
+@lru_cache(_KEPT)
 def _cached(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return constant(_numbers(name, sizes), dtype, device)
+    return constant(MAKERS[name](*sizes), dtype, device)
 
 
 @torch.library.custom_op("sparsefam::table", mutates_args=())
@@ -73,7 +72,7 @@ def _table_operator(
 @_table_operator.register_fake
 def _(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     # int() fixes sizes that a trace may hold as symbols.
-    shape = _numbers(name, tuple(int(size) for size in sizes)).shape
+    shape = MAKERS[name](*(int(size) for size in sizes)).shape
     return torch.empty(shape, dtype=dtype, device=device)
 
 
