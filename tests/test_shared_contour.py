@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.numerics import compiled, shared_contour
+from sparsefam.numerics import shared_contour
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
 
 F64 = torch.float64
