@@ -42,28 +42,23 @@ __all__ = [
 # hyperbola (size, angle, step, stretch). Made by `python -m benchmarks.contours --fit`.
 CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
     3.0: {
-        8.0: (8, (11.25, 0.6065, 0.1908, 0.01781)),
-        16.0: (11, (7.967, 0.4011, 0.2384, -0.0224)),
-        24.0: (15, (6.467, 0.3386, 0.2077, -0.01324)),
-        32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
-        48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
-        72.0: (32, (5.648, 0.3, 0.1313, -0.001275)),
+        4.0: (6, (14.14, 0.6188, 0.2061, 0.02512)),
+        8.0: (8, (15.18, 0.7408, 0.1723, 0.02313)),
+        16.0: (9, (15.7, 0.6369, 0.1983, -0.0394)),
+        24.0: (13, (9.328, 0.3947, 0.2154, -0.02347)),
+        32.0: (16, (9.63, 0.4423, 0.2111, -0.01762)),
+        48.0: (21, (9.088, 0.4217, 0.1855, -0.01115)),
+        72.0: (27, (6.008, 0.311, 0.1427, 0.0002233)),
     },
     12.5: {
-        8.0: (9, (35.18, 0.7869, 0.09768, 0.1742)),
-        16.0: (11, (48.56, 0.9335, 0.07248, 0.00397)),
-        24.0: (13, (17.59, 0.5149, 0.1169, 0.001098)),
-        32.0: (16, (12.78, 0.3536, 0.1254, 0.002378)),
-        48.0: (20, (11.81, 0.3555, 0.1304, 8.843e-05)),
-        72.0: (25, (10.78, 0.3096, 0.1114, 0.007764)),
+        16.0: (8, (64.64, 1.04, 0.06491, 0.8649)),
+        24.0: (9, (34.44, 0.7935, 0.09514, 0.1777)),
+        32.0: (10, (27.79, 0.6754, 0.1113, 0.06683)),
+        48.0: (13, (18, 0.4683, 0.1323, 0.007572)),
+        72.0: (14, (16.62, 0.4109, 0.1413, -0.003651)),
     },
     25.0: {
-        8.0: (8, (63.8, 0.7194, 0.07707, 0.01075)),
-        16.0: (9, (65.46, 0.7606, 0.07066, 0.002999)),
-        24.0: (11, (43.78, 0.6043, 0.07511, 0.001899)),
-        32.0: (13, (39.78, 0.553, 0.07111, 0.00147)),
-        48.0: (16, (32.78, 0.4385, 0.06754, 0.0009351)),
-        72.0: (20, (28.01, 0.3332, 0.06205, 0.002449)),
+        72.0: (7, (76.13, 0.8425, 0.06498, 0.9792)),
     },
 }
 LEAST_EXPONENT = 1.0
@@ -73,8 +68,12 @@ _LEAST_SHARE = 0.25
 # The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
 LOG_ZERO = -13.0
 _LARGE = 60.0
+# Centers are left out if no row of a block is near to more than this share of them.
+_MOST_LEFT_OUT = 0.8
 # Waves in a block of rows, which fit the cache.
-_BLOCK = 2**18
+_BLOCK = 2**17
+# So few waves are summed at once.
+_SMALL = 2**17
 
 _Numbers = NDArray[np.float64]
 
@@ -319,46 +318,64 @@ class _Rows(NamedTuple):
 def _sum_in_order(
     rows: _Rows, points: Tensor, contours: Contours, sloped: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute `_sum_nodes` in blocks of rows that have like contours and reach like centers."""
-    size, levels = points.shape[1], rows.level.tolist()
-    columns = order = None
-    if len(levels) * size * contours.counts[max(levels, default=0)] > _BLOCK:
-        # By contour, then along the first coordinate, of which the reach of a block is a range.
-        columns = points[0].argsort(stable=True)
-        places = (rows.turns[:, :, 0] * rows.middles.squeeze(-1)).sum(-1)
-        order = places.argsort(stable=True)
-        order = order.index_select(0, rows.level.index_select(0, order).argsort(stable=True))
-        rows = _Rows(*(x.index_select(0, order) for x in rows))
-        places, points = places.index_select(0, order), points.index_select(1, columns)
-        half = (rows.turns[:, :, 0].square() / rows.reach).sum(-1).sqrt()
-        low = torch.searchsorted(points[0], places - half).tolist()
-        high = torch.searchsorted(points[0], places + half, right=True).tolist()
-        levels.sort()
-    else:
-        low, high = [0] * len(levels), [size] * len(levels)
-    parts, start = [], 0
-    while start < max(len(levels), 1):
-        n = contours.counts[levels[start]] if levels else 0
-        end = start + max(1, _BLOCK // (n * size))
-        n = contours.counts[max(levels[start:end])]
-        near = slice(min(low[start:end]), max(high[start:end]))
-        part = rows.part(start, end)
-        if levels[start] == max(levels[start:end]):
-            nodes, fronts = (x[levels[start], None, :n] for x in contours[2:])
+    """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers."""
+    (dim, size), highest = points.shape, int(rows.level.amax()) if len(rows.level) else 0
+    count = contours.counts[highest]
+    if len(rows.level) * size * count <= _SMALL:
+        nodes = (x[:, :count].index_select(0, rows.level) for x in contours[2:])
+        return _sum_nodes(rows, points, *nodes, sloped, dtype)
+    near = _near(rows, points)
+    reached = near.sum(-1)
+    order = (rows.level * (size + 1) - reached).argsort(stable=True)
+    rows = _Rows(*(x.index_select(0, order) for x in rows))
+    near, reached = near.index_select(0, order), reached.index_select(0, order)
+    levels, counts = rows.level.tolist(), reached.tolist()
+    found = torch.zeros(len(levels), 1 + sloped * dim * (dim + 3) // 2, size, dtype=dtype)
+    largest, start = rows.squares.new_empty(len(levels)), 0
+    # One column more, for rows that reach fewer centers than others of their block.
+    wider = torch.nn.functional.pad(points, (0, 1))
+    while start < len(levels):
+        level, most = levels[start], max(1, counts[start])
+        n = contours.counts[level]
+        most = size if most > _MOST_LEFT_OUT * size else most
+        end = start + max(1, _BLOCK // (n * most))
+        end = min(end, start + levels[start:end].count(level))
+        block, nodes = rows.part(start, end), (x[level : level + 1, :n] for x in contours[2:])
+        if most == size:
+            sums, top = _sum_nodes(block, points, *nodes, sloped, dtype)
         else:
-            nodes, fronts = (x[:, :n].index_select(0, part.level) for x in contours[2:])
-        sums, most = _sum_nodes(part, points[:, near], nodes, fronts, sloped, dtype)
-        if sums.shape[-1] < size:
-            sums = torch.nn.functional.pad(sums, (near.start, size - near.stop))
-        parts.append((sums, most))
+            index = _columns(near[start:end], reached[start:end], most)
+            own = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
+            part, top = _sum_nodes(block, own.movedim(0, 1), *nodes, sloped, dtype)
+            sums = part.new_zeros(*part.shape[:2], size + 1)
+            sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(part), part)[..., :size]
+        found.index_copy_(0, order[start:end], sums)
+        largest.index_copy_(0, order[start:end], top)
         start = end
-    found, largest = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts, strict=True))
-    if order is None or columns is None:
-        return found, largest
-    back = order.argsort()
-    if not torch.equal(columns, torch.arange(size)):
-        found = found.index_select(-1, columns.argsort())
-    return found.index_select(0, back), largest.index_select(0, back)
+    return found, largest
+
+
+def _near(rows: _Rows, points: Tensor) -> Tensor:
+    """Return which centers are near the supports, (R, N), up to rounding in float32."""
+    dim, size = points.shape
+    scales = rows.reach.sqrt().unsqueeze(-1)
+    turns, middles = (scales * rows.turns).float(), (scales * rows.middles).float()
+    step, parts = max(1, _BLOCK // size), []
+    for part in zip(turns.split(step), middles.split(step), strict=True):
+        turn, middle = (x.reshape(-1, x.shape[-1]) for x in part)
+        offsets = torch.addmm(middle, turn, points.float(), beta=-1).square_()
+        parts.append(offsets.reshape(-1, dim, size).sum(1) <= 1)
+    return torch.cat(parts)
+
+
+def _columns(near: Tensor, reached: Tensor, most: int) -> Tensor:
+    """Return the indices of the near ones of N centers, and N in place of others, (r, most)."""
+    count, size = near.shape
+    flat, each = near.flatten().nonzero().squeeze(-1), torch.arange(count)
+    row = each.repeat_interleave(reached)
+    places = torch.arange(len(flat)) + (each * most - reached.cumsum(0) + reached)[row]
+    index = torch.full((count * most,), size)
+    return index.index_copy_(0, places, flat - row * size).reshape(count, most)
 
 
 def _sum_nodes(
@@ -366,10 +383,10 @@ def _sum_nodes(
 ) -> tuple[Tensor, Tensor]:
     """Return values and slopes (r, 1 + S, N), w = 1, and the largest value of any center (r).
 
-    Centers are (D, N), and nodes with their factors (r or 1, n). Waves have the given dtype, and
-    what is computed before is in float64.
+    Centers are (D, N) or (r, D, N), and nodes with their factors (r or 1, n). Waves have the given
+    dtype, and what is computed before is in float64.
     """
-    dim, n, count = len(points), nodes.shape[-1], len(rows.level)
+    dim, n = points.shape[-2], nodes.shape[-1]
     nodes = nodes.unsqueeze(1)
     inverse = (nodes + 0.5 * rows.squares.unsqueeze(-1)).reciprocal()
     ratio, half = nodes * inverse, 0.5 * inverse
@@ -385,8 +402,8 @@ def _sum_nodes(
         bent = [along[:, gap:] * half[:, : dim - gap] for gap in range(dim)]
         front = torch.cat([front, along, *bent, front * half], 1)
     # Offsets in float64: a float32 rotation would move a distant center along a thin support.
-    middles, turns = rows.middles.reshape(-1, 1), rows.turns.reshape(-1, dim)
-    offsets = torch.addmm(middles, turns, points, beta=-1).to(dtype).reshape(count, dim, -1)
+    own = points.expand(len(rows.turns), -1, -1)
+    offsets = torch.baddbmm(rows.middles, rows.turns, own, beta=-1).to(dtype)
     waves = logs @ (-0.5 * offsets * offsets)
     near = (waves[:, 2 * n :] <= 1).to(dtype)
     # Elsewhere waves vanish or overflow, which takes long.
