@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import gammaln
 
 from sparsefam.numerics.gaussian_contour import gaussians_by_pairs
 from sparsefam.numerics.shared_contour import (

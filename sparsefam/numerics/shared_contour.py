@@ -13,7 +13,7 @@ pairs, as are second derivatives.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -46,9 +46,9 @@ CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
         8.0: (8, (15.18, 0.7408, 0.1723, 0.02313)),
         16.0: (9, (15.7, 0.6369, 0.1983, -0.0394)),
         24.0: (13, (9.328, 0.3947, 0.2154, -0.02347)),
-        32.0: (16, (9.63, 0.4423, 0.2111, -0.01762)),
-        48.0: (21, (9.088, 0.4217, 0.1855, -0.01115)),
-        72.0: (27, (6.008, 0.311, 0.1427, 0.0002233)),
+        32.0: (16, (10.19, 0.4462, 0.2026, -0.01757)),
+        48.0: (22, (10.6, 0.4341, 0.172, -0.01179)),
+        72.0: (27, (9.443, 0.3825, 0.1618, -0.009183)),
     },
     12.5: {
         16.0: (8, (64.64, 1.04, 0.06491, 0.8649)),
@@ -86,6 +86,10 @@ class Contours(NamedTuple):
     nodes: Tensor  # Complex, (P, n)
     fronts: Tensor  # Factors that do not depend on the half-axes, times -i, complex (P, n)
 
+    def of(self, level: Any, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first nodes of some contours, and their factors."""
+        return self.nodes[:, :count][level], self.fronts[:, :count][level]
+
 
 def has_shared_contour(inputs: Four, exponent: Tensor | float) -> bool:
     """Return whether `gaussians_by_shared_contour` can be used.
@@ -115,8 +119,7 @@ def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
     if spread.stride() != (0,) and _reads_values(*inputs) and not bool(_is_shared(spread)):
         return gaussians_by_pairs(inputs, exponent)
     rows = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
-    needs_slopes = loc.requires_grad or scale_tril.requires_grad
-    if torch.is_grad_enabled() and needs_slopes or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
         values: Tensor = _Expectations.apply(*rows, exponent)[0]
     else:
         values = _compute(rows, exponent, False)[0]
@@ -144,10 +147,7 @@ class _Expectations(torch.autograd.Function):
     def forward(
         loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: float
     ) -> tuple[Tensor, ...]:
-        inputs = loc, scale_tril, centers, spread
-        if torch.compiler.is_compiling():
-            return tuple(_row_operator(list(inputs), exponent))
-        return _compute(inputs, exponent, True)
+        return _compute((loc, scale_tril, centers, spread), exponent, True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -217,50 +217,61 @@ def _symmetric(entries: Tensor, dim: int) -> Tensor:
     """Return symmetric matrices (..., D, D) from what `_diagonals` returns."""
     each, k = entries.unbind(-1), range(dim)
     gaps = [[abs(i - j) for j in k] for i in k]
-    places = [g * dim - g * (g - 1) // 2 + min(i, j) for i in k for j, g in zip(k, gaps[i], strict=True)]
+    places = [
+        g * dim - g * (g - 1) // 2 + min(i, j) for i in k for j, g in zip(k, gaps[i], strict=True)
+    ]
     return torch.stack([each[i] for i in places], -1).reshape(*entries.shape[:-1], dim, dim)
 
 
 def _compute(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, ...]:
     """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
-    loc, scale_tril, centers, spread = inputs
+    if torch.compiler.is_compiling():
+        return tuple(_row_operator(list(inputs), exponent, sloped))
     with torch.no_grad():
-        values, slopes, axes, converged = integrate_rows(inputs, exponent, sloped)
-        unit = torch.eye(loc.shape[-1], dtype=axes.dtype, device=axes.device).expand_as(axes)
-        rest: Any = slice(None)
-        if _reads_values(*inputs):
-            rest = (~converged).nonzero().squeeze(-1)
-            if not len(rest):
-                return values, slopes, axes
-        rows = loc[rest], scale_tril[rest], centers, spread
-        if sloped:
-            others = (*_slopes_of_pairs(rows, unit[rest], exponent), unit[rest])
-        else:
-            others = (gaussians_by_pairs(rows, exponent), slopes[rest], unit[rest])
-        found = values, slopes, axes
-        if isinstance(rest, Tensor):
-            return tuple(x.index_copy(0, rest, y) for x, y in zip(found, others, strict=True))
-        kept = (converged & _is_shared(spread)).reshape(-1, 1)
-        shapes = kept, kept.unsqueeze(-1), kept.unsqueeze(-1)
-        return tuple(torch.where(k, x, y) for k, x, y in zip(shapes, found, others, strict=True))
+        *found, converged = integrate_rows(inputs, exponent, sloped)
+        if not _reads_values(*inputs):
+            others = _by_pairs(inputs, exponent, sloped)
+            kept = (converged & _is_shared(inputs[3])).reshape(-1, 1, 1)
+            kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
+            return tuple(torch.where(*x) for x in kinds)
+        rest = (~converged).nonzero().squeeze(-1)
+        if len(rest):
+            loc, scale_tril = (x.index_select(0, rest) for x in inputs[:2])
+            others = _by_pairs((loc, scale_tril, *inputs[2:]), exponent, sloped)
+            for x, y in zip(found, others, strict=True):
+                x.index_copy_(0, rest, y)
+        return tuple(found)
+
+
+def _by_pairs(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `_compute` does by the contours of pairs, with the coordinates' axes."""
+    loc, _, centers, _ = inputs
+    rows, dim = loc.shape
+    axes = torch.eye(dim, dtype=torch.float64, device=loc.device).expand(rows, -1, -1)
+    if sloped:
+        return *_slopes_of_pairs(inputs, axes, exponent), axes
+    return gaussians_by_pairs(inputs, exponent), loc.new_empty(rows, 0, len(centers)), axes
 
 
 @torch.library.custom_op(
-    "sparsefam::ball_rows", mutates_args=(), schema="(Tensor[] inputs, float exponent) -> Tensor[]"
+    "sparsefam::ball_rows",
+    mutates_args=(),
+    schema="(Tensor[] inputs, float exponent, bool sloped) -> Tensor[]",
 )
-def _row_operator(inputs: Sequence[Tensor], exponent: float) -> list[Tensor]:
+def _row_operator(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
     """Call `_compute` from a compiled graph, which could not fuse its products of matrices."""
     loc, scale_tril, centers, spread = inputs
-    return [x.contiguous() for x in _compute((loc, scale_tril, centers, spread), exponent, True)]
+    found = _compute((loc, scale_tril, centers, spread), exponent, sloped)
+    return [x.clone(memory_format=torch.contiguous_format) for x in found]
 
 
 @_row_operator.register_fake
-def _(inputs: Sequence[Tensor], exponent: float) -> list[Tensor]:
+def _(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
     loc, scale_tril, centers, _ = inputs
     rows, dim = loc.shape
-    values = loc.new_empty(rows, len(centers))
-    slopes = loc.new_empty(rows, dim * (dim + 3) // 2, len(centers))
-    return [values, slopes, scale_tril.new_empty(rows, dim, dim, dtype=torch.float64)]
+    slopes = loc.new_empty(rows, sloped * dim * (dim + 3) // 2, len(centers))
+    axes = scale_tril.new_empty(rows, dim, dim, dtype=torch.float64)
+    return [loc.new_empty(rows, len(centers)), slopes, axes]
 
 
 # The sum over nodes
@@ -290,8 +301,7 @@ def integrate_rows(
     else:
         step = max(1, _BLOCK // (max(contours.counts) * len(centers)))
         parts = [rows.part(x, x + step) for x in range(0, max(len(loc), 1), step)]
-        nodes = [(contours.nodes[x.level], contours.fronts[x.level]) for x in parts]
-        sums = [_sum_nodes(x, points, *y, sloped, loc.dtype) for x, y in zip(parts, nodes, strict=True)]
+        sums = [_sum_nodes(x, points, contours.of(x.level), sloped, loc.dtype) for x in parts]
         found, largest = (torch.cat(x) for x in zip(*sums, strict=True))
     scale = width**-dim
     values = found[:, 0] * scale
@@ -322,8 +332,7 @@ def _sum_in_order(
     (dim, size), highest = points.shape, int(rows.level.amax()) if len(rows.level) else 0
     count = contours.counts[highest]
     if len(rows.level) * size * count <= _SMALL:
-        nodes = (x[:, :count].index_select(0, rows.level) for x in contours[2:])
-        return _sum_nodes(rows, points, *nodes, sloped, dtype)
+        return _sum_nodes(rows, points, contours.of(rows.level, count), sloped, dtype)
     near = _near(rows, points)
     reached = near.sum(-1)
     order = (rows.level * (size + 1) - reached).argsort(stable=True)
@@ -340,13 +349,13 @@ def _sum_in_order(
         most = size if most > _MOST_LEFT_OUT * size else most
         end = start + max(1, _BLOCK // (n * most))
         end = min(end, start + levels[start:end].count(level))
-        block, nodes = rows.part(start, end), (x[level : level + 1, :n] for x in contours[2:])
+        block, nodes = rows.part(start, end), contours.of(slice(level, level + 1), n)
         if most == size:
-            sums, top = _sum_nodes(block, points, *nodes, sloped, dtype)
+            sums, top = _sum_nodes(block, points, nodes, sloped, dtype)
         else:
             index = _columns(near[start:end], reached[start:end], most)
             own = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
-            part, top = _sum_nodes(block, own.movedim(0, 1), *nodes, sloped, dtype)
+            part, top = _sum_nodes(block, own.movedim(0, 1), nodes, sloped, dtype)
             sums = part.new_zeros(*part.shape[:2], size + 1)
             sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(part), part)[..., :size]
         found.index_copy_(0, order[start:end], sums)
@@ -379,13 +388,18 @@ def _columns(near: Tensor, reached: Tensor, most: int) -> Tensor:
 
 
 def _sum_nodes(
-    rows: _Rows, points: Tensor, nodes: Tensor, front: Tensor, sloped: bool, dtype: torch.dtype
+    rows: _Rows,
+    points: Tensor,
+    contour: tuple[Tensor, Tensor],
+    sloped: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Return values and slopes (r, 1 + S, N), w = 1, and the largest value of any center (r).
 
     Centers are (D, N) or (r, D, N), and nodes with their factors (r or 1, n). Waves have the given
     dtype, and what is computed before is in float64.
     """
+    nodes, front = contour
     dim, n = points.shape[-2], nodes.shape[-1]
     nodes = nodes.unsqueeze(1)
     inverse = (nodes + 0.5 * rows.squares.unsqueeze(-1)).reciprocal()
@@ -407,7 +421,7 @@ def _sum_nodes(
     waves = logs @ (-0.5 * offsets * offsets)
     near = (waves[:, 2 * n :] <= 1).to(dtype)
     # Elsewhere waves vanish or overflow, which takes long.
-    sizes, phases = waves[:, :n].clamp_(-_LARGE, _LARGE).exp_(), waves[:, n : 2 * n]
+    sizes, phases = waves[:, :n].clamp(-_LARGE, _LARGE).exp_(), waves[:, n : 2 * n]
     sums = front.real.to(dtype) @ phases.cos().mul_(sizes)
     sums = torch.baddbmm(sums, front.imag.to(dtype), phases.sin_().mul_(sizes), alpha=-1)
     if not sloped:
