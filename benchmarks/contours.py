@@ -3,7 +3,7 @@
 A contour is a hyperbola that serves a range of exponents and all supports whose half-axes are at
 most so many widths long. Its shape has the least error of expectations, relative to the largest one
 that a center anywhere could have, in two and three dimensions; its number of nodes is the
-smallest with an error below the limit. `--fit` takes half an hour and prints the constants.
+smallest with an error below the limit. `--fit` takes an hour and prints the constants.
 """
 
 import argparse

@@ -156,5 +156,5 @@ def test_one_long_support_and_one_far_from_every_center_among_others(alpha: floa
 
     rows = [0, 1, 3]  # what is far is zero to float32
     for x, y in zip(results(torch.float32), results(DOUBLE), strict=True):
-        assert error(x[rows], y[rows]) < 2e-5
+        assert max(error(x[k], y[k]) for k in rows) < 2e-5
         assert not x[2].any()
