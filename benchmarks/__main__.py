@@ -25,6 +25,7 @@ OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
     "networks": (80, "classifiers with and without attention; starts again where it stopped"),
     "compare": (10, "numbers of threads, or this checkout against another one"),
+    "contours": (1, "errors of the contours of rows; with --fit, their constants in an hour"),
 }
 
 

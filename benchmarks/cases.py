@@ -90,17 +90,18 @@ def ball(
     half_axes: tuple[float, float] = (0.1, 0.5),
     method: str = OURS,
     double: bool = False,
+    ndim: int = 2,
 ) -> Call:
-    """Expectations under truncated paraboloids in 2-D, in any orientation, centers on a grid."""
+    """Expectations under truncated paraboloids, in any orientation, centers on a grid."""
     draw, dtype = _generator(), torch.float64 if double else torch.float32
     low, high = half_axes
-    axes = low * (high / low) ** torch.rand(densities, 2, generator=draw)
-    turns = torch.linalg.qr(torch.randn(densities, 2, 2, generator=draw))[0]
+    axes = low * (high / low) ** torch.rand(densities, ndim, generator=draw)
+    turns = torch.linalg.qr(torch.randn(densities, ndim, ndim, generator=draw))[0]
     upper = torch.linalg.qr((turns * axes.unsqueeze(-2)).mT)[1]
     tril = upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    loc = torch.rand(densities, 2, generator=draw)
+    loc = torch.rand(densities, ndim, generator=draw)
     upstream = torch.randn(densities, functions, generator=draw)
-    centers = sf.bases.GaussianRBF.grid(functions, width, ndim=2).centers.to(dtype)
+    centers = sf.bases.GaussianRBF.grid(functions, width, ndim=ndim).centers.to(dtype)
     psi = sf.bases.GaussianRBF(centers, torch.tensor(width).to(dtype))
     expect: dict[str, Callable[..., Tensor]] = {
         OURS: lambda loc, tril: sf.TruncatedParaboloid(loc, tril.tril()).expect(psi),

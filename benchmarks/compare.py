@@ -27,6 +27,8 @@ def _settings() -> dict[str, Case]:
         out[f"1-D 4096 x 128, alpha {alpha}"] = "line", {"family": family}
     out["2-D 64 x 100"] = "ball", {}
     out["2-D 1024 x 196"] = "ball", {"densities": 1024, "functions": 196}
+    cube = {"densities": 256, "functions": 216, "width": 0.1, "half_axes": (0.1, 0.3), "ndim": 3}
+    out["3-D 256 x 216"] = "ball", cube
     for alpha in (2.0, 1.5):
         for name, length in LENGTHS.items():
             out[f"layer, alpha {alpha:g}, L = {name}"] = "layer", {"alpha": alpha, "length": length}

@@ -2,7 +2,7 @@
 
 Clones the repository at HEAD into a temporary folder, so that nothing is compiled, and times each
 call in a process of its own, after torch, Pyro and sparsefam are imported, without bytecode and
-with empty caches of numba and torch. The exit code is 1 if a call exceeds its limit twice, by the
+with an empty cache of torch. The exit code is 1 if a call exceeds its limit twice, by the
 clock and in processor time, so that other work on the machine does not count.
 """
 

@@ -50,7 +50,7 @@ class Worker:
             f"import sys; sys.path[0] = {str(checkout or ROOT)!r}; import sparsefam; "
             f"sys.path[0] = {str(ROOT)!r}; from benchmarks.harness import _serve; _serve({threads})"
         )
-        # Compile loops at the first call, so that the steady state is timed.
+        # Releases before 0.13 compile loops: at the first call, so that the steady state is timed.
         environment = {"SPARSEFAM_COMPILE": "1", **os.environ, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -175,7 +175,7 @@ def allocated_megabytes(call: Callable[[], object]) -> float:
     """Return the most that torch allocates at once during a call, besides what the call returns.
 
     The record of torch's allocator is exact where the resident memory of a process shows nothing,
-    but it does not include what numpy and numba allocate.
+    but it does not include what numpy allocates.
     """
     with profile(profile_memory=True) as record:
         kept = call()

@@ -8,8 +8,6 @@ import torch
 from hypothesis import settings
 from torch.distributions import Distribution
 
-from sparsefam.numerics import compiled
-
 os.environ.setdefault("MPLBACKEND", "Agg")  # read when matplotlib is first imported
 torch.set_num_threads(1)
 
@@ -34,12 +32,3 @@ def double() -> Iterator[None]:
 def validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first use of torch.compile switches validation off for the whole process."""
     monkeypatch.setattr(Distribution, "_validate_args", True)
-
-
-@pytest.fixture(autouse=True)
-def compiled_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use compiled loops from the first call on, so that no test depends on the ones before it.
-
-    With the parameter "0" they are never used: the torch operations that a user's first calls take.
-    """
-    monkeypatch.setattr(compiled, "_setting", getattr(request, "param", "1"))

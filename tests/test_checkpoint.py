@@ -10,8 +10,6 @@ from torch.utils.checkpoint import checkpoint
 import sparsefam as sf
 from sparsefam.bases import GaussianRBF
 
-pytestmark = pytest.mark.parametrize("compiled_loops", ["0", "1"], indirect=True)
-
 PLANE = GaussianRBF.grid(16, 0.2, ndim=2)
 LINE = GaussianRBF.grid(8, 0.1)
 POINTS = torch.linspace(0, 1, 5)

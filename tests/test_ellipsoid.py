@@ -8,7 +8,12 @@ from torch import Tensor
 from sparsefam import MultivariateBetaGaussian
 from sparsefam.distributions.divergences import _is_inside
 from sparsefam.numerics import quadrature
-from sparsefam.numerics.ellipsoid import direction_rule, radial_characteristic, radial_rule
+from sparsefam.numerics.ellipsoid import (
+    direction_rule,
+    orthogonalize,
+    radial_characteristic,
+    radial_rule,
+)
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 # On both sides of the switch at 1, and far out.
@@ -79,3 +84,23 @@ def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
         s = share / size
         p = MultivariateBetaGaussian(s[:, None] * offset, s[:, None, None] * factor, 2.0)
         assert (_is_inside(p, ball, torch.finfo(DOUBLE).eps) == expected).all()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+@pytest.mark.parametrize("ratio", [1.0, 1e2, 1e5])
+def test_columns_are_orthogonal_to_rounding(dim: int, ratio: float) -> None:
+    """Also those of lengths as unlike as the ratio, and of scaled rotations."""
+    draw = torch.Generator().manual_seed(0)
+    turns = torch.linalg.qr(torch.randn(500, dim, dim, generator=draw, dtype=DOUBLE))[0]
+    scales = ratio ** torch.rand(500, dim, 1, generator=draw, dtype=DOUBLE)
+    matrix = scales * turns
+    rotation, lengths = orthogonalize(matrix)
+    unit = torch.eye(dim, dtype=DOUBLE)
+    assert (rotation.mT @ rotation - unit).abs().max() < 1e-14
+    gram = (matrix @ rotation).mT @ (matrix @ rotation)
+    sizes = lengths.unsqueeze(-1) * lengths.unsqueeze(-2)
+    assert (gram / sizes - unit).abs().max() < 1e-15 * 10 * ratio
+    truth = torch.linalg.svdvals(matrix)
+    torch.testing.assert_close(
+        lengths.sort(descending=True)[0], truth, rtol=1e-15 * 10 * ratio, atol=0
+    )

@@ -23,17 +23,14 @@ LAYERS = (
     {"expectations"},
     {"attention", "losses"},
     {"plotting"},
-    {"estimators", "inference", "compile"},
+    {"estimators", "inference"},
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-NUMERICS_USES = ("numba", "numpy", "scipy", "sparsefam.numerics", "torch")
+NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
 # What an import inside a function is for: packages a user may not have, and the modules that are
 # made of them.
-OPTIONAL = (
-    *("matplotlib", "numba", "sklearn", "sparsefam.plotting"),
-    *("sparsefam.numerics.gauss_jacobi_numba", "sparsefam.numerics.shared_contour_numba"),
-)
+OPTIONAL = ("matplotlib", "sklearn", "sparsefam.plotting")
 HEAVY = ("entmax", "matplotlib", "scipy.special", "scipy.stats", "sklearn", "triton")
 
 IMPORT_SECONDS = 0.5

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import scipy  # loads its submodules lazily, which keeps `import sparsefam` quick
@@ -27,7 +28,7 @@ __all__ = [
 Numbers = NDArray[np.float64]
 
 
-def constant(numbers: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(numbers: NDArray[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a tensor that may be cached whatever mode or transform is active.
 
     A tensor made under inference mode could not enter an autograd graph later, and one made inside

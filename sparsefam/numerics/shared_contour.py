@@ -1,16 +1,19 @@
-r"""Expectations of Gaussians of one width, with one contour for all: float32 on a CPU.
+r"""Expectations of Gaussians of one width under beta-Gaussians: one contour for all pairs of a row.
 
-`gaussian_ball` has a contour for each pair, accurate for every ratio of widths. If the half-axes of
-a support are at most 72 widths long, one contour serves all centers. Its error is about 1e-6 of
-the largest expectation that a center anywhere could have. Longer supports, and densities for which
-no center comes near that expectation, are left to the contours of pairs.
+In units of the width w, with $\sigma_d$ the half-axes of a support and $y_d$ the offset of a center
+along them, the expectation is summed over a few nodes z of a contour:
+$$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi)^{D/2}\, 2\pi i}
+\int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
+The exponent is a product of a matrix of densities (rows) and nodes and one of squared offsets, and
+the sum a product of matrices again, as are those that first derivatives need.
 
-The sums are compiled by numba. Torch would spend most of its time on the overhead of small arrays,
-and on the memory of large ones.
+The error is below 1e-6 of the largest expectation that a center anywhere could have. Rows of longer
+supports, and those for which no center comes near that expectation, are left to the contours of
+pairs, as are second derivatives.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,268 +21,437 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from .compiled import announce_compiling, enough_work, is_available
-from .threads import map_threads
+from .ellipsoid import orthogonalize
+from .gaussian_contour import Four, gaussians_and_slopes, gaussians_by_pairs
+from .quadrature import constant
 from .validation import in_eager, is_plain_cpu_tensor
 
-__all__ = ["gaussians_by_shared_contour", "has_shared_contour"]
+__all__ = [
+    "CONTOURS",
+    "LEAST_EXPONENT",
+    "LOG_ZERO",
+    "gaussians_by_shared_contour",
+    "has_shared_contour",
+    "hyperbola",
+    "integrate_rows",
+]
 
 # By the largest exponent, then by the longest half-axis in widths: the number of nodes, and their
-# hyperbola (size, angle, step, stretch), fitted so that truncation and float32 rounding are below
-# about 1e-6 of the largest expectation.
-_CONTOURS = {
-    1.0: {
-        8.0: (11, (9.048, 0.5484, 0.1774, 0.002111)),
-        16.0: (14, (7.656, 0.4408, 0.2152, -0.02317)),
-        24.0: (18, (6.433, 0.3943, 0.1964, -0.01282)),
-        32.0: (22, (6.994, 0.4136, 0.1769, -0.01092)),
-        48.0: (27, (7.567, 0.4008, 0.1542, -0.008176)),
-        72.0: (31, (6.682, 0.3866, 0.1483, -0.00531)),
-    },
+# hyperbola (size, angle, step, stretch). Made by `python -m benchmarks.contours --fit`.
+CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
     3.0: {
-        8.0: (8, (11.25, 0.6065, 0.1908, 0.01781)),
-        16.0: (11, (7.967, 0.4011, 0.2384, -0.0224)),
-        24.0: (15, (6.467, 0.3386, 0.2077, -0.01324)),
-        32.0: (22, (6.217, 0.3229, 0.1412, -3.402e-05)),
-        48.0: (27, (5.324, 0.3111, 0.1414, -0.0003007)),
-        72.0: (32, (5.648, 0.3, 0.1313, -0.001275)),
+        4.0: (6, (14.14, 0.6188, 0.2061, 0.02512)),
+        8.0: (8, (15.18, 0.7408, 0.1723, 0.02313)),
+        16.0: (9, (15.7, 0.6369, 0.1983, -0.0394)),
+        24.0: (13, (9.328, 0.3947, 0.2154, -0.02347)),
+        32.0: (16, (10.19, 0.4462, 0.2026, -0.01757)),
+        48.0: (22, (10.6, 0.4341, 0.172, -0.01179)),
+        72.0: (27, (9.443, 0.3825, 0.1618, -0.009183)),
     },
     12.5: {
-        8.0: (9, (35.18, 0.7869, 0.09768, 0.1742)),
-        16.0: (11, (48.56, 0.9335, 0.07248, 0.00397)),
-        24.0: (13, (17.59, 0.5149, 0.1169, 0.001098)),
-        32.0: (16, (12.78, 0.3536, 0.1254, 0.002378)),
-        48.0: (20, (11.81, 0.3555, 0.1304, 8.843e-05)),
-        72.0: (25, (10.78, 0.3096, 0.1114, 0.007764)),
+        16.0: (8, (64.64, 1.04, 0.06491, 0.8649)),
+        24.0: (9, (34.44, 0.7935, 0.09514, 0.1777)),
+        32.0: (10, (27.79, 0.6754, 0.1113, 0.06683)),
+        48.0: (13, (18, 0.4683, 0.1323, 0.007572)),
+        72.0: (14, (16.62, 0.4109, 0.1413, -0.003651)),
     },
     25.0: {
-        8.0: (8, (63.8, 0.7194, 0.07707, 0.01075)),
-        16.0: (9, (65.46, 0.7606, 0.07066, 0.002999)),
-        24.0: (11, (43.78, 0.6043, 0.07511, 0.001899)),
-        32.0: (13, (39.78, 0.553, 0.07111, 0.00147)),
-        48.0: (16, (32.78, 0.4385, 0.06754, 0.0009351)),
-        72.0: (20, (28.01, 0.3332, 0.06205, 0.002449)),
+        72.0: (7, (76.13, 0.8425, 0.06498, 0.9792)),
     },
 }
-# Dimensions with compiled sums.
-_DIMENSIONS = 3
+LEAST_EXPONENT = 1.0
+_DIMENSIONS = (2, 3)
 # Expectations are accurate if some center has this share of the largest possible expectation.
 _LEAST_SHARE = 0.25
-# Pairs that are worth a thread, and the cost of a pair of the contour in torch operations, relative
-# to one of the closed form.
-_PAIRS_PER_THREAD = 2**16
-_CONTOUR_COST = 32
+# The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
+LOG_ZERO = -13.0
+_LARGE = 60.0
+# Centers are left out if no row of a block is near to more than this share of them.
+_MOST_LEFT_OUT = 0.8
+# Waves in a block of rows, which fit the cache.
+_BLOCK = 2**17
+# So few waves are summed at once.
+_SMALL = 2**17
 
-_Array = NDArray[Any]
-_Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
-_PerPair = Callable[[_Inputs, float], Tensor]
-
-
-class Rows(NamedTuple):
-    """Expectations under densities (R), and arrays for their gradients."""
-
-    values: _Array  # Expectations, (R, N)
-    active: _Array  # Number of centers near the support, (R); -1 where a row did not converge
-    axes: _Array  # The axes of the support, in columns, (R, 3, 3)
-    near: _Array  # The indices of the centers near the support, (R, N)
-    slopes: _Array  # Derivatives of their values along the axes, (R, D + D(D + 1)/2, N)
+_Numbers = NDArray[np.float64]
 
 
-def has_shared_contour(inputs: _Inputs, exponent: Tensor | float) -> bool:
+class Contours(NamedTuple):
+    """The contours of an exponent (P), padded by nodes whose factors are zero."""
+
+    lengths: Tensor  # The longest half-axis that each serves, in widths, (P)
+    counts: list[int]  # Their numbers of nodes
+    nodes: Tensor  # Complex, (P, n)
+    fronts: Tensor  # Factors that do not depend on the half-axes, times -i, complex (P, n)
+
+    def of(self, level: Any, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first nodes of some contours, and their factors."""
+        return self.nodes[:, :count][level], self.fronts[:, :count][level]
+
+
+def has_shared_contour(inputs: Four, exponent: Tensor | float) -> bool:
     """Return whether `gaussians_by_shared_contour` can be used.
 
-    Inputs must be float32 on the CPU, outside of compiled graphs and transforms. The Gaussians must
-    have one width and no gradient, and the exponent and the dimension a contour. numba must be
-    installed.
+    The exponent must be a number, and the inputs float32, in two or three dimensions. Gaussians
+    must have widths without gradient, and nothing a derivative in forward mode.
     """
     loc, _, centers, spread = inputs
-    if isinstance(exponent, Tensor) or loc.shape[-1] > _DIMENSIONS:
+    if isinstance(exponent, Tensor) or loc.shape[-1] not in _DIMENSIONS or spread.dim() > 1:
         return False
-    least = 0.5 if loc.shape[-1] == 1 else 1.0
-    if not least <= exponent <= max(_CONTOURS):
+    if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or forward_ad._current_level >= 0:
         return False
-    if spread.dim() > 1 or not loc.numel() or centers.requires_grad or spread.requires_grad:
+    if centers.requires_grad or spread.requires_grad or not len(centers):
         return False
-    single = all(x.dtype == torch.float32 for x in inputs)
-    if not (single and in_eager() and is_plain_cpu_tensor(*inputs)):
-        return False
-    if spread.stride() not in ((), (0,)) and not bool((spread == spread[0]).all()):
-        return False
-    return is_available()
+    return all(x.dtype == torch.float32 for x in inputs)
 
 
-def gaussians_by_shared_contour(inputs: _Inputs, exponent: float, per_pair: _PerPair) -> Tensor:
-    """Compute expectations (*batch, N), differentiable in loc and scale_tril.
+def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
+    """Compute expectations (*batch, N), differentiable twice in loc and scale_tril.
 
     Inputs are loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
-    `per_pair` is another algorithm, for rows that do not converge and for second derivatives.
+    If these are unlike, the contours of pairs give all expectations.
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
-    if len(batch) != 1:
-        loc, scale_tril = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim)
-    inputs = loc, scale_tril, centers, spread
+    spread = spread.expand(len(centers))
+    if spread.stride() != (0,) and _reads_values(*inputs) and not bool(_is_shared(spread)):
+        return gaussians_by_pairs(inputs, exponent)
+    rows = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
     if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
-        values: Tensor = _Expectations.apply(*inputs, exponent, per_pair)
+        values: Tensor = _Expectations.apply(*rows, exponent)[0]
     else:
-        values = _compute(inputs, exponent, per_pair, False)[0]
-    return values if len(batch) == 1 else values.reshape(*batch, len(centers))
+        values = _compute(rows, exponent, False)[0]
+    return values.reshape(*batch, len(centers))
 
 
-def _compute(
-    inputs: _Inputs, exponent: float, per_pair: _PerPair, needs_slopes: bool
-) -> tuple[Tensor, Rows | None]:
-    """Return the values (R, N) and arrays for gradients, or None before loops are in use."""
-    loc, scale_tril, centers, spread = (x.detach() for x in inputs)
-    pairs = len(loc) * len(centers)
-    closed = loc.shape[-1] == 1 and exponent in (1.0, 2.0, 3.0)
-    with torch.no_grad():
-        if not enough_work(pairs if closed else _CONTOUR_COST * pairs):
-            return per_pair((loc, scale_tril, centers, spread), exponent), None
-        arrays, width = (_array(loc), _array(scale_tril), _array(centers)), spread.numpy().item(0)
-        rows = _integrate(*arrays, width, exponent, needs_slopes)
-        values, others = torch.from_numpy(rows.values), _not_converged(rows)
-        if len(others):
-            values[others] = per_pair((loc[others], scale_tril[others], centers, spread), exponent)
-        return values, rows
+def _reads_values(*inputs: Tensor) -> bool:
+    """Return whether the order of the work may depend on values, which a device would wait for."""
+    return in_eager() and is_plain_cpu_tensor(*inputs)
 
 
-def _integrate(
-    loc: _Array,
-    scale_tril: _Array,
-    centers: _Array,
-    width: float,
-    exponent: float,
-    needs_slopes: bool,
-) -> Rows:
-    count, dim, size = len(loc), loc.shape[1], len(centers)
-    rows = Rows(
-        values=np.zeros((count, size), np.float32),
-        active=np.full(count, -1, np.int32),
-        axes=np.empty((count, 3, 3)),
-        near=np.empty((count, size), np.int32),
-        slopes=np.empty((count if needs_slopes else 0, dim * (dim + 3) // 2, size), np.float32),
-    )
-    integrate_rows = _loops().integrate_rows
-    middles, points = np.zeros((count, 3)), np.zeros((3, size))
-    np.divide(loc, width, out=middles[:, :dim], dtype=np.float64)
-    np.divide(centers.T, width, out=points[:dim], dtype=np.float64)
-    rest = points, width, _contours(exponent, dim), _LEAST_SHARE
-
-    def part(part: slice) -> None:
-        integrate_rows(middles[part], scale_tril[part], *rest, *(x[part] for x in rows))
-
-    with announce_compiling(integrate_rows):
-        map_threads(part, _parts(count, size))
-    return rows
-
-
-def _not_converged(rows: Rows) -> Tensor:
-    return torch.from_numpy(rows.active < 0).nonzero().squeeze(-1)
+def _is_shared(spread: Tensor) -> Tensor:
+    return (spread == spread[:1]).all()
 
 
 class _Expectations(torch.autograd.Function):
-    """Values (R, N) with their gradient.
+    """Values (R, N), and their slopes and axes (see `integrate_rows`).
 
-    Only inputs are saved as tensors, with and without compiled loops: see `enough_work`.
+    Slopes are outputs so that they can be differentiated.
     """
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        ctx: Any,
-        loc: Tensor,
-        scale_tril: Tensor,
-        centers: Tensor,
-        spread: Tensor,
-        exponent: float,
-        per_pair: _PerPair,
-    ) -> Tensor:
-        inputs = loc, scale_tril, centers, spread
-        ctx.save_for_backward(*inputs)
-        values, ctx.rows = _compute(inputs, exponent, per_pair, True)
-        ctx.exponent, ctx.per_pair = exponent, per_pair
-        return values
+        loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: float
+    ) -> tuple[Tensor, ...]:
+        return _compute((loc, scale_tril, centers, spread), exponent, True)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, rows, needed = ctx.saved_tensors, ctx.rows, ctx.needs_input_grad[:2]
-        batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        readable = in_eager() and is_plain_cpu_tensor(grad) and not batched
-        if rows is None or torch.is_grad_enabled() or not readable:
-            return *_gradients(ctx, inputs, grad, needed), None, None, None, None
-        gradients, others = _pull_back(grad, inputs[1], inputs[3], rows), _not_converged(rows)
-        if len(others):
-            with torch.enable_grad():
-                left = inputs[0][others], inputs[1][others], *inputs[2:]
-            missing = _gradients(ctx, left, grad[others], needed)
-            for x, part in zip(gradients, missing, strict=True):
-                if part is not None:
-                    x[others] = part
-        return *gradients, None, None, None, None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*inputs[:4], *output[1:])
+        ctx.exponent = inputs[4]
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Tensor | None, by_slopes: Tensor | None, _: Any
+    ) -> tuple[Tensor | None, ...]:
+        *inputs, slopes, axes = ctx.saved_tensors
+        found: list[Tensor | None] = [None, None]
+        if grad is not None:
+            found = [*_pull_back(grad, inputs, slopes, axes)]
+        if by_slopes is not None and not torch.compiler.is_compiling():
+            above = _pull_slopes(by_slopes, inputs, axes, ctx.exponent)
+            found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
+        return (*found, None, None, None)
 
 
-def _gradients(
-    ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor, needed: tuple[bool, ...]
-) -> list[Any]:
-    """Return the gradients in loc and scale_tril by the other algorithm."""
-    create_graph = torch.is_grad_enabled()
+def _pull_back(
+    grad: Tensor, inputs: Sequence[Tensor], slopes: Tensor, axes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients in loc and scale_tril from that in the values (R, N)."""
+    loc, scale_tril, _, spread = inputs
+    width, dim = spread[0].double(), loc.shape[-1]
+    # Row by matrix is several times as fast as matrix by column.
+    totals = (grad.unsqueeze(1) @ slopes.mT).squeeze(1).double() * width ** (-dim - 1)
+    by_loc = (axes @ totals[:, :dim].unsqueeze(-1)).squeeze(-1)
+    by_matrix = axes @ _symmetric(totals[:, dim:], dim) @ axes.mT
+    by_scale_tril = (by_matrix @ (scale_tril.double() / width)).tril()
+    return by_loc.to(loc.dtype), by_scale_tril.to(loc.dtype)
+
+
+def _pull_slopes(
+    grad: Tensor, inputs: Sequence[Tensor], axes: Tensor, exponent: float
+) -> list[Tensor]:
+    """Return the gradients in loc and scale_tril from that in the slopes (R, S, N)."""
+    loc, scale_tril, centers, spread = inputs
+
+    def slopes(loc: Tensor, scale_tril: Tensor) -> Tensor:
+        return _slopes_of_pairs((loc, scale_tril, centers, spread), axes, exponent)[1]
+
     with torch.enable_grad():
-        leaves = [x.view_as(x) for x in inputs[:2]]
-        values = ctx.per_pair((*leaves, *inputs[2:]), ctx.exponent)
-        variables = [x for x, need in zip(leaves, needed, strict=True) if need]
-        gradients = iter(torch.autograd.grad(values, variables, grad, create_graph=create_graph))
-    return [next(gradients) if need else None for need in needed]
+        pull = torch.func.vjp(slopes, loc, scale_tril)[1]
+        return [*pull(grad)]
 
 
-def _pull_back(grad: Tensor, scale_tril: Tensor, spread: Tensor, rows: Rows) -> list[Tensor]:
-    """Return the gradients in loc and scale_tril, zero for rows that did not converge."""
-    above, factors, width = _array(grad), _array(scale_tril), spread.numpy().item(0)
-    by_loc, by_scale_tril = np.zeros(factors.shape[:2]), np.zeros(factors.shape)
-    pull_back_rows = _loops().pull_back_rows
-
-    def part(part: slice) -> None:
-        own = (x[part] for x in (*rows[1:], by_loc, by_scale_tril))
-        pull_back_rows(above[part], factors[part], width, *own)
-
-    with announce_compiling(pull_back_rows):
-        map_threads(part, _parts(*grad.shape))
-    return [torch.from_numpy(x).float() for x in (by_loc, by_scale_tril)]
+def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
+    """Return values (R, N) and slopes (R, S, N) along axes by the contours of pairs."""
+    values, by_loc, by_matrix = gaussians_and_slopes(inputs, exponent)
+    dim, width = inputs[0].shape[-1], inputs[3][0].double()
+    turned = axes.mT.unsqueeze(1) @ by_matrix @ axes.unsqueeze(1)
+    slopes = torch.cat([by_loc @ axes, 2 * width * _diagonals(turned)], -1)
+    return values, (slopes * width ** (dim + 1)).mT.to(values.dtype)
 
 
-def _parts(rows: int, size: int) -> list[slice]:
-    """Divide rows among threads, of which each has enough work."""
-    count = max(1, min(torch.get_num_threads(), rows, rows * size // _PAIRS_PER_THREAD))
-    ends = [rows * i // count for i in range(count + 1)]
-    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+def _diagonals(matrices: Tensor) -> Tensor:
+    """Return the entries of symmetric matrices (..., D, D), one diagonal after the other."""
+    dim = matrices.shape[-1]
+    return torch.cat([matrices.diagonal(-gap, -2, -1) for gap in range(dim)], -1)
 
 
-@cache
-def _loops() -> Any:
-    from . import shared_contour_numba
+def _symmetric(entries: Tensor, dim: int) -> Tensor:
+    """Return symmetric matrices (..., D, D) from what `_diagonals` returns."""
+    each, k = entries.unbind(-1), range(dim)
+    gaps = [[abs(i - j) for j in k] for i in k]
+    places = [
+        g * dim - g * (g - 1) // 2 + min(i, j) for i in k for j, g in zip(k, gaps[i], strict=True)
+    ]
+    return torch.stack([each[i] for i in places], -1).reshape(*entries.shape[:-1], dim, dim)
 
-    return shared_contour_numba
+
+def _compute(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, ...]:
+    """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
+    if torch.compiler.is_compiling():
+        return tuple(_row_operator(list(inputs), exponent, sloped))
+    with torch.no_grad():
+        *found, converged = integrate_rows(inputs, exponent, sloped)
+        if not _reads_values(*inputs):
+            others = _by_pairs(inputs, exponent, sloped)
+            kept = (converged & _is_shared(inputs[3])).reshape(-1, 1, 1)
+            kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
+            return tuple(torch.where(*x) for x in kinds)
+        rest = (~converged).nonzero().squeeze(-1)
+        if len(rest):
+            loc, scale_tril = (x.index_select(0, rest) for x in inputs[:2])
+            others = _by_pairs((loc, scale_tril, *inputs[2:]), exponent, sloped)
+            for x, y in zip(found, others, strict=True):
+                x.index_copy_(0, rest, y)
+        return tuple(found)
 
 
-@cache
-def _contours(exponent: float, dim: int) -> tuple[_Array, ...]:
-    """Return the contours of an exponent.
+def _by_pairs(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `_compute` does by the contours of pairs, with the coordinates' axes."""
+    loc, _, centers, _ = inputs
+    rows, dim = loc.shape
+    axes = torch.eye(dim, dtype=torch.float64, device=loc.device).expand(rows, -1, -1)
+    if sloped:
+        return *_slopes_of_pairs(inputs, axes, exponent), axes
+    return gaussians_by_pairs(inputs, exponent), loc.new_empty(rows, 0, len(centers)), axes
 
-    These are the longest half-axis, in widths, that each serves (P); the numbers of nodes (P); the
-    nodes z, and the factors that do not depend on the half-axes, both complex (P, n).
+
+@torch.library.custom_op(
+    "sparsefam::ball_rows",
+    mutates_args=(),
+    schema="(Tensor[] inputs, float exponent, bool sloped) -> Tensor[]",
+)
+def _row_operator(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
+    """Call `_compute` from a compiled graph, which could not fuse its products of matrices."""
+    loc, scale_tril, centers, spread = inputs
+    found = _compute((loc, scale_tril, centers, spread), exponent, sloped)
+    return [x.clone(memory_format=torch.contiguous_format) for x in found]
+
+
+@_row_operator.register_fake
+def _(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
+    loc, scale_tril, centers, _ = inputs
+    rows, dim = loc.shape
+    slopes = loc.new_empty(rows, sloped * dim * (dim + 3) // 2, len(centers))
+    axes = scale_tril.new_empty(rows, dim, dim, dtype=torch.float64)
+    return [loc.new_empty(rows, len(centers)), slopes, axes]
+
+
+# The sum over nodes
+
+
+def integrate_rows(
+    inputs: Four, exponent: float, sloped: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return expectations (R, N), slopes (R, S, N), axes (R, D, D) and which rows converged (R).
+
+    Axes are those of the supports, in columns. Slopes are relative to the width: derivatives along
+    the axes in loc and, twice, in A = L L', one diagonal of it after the other.
     """
-    # An exponent of 1 has the shorter contours of smoother densities.
-    fitted = next(x for most, x in _CONTOURS.items() if exponent < most or exponent == most > 1)
-    counts = np.array([count for count, _ in fitted.values()])
+    loc, scale_tril, centers, spread = inputs
+    width, dim = spread[0].double(), loc.shape[-1]
+    axes, lengths = orthogonalize(scale_tril.double().mT / width)
+    contours, longest = _contours(exponent, dim, loc.device), lengths.amax(-1)
+    level = torch.bucketize(longest, contours.lengths)
+    served, level = level < len(contours.counts), level.clamp(max=len(contours.counts) - 1)
+    turns, squares, z = axes.mT.contiguous(), lengths.square(), (2.5 * longest + 4).unsqueeze(-1)
+    # Chernoff's bound: at any real z > 0 the integrand bounds the integral.
+    reach = 1 / ((squares + 2 * z) * (1 - LOG_ZERO / z))
+    rows = _Rows(turns, turns @ (loc.double() / width).unsqueeze(-1), squares, reach, level)
+    points = centers.double().mT / width
+    if _reads_values(*inputs):
+        found, largest = _sum_in_order(rows, points, contours, sloped, loc.dtype)
+    else:
+        step = max(1, _BLOCK // (max(contours.counts) * len(centers)))
+        parts = [rows.part(x, x + step) for x in range(0, max(len(loc), 1), step)]
+        sums = [_sum_nodes(x, points, contours.of(x.level), sloped, loc.dtype) for x in parts]
+        found, largest = (torch.cat(x) for x in zip(*sums, strict=True))
+    scale = width**-dim
+    values = found[:, 0] * scale
+    top = values.amax(-1)
+    # False where a sum overflows, too.
+    near = (top / scale - _LEAST_SHARE * largest >= 0) & (top < math.inf)
+    return values, found[:, 1:], axes, near & served
+
+
+class _Rows(NamedTuple):
+    """Supports, in units of the width and float64."""
+
+    turns: Tensor  # Their axes, in rows, (r, D, D)
+    middles: Tensor  # Their centres along these, (r, D, 1)
+    squares: Tensor  # Of the half-axes, (r, D)
+    reach: Tensor  # Nothing is left where squared offsets times these have a sum above 1, (r, D)
+    level: Tensor  # The indices of their contours, (r)
+
+    def part(self, start: int, end: int) -> "_Rows":
+        """Return the rows of a range."""
+        return _Rows(*(x[start:end] for x in self))
+
+
+def _sum_in_order(
+    rows: _Rows, points: Tensor, contours: Contours, sloped: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers."""
+    (dim, size), highest = points.shape, int(rows.level.amax()) if len(rows.level) else 0
+    count = contours.counts[highest]
+    if len(rows.level) * size * count <= _SMALL:
+        return _sum_nodes(rows, points, contours.of(rows.level, count), sloped, dtype)
+    near = _near(rows, points)
+    reached = near.sum(-1)
+    order = (rows.level * (size + 1) - reached).argsort(stable=True)
+    rows = _Rows(*(x.index_select(0, order) for x in rows))
+    near, reached = near.index_select(0, order), reached.index_select(0, order)
+    levels, counts = rows.level.tolist(), reached.tolist()
+    found = torch.zeros(len(levels), 1 + sloped * dim * (dim + 3) // 2, size, dtype=dtype)
+    largest, start = rows.squares.new_empty(len(levels)), 0
+    # One column more, for rows that reach fewer centers than others of their block.
+    wider = torch.nn.functional.pad(points, (0, 1))
+    while start < len(levels):
+        level, most = levels[start], max(1, counts[start])
+        n = contours.counts[level]
+        most = size if most > _MOST_LEFT_OUT * size else most
+        end = start + max(1, _BLOCK // (n * most))
+        end = min(end, start + levels[start:end].count(level))
+        block, nodes = rows.part(start, end), contours.of(slice(level, level + 1), n)
+        if most == size:
+            sums, top = _sum_nodes(block, points, nodes, sloped, dtype)
+        else:
+            index = _columns(near[start:end], reached[start:end], most)
+            own = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
+            part, top = _sum_nodes(block, own.movedim(0, 1), nodes, sloped, dtype)
+            sums = part.new_zeros(*part.shape[:2], size + 1)
+            sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(part), part)[..., :size]
+        found.index_copy_(0, order[start:end], sums)
+        largest.index_copy_(0, order[start:end], top)
+        start = end
+    return found, largest
+
+
+def _near(rows: _Rows, points: Tensor) -> Tensor:
+    """Return which centers are near the supports, (R, N), up to rounding in float32."""
+    dim, size = points.shape
+    scales = rows.reach.sqrt().unsqueeze(-1)
+    turns, middles = (scales * rows.turns).float(), (scales * rows.middles).float()
+    step, parts = max(1, _BLOCK // size), []
+    for part in zip(turns.split(step), middles.split(step), strict=True):
+        turn, middle = (x.reshape(-1, x.shape[-1]) for x in part)
+        offsets = torch.addmm(middle, turn, points.float(), beta=-1).square_()
+        parts.append(offsets.reshape(-1, dim, size).sum(1) <= 1)
+    return torch.cat(parts)
+
+
+def _columns(near: Tensor, reached: Tensor, most: int) -> Tensor:
+    """Return the indices of the near ones of N centers, and N in place of others, (r, most)."""
+    count, size = near.shape
+    flat, each = near.flatten().nonzero().squeeze(-1), torch.arange(count)
+    row = each.repeat_interleave(reached)
+    places = torch.arange(len(flat)) + (each * most - reached.cumsum(0) + reached)[row]
+    index = torch.full((count * most,), size)
+    return index.index_copy_(0, places, flat - row * size).reshape(count, most)
+
+
+def _sum_nodes(
+    rows: _Rows,
+    points: Tensor,
+    contour: tuple[Tensor, Tensor],
+    sloped: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Return values and slopes (r, 1 + S, N), w = 1, and the largest value of any center (r).
+
+    Centers are (D, N) or (r, D, N), and nodes with their factors (r or 1, n). Waves have the given
+    dtype, and what is computed before is in float64.
+    """
+    nodes, front = contour
+    dim, n = points.shape[-2], nodes.shape[-1]
+    nodes = nodes.unsqueeze(1)
+    inverse = (nodes + 0.5 * rows.squares.unsqueeze(-1)).reciprocal()
+    ratio, half = nodes * inverse, 0.5 * inverse
+    # Arguments of inverses are between -pi and 0, those of products of two below -pi, too.
+    front = front * (-inverse[:, 0] * inverse[:, 1]).sqrt()
+    if dim == 3:
+        front = front * inverse[:, 2].sqrt()
+    largest, front = front.real.sum(-1), front.unsqueeze(1)
+    # The logarithms of sizes of waves, their phases, and a sum that is below 1 near the support.
+    logs = torch.cat([ratio.real, ratio.imag, -2 * rows.reach.unsqueeze(-1)], -1).to(dtype).mT
+    if sloped:
+        along = front * ratio
+        bent = [along[:, gap:] * half[:, : dim - gap] for gap in range(dim)]
+        front = torch.cat([front, along, *bent, front * half], 1)
+    # Offsets in float64: a float32 rotation would move a distant center along a thin support.
+    own = points.expand(len(rows.turns), -1, -1)
+    offsets = torch.baddbmm(rows.middles, rows.turns, own, beta=-1).to(dtype)
+    waves = logs @ (-0.5 * offsets * offsets)
+    near = (waves[:, 2 * n :] <= 1).to(dtype)
+    # Elsewhere waves vanish or overflow, which takes long.
+    sizes, phases = waves[:, :n].clamp(-_LARGE, _LARGE).exp_(), waves[:, n : 2 * n]
+    sums = front.real.to(dtype) @ phases.cos().mul_(sizes)
+    sums = torch.baddbmm(sums, front.imag.to(dtype), phases.sin_().mul_(sizes), alpha=-1)
+    if not sloped:
+        return sums * near, largest
+    parts, start = [sums[:, :1], offsets * sums[:, 1 : 1 + dim]], 1 + dim
+    for gap in range(dim):
+        end = start + dim - gap
+        parts.append(offsets[:, gap:] * offsets[:, : dim - gap] * sums[:, start:end])
+        start = end
+    parts[2] = parts[2] - sums[:, start:]
+    return torch.cat(parts, 1).mul_(near), largest
+
+
+@cache
+def _contours(exponent: float, dim: int, device: torch.device) -> Contours:
+    """Return the contours of an exponent."""
+    fitted = next(x for most, x in CONTOURS.items() if exponent <= most)
+    counts = [count for count, _ in fitted.values()]
     nodes, fronts = np.zeros((2, len(fitted), max(counts)), np.complex128)
+    nodes += 1j
     for p, (count, shape) in enumerate(fitted.values()):
-        nodes[p, :count], fronts[p, :count] = _hyperbola(count, shape, exponent, dim)
-    return np.array([*fitted]), counts, nodes, fronts
+        nodes[p, :count], fronts[p, :count] = hyperbola(count, shape, exponent, dim)
+    lengths = constant(np.array([*fitted]), torch.float64, device)
+    found = (constant(x, torch.complex128, device) for x in (nodes, -1j * fronts))
+    return Contours(lengths, counts, *found)
 
 
-def _hyperbola(
-    count: int, shape: tuple[float, ...], exponent: float, dim: int
-) -> tuple[_Array, _Array]:
+def hyperbola(
+    count: int, shape: Sequence[float], exponent: float, dim: int
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
     """Return the nodes of a hyperbola and their factors, both complex (n)."""
     size, angle, step, stretch = shape
     t = (np.arange(count) + 0.5) * step
@@ -289,7 +461,3 @@ def _hyperbola(
     front = math.lgamma(exponent + 1 + dim / 2) - 0.5 * dim * math.log(2 * math.pi)
     front += math.log(size * step / math.pi)
     return nodes, np.exp(np.log(moves) + nodes - (exponent + 1) * np.log(nodes) + front)
-
-
-def _array(x: Tensor) -> _Array:
-    return (x if x.is_contiguous() else x.contiguous()).numpy(force=True)

@@ -1,19 +1,13 @@
-"""Threads: pools for compiled loops, and work that is faster on one."""
+"""Work that is faster on one thread."""
 
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TypeVar
 
 import torch
 
-__all__ = ["map_threads", "one_thread"]
+__all__ = ["one_thread"]
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 _lock, _local = threading.Lock(), threading.local()
 _users, _threads = 0, 1
 
@@ -41,20 +35,3 @@ def one_thread() -> Iterator[None]:
         with _lock:
             _users -= 1
             torch.set_num_threads(_threads)
-
-
-def map_threads(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return `[work(item) for item in items]`, with as many threads as torch uses.
-
-    Work runs at the same time if it releases the interpreter's lock, as compiled loops do.
-    """
-    items, threads = list(items), torch.get_num_threads()
-    if threads < 2 or len(items) < 2:
-        return [work(item) for item in items]
-    return list(_pool(os.getpid(), threads).map(work, items))
-
-
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of a process; threads do not survive a fork."""
-    return ThreadPoolExecutor(threads, "sparsefam")
