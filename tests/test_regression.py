@@ -95,9 +95,12 @@ def always_bands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_coefficients_solve_the_penalised_least_squares(
     basis: Basis, penalty: float, masked: bool, always_bands: None
 ) -> None:
-    """Also in chunks, the last of which is short, and of positions that all examples share."""
+    """Also in chunks, the last of which is short, and of positions that all examples share.
+
+    Values of one chunk have as many channels as there are functions: see `_has_constant_design`.
+    """
     ndim = 3 if basis.event_shape else 1
-    t, values, mask = data(3, 90, ndim=ndim)
+    t, values, mask = data(3, 90, len(basis), ndim)
     grid = 1.5 * torch.rand(50, *basis.event_shape, dtype=DOUBLE) - 0.2
     for places, chunk_size in ((t, None), (t, 40), (t[:1], 40), (t[0], None)):
         fit = RidgeRegression(basis, penalty, chunk_size=chunk_size).fit
@@ -112,24 +115,29 @@ def test_coefficients_solve_the_penalised_least_squares(
                 torch.testing.assert_close(found(at)[b], curve, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 300])
-def test_float32_loses_nothing_to_overlapping_functions(chunk_size: int | None) -> None:
-    t, noise, _ = (x.float() for x in data(2, 2000))
+@pytest.mark.parametrize(("chunk_size", "channels"), [(None, 2), (300, 2), (None, 64)])
+def test_float32_loses_nothing_to_overlapping_functions(
+    chunk_size: int | None, channels: int
+) -> None:
+    """With many channels coefficients lose digits in directions that functions do not see."""
+    t, noise, _ = (x.float() for x in data(2, 2000, channels))
     values = (torch.sin(12 * t).unsqueeze(-1) + 0.3 * noise).requires_grad_()
     basis = GaussianRBF.grid(64, 1.5 / 64)
     found = RidgeRegression(basis, 1e-2, chunk_size=chunk_size).fit(t, values)
     assert found.coefficients.dtype == torch.float32
     grid = torch.linspace(0, 1, 501).expand(2, -1)
-    (slope,) = torch.autograd.grad(found.coefficients.square().sum(), values)
+    upstream = found.coefficients.detach()
+    (slope,) = torch.autograd.grad(found.coefficients, values, upstream)
     basis = basis.double()
     for b in range(2):
         design = basis(t[b].double())
         exact = least_squares(basis, t[b].double(), values[b].detach().double(), 1e-2)
-        assert (found.coefficients[b] - exact).norm() < 5e-8 * exact.norm()
+        rounding = 5e-8 if channels == 2 else 5e-6
+        assert (found.coefficients[b] - exact).norm() < rounding * exact.norm()
         curve = basis(grid[b].double()) @ exact
         assert (found(grid)[b] - curve).norm() < 4e-6 * curve.norm()
         gram = design.T @ design + 1e-2 * torch.eye(64, dtype=DOUBLE)
-        due = 2 * design @ torch.linalg.solve(gram, exact)
+        due = design @ torch.linalg.solve(gram, upstream[b].double())
         assert (slope[b] - due).norm() < 1e-6 * due.norm()
 
 
@@ -170,7 +178,7 @@ def test_fits_are_smoothing_splines_around_the_mean(
     basis: Basis, ends: tuple[float, float], masked: bool, always_bands: None
 ) -> None:
     """Also in chunks, and of positions that all examples share."""
-    t, values, mask = data(3, 90)
+    t, values, mask = data(3, 90, len(basis))
     for places, chunk_size in ((t, None), (t[:1], 40), (t[0], None)):
         fit = RidgeRegression(basis, smoothing=0.05, chunk_size=chunk_size).fit
         found = fit(places, values, mask if masked else None)
@@ -190,6 +198,8 @@ def test_constants_are_exact_for_any_basis_and_density() -> None:
     density = TruncatedParabola(torch.tensor([[0.5, 0.9, 7.0]]).expand(2, -1), 0.5)
     for basis in (None, GaussianRBF.grid(5, 0.01), Fourier([1.0, 2.0]), clamped(130).float()):
         regression = RidgeRegression(basis, domain=(0.0, 1.0))
+        many = (3 * ones).expand(-1, -1, 64)
+        assert torch.equal(regression.fit(t[0], many).expect(density), 3 * torch.ones(2, 3, 64))
         context = regression.fit(t, 3 * ones).expect(density)
         assert torch.equal(context, torch.full((2, 3, 1), 3.0))
         weights = regression.observation_weights(density, t, ones)
@@ -325,14 +335,20 @@ GRADIENTS: dict[str, tuple[Callable[[Tensor], Basis], Tensor]] = {
 @pytest.mark.parametrize("kind", GRADIENTS)
 @pytest.mark.parametrize(
     ("chunk_size", "shared", "masked"),
-    [(None, False, True), (4, False, False), (4, True, False), (4, True, True)],
+    [
+        (None, False, True),
+        (None, True, False),
+        (4, False, False),
+        (4, True, False),
+        (4, True, True),
+    ],
 )
 def test_gradients_reach_positions_values_and_basis(
     kind: str, chunk_size: int | None, shared: bool, masked: bool, always_bands: None
 ) -> None:
     """All at once, in chunks twice, and each where the others have none."""
     build, numbers = GRADIENTS[kind]
-    t, values, mask = data(2, 7, 1)
+    t, values, mask = data(2, 7, 3 if chunk_size is None else 1)
     t = t[:1] if shared else t
 
     def fit(t: Tensor, values: Tensor, numbers: Tensor) -> Tensor:
@@ -414,22 +430,28 @@ def test_bands_of_4096_splines_in_float32(length: int) -> None:
 
 @pytest.mark.parametrize("basis", [rbf(), clamped(30)], ids=["matrix", "bands"])
 def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: None) -> None:
-    t, values, _ = data()
+    t, values, _ = data(channels=len(basis))
     padding = torch.tensor([math.nan, math.inf, -1e30, 7.0], dtype=DOUBLE)
 
-    def fit(t: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-        t.requires_grad_(), values.requires_grad_()
-        coefficients = RidgeRegression(basis).fit(t, values, mask).coefficients
-        return coefficients, *torch.autograd.grad(coefficients.square().sum(), (t, values))
+    def fit(*leaves: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        function = RidgeRegression(basis).fit(leaves[0], leaves[-1], mask)
+        found = (function.coefficients, function.constant)
+        total = sum(x.square().sum() for x in found)
+        return *found, *torch.autograd.grad(total, [x for x in leaves if x.requires_grad])
 
     long_t = torch.cat([t, padding.expand(3, 4)], 1)
-    long_values = torch.cat([values, padding[:, None].expand(3, 4, 2)], 1)
+    long_values = torch.cat([values, padding[:, None].expand(3, 4, values.shape[-1])], 1)
     mask = (torch.arange(24) < 20).expand(3, 24)
-    short, padded = fit(t, values, None), fit(long_t, long_values, mask)
-    torch.testing.assert_close(padded[0], short[0], rtol=1e-10, atol=1e-12)
-    for found, exact in zip(padded[1:], short[1:], strict=True):
-        torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
-        assert not found[:, 20:].any()
+    leaves, long = (t, values), (long_t, long_values)
+    for moved in (leaves[1:] + long[1:], leaves[:1] + long[:1]):
+        for x in moved:
+            x.requires_grad_()
+        short, padded = fit(*leaves), fit(*long, mask=mask)
+        for found, exact in zip(padded[:2], short[:2], strict=True):
+            torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+        for found, exact in zip(padded[2:], short[2:], strict=True):
+            torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
+            assert not found[:, 20:].any()
 
 
 @pytest.mark.parametrize(

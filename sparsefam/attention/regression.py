@@ -22,8 +22,10 @@ from ..numerics.least_squares import (
     band_sums,
     eliminate,
     normal_sums,
+    solve_orthogonally,
     solve_shared,
     split_rows,
+    zero_masked,
 )
 from ..numerics.validation import differentiable_once, in_eager, require_integer
 from ..supports import Box, Domain, box_of
@@ -404,7 +406,10 @@ class RidgeRegression(nn.Module):
                 zero.
         """
         mask = _taking_part(mask, key_padding_mask)
-        return self._solve(self.statistics(positions, values, mask), values.dtype)
+        positions = self._check_observations(positions, values, mask)
+        if self._has_constant_design(positions, values, mask):
+            return self._fit_values(positions, values, mask)
+        return self._solve(self._checked_statistics(positions, values, mask), values.dtype)
 
     def statistics(
         self,
@@ -427,18 +432,28 @@ class RidgeRegression(nn.Module):
         """
         mask = _taking_part(mask, key_padding_mask)
         positions = self._check_observations(positions, values, mask)
+        return self._checked_statistics(positions, values, mask)
+
+    def _checked_statistics(
+        self, positions: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Statistics:
+        """Sum over the observations of all ranks, whose values are checked."""
         sums = self._local_statistics(positions, values, mask)
         if self.group is not None:
             flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
             pieces = flat.split([x.numel() for x in sums])
             sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
+        # After the reduction, as others would wait for a rank that raises before it.
+        self._check_values(positions, values, mask)
+        return sums
+
+    def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
+        """Raise ValueError unless what takes part is finite; warn if functions are zero there."""
         if self.validate_args:
-            # After the reduction, as others would wait for a rank that raises before it.
             _require_finite("positions", positions, values.shape, mask)
             _require_finite("values", values, values.shape, mask)
             if in_eager() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
-        return sums
 
     def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
         """Minimise the penalised sum of squares.
@@ -511,8 +526,7 @@ class RidgeRegression(nn.Module):
         right = right.expand(batch, -1, -1)
         solved, rest = self._weigh(statistics, right)
         positions = positions.reshape(-1, length, *self.basis.event_shape)
-        if mask is not None:
-            positions = torch.where(add_event_dims(mask, self.basis.event_shape), positions, 0)
+        positions = zero_masked(positions, mask)
         design: Tensor = self.basis(positions.double()).double()
         weights = (design @ solved).mT + rest.unsqueeze(-1)
         if mask is not None:
@@ -547,7 +561,7 @@ class RidgeRegression(nn.Module):
     ) -> Statistics:
         """Sum over the observations of this process."""
         batch, length, channels = values.shape
-        basis, event, given = self.basis, self.basis.event_shape, self.chunk_size
+        basis, given = self.basis, self.chunk_size
         # Cross-validation needs eigenvalues.
         if _has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
@@ -561,8 +575,7 @@ class RidgeRegression(nn.Module):
         if self.group is not None:
             # NaN where a position is not finite, which other ranks may not see in their sums.
             zeros = (positions - positions).detach()
-            seen = zeros if mask is None else torch.where(add_event_dims(mask, event), zeros, 0)
-            count = count + seen.sum()
+            count = count + zero_masked(zeros, mask).sum()
         return Statistics(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
@@ -580,13 +593,55 @@ class RidgeRegression(nn.Module):
                 "basis are zero; their values count at most in the mean. Scale positions to the "
                 "basis's range, or give it theirs, as GaussianRBF.grid(n, widths, low=..., "
                 "high=...) does (shown once)",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     @property
     def _factor(self) -> float | Literal["gcv"]:
         """The factor of the penalty."""
         return cast(float, self.penalty if self.smoothing is None else self.smoothing)
+
+    def _has_constant_design(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> bool:
+        """Return whether a fit has one chunk, and gradients at most in the values.
+
+        Other gradients would lose digits in products in float32.
+        """
+        tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
+        has_matrix = self._factor != "gcv" and not _has_bands(self.basis)
+        if not has_matrix or self.group is not None or any(x.requires_grad for x in tensors):
+            return False
+        if torch.compiler.is_exporting():
+            return not _exports_to_onnx()
+        batch, length, channels = values.shape
+        examples = positions.shape[0] if mask is None else batch
+        columns = examples * len(self.basis)
+        rows = self.chunk_size or max(_LEAST_ROWS, _NUMBERS // max(columns, 1))
+        # With fewer channels products with the values cost less than an orthogonal matrix.
+        return length <= rows and columns <= batch * channels
+
+    def _fit_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> ValueFunction:
+        """Fit values at positions (B or 1, L, *event) in one chunk, without other gradients."""
+        self._check_values(positions, values, mask)
+        dtype, factor = torch.promote_types(values.dtype, torch.float32), float(self._factor)
+        values, constant = zero_masked(values, mask).to(dtype), None
+        count: Tensor | int = values.shape[1]
+        if mask is not None:
+            count = mask.sum(-1, keepdim=True)
+            self._check_count(count)
+        with full_precision(values):
+            design = self.basis(zero_masked(positions, mask).double()).double()
+            design = zero_masked(design, mask)
+            gram = design.mT @ design
+            matrix = gram + factor * self._penalty_matrix(gram)
+            if self.smoothing is not None:
+                constant = values.sum(1) / count
+                middle = (design.sum(1) / count).unsqueeze(1)
+                # The means of the functions are 0, so that there is no gradient in the constant.
+                design = zero_masked(design - middle, mask)
+                values = zero_masked(values - constant.detach().unsqueeze(1), mask)
+            coefficients, pivots = solve_orthogonally(matrix, design, values)
+        self._check_pivots(pivots, matrix.amax((-2, -1)), factor)
+        return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _solve(self, statistics: Statistics, dtype: torch.dtype) -> ValueFunction:
         """Minimise the penalised sum of squares."""
@@ -612,8 +667,7 @@ class RidgeRegression(nn.Module):
             check_finite("statistics.gram", statistics.gram, "finite")
             check_finite("statistics.cross", statistics.cross, "finite")
             check_finite("statistics.num_observations", statistics.num_observations, "finite")
-            rule = "mask must let at least one position of every example take part"
-            require_all(statistics.num_observations > 0, rule, statistics.num_observations)
+            self._check_count(statistics.num_observations)
         gram, cross, squares, count, functions, values = statistics
         mean = None
         if self.smoothing is not None:
@@ -644,13 +698,23 @@ class RidgeRegression(nn.Module):
         if _exports_to_onnx():
             return eliminate(gram, right)
         solution, pivots = solve_shared(gram, right)
+        # The largest number in a positive definite matrix is on its diagonal.
+        self._check_pivots(pivots, gram.amax((-2, -1)), factor)
+        return solution
+
+    def _check_count(self, count: Tensor) -> None:
+        """Raise ValueError unless every example has an observation."""
         if self.validate_args:
-            # The largest number in a positive definite matrix is on its diagonal.
-            rounding = len(self.basis) * torch.finfo(gram.dtype).eps * gram.amax((-2, -1))
+            rule = "mask must let at least one position of every example take part"
+            require_all(count > 0, rule, count)
+
+    def _check_pivots(self, pivots: Tensor, largest: Tensor, factor: Tensor | float) -> None:
+        """Raise ValueError unless pivots exceed rounding errors of the largest numbers."""
+        if self.validate_args:
+            rounding = len(self.basis) * torch.finfo(largest.dtype).eps * largest
             name = "penalty" if self.smoothing is None else "smoothing"
             rule = f"{name} must exceed the rounding errors of the basis's Gram matrix"
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
-        return solution
 
     def _penalty_matrix(self, gram: Tensor) -> Tensor:
         """Return the matrix of the penalty, or its bands if those of the Gram matrix are given."""

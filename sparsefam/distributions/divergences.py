@@ -405,8 +405,11 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
 def _with_tails(p: Any, cuts: Tensor) -> Tensor:
     """Add cuts further and further outside, unless p is known to have bounded support."""
     parts = p._parts if isinstance(p, Mixture) else [p]
-    bounded = all(isinstance(x, SymmetricDistribution) and not is_unbounded(x) for x in parts)
-    if bounded or (in_eager() and not intervals_of(p).isinf().any()):
+    if all(isinstance(x, SymmetricDistribution) for x in parts):
+        is_bounded = not any(map(is_unbounded, parts))
+    else:
+        is_bounded = in_eager() and not bool(intervals_of(p).isinf().any())
+    if is_bounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
     steps = (high - low) * 2.0 ** cuts.new_tensor(_DOUBLINGS)

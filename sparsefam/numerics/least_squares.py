@@ -22,8 +22,10 @@ __all__ = [
     "normal_sums",
     "recomputed",
     "solve_band",
+    "solve_orthogonally",
     "solve_shared",
     "split_rows",
+    "zero_masked",
 ]
 
 Sums = tuple[Tensor, ...]
@@ -73,9 +75,12 @@ def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[...,
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
     """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
-    if mask is None:
-        return x.double()
-    return torch.where(add_event_dims(mask, x.shape[2:]), x, 0).double()
+    return zero_masked(x, mask).double()
+
+
+def zero_masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return x (B or 1, L, ...) with zeros where a mask (B, L) is False."""
+    return x if mask is None else torch.where(add_event_dims(mask, x.shape[2:]), x, 0)
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
@@ -115,6 +120,24 @@ def band_sums(
         return gram, _as_examples(cross, h), h.square().sum((1, 2)), ones, h.sum(1)
 
     return reduce(add_sums, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
+
+
+def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Solve $A C = F^\top H$, where $A - F^\top F$ is positive semidefinite.
+
+    With the Cholesky factor K of A, $C = K^{-\top} (Q^\top H)$ and $Q = F K^{-\top}$. No singular
+    value of Q exceeds 1, so that its product with H may be taken in the dtype of H: that changes
+    fitted values no more than rounding H does. The hat matrix $K^{-\top} Q^\top$ in float32 has
+    errors of functions that are 10 to 100 times as large, as its entries cancel.
+
+    A (S, N, N) and F (S, L, N) are float64, H has shape (B, L, E), and S is B or 1. The result is
+    that of `solve_shared`.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    unit = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit, upper=False)
+    products = (inverse @ design.mT).to(values.dtype) @ values
+    return inverse.mT @ products.double(), _least_pivot(factor, failed)
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
