@@ -15,20 +15,25 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
-from .normalizer import newton_step
-from .validation import by_forward_mode, forward_rule, in_eager, is_plain_cpu_tensor
+from .normalizer import newton_from_below
+from .validation import (
+    broadcasts_to,
+    by_forward_mode,
+    forward_rule,
+    in_eager,
+    is_plain_cpu_tensor,
+    require,
+)
 
-__all__ = ["entmax"]
+__all__ = ["Jacobian", "entmax", "entmax_of", "epsilon", "require_finite_index", "solve"]
 
 # Steps that suffice for a convex function besides one for each bit of the number of scores: value
 # times slope falls to a quarter in each.
 _STEPS = {torch.float32: 12, torch.float64: 26}
 # Steps for the least probability, of which 7 were the most in 2^20 scores.
 _LEAST_STEPS, _LEAST_STEP = 30, 1e-15
-# From this epsilon on powers are accurate without logarithms.
-_LARGE_EPSILON = 0.25
 _LEAST_EPSILON = 1e-20
 # Below this size of log p^epsilon a series is used, if epsilon is small.
 _SMALL, _SMALL_EPSILON = 0.25, 0.5
@@ -51,67 +56,102 @@ def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
     """
     dtype = scores.dtype if scores.is_floating_point() else torch.get_default_dtype()
     f = scores.to(torch.promote_types(dtype, torch.float32))
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return torch.softmax(f, -1).to(dtype)
+    eps, number = epsilon(alpha, f)
+    return entmax_of(f, eps, number).to(dtype)
+
+
+def epsilon(alpha: Tensor | float, like: Tensor) -> tuple[Tensor, float | None]:
+    """Return alpha - 1 as a tensor, with a last axis for scores, and as a number if it is one."""
     number = None if isinstance(alpha, Tensor) else float(alpha) - 1
-    eps = torch.as_tensor(alpha, dtype=f.dtype, device=f.device) - 1
-    function = by_forward_mode(_Entmax, _EntmaxForward)
-    p: Tensor = function.apply(f, eps.unsqueeze(-1) if eps.dim() else eps, number)
-    return p.to(dtype)
+    eps = torch.as_tensor(alpha, dtype=like.dtype, device=like.device) - 1
+    return eps.unsqueeze(-1) if eps.dim() else eps, number
 
 
-def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """Compute the probabilities; `number` is epsilon if that is a number."""
+def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    """Return the probabilities of scores in full precision, from `epsilon`."""
+    if number == 0:
+        return torch.softmax(f, -1)
+    p: Tensor = by_forward_mode(_Entmax, _EntmaxForward).apply(f, eps, number)
+    return p
+
+
+def require_finite_index(alpha: Tensor | float, batch: Size) -> None:
+    """Raise ValueError unless finitely many scores, of a batch, have probabilities at alpha."""
+    if isinstance(alpha, Tensor):
+        if not broadcasts_to(alpha.shape, batch):
+            raise ValueError(
+                f"alpha must broadcast to the batch {tuple(batch)} of the scores, "
+                f"got shape {tuple(alpha.shape)}"
+            )
+        if alpha.is_complex():
+            raise ValueError(f"alpha must be real, got {alpha}")
+        require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
+    elif alpha == math.inf:
+        raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")
+
+
+def solve(
+    scores: Tensor, eps: Tensor, number: float | None, A: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    r"""Return what is proportional to p and to $p^{2-\alpha}$, and A for scores less their maximum.
+
+    None takes the place of the second where alpha may be above 2.
+
+    Args:
+        scores: Shape (..., K).
+        eps: alpha - 1.
+        number: The same if it is a number.
+        A: What was returned for the same scores before, which saves the search.
+    """
+    if number == 0:
+        p = torch.softmax(scores, -1)
+        return p, p, torch.zeros_like(p[..., :1])
     f = scores - scores.amax(-1, keepdim=True)
     readable = in_eager() and is_plain_cpu_tensor(f, eps)
-    if number is None and readable:
-        flat, steep = bool((eps <= 1).all()), bool((eps > 1).all())
-    else:
-        flat, steep = (number <= 1, number > 1) if number is not None else (False, False)
-    if flat:
-        return _from_below(f, eps, number, readable)
-    if steep:
-        return _from_least(f, eps, readable)
-    below = _from_below(f, eps.clamp_max(1), None, readable)
-    return torch.where(eps <= 1, below, _from_least(f, eps.clamp_min(1), readable))
+    size: Tensor | float = eps.clamp(_LEAST_EPSILON, 1) if number is None else min(number, 1.0)
+    flat = is_flat(eps, number)
+    if not flat and (number is not None or readable and bool((eps > 1).all())):
+        p, A = _from_least(f, eps, readable), torch.zeros_like(f[..., :1])
+        return p, None, A
+    A = _from_below(f, size, readable) if A is None else A
+    p, powers = _power(f, A, size)
+    if not flat:
+        p = torch.where(eps <= 1, p, _from_least(f, eps.clamp_min(1), readable))
+    return p, powers if flat else None, A
 
 
-def _from_below(f: Tensor, eps: Tensor, number: float | None, readable: bool) -> Tensor:
+def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> Tensor:
     """Solve for A with epsilon up to 1, for scores whose maximum is 0."""
     count = f.shape[-1]
+    log = eps * math.log(count)
     # The greatest of Jensen's lower bounds by all scores and by the largest.
-    positive = eps.clamp_min(_LEAST_EPSILON)
-    A = f.mean(-1, keepdim=True) - torch.expm1(-positive * math.log(count)) / positive
-    A, alive, close = A.clamp_min(0), f.new_zeros(()), torch.finfo(f.dtype).eps ** 0.5 / 2
-    active = torch.ones_like(A, dtype=torch.bool)
-    for _ in range(count.bit_length() + _STEPS.get(f.dtype, 26)):
-        power, lowered = _power(f, A, eps, number)
-        mass, rate = power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
-        step = newton_step(mass, rate, positive if number is None else number)
-        # A row that has ended stays as it is, whatever the other rows do.
-        if number == 1:
-            active = active & (rate != alive)  # of sparsemax, where the support is as before
-            A, alive = torch.where(active, A + step, A), rate
-        else:
-            A = torch.where(active, A + step, A)
-            active = active & (step.abs() > close)  # the error is squared once more
-        if readable and not bool(active.any()):
-            break
-    p, _ = _power(f, A, eps, number)
-    return p / p.sum(-1, keepdim=True)
+    spread = torch.expm1(-log) if isinstance(log, Tensor) else math.expm1(-log)
+    A = (f.mean(-1, keepdim=True) - spread / eps).clamp_min(0)
+
+    def sums(A: Tensor) -> tuple[Tensor, Tensor]:
+        power, lowered = _power(f, A, eps)
+        return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
+
+    steps = count.bit_length() + _STEPS.get(f.dtype, 26)
+    close = torch.finfo(f.dtype).eps ** 0.5 / 2 if isinstance(eps, Tensor) or eps < 1 else 0.0
+    return newton_from_below(sums, A, eps, steps, close, readable)
 
 
-def _power(f: Tensor, A: Tensor, eps: Tensor, number: float | None) -> tuple[Tensor, Tensor]:
+def _power(f: Tensor, A: Tensor, eps: Tensor | float) -> tuple[Tensor, Tensor]:
     """Return the deformed exponential of f - A, accurately for every epsilon, and its slope."""
-    if number is not None and number >= _LARGE_EPSILON:
-        base = torch.add(1 - number * A, f, alpha=number).clamp_min_(0)
-        if number == 1:
-            return base, base.sign()
-        lowered = base if number == 0.5 else base ** (1 / number - 1)
-        return base * lowered, lowered
-    y = (eps.clamp_min(_LEAST_EPSILON) * (f - A)).clamp_min(-1)
-    power = torch.exp(torch.log1p(y) / eps.clamp_min(_LEAST_EPSILON))
-    return power, torch.where(y > -1, power / (1 + y), 0.0)
+    if not isinstance(eps, Tensor) and eps in (0.5, 1.0):
+        base = torch.add(1 - eps * A, f, alpha=eps).clamp_min_(0)
+        return (base, base.sign()) if eps == 1 else (base.square(), base)
+    # The logarithm of a power that is no normal number, which exp and log take long for, is lifted.
+    finfo = torch.finfo(f.dtype)
+    lowest = math.log(finfo.tiny) + 1
+    floor = torch.expm1(torch.as_tensor(lowest * eps, dtype=f.dtype, device=f.device))
+    floor = floor.clamp_min(finfo.eps - 1)
+    y = (f - A) * eps
+    alive = (y - floor).clamp_min_(0).sign_()
+    y = torch.maximum(y, floor)
+    power = (y.log1p() / eps).exp_() * alive
+    return power, power / (1 + y)
 
 
 def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
@@ -159,6 +199,18 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
     return torch.zeros_like(f.double()).scatter(-1, order, p).to(dtype)
 
 
+def is_flat(eps: Tensor, number: float | None) -> bool:
+    """Return whether epsilon is at most 1 everywhere, as far as that can be read."""
+    if number is not None:
+        return number <= 1
+    return in_eager() and is_plain_cpu_tensor(eps) and bool((eps <= 1).all())
+
+
+def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    p, _, _ = solve(scores, eps, number)
+    return p / p.sum(-1, keepdim=True)
+
+
 @torch.library.custom_op("sparsefam::entmax", mutates_args=())
 def _solve_operator(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Call `_solve` from a compiled graph, which would take long to compile its many steps."""
@@ -191,7 +243,7 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, eps = ctx.saved_tensors
-        jacobian, by_eps = _Jacobian(p, eps, ctx.number), None
+        jacobian, by_eps = Jacobian(p, eps, ctx.number), None
         if ctx.needs_input_grad[1]:
             by_eps = (slope * jacobian.in_alpha()).sum_to_size(eps.shape).to(eps)
         return jacobian.in_scores(slope), by_eps, None
@@ -202,41 +254,54 @@ class _EntmaxForward(_Entmax):
     @forward_rule
     def jvp(ctx: Any, by_score: Tensor | None, by_eps: Tensor | None, _: None) -> Tensor:
         p, eps = ctx.saved_tensors
-        jacobian = _Jacobian(p, eps, ctx.number)
+        jacobian = Jacobian(p, eps, ctx.number)
         found = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
         return found if by_eps is None else found + by_eps * jacobian.in_alpha()
 
 
-class _Jacobian:
-    """Derivatives of the probabilities, symmetric in scores."""
+class Jacobian:
+    """Derivatives of the probabilities, symmetric in scores.
 
-    def __init__(self, p: Tensor, eps: Tensor, number: float | None) -> None:
-        self._dtype, self._is_flat = p.dtype, number is not None and number <= 1
-        if not self._is_flat:
+    Args:
+        p: The probabilities.
+        eps: alpha - 1.
+        number: The same if it is a number.
+        powers: What `solve` has returned besides.
+    """
+
+    def __init__(
+        self, p: Tensor, eps: Tensor, number: float | None, powers: Tensor | None = None
+    ) -> None:
+        self._dtype, self._flat = p.dtype, is_flat(eps, number)
+        if not self._flat:
             p, eps = p.double(), eps.double()
-        self._p, self._eps, self._alive = p, eps, p > 0
-        if self._is_flat:
-            positive = torch.where(self._alive, p, 1.0)
-            self._slope = torch.where(self._alive, positive ** (1 - eps), 0.0)
-            self._share = self._slope / self._slope.sum(-1, keepdim=True)
+        self._p, self._eps = p, eps
+        # Without logarithms of 0, whose derivative is infinite.
+        self._positive = p.clamp_min(torch.finfo(p.dtype).tiny)
+        if powers is not None:
+            self._slope = powers
+        elif not self._flat:
+            log = (1 - eps) * self._positive.log()
+            self._slope = log.clamp_max(_LARGEST).exp() * p.sign()
+            top = torch.where(p > 0, log, -math.inf).amax(-1, keepdim=True).detach()
+            self._weight = torch.where(p > 0, (log - top).exp(), 0.0)
+            return
+        elif number == 1:
+            self._slope = p.sign()
+        elif number == 0.5:
+            self._slope = self._positive.sqrt() * p.sign()
         else:
-            log = (1 - eps) * self._log_p
-            self._slope = torch.where(self._alive, log.clamp_max(_LARGEST).exp(), 0.0)
-            top = torch.where(self._alive, log, -math.inf).amax(-1, keepdim=True).detach()
-            weight = torch.where(self._alive, (log - top).exp(), 0.0)
-            self._share = weight / weight.sum(-1, keepdim=True)
-
-    @property
-    def _log_p(self) -> Tensor:
-        return torch.where(self._alive, self._p, 1.0).log()
+            self._slope = self._positive.pow(1 - eps) * p.sign()
+        self._weight = self._slope
 
     def in_scores(self, change: Tensor) -> Tensor:
         """Return the change of probabilities from that of scores, and gradients likewise."""
-        change = change.to(self._p)
-        found = self._slope * (change - (self._share * change).sum(-1, keepdim=True))
-        if not self._is_flat:
+        change, weight = change.to(self._p), self._weight
+        mean = (weight * change).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
+        found = (change - mean) * self._slope
+        if not self._flat:
             # The largest slope may be so large that its product has no digits; the sum is 0.
-            place = self._share.argmax(-1, keepdim=True)
+            place = weight.argmax(-1, keepdim=True)
             others = found.scatter(-1, place, 0.0)
             found = others.scatter(-1, place, -others.sum(-1, keepdim=True))
         return found.to(self._dtype)
@@ -246,7 +311,7 @@ class _Jacobian:
 
         At fixed A it is $(p - s - p\log p^\epsilon)/\epsilon^2$, of which s changes nothing.
         """
-        p, eps, log_p = self._p, self._eps, self._log_p
+        p, eps, log_p = self._p, self._eps, self._positive.log()
         y = eps * log_p
         small, steep = y > -_SMALL, eps > _SMALL_EPSILON
         near = torch.where(small, y, 0.0)
@@ -257,5 +322,6 @@ class _Jacobian:
         kept = torch.where(steep, 0.0, self._slope)
         quotient = (p * (1 - y) - kept) / square
         change = torch.where(small & ~steep, -p * log_p.square() * series, quotient)
-        change = change - self._share * change.sum(-1, keepdim=True)
+        drift = change.sum(-1, keepdim=True) / self._weight.sum(-1, keepdim=True)
+        change = change - drift * self._weight
         return change.to(self._dtype)
