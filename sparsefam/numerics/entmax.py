@@ -113,28 +113,32 @@ def solve(
     if not flat and (number is not None or readable and bool((eps > 1).all())):
         p, A = _from_least(f, eps, readable), torch.zeros_like(f[..., :1])
         return p, None, A
-    A = _from_below(f, size, readable) if A is None else A
-    p, powers = _power(f, A, size)
+    p, powers, A = _from_below(f, size, readable) if A is None else (*_power(f, A, size), A)
     if not flat:
         p = torch.where(eps <= 1, p, _from_least(f, eps.clamp_min(1), readable))
     return p, powers if flat else None, A
 
 
-def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> Tensor:
-    """Solve for A with epsilon up to 1, for scores whose maximum is 0."""
-    count = f.shape[-1]
+def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `_power` at A, and A, with epsilon up to 1, for scores whose maximum is 0."""
+    count, found = f.shape[-1], (f, f)
     log = eps * math.log(count)
     # The greatest of Jensen's lower bounds by all scores and by the largest.
     spread = torch.expm1(-log) if isinstance(log, Tensor) else math.expm1(-log)
     A = (f.mean(-1, keepdim=True) - spread / eps).clamp_min(0)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
-        power, lowered = _power(f, A, eps)
+        nonlocal found
+        found = _power(f, A, eps)
+        power, lowered = found
         return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
 
     steps = count.bit_length() + _STEPS.get(f.dtype, 26)
-    close = torch.finfo(f.dtype).eps ** 0.5 / 2 if isinstance(eps, Tensor) or eps < 1 else 0.0
-    return newton_from_below(sums, A, eps, steps, close, readable)
+    if not isinstance(eps, Tensor) and eps == 1:
+        A = newton_from_below(sums, A, eps, steps, 0, readable)
+        return *found, A
+    A = newton_from_below(sums, A, eps, steps, torch.finfo(f.dtype).eps ** 0.5 / 2, readable)
+    return *_power(f, A, eps), A
 
 
 def _power(f: Tensor, A: Tensor, eps: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -72,26 +72,34 @@ def newton_from_below(
     close: float,
     readable: bool,
 ) -> Tensor:
-    """Return A up to the square of `close`, by Newton's method from a lower bound.
+    r"""Return A up to the square of `close`, by Newton's method from a lower bound.
 
-    Each of its numbers ends by itself, whatever the others do.
+    The norm is convex, so each tangent gives a lower bound wherever it touches. The first step goes
+    on to the root of the power $c\,(1 - \epsilon A)^k$ with the same mass and derivative, which
+    may be beyond. Each number ends by itself, whatever the others do.
 
     Args:
         sums: The mass and minus its derivative, as functions of A.
-        A: The lower bounds.
+        A: The lower bounds, for scores whose maximum is 0.
         eps: alpha - 1 in (0, 1].
         steps: The greatest number of steps.
         close: The last step's greatest size. 0, for eps = 1 on atoms, where the mass is piecewise
-            linear: until the derivative stays.
+            linear: until the derivative stays, and `sums` has been called last with what is found.
         readable: Whether values can be read, to leave out steps that change nothing.
     """
+    mass, rate = sums(A)
+    low = A + newton_step(mass, rate, eps)
+    A = torch.fmax(low, A + newton_step(mass, rate, eps * mass / (rate * (1 - eps * A))))
     active, before = torch.ones_like(A, dtype=torch.bool), torch.zeros_like(A)
     for _ in range(steps):
         mass, rate = sums(A)
         step = newton_step(mass, rate, eps)
-        A = torch.where(active, A + step, A)
-        active = active & (step.abs() > close if close else rate != before)
-        before = rate
+        low = torch.fmax(low, A + step)
+        if not close:
+            active, before = active & (rate != before), rate
+        A = torch.where(active, low, A)
+        if close:
+            active = active & ~(step.abs() <= close)  # also where a step is NaN
         if readable and not bool(active.any()):
             break
     return A
