@@ -124,7 +124,7 @@ def _pull_back(
     if needed[3]:
         by_eps = change * jacobian.in_alpha()
     by_bias = by_scores if needed[4] else None
-    return [by_scores @ keys, by_scores.mT @ queries, by_values, by_eps, by_bias]
+    return [by_scores @ keys, (queries.mT @ by_scores).mT, by_values, by_eps, by_bias]
 
 
 def _backward(
@@ -145,14 +145,10 @@ def _backward(
     columns = _with_ones(values)
     for block in _blocks(queries, keys):
         places = block, block[:2], block[:2], block, block
-        own = tuple(
-            x if x is None else _part(x, at) for x, at in zip(inputs, places, strict=True)
-        )
+        own = tuple(x if x is None else _part(x, at) for x, at in zip(inputs, places, strict=True))
         p, powers, _ = solve(_scores(own[0], own[1], own[4]), own[3], number, A[block])
         part = columns if columns.dim() == 2 else _part(columns, block[:2])
-        slopes = _pull_back(
-            slope[block], found[block], own, (p, powers), part, number, needed
-        )
+        slopes = _pull_back(slope[block], found[block], own, (p, powers), part, number, needed)
         for total, at, new in zip(totals, places, slopes, strict=True):
             if new is not None:
                 place = _part(total, at)

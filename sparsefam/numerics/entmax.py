@@ -12,6 +12,7 @@ likewise with $\partial p/\partial\alpha$ in place of $s\,df$.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -122,6 +123,7 @@ def solve(
 def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return `_power` at A, and A, with epsilon up to 1, for scores whose maximum is 0."""
     count, found = f.shape[-1], (f, f)
+    out = (torch.empty_like(f), torch.empty_like(f)) if readable else (None, None)
     log = eps * math.log(count)
     # The greatest of Jensen's lower bounds by all scores and by the largest.
     spread = torch.expm1(-log) if isinstance(log, Tensor) else math.expm1(-log)
@@ -129,8 +131,7 @@ def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor,
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal found
-        found = _power(f, A, eps)
-        power, lowered = found
+        found = power, lowered = _power(f, A, eps, out)
         return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
 
     steps = count.bit_length() + _STEPS.get(f.dtype, 26)
@@ -138,24 +139,34 @@ def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor,
         A = newton_from_below(sums, A, eps, steps, 0, readable)
         return *found, A
     A = newton_from_below(sums, A, eps, steps, torch.finfo(f.dtype).eps ** 0.5 / 2, readable)
-    return *_power(f, A, eps), A
+    return *_power(f, A, eps, out), A
 
 
-def _power(f: Tensor, A: Tensor, eps: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return the deformed exponential of f - A, accurately for every epsilon, and its slope."""
+def _power(
+    f: Tensor, A: Tensor, eps: Tensor | float, out: Sequence[Tensor | None] = (None, None)
+) -> tuple[Tensor, Tensor]:
+    """Return the deformed exponential of f - A, accurately for every epsilon, and its slope.
+
+    They may be in the two tensors `out`, which are overwritten.
+    """
     if not isinstance(eps, Tensor) and eps in (0.5, 1.0):
-        base = torch.add(1 - eps * A, f, alpha=eps).clamp_min_(0)
-        return (base, base.sign()) if eps == 1 else (base.square(), base)
+        top = 1 - A if eps == 1 else 1 - eps * A
+        base = torch.add(top, f, alpha=eps, out=out[0]).clamp_min_(0)
+        if eps == 1:
+            return base, torch.sign(base, out=out[1])
+        return torch.mul(base, base, out=out[1]), base
     # The logarithm of a power that is no normal number, which exp and log take long for, is lifted.
     finfo = torch.finfo(f.dtype)
-    lowest = math.log(finfo.tiny) + 1
-    floor = torch.expm1(torch.as_tensor(lowest * eps, dtype=f.dtype, device=f.device))
-    floor = floor.clamp_min(finfo.eps - 1)
-    y = (f - A) * eps
-    alive = (y - floor).clamp_min_(0).sign_()
-    y = torch.maximum(y, floor)
-    power = (y.log1p() / eps).exp_() * alive
-    return power, power / (1 + y)
+    lowest = (math.log(finfo.tiny) + 1) * eps
+    floor = torch.expm1(lowest) if isinstance(lowest, Tensor) else math.expm1(lowest)
+    if isinstance(floor, Tensor):
+        floor = floor.clamp_min(finfo.eps - 1)
+    else:
+        floor = max(floor, finfo.eps - 1)
+    y = torch.sub(f, A, out=out[0]).mul_(eps).clamp_min_(floor)
+    alive = torch.sub(y, floor, out=out[1]).sign_()
+    power = torch.log1p(y).div_(eps).exp_().mul_(alive)
+    return power, torch.div(power, y.add_(1), out=out[1])
 
 
 def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
@@ -280,8 +291,6 @@ class Jacobian:
         if not self._flat:
             p, eps = p.double(), eps.double()
         self._p, self._eps = p, eps
-        # Without logarithms of 0, whose derivative is infinite.
-        self._positive = p.clamp_min(torch.finfo(p.dtype).tiny)
         if powers is not None:
             self._slope = powers
         elif not self._flat:
@@ -297,6 +306,11 @@ class Jacobian:
         else:
             self._slope = self._positive.pow(1 - eps) * p.sign()
         self._weight = self._slope
+
+    @property
+    def _positive(self) -> Tensor:
+        """p without zeros, whose logarithms have infinite derivatives."""
+        return self._p.clamp_min(torch.finfo(self._p.dtype).tiny)
 
     def in_scores(self, change: Tensor) -> Tensor:
         """Return the change of probabilities from that of scores, and gradients likewise."""

@@ -84,22 +84,24 @@ def newton_from_below(
         eps: alpha - 1 in (0, 1].
         steps: The greatest number of steps.
         close: The last step's greatest size. 0, for eps = 1 on atoms, where the mass is piecewise
-            linear: until the derivative stays, and `sums` has been called last with what is found.
+            linear: until A stays, so that `sums` has been called last with what is returned.
         readable: Whether values can be read, to leave out steps that change nothing.
     """
     mass, rate = sums(A)
     low = A + newton_step(mass, rate, eps)
     A = torch.fmax(low, A + newton_step(mass, rate, eps * mass / (rate * (1 - eps * A))))
-    active, before = torch.ones_like(A, dtype=torch.bool), torch.zeros_like(A)
+    active = torch.ones_like(A, dtype=torch.bool)
     for _ in range(steps):
         mass, rate = sums(A)
         step = newton_step(mass, rate, eps)
         low = torch.fmax(low, A + step)
         if not close:
-            active, before = active & (rate != before), rate
+            if readable and torch.equal(low, A):
+                break
+            A = low
+            continue
         A = torch.where(active, low, A)
-        if close:
-            active = active & ~(step.abs() <= close)  # also where a step is NaN
+        active = active & ~(step.abs() <= close)  # also where a step is NaN
         if readable and not bool(active.any()):
             break
     return A
