@@ -15,8 +15,8 @@ from ..numerics.validation import in_eager, may_have_tangent
 
 __all__ = ["attend"]
 
-# Scores in a block: few enough for the cache, many enough for an operation's overhead.
-_BLOCK = 2**17
+# Scores in a block: few enough for the cache, many enough for an operation's overhead; on a GPU.
+_BLOCK, _GPU_BLOCK = 2**18, 2**24
 
 
 def attend(
@@ -59,7 +59,7 @@ def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
     """Return slices of examples, heads and queries."""
     shape = queries.shape[:3]
-    rows = max(1, _BLOCK // max(1, keys.shape[2]))
+    rows = max(1, (_GPU_BLOCK if keys.is_cuda else _BLOCK) // max(1, keys.shape[2]))
     sizes = rows // max(1, shape[1] * shape[2]), rows // max(1, shape[2]), rows
     each = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
     for firsts in product(*each):
