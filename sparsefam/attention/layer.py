@@ -478,7 +478,8 @@ class ContinuousAttention(nn.Module):
             if not self.combine:
                 return weights
             options = parts.added, parts.alpha, self.temperature, parts.mask
-            return weights + self._discrete_score().weights(*options)
+            discrete: Tensor = self._discrete_score().weights(*options)
+            return weights + discrete
 
     def _discrete_score(self) -> Any:
         """Return the score whose discrete context is added, if `combine`."""
