@@ -37,7 +37,7 @@ _STEPS = {torch.float32: 12, torch.float64: 26}
 _LEAST_STEPS, _LEAST_STEP = 30, 1e-15
 _LEAST_EPSILON = 1e-20
 # Below this size of log p^epsilon a series is used, if epsilon is small.
-_SMALL, _SMALL_EPSILON = 0.25, 0.5
+_SMALL, _SMALL_EPSILON, _SERIES_EPSILON = 0.25, 0.5, 1e-4
 # The logarithm of the largest derivative.
 _LARGEST = 700.0
 
@@ -340,16 +340,16 @@ class Jacobian:
         At fixed A it is $(p - s - p\log p^\epsilon)/\epsilon^2$, of which s changes nothing.
         """
         p, eps, log_p = self._p, self._eps, self._positive.log()
-        y = eps * log_p
-        small, steep = y > -_SMALL, eps > _SMALL_EPSILON
-        near = torch.where(small, y, 0.0)
-        series = torch.zeros_like(y)
-        for k in range(12, -1, -1):
+        y, steep = eps * log_p, eps > _SMALL_EPSILON
+        near, terms = y.clamp_min(-_SMALL), 6 if p.dtype == torch.float32 else 12
+        series = torch.full_like(y, 1 / math.factorial(terms + 2))
+        for k in range(terms - 1, -1, -1):
             series = 1 / math.factorial(k + 2) - near * series
-        square = torch.where(small & ~steep, 1.0, eps).square()
-        kept = torch.where(steep, 0.0, self._slope)
-        quotient = (p * (1 - y) - kept) / square
-        change = torch.where(small & ~steep, -p * log_p.square() * series, quotient)
+        # Where epsilon is smaller, p is zero beyond the series.
+        square = torch.where(eps < _SERIES_EPSILON, 1.0, eps).square()
+        quotient = (p * (1 - y) - torch.where(steep, 0.0, 1.0) * self._slope) / square
+        small = (y > -_SMALL) & ~steep
+        change = torch.where(small, -p * log_p.square() * series, quotient)
         drift = change.sum(-1, keepdim=True) / self._weight.sum(-1, keepdim=True)
         change = change - drift * self._weight
         return change.to(self._dtype)
