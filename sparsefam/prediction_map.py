@@ -1,10 +1,9 @@
 """The regularized prediction map, from a score and alpha to a density."""
 
-import math
 from collections.abc import Sequence
 from numbers import Real
 
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution
 
 from . import scores
@@ -25,8 +24,7 @@ from .distributions import (
     TruncatedParaboloid,
 )
 from .distributions.torch_adapter import wrap
-from .numerics.entmax import entmax
-from .numerics.validation import broadcasts_to, require
+from .numerics.entmax import entmax, require_finite_index
 
 __all__ = ["rpm"]
 
@@ -105,21 +103,6 @@ def rpm(
             raise ValueError(f"alpha must be 1 for the logarithm of a density, got {alpha}")
         return wrap(score.density)
     if isinstance(score, scores.Finite):
-        _require_entmax_alpha(alpha, score.scores.shape[:-1])
+        require_finite_index(alpha, score.scores.shape[:-1])
         return SparseCategorical(entmax(score.scores, alpha), alpha)
     raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
-
-
-def _require_entmax_alpha(alpha: Tensor | float, batch: Size) -> None:
-    """Raise ValueError unless entmax has this alpha for a batch of scores."""
-    if isinstance(alpha, Tensor):
-        if not broadcasts_to(alpha.shape, batch):
-            raise ValueError(
-                f"alpha must broadcast to the batch {tuple(batch)} of the scores, "
-                f"got shape {tuple(alpha.shape)}"
-            )
-        if alpha.is_complex():
-            raise ValueError(f"alpha must be real, got {alpha}")
-        require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
-    elif alpha == math.inf:
-        raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")

@@ -66,8 +66,8 @@ class _Projected(NamedTuple):
     """Sequences after the projections of a layer, batch first."""
 
     values: Tensor  # By head (B, L, heads, E), followed by the keys if the score is by content
-    channels: Tensor  # What the score has made of the queries
-    scores: Tensor | None  # Discrete scores (B, heads, Lq, L), if their context is added
+    channels: Any  # What the score has made of the queries, and of the keys if it is discrete
+    added: Any  # The same of the discrete score whose context is added, if there is one
     alpha: Tensor | float
     positions: Tensor  # Where values were observed
     mask: AttentionMask  # What queries may read
@@ -434,7 +434,7 @@ class ContinuousAttention(nn.Module):
         if function is None:
             parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
             with full_precision(query):
-                heads, density, _ = self._attend(parts)
+                heads, density = self._attend(parts)
                 if self.regression.validate_args and in_eager() and not self._has_attended:
                     self._warn_of_overshoot(density, parts)
         else:
@@ -474,9 +474,16 @@ class ContinuousAttention(nn.Module):
         """
         parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
         with full_precision(query):
-            _, density, discrete = self._attend(parts)
-            weights = self._fit_weights(density, parts)
-            return weights if discrete is None else weights + discrete
+            weights = self._fit_weights(self._attend(parts)[1], parts)
+            if not self.combine:
+                return weights
+            options = parts.added, parts.alpha, self.temperature, parts.mask
+            discrete: Tensor = self._discrete_score().weights(*options)
+            return weights + discrete
+
+    def _discrete_score(self) -> Any:
+        """Return the score whose discrete context is added, if `combine`."""
+        return self.score_proj if self.discrete_proj is None else self.discrete_proj
 
     def _fit_weights(self, density: SparseDistribution, parts: _Projected) -> Tensor:
         """Return the weights of observations in the contexts of value functions."""
@@ -578,10 +585,11 @@ class ContinuousAttention(nn.Module):
         values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
         if isinstance(self.score_proj, ContentScore):
             values = torch.cat([values, self.score_proj.keys(key)], -1)
+        channels = self.score_proj(query, key)
         return _Projected(
             to_single(values),
-            to_single(self.score_proj(query, key)),
-            None if self.discrete_proj is None else to_single(self.discrete_proj(query, key)),
+            channels,
+            channels if self.discrete_proj is None else self.discrete_proj(query, key),
             self._checked_alpha(batch, queries),
             positions,
             mask,
@@ -604,9 +612,9 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         return alpha
 
-    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution, Tensor | None]:
-        """Return contexts (B, Lq, heads, head_dim), densities (B, heads, Lq), added weights."""
-        values, positions, mask, discrete = parts.values, parts.positions, parts.mask, None
+    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
+        """Return contexts (B, Lq, heads, head_dim) and densities (B, heads, Lq)."""
+        values, positions, mask = parts.values, parts.positions, parts.mask
         regression, size = self.regression, self.head_dim
         # The regression checks positions and values, and comes first.
         if mask.visible is None:
@@ -617,12 +625,9 @@ class ContinuousAttention(nn.Module):
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
             coefficients, constant = regression._fit_per_query(positions, values, mask.visible)
-        if self.discrete_proj is not None and parts.scores is not None:
-            discrete = self.discrete_proj.weights(parts.scores, parts.alpha, self.temperature, mask)
         options = parts.channels, parts.alpha, self.temperature
         if isinstance(self.score_proj, MomentScore):
-            discrete = self.score_proj.weights(*options, mask)
-            density = self.score_proj.match(discrete, positions, parts.alpha)
+            density = self.score_proj.densities(*options, mask, positions)
         elif isinstance(self.score_proj, ContentScore):
             keys, means = coefficients[..., size:], mask.mean(values[..., size:])
             density = self.score_proj.densities(*options, regression.basis, keys, means)
@@ -637,10 +642,13 @@ class ContinuousAttention(nn.Module):
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
         if constant is not None:
             context = context + constant[..., :size]
-        if not self.combine or discrete is None:
-            return context, density, None
-        context = context + torch.einsum("bhql,blhe->bqhe", discrete, values[..., :size])
-        return context, density, discrete
+        if self.combine:
+            options = parts.added, parts.alpha, self.temperature
+            by_head = values[..., :size].transpose(1, 2)
+            context = context + self._discrete_score().means(*options, mask, by_head).transpose(
+                1, 2
+            )
+        return context, density
 
     @torch.no_grad()
     def _warn_of_overshoot(self, density: SparseDistribution, parts: _Projected) -> None:

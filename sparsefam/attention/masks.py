@@ -79,12 +79,12 @@ class AttentionMask(NamedTuple):
         shares = shares / shares.sum(-1, keepdim=True)
         return torch.einsum("bhql,blhe->bqhe", shares, x)
 
-    def apply(self, scores: Tensor) -> Tensor:
-        """Add the bias to scores (B, heads, Lq, L), and set them to -inf where masked."""
-        if self.bias is not None:
-            scores = scores + self.bias.to(scores.dtype)
-        readable = self._readable()
-        return scores if readable is None else torch.where(readable, scores, -math.inf)
+    def added(self, dtype: torch.dtype) -> Tensor | None:
+        """Return what is added to discrete scores, -inf where masked. None: nothing."""
+        bias, readable = self.bias, self._readable()
+        if readable is not None:
+            bias = torch.where(readable, 0.0 if bias is None else bias, -math.inf)
+        return None if bias is None else bias.to(dtype)
 
     def _readable(self) -> Tensor | None:
         """Return what queries may read (B, heads or 1, Lq or 1, L). None: all positions."""

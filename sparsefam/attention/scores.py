@@ -31,6 +31,7 @@ from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
 from ..numerics import validation
+from ..numerics.entmax import require_finite_index
 from ..numerics.quadrature import constant
 from ..numerics.validation import is_count, require_integer
 from ..prediction_map import rpm
@@ -43,6 +44,7 @@ from ..scores import (
     Quadratic,
 )
 from ..supports import Box
+from .discrete import attend
 from .masks import AttentionMask, full_precision, to_single
 
 __all__ = [
@@ -88,7 +90,7 @@ class _ScoreProjection(nn.Linear):
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Project queries to channels (B, Lq, channels), without the rounding of autocast."""
         with full_precision(query):
-            return super().forward(query.to(self.weight.dtype))
+            return to_single(super().forward(query.to(self.weight.dtype)))
 
 
 class QuadraticScore(_ScoreProjection):
@@ -316,13 +318,16 @@ class DiscreteScore(nn.Module):
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
         self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scores (B, heads, Lq, L): inner products over the root of their length."""
+    def forward(self, query: Tensor, key: Tensor) -> Any:
+        """Return projected queries (B, heads, Lq, head_dim) and keys (B, heads, L, head_dim).
+
+        Their inner products are the scores, over the root of their length.
+        """
         queries, keys = (
-            x.unflatten(-1, (self.heads, x.shape[-1] // self.heads))
+            to_single(x).unflatten(-1, (self.heads, x.shape[-1] // self.heads)).transpose(1, 2)
             for x in (self.q_proj(query), self.k_proj(key))
         )
-        return torch.einsum("bqhe,blhe->bhql", queries, keys) / math.sqrt(queries.shape[-1])
+        return queries / math.sqrt(queries.shape[-1]), keys
 
     def init_heads(self) -> None:
         """Draw the weights, those of queries small, so that many positions get a share."""
@@ -330,25 +335,58 @@ class DiscreteScore(nn.Module):
         init_linear(self.k_proj)
 
     def weights(
-        self, scores: Tensor, alpha: Tensor | float, temperature: float, mask: AttentionMask
+        self,
+        projected: tuple[Tensor, Tensor],
+        alpha: Tensor | float,
+        temperature: float,
+        mask: AttentionMask,
     ) -> Tensor:
         """Return weights (B, heads, Lq, L), exactly zero where masked."""
-        weights: Tensor = rpm(Finite(mask.apply(scores / temperature)), alpha).probs
+        queries, keys = projected
+        scores, bias = (queries / temperature) @ keys.mT, mask.added(queries.dtype)
+        weights: Tensor = rpm(Finite(scores if bias is None else scores + bias), alpha).probs
         return weights
+
+    def means(
+        self,
+        projected: tuple[Tensor, Tensor],
+        alpha: Tensor | float,
+        temperature: float,
+        mask: AttentionMask,
+        values: Tensor,
+    ) -> Tensor:
+        """Return means (B, heads, Lq, F) of values (B, heads, L, F) by these weights.
+
+        Values that are shared have 1 in place of B or heads. Means are summed in their dtype.
+        """
+        queries, keys = projected
+        require_finite_index(alpha, queries.shape[:-1])
+        return attend(queries / temperature, keys, values, alpha, mask.added(queries.dtype))
 
 
 class MomentScore(DiscreteScore):
     """One density for each head, with the moments of its discrete attention weights."""
 
-    def match(
-        self, weights: Tensor, positions: Tensor, alpha: Tensor | float
+    def densities(
+        self,
+        projected: tuple[Tensor, Tensor],
+        alpha: Tensor | float,
+        temperature: float,
+        mask: AttentionMask,
+        positions: Tensor,
     ) -> SparseDistribution:
-        """Return densities with the moments of positions (B or 1, L, *event) under weights.
-
-        Weights are (B, heads, Lq, L).
-        """
-        match = _match_covariance if len(self.box) > 1 else _match_variance
-        return match(weights, positions[:, None, None].to(weights.dtype), self.box, alpha)
+        """Return densities (B, heads, Lq) with the moments of positions (B or 1, L, *event)."""
+        ndim, dtype = len(self.box), projected[0].dtype
+        low, high = _ends(self.box, positions.double())
+        # In float64 and from the middle of the domain, as variances are differences.
+        t = positions.double().reshape(*positions.shape[:2], 1, ndim) - (low + high) / 2
+        values = torch.cat([t, t.mT * t], -2).flatten(-2).unsqueeze(1)
+        moments = self.means(projected, alpha, temperature, mask, values)
+        mean = moments[..., :ndim].unsqueeze(-2)
+        covariance = moments[..., ndim:].unflatten(-1, (ndim, ndim)) - mean.mT * mean
+        mean = mean.squeeze(-2) + (low + high) / 2
+        match = _match_covariance if ndim > 1 else _match_variance
+        return match(mean.to(dtype), covariance.to(dtype), self.box, alpha)
 
 
 class ContentScore(DiscreteScore):
@@ -360,8 +398,7 @@ class ContentScore(DiscreteScore):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return projected queries (B, Lq, embed_dim)."""
-        queries: Tensor = self.q_proj(query)
-        return queries
+        return to_single(self.q_proj(query))
 
     def keys(self, key: Tensor) -> Tensor:
         """Return projected keys by head, and a constant, (B, L, heads, head_dim + 1).
@@ -405,26 +442,20 @@ class ContentScore(DiscreteScore):
 
 
 def _match_variance(
-    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+    mean: Tensor, covariance: Tensor, box: Box, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return densities (...) with the moments of positions (..., L) under weights (..., L)."""
-    mean = (weights * positions).sum(-1)
-    variance = (weights * (positions - mean.unsqueeze(-1)).square()).sum(-1)
-    ((low, high),) = box
-    variance = variance.clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
+    """Return densities (...) with means (..., 1) and variances (..., 1, 1)."""
+    mean, ((low, high),) = mean.squeeze(-1), box
+    variance = covariance[..., 0, 0].clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
     if not isinstance(alpha, Tensor) and alpha == 1:
         return Normal(mean, variance.sqrt())
     return BetaGaussian.from_moments(mean, variance, alpha)
 
 
 def _match_covariance(
-    weights: Tensor, positions: Tensor, box: Box, alpha: Tensor | float
+    mean: Tensor, covariance: Tensor, box: Box, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return densities (...) with the moments of positions (..., L, D) under weights (..., L)."""
-    weights = weights.unsqueeze(-1)
-    mean = (weights * positions).sum(-2)
-    offsets = positions - mean.unsqueeze(-2)
-    covariance = (weights * offsets).mT @ offsets
+    """Return densities (...) with means (..., D) and, nearly, covariances (..., D, D)."""
     covariance = 0.5 * (covariance + covariance.mT)
     low, high = _ends(box, mean)
     floor = (_LEAST_SIGMA * (high - low)).square()

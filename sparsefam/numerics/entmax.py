@@ -12,26 +12,32 @@ likewise with $\partial p/\partial\alpha$ in place of $s\,df$.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
-from .normalizer import newton_step
-from .validation import by_forward_mode, forward_rule, in_eager, is_plain_cpu_tensor
+from .normalizer import newton_from_below
+from .validation import (
+    broadcasts_to,
+    by_forward_mode,
+    forward_rule,
+    in_eager,
+    is_plain_cpu_tensor,
+    require,
+)
 
-__all__ = ["entmax"]
+__all__ = ["Jacobian", "entmax", "entmax_of", "epsilon", "require_finite_index", "solve"]
 
 # Steps that suffice for a convex function besides one for each bit of the number of scores: value
 # times slope falls to a quarter in each.
 _STEPS = {torch.float32: 12, torch.float64: 26}
 # Steps for the least probability, of which 7 were the most in 2^20 scores.
 _LEAST_STEPS, _LEAST_STEP = 30, 1e-15
-# From this epsilon on powers are accurate without logarithms.
-_LARGE_EPSILON = 0.25
 _LEAST_EPSILON = 1e-20
 # Below this size of log p^epsilon a series is used, if epsilon is small.
-_SMALL, _SMALL_EPSILON = 0.25, 0.5
+_SMALL, _SMALL_EPSILON, _SERIES_EPSILON = 0.25, 0.5, 1e-4
 # The logarithm of the largest derivative.
 _LARGEST = 700.0
 
@@ -51,67 +57,116 @@ def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
     """
     dtype = scores.dtype if scores.is_floating_point() else torch.get_default_dtype()
     f = scores.to(torch.promote_types(dtype, torch.float32))
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return torch.softmax(f, -1).to(dtype)
+    eps, number = epsilon(alpha, f)
+    return entmax_of(f, eps, number).to(dtype)
+
+
+def epsilon(alpha: Tensor | float, like: Tensor) -> tuple[Tensor, float | None]:
+    """Return alpha - 1 as a tensor, with a last axis for scores, and as a number if it is one."""
     number = None if isinstance(alpha, Tensor) else float(alpha) - 1
-    eps = torch.as_tensor(alpha, dtype=f.dtype, device=f.device) - 1
-    function = by_forward_mode(_Entmax, _EntmaxForward)
-    p: Tensor = function.apply(f, eps.unsqueeze(-1) if eps.dim() else eps, number)
-    return p.to(dtype)
+    eps = torch.as_tensor(alpha, dtype=like.dtype, device=like.device) - 1
+    return eps.unsqueeze(-1) if eps.dim() else eps, number
 
 
-def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """Compute the probabilities; `number` is epsilon if that is a number."""
+def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    """Return the probabilities of scores in full precision, from `epsilon`."""
+    if number == 0:
+        return torch.softmax(f, -1)
+    p: Tensor = by_forward_mode(_Entmax, _EntmaxForward).apply(f, eps, number)
+    return p
+
+
+def require_finite_index(alpha: Tensor | float, batch: Size) -> None:
+    """Raise ValueError unless finitely many scores, of a batch, have probabilities at alpha."""
+    if isinstance(alpha, Tensor):
+        if not broadcasts_to(alpha.shape, batch):
+            raise ValueError(
+                f"alpha must broadcast to the batch {tuple(batch)} of the scores, "
+                f"got shape {tuple(alpha.shape)}"
+            )
+        if alpha.is_complex():
+            raise ValueError(f"alpha must be real, got {alpha}")
+        require((alpha > 1) & (alpha < math.inf), "alpha", "finite and greater than 1", alpha)
+    elif alpha == math.inf:
+        raise ValueError(f"alpha must be finite for finitely many scores, got {alpha}")
+
+
+def solve(
+    scores: Tensor, eps: Tensor, number: float | None, A: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    r"""Return what is proportional to p and to $p^{2-\alpha}$, and A for scores less their maximum.
+
+    None takes the place of the second where alpha may be above 2.
+
+    Args:
+        scores: Shape (..., K).
+        eps: alpha - 1.
+        number: The same if it is a number.
+        A: What was returned for the same scores before, which saves the search.
+    """
+    if number == 0:
+        p = torch.softmax(scores, -1)
+        return p, p, torch.zeros_like(p[..., :1])
     f = scores - scores.amax(-1, keepdim=True)
     readable = in_eager() and is_plain_cpu_tensor(f, eps)
-    if number is None and readable:
-        flat, steep = bool((eps <= 1).all()), bool((eps > 1).all())
-    else:
-        flat, steep = (number <= 1, number > 1) if number is not None else (False, False)
-    if flat:
-        return _from_below(f, eps, number, readable)
-    if steep:
-        return _from_least(f, eps, readable)
-    below = _from_below(f, eps.clamp_max(1), None, readable)
-    return torch.where(eps <= 1, below, _from_least(f, eps.clamp_min(1), readable))
+    size: Tensor | float = eps.clamp(_LEAST_EPSILON, 1) if number is None else min(number, 1.0)
+    flat = is_flat(eps, number)
+    if not flat and (number is not None or readable and bool((eps > 1).all())):
+        p, A = _from_least(f, eps, readable), torch.zeros_like(f[..., :1])
+        return p, None, A
+    p, powers, A = _from_below(f, size, readable) if A is None else (*_power(f, A, size), A)
+    if not flat:
+        p = torch.where(eps <= 1, p, _from_least(f, eps.clamp_min(1), readable))
+    return p, powers if flat else None, A
 
 
-def _from_below(f: Tensor, eps: Tensor, number: float | None, readable: bool) -> Tensor:
-    """Solve for A with epsilon up to 1, for scores whose maximum is 0."""
-    count = f.shape[-1]
+def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `_power` at A, and A, with epsilon up to 1, for scores whose maximum is 0."""
+    count, found = f.shape[-1], (f, f)
+    out = (torch.empty_like(f), torch.empty_like(f)) if readable else (None, None)
+    log = eps * math.log(count)
     # The greatest of Jensen's lower bounds by all scores and by the largest.
-    positive = eps.clamp_min(_LEAST_EPSILON)
-    A = f.mean(-1, keepdim=True) - torch.expm1(-positive * math.log(count)) / positive
-    A, alive, close = A.clamp_min(0), f.new_zeros(()), torch.finfo(f.dtype).eps ** 0.5 / 2
-    active = torch.ones_like(A, dtype=torch.bool)
-    for _ in range(count.bit_length() + _STEPS.get(f.dtype, 26)):
-        power, lowered = _power(f, A, eps, number)
-        mass, rate = power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
-        step = newton_step(mass, rate, positive if number is None else number)
-        # A row that has ended stays as it is, whatever the other rows do.
-        if number == 1:
-            active = active & (rate != alive)  # of sparsemax, where the support is as before
-            A, alive = torch.where(active, A + step, A), rate
-        else:
-            A = torch.where(active, A + step, A)
-            active = active & (step.abs() > close)  # the error is squared once more
-        if readable and not bool(active.any()):
-            break
-    p, _ = _power(f, A, eps, number)
-    return p / p.sum(-1, keepdim=True)
+    spread = torch.expm1(-log) if isinstance(log, Tensor) else math.expm1(-log)
+    A = (f.mean(-1, keepdim=True) - spread / eps).clamp_min(0)
+
+    def sums(A: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal found
+        found = power, lowered = _power(f, A, eps, out)
+        return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
+
+    steps = count.bit_length() + _STEPS.get(f.dtype, 26)
+    if not isinstance(eps, Tensor) and eps == 1:
+        A = newton_from_below(sums, A, eps, steps, 0, readable)
+        return *found, A
+    A = newton_from_below(sums, A, eps, steps, torch.finfo(f.dtype).eps ** 0.5 / 2, readable)
+    return *_power(f, A, eps, out), A
 
 
-def _power(f: Tensor, A: Tensor, eps: Tensor, number: float | None) -> tuple[Tensor, Tensor]:
-    """Return the deformed exponential of f - A, accurately for every epsilon, and its slope."""
-    if number is not None and number >= _LARGE_EPSILON:
-        base = torch.add(1 - number * A, f, alpha=number).clamp_min_(0)
-        if number == 1:
-            return base, base.sign()
-        lowered = base if number == 0.5 else base ** (1 / number - 1)
-        return base * lowered, lowered
-    y = (eps.clamp_min(_LEAST_EPSILON) * (f - A)).clamp_min(-1)
-    power = torch.exp(torch.log1p(y) / eps.clamp_min(_LEAST_EPSILON))
-    return power, torch.where(y > -1, power / (1 + y), 0.0)
+def _power(
+    f: Tensor, A: Tensor, eps: Tensor | float, out: Sequence[Tensor | None] = (None, None)
+) -> tuple[Tensor, Tensor]:
+    """Return the deformed exponential of f - A, accurately for every epsilon, and its slope.
+
+    They may be in the two tensors `out`, which are overwritten.
+    """
+    if not isinstance(eps, Tensor) and eps in (0.5, 1.0):
+        top = 1 - A if eps == 1 else 1 - eps * A
+        base = torch.add(top, f, alpha=eps, out=out[0]).clamp_min_(0)
+        if eps == 1:
+            return base, torch.sign(base, out=out[1])
+        return torch.mul(base, base, out=out[1]), base
+    # The logarithm of a power that is no normal number, which exp and log take long for, is lifted.
+    finfo = torch.finfo(f.dtype)
+    lowest = (math.log(finfo.tiny) + 1) * eps
+    floor = torch.expm1(lowest) if isinstance(lowest, Tensor) else math.expm1(lowest)
+    if isinstance(floor, Tensor):
+        floor = floor.clamp_min(finfo.eps - 1)
+    else:
+        floor = max(floor, finfo.eps - 1)
+    y = torch.sub(f, A, out=out[0]).mul_(eps).clamp_min_(floor)
+    alive = torch.sub(y, floor, out=out[1]).sign_()
+    power = torch.log1p(y).div_(eps).exp_().mul_(alive)
+    return power, torch.div(power, y.add_(1), out=out[1])
 
 
 def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
@@ -159,6 +214,26 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
     return torch.zeros_like(f.double()).scatter(-1, order, p).to(dtype)
 
 
+def is_flat(eps: Tensor, number: float | None) -> bool:
+    """Return whether epsilon is at most 1 everywhere, as far as that can be read."""
+    if number is not None:
+        return number <= 1
+    return in_eager() and is_plain_cpu_tensor(eps) and bool((eps <= 1).all())
+
+
+def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    p, _, _ = solve(scores, eps, number)
+    return p / p.sum(-1, keepdim=True)
+
+
+def _sparsemax(scores: Tensor) -> Tensor:
+    """Compute sparsemax by sorting, for ONNX, which has no operator for `_solve`."""
+    ranked = scores.sort(-1, descending=True).values
+    thresholds = (ranked.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1).to(scores)
+    last = (ranked > thresholds).sum(-1, keepdim=True) - 1
+    return (scores - thresholds.gather(-1, last)).clamp_min(0)
+
+
 @torch.library.custom_op("sparsefam::entmax", mutates_args=())
 def _solve_operator(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Call `_solve` from a compiled graph, which would take long to compile its many steps."""
@@ -175,10 +250,12 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-        if torch.compiler.is_compiling():
-            p: Tensor = _solve_operator(scores, eps, number)
-            return p
-        return _solve(scores, eps, number)
+        if not torch.compiler.is_compiling():
+            return _solve(scores, eps, number)
+        if number == 1 and torch.onnx.is_in_onnx_export():
+            return _sparsemax(scores)
+        p: Tensor = _solve_operator(scores, eps, number)
+        return p
 
     @staticmethod
     def setup_context(
@@ -191,7 +268,7 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, eps = ctx.saved_tensors
-        jacobian, by_eps = _Jacobian(p, eps, ctx.number), None
+        jacobian, by_eps = Jacobian(p, eps, ctx.number), None
         if ctx.needs_input_grad[1]:
             by_eps = (slope * jacobian.in_alpha()).sum_to_size(eps.shape).to(eps)
         return jacobian.in_scores(slope), by_eps, None
@@ -202,41 +279,57 @@ class _EntmaxForward(_Entmax):
     @forward_rule
     def jvp(ctx: Any, by_score: Tensor | None, by_eps: Tensor | None, _: None) -> Tensor:
         p, eps = ctx.saved_tensors
-        jacobian = _Jacobian(p, eps, ctx.number)
+        jacobian = Jacobian(p, eps, ctx.number)
         found = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
         return found if by_eps is None else found + by_eps * jacobian.in_alpha()
 
 
-class _Jacobian:
-    """Derivatives of the probabilities, symmetric in scores."""
+class Jacobian:
+    """Derivatives of the probabilities, symmetric in scores.
 
-    def __init__(self, p: Tensor, eps: Tensor, number: float | None) -> None:
-        self._dtype, self._is_flat = p.dtype, number is not None and number <= 1
-        if not self._is_flat:
+    Args:
+        p: The probabilities.
+        eps: alpha - 1.
+        number: The same if it is a number.
+        powers: What `solve` has returned besides.
+    """
+
+    def __init__(
+        self, p: Tensor, eps: Tensor, number: float | None, powers: Tensor | None = None
+    ) -> None:
+        self._dtype, self._flat = p.dtype, is_flat(eps, number)
+        if not self._flat:
             p, eps = p.double(), eps.double()
-        self._p, self._eps, self._alive = p, eps, p > 0
-        if self._is_flat:
-            positive = torch.where(self._alive, p, 1.0)
-            self._slope = torch.where(self._alive, positive ** (1 - eps), 0.0)
-            self._share = self._slope / self._slope.sum(-1, keepdim=True)
+        self._p, self._eps = p, eps
+        if powers is not None:
+            self._slope = powers
+        elif not self._flat:
+            log = (1 - eps) * self._positive.log()
+            self._slope = log.clamp_max(_LARGEST).exp() * p.sign()
+            top = torch.where(p > 0, log, -math.inf).amax(-1, keepdim=True).detach()
+            self._weight = torch.where(p > 0, (log - top).exp(), 0.0)
+            return
+        elif number == 1:
+            self._slope = p.sign()
+        elif number == 0.5:
+            self._slope = self._positive.sqrt() * p.sign()
         else:
-            log = (1 - eps) * self._log_p
-            self._slope = torch.where(self._alive, log.clamp_max(_LARGEST).exp(), 0.0)
-            top = torch.where(self._alive, log, -math.inf).amax(-1, keepdim=True).detach()
-            weight = torch.where(self._alive, (log - top).exp(), 0.0)
-            self._share = weight / weight.sum(-1, keepdim=True)
+            self._slope = self._positive.pow(1 - eps) * p.sign()
+        self._weight = self._slope
 
     @property
-    def _log_p(self) -> Tensor:
-        return torch.where(self._alive, self._p, 1.0).log()
+    def _positive(self) -> Tensor:
+        """p without zeros, whose logarithms have infinite derivatives."""
+        return self._p.clamp_min(torch.finfo(self._p.dtype).tiny)
 
     def in_scores(self, change: Tensor) -> Tensor:
         """Return the change of probabilities from that of scores, and gradients likewise."""
-        change = change.to(self._p)
-        found = self._slope * (change - (self._share * change).sum(-1, keepdim=True))
-        if not self._is_flat:
+        change, weight = change.to(self._p), self._weight
+        mean = (weight * change).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
+        found = (change - mean) * self._slope
+        if not self._flat:
             # The largest slope may be so large that its product has no digits; the sum is 0.
-            place = self._share.argmax(-1, keepdim=True)
+            place = weight.argmax(-1, keepdim=True)
             others = found.scatter(-1, place, 0.0)
             found = others.scatter(-1, place, -others.sum(-1, keepdim=True))
         return found.to(self._dtype)
@@ -246,16 +339,17 @@ class _Jacobian:
 
         At fixed A it is $(p - s - p\log p^\epsilon)/\epsilon^2$, of which s changes nothing.
         """
-        p, eps, log_p = self._p, self._eps, self._log_p
-        y = eps * log_p
-        small, steep = y > -_SMALL, eps > _SMALL_EPSILON
-        near = torch.where(small, y, 0.0)
-        series = torch.zeros_like(y)
-        for k in range(12, -1, -1):
+        p, eps, log_p = self._p, self._eps, self._positive.log()
+        y, steep = eps * log_p, eps > _SMALL_EPSILON
+        near, terms = y.clamp_min(-_SMALL), 6 if p.dtype == torch.float32 else 12
+        series = torch.full_like(y, 1 / math.factorial(terms + 2))
+        for k in range(terms - 1, -1, -1):
             series = 1 / math.factorial(k + 2) - near * series
-        square = torch.where(small & ~steep, 1.0, eps).square()
-        kept = torch.where(steep, 0.0, self._slope)
-        quotient = (p * (1 - y) - kept) / square
-        change = torch.where(small & ~steep, -p * log_p.square() * series, quotient)
-        change = change - self._share * change.sum(-1, keepdim=True)
+        # Where epsilon is smaller, p is zero beyond the series.
+        square = torch.where(eps < _SERIES_EPSILON, 1.0, eps).square()
+        quotient = (p * (1 - y) - torch.where(steep, 0.0, 1.0) * self._slope) / square
+        small = (y > -_SMALL) & ~steep
+        change = torch.where(small, -p * log_p.square() * series, quotient)
+        drift = change.sum(-1, keepdim=True) / self._weight.sum(-1, keepdim=True)
+        change = change - drift * self._weight
         return change.to(self._dtype)

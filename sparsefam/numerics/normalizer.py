@@ -7,6 +7,7 @@ quadrature rule, the last ones the weights of `truncated_power`. No derivative g
 steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from .truncated_power import (
 )
 from .validation import NO_FORWARD_MODE, by_forward_mode, forward_rule
 
-__all__ = ["initial_normalizer", "newton_step", "normalized_weights"]
+__all__ = ["initial_normalizer", "newton_from_below", "newton_step", "normalized_weights"]
 
 # A step of Newton's method with the quadrature rule alone after which its own error dominates.
 _NEAR = 1e-3
@@ -63,17 +64,59 @@ def newton_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
     return torch.expm1(eps * log) * torch.exp((1 - eps) * log) / (eps * rate)
 
 
+def newton_from_below(
+    sums: Callable[[Tensor], tuple[Tensor, Tensor]],
+    A: Tensor,
+    eps: Tensor | float,
+    steps: int,
+    close: float,
+    readable: bool,
+) -> Tensor:
+    r"""Return A up to the square of `close`, by Newton's method from a lower bound.
+
+    The norm is convex, so each tangent gives a lower bound wherever it touches. The first step goes
+    on to the root of the power $c\,(1 - \epsilon A)^k$ with the same mass and derivative, which
+    may be beyond. Each number ends by itself, whatever the others do.
+
+    Args:
+        sums: The mass and minus its derivative, as functions of A.
+        A: The lower bounds, for scores whose maximum is 0.
+        eps: alpha - 1 in (0, 1].
+        steps: The greatest number of steps.
+        close: The last step's greatest size. 0, for eps = 1 on atoms, where the mass is piecewise
+            linear: until A stays, so that `sums` has been called last with what is returned.
+        readable: Whether values can be read, to leave out steps that change nothing.
+    """
+    mass, rate = sums(A)
+    low = A + newton_step(mass, rate, eps)
+    A = torch.fmax(low, A + newton_step(mass, rate, eps * mass / (rate * (1 - eps * A))))
+    active = torch.ones_like(A, dtype=torch.bool)
+    for _ in range(steps):
+        mass, rate = sums(A)
+        step = newton_step(mass, rate, eps)
+        low = torch.fmax(low, A + step)
+        if not close:
+            if readable and torch.equal(low, A):
+                break
+            A = low
+            continue
+        A = torch.where(active, low, A)
+        active = active & ~(step.abs() <= close)  # also where a step is NaN
+        if readable and not bool(active.any()):
+            break
+    return A
+
+
 def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
     share, scores = measure.reshape(1, -1), f.flatten(0, 1)
-    A = _lower_bound(f, measure, power.eps)
-    for _ in range(_INITIAL_STEPS.get(f.dtype, 8)):
+
+    def sums(A: Tensor) -> tuple[Tensor, Tensor]:
         mass, rate = ((share @ v)[0] for v in power.pair(scores - A))
-        step = newton_step(mass, rate, power.eps)
-        A = A + step
-        if not f.is_cuda and bool((step.abs() < _NEAR).all()):
-            break
-    return A
+        return mass, rate
+
+    A, steps = _lower_bound(f, measure, power.eps), _INITIAL_STEPS.get(f.dtype, 8)
+    return newton_from_below(sums, A, power.eps, steps, _NEAR, not f.is_cuda)
 
 
 def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:

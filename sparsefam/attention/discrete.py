@@ -1,0 +1,223 @@
+"""Expectations under the entmax of inner products, in blocks of queries, without their weights.
+
+Of a block only A is kept. The backward pass computes its scores again, and from A its weights.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from ..numerics.entmax import Jacobian, entmax_of, epsilon, solve
+from ..numerics.validation import in_eager, may_have_tangent
+from .masks import full_precision
+
+__all__ = ["attend"]
+
+# Scores in a block: few enough for the cache, many enough for an operation's overhead; on a GPU.
+_BLOCK, _GPU_BLOCK = 2**18, 2**24
+
+
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    alpha: Tensor | float,
+    bias: Tensor | None = None,
+) -> Tensor:
+    r"""Return $E_p[v]$ (B, H, Q, F), where p is the entmax of $q^\top k$ plus a bias over keys.
+
+    Transforms of `torch.func`, second derivatives and ONNX take the weights of all blocks at once.
+
+    Args:
+        queries: Shape (B, H, Q, E).
+        keys: Shape (B, H, K, E).
+        values: Shape (B, H, K, F), with 1 in place of B and H where shared. Expectations are
+            summed in their dtype.
+        alpha: Entropic index, at least 1 and finite; a tensor broadcasts to (B, H, Q).
+        bias: Broadcasts to (B, H, Q, K); -inf excludes a key.
+    """
+    eps, number = epsilon(alpha, queries)
+    if number is None:
+        eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
+    inputs = queries, keys, values, eps, bias
+    if torch.compiler.is_compiling():
+        whole = torch.onnx.is_in_onnx_export()
+    else:
+        whole = not in_eager() or any(may_have_tangent(x) for x in inputs if x is not None)
+    if whole:
+        p = entmax_of(_scores(queries, keys, bias), eps, number)
+        return p.to(values.dtype) @ values
+    found: Tensor = _Attend.apply(*inputs, number)[0]
+    return found
+
+
+def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    scores = queries @ keys.mT
+    return scores if bias is None else scores + bias
+
+
+def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
+    """Return slices of examples, heads and queries."""
+    shape = queries.shape[:3]
+    rows = max(1, (_GPU_BLOCK if keys.is_cuda else _BLOCK) // max(1, keys.shape[2]))
+    sizes = rows // max(1, shape[1] * shape[2]), rows // max(1, shape[2]), rows
+    each = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
+    for firsts in product(*each):
+        yield tuple(slice(i, i + max(1, n)) for i, n in zip(firsts, sizes, strict=True))
+
+
+@overload
+def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor: ...
+@overload
+def _part(x: None, block: tuple[slice, ...]) -> None: ...
+def _part(x: Tensor | None, block: tuple[slice, ...]) -> Tensor | None:
+    """Return the part of a tensor that broadcasts to a block."""
+    if x is None or x.dim() < 4:
+        return x
+    return x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=False))]
+
+
+def _with_ones(values: Tensor) -> Tensor:
+    """Append a column of ones, as (K, F + 1) if examples and heads share the values."""
+    columns = torch.cat([values, torch.ones_like(values[..., :1])], -1)
+    # Products with columns that lie in one piece take a quarter of the time.
+    columns = columns.mT.contiguous().mT
+    return columns[0, 0] if columns.shape[:2] == (1, 1) else columns
+
+
+def _forward(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    eps: Tensor,
+    bias: Tensor | None,
+    number: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Return expectations (B, H, Q, F), and A (B, H, Q, 1)."""
+    shape, columns = queries.shape[:3], _with_ones(values)
+    found, A = values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
+    for block in _blocks(queries, keys):
+        scores = _scores(queries[block], keys[block[:2]], _part(bias, block))
+        p, _, A[block] = solve(scores, _part(eps, block), number)
+        sums = p.to(columns.dtype) @ _part(columns, block[:2])
+        found[block] = sums[..., :-1] / sums[..., -1:]
+    return found, A
+
+
+def _backward(
+    slope: Tensor,
+    found: Tensor,
+    A: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    eps: Tensor,
+    bias: Tensor | None,
+    number: float | None,
+    needed: list[bool],
+) -> list[Tensor]:
+    """Return the gradients in all inputs, zero where they are not needed."""
+    inputs, columns = (queries, keys, values, eps, bias), _with_ones(values)
+    totals = [slope.new_zeros(0) if x is None else torch.zeros_like(x) for x in inputs]
+    for block in _blocks(queries, keys):
+        pair, own = block[:2], (queries[block], keys[block[:2]], _part(eps, block))
+        p, powers, _ = solve(_scores(*own[:2], _part(bias, block)), own[2], number, A[block])
+        part = _part(columns, pair)
+        slopes = _pull_back(slope[block], found[block], *own, part, number, p, powers, needed)
+        for total, at, new in zip(totals, (block, pair, pair, block, block), slopes, strict=True):
+            if new is not None:
+                place = _part(total, at)
+                place += new.sum_to_size(place.shape)
+    return totals
+
+
+def _pull_back(
+    slope: Tensor,
+    found: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    eps: Tensor,
+    columns: Tensor,
+    number: float | None,
+    p: Tensor,
+    powers: Tensor | None,
+    needed: list[bool],
+) -> list[Tensor | None]:
+    """Return the gradients in a block's inputs, from what `solve` has returned for its scores."""
+    jacobian = Jacobian(p, eps, number, powers)
+    # Adding a number to all values changes no gradient: without their expectation most digits stay.
+    shifted = torch.cat([slope, -(slope * found).sum(-1, keepdim=True)], -1)
+    change = (shifted @ columns.mT).to(p.dtype)
+    by_scores = jacobian.in_scores(change)
+    by_values = by_eps = None
+    if needed[2]:
+        by_values = p.mT.to(slope.dtype) @ (slope / p.sum(-1, keepdim=True).to(slope.dtype))
+    if needed[3]:
+        by_eps = change * jacobian.in_alpha()
+    by_bias = by_scores if needed[4] else None
+    return [by_scores @ keys, (queries.mT @ by_scores).mT, by_values, by_eps, by_bias]
+
+
+# Compiled graphs, which would take long to compile the steps of each block, call operators.
+_forward_operator = torch.library.custom_op(
+    "sparsefam::entmax_attention", _forward, mutates_args=()
+)
+_backward_operator = torch.library.custom_op(
+    "sparsefam::entmax_attention_backward", _backward, mutates_args=()
+)
+
+
+@_forward_operator.register_fake
+def _(queries: Tensor, keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    shape = queries.shape[:3]
+    return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
+
+
+@_backward_operator.register_fake
+def _(slope: Tensor, found: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
+    return [slope.new_empty(0) if x is None else torch.empty_like(x) for x in inputs[:5]]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        eps: Tensor,
+        bias: Tensor | None,
+        number: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        run = _forward_operator if torch.compiler.is_compiling() else _forward
+        found: tuple[Tensor, Tensor] = run(queries, keys, values, eps, bias, number)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.number = inputs
+        ctx.save_for_backward(*output, *tensors)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        found, A, *inputs = ctx.saved_tensors
+        queries, keys, values, eps, bias = inputs
+        needed, number = list(ctx.needs_input_grad[:5]), ctx.number
+        slopes: list[Tensor | None]
+        with full_precision(queries):
+            if torch.compiler.is_compiling():
+                slopes = _backward_operator(slope, found, A, *inputs, number, needed)
+            elif torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(slope):
+                p = entmax_of(_scores(queries, keys, bias), eps, number)
+                own = slope, found.detach(), queries, keys, eps, _with_ones(values)
+                slopes = _pull_back(*own, number, p, None, needed)
+            else:
+                run = slope, found, A, queries, keys, values, eps, bias, number, needed
+                slopes = [*_backward(*run)]
+        return *(
+            x.sum_to_size(y.shape) if need and x is not None else None
+            for x, y, need in zip(slopes, inputs, needed, strict=True)
+        ), None
