@@ -97,7 +97,6 @@ def test_blocks_and_left_out_centers_change_nothing(
     inputs = scene(23, dim, 0.1, 16.0, extent=9.0)
     inputs[1][5] *= 400  # a row that the contours do not serve
     whole = found(inputs, 1.0, torch.float32)
-    monkeypatch.setattr(shared_contour, "_SMALL", 0)
     monkeypatch.setattr(shared_contour, "_BLOCK", 2**13)
     for x, y in zip(found(inputs, 1.0, torch.float32), whole, strict=True):
         assert (x - y).norm() < 1e-6 * y.norm()
