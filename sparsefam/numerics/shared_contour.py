@@ -114,8 +114,6 @@ def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
     spread = spread.expand(len(centers))
-    if spread.stride() != (0,) and _reads_values(*inputs) and not bool(_is_shared(spread)):
-        return gaussians_by_pairs(inputs, exponent)
     rows = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
     if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
         values: Tensor = _Expectations.apply(*rows, exponent)[0]
@@ -225,11 +223,14 @@ def _compute(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, ...]:
     """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
     if torch.compiler.is_compiling():
         return tuple(_row_operator(list(inputs), exponent, sloped))
+    reads, spread = _reads_values(*inputs), inputs[3]
     with torch.no_grad():
+        if reads and spread.stride() != (0,) and not bool(_is_shared(spread)):
+            return _by_pairs(inputs, exponent, sloped)
         *found, converged = integrate_rows(inputs, exponent, sloped)
-        if not _reads_values(*inputs):
+        if not reads:
             others = _by_pairs(inputs, exponent, sloped)
-            kept = (converged & _is_shared(inputs[3])).reshape(-1, 1, 1)
+            kept = (converged & _is_shared(spread)).reshape(-1, 1, 1)
             kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
             return tuple(torch.where(*x) for x in kinds)
         rest = (~converged).nonzero().squeeze(-1)
