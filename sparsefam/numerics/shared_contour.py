@@ -68,12 +68,10 @@ _LEAST_SHARE = 0.25
 # The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
 LOG_ZERO = -13.0
 _LARGE = 60.0
-# Centers are left out if no row of a block is near to more than this share of them.
-_MOST_LEFT_OUT = 0.8
+# Centers are left out if rows are near to less than this share of them.
+_MOST_REACHED = 0.7
 # Waves in a block of rows, which fit the cache.
 _BLOCK = 2**17
-# So few waves are summed at once.
-_SMALL = 2**17
 
 _Numbers = NDArray[np.float64]
 
@@ -116,8 +114,6 @@ def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]
     spread = spread.expand(len(centers))
-    if spread.stride() != (0,) and _reads_values(*inputs) and not bool(_is_shared(spread)):
-        return gaussians_by_pairs(inputs, exponent)
     rows = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
     if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
         values: Tensor = _Expectations.apply(*rows, exponent)[0]
@@ -227,11 +223,14 @@ def _compute(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, ...]:
     """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
     if torch.compiler.is_compiling():
         return tuple(_row_operator(list(inputs), exponent, sloped))
+    reads, spread = _reads_values(*inputs), inputs[3]
     with torch.no_grad():
+        if reads and spread.stride() != (0,) and not bool(_is_shared(spread)):
+            return _by_pairs(inputs, exponent, sloped)
         *found, converged = integrate_rows(inputs, exponent, sloped)
-        if not _reads_values(*inputs):
+        if not reads:
             others = _by_pairs(inputs, exponent, sloped)
-            kept = (converged & _is_shared(inputs[3])).reshape(-1, 1, 1)
+            kept = (converged & _is_shared(spread)).reshape(-1, 1, 1)
             kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
             return tuple(torch.where(*x) for x in kinds)
         rest = (~converged).nonzero().squeeze(-1)
@@ -299,10 +298,7 @@ def integrate_rows(
     if _reads_values(*inputs):
         found, largest = _sum_in_order(rows, points, contours, sloped, loc.dtype)
     else:
-        step = max(1, _BLOCK // (max(contours.counts) * len(centers)))
-        parts = [rows.part(x, x + step) for x in range(0, max(len(loc), 1), step)]
-        sums = [_sum_nodes(x, points, contours.of(x.level), sloped, loc.dtype) for x in parts]
-        found, largest = (torch.cat(x) for x in zip(*sums, strict=True))
+        found, largest = _sum_blocks(rows, points, contours, None, sloped, loc.dtype)
     scale = width**-dim
     values = found[:, 0] * scale
     top = values.amax(-1)
@@ -325,16 +321,38 @@ class _Rows(NamedTuple):
         return _Rows(*(x[start:end] for x in self))
 
 
+def _sum_blocks(
+    rows: _Rows,
+    points: Tensor,
+    contours: Contours,
+    count: int | None,
+    sloped: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Compute `_sum_nodes` of the first `count` nodes in blocks of rows."""
+    total, size = len(rows.level), points.shape[1]
+    waves = (count or max(contours.counts)) * size
+    step = total if total * waves <= 2 * _BLOCK else max(1, _BLOCK // waves)
+    parts = [rows.part(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
+    sums = [_sum_nodes(x, points, contours.of(x.level, count), sloped, dtype) for x in parts]
+    if len(sums) == 1:
+        return sums[0]
+    found, largest = zip(*sums, strict=True)
+    return torch.cat(found), torch.cat(largest)
+
+
 def _sum_in_order(
     rows: _Rows, points: Tensor, contours: Contours, sloped: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers."""
-    (dim, size), highest = points.shape, int(rows.level.amax()) if len(rows.level) else 0
-    count = contours.counts[highest]
-    if len(rows.level) * size * count <= _SMALL:
-        return _sum_nodes(rows, points, contours.of(rows.level, count), sloped, dtype)
+    (dim, size), total = points.shape, len(rows.level)
+    count = contours.counts[int(rows.level.amax())] if total else 1
+    if total * size * count <= 2 * _BLOCK:
+        return _sum_blocks(rows, points, contours, count, sloped, dtype)
     near = _near(rows, points)
     reached = near.sum(-1)
+    if int(reached.sum()) > _MOST_REACHED * total * size:
+        return _sum_blocks(rows, points, contours, count, sloped, dtype)
     order = (rows.level * (size + 1) - reached).argsort(stable=True)
     rows = _Rows(*(x.index_select(0, order) for x in rows))
     near, reached = near.index_select(0, order), reached.index_select(0, order)
@@ -346,7 +364,7 @@ def _sum_in_order(
     while start < len(levels):
         level, most = levels[start], max(1, counts[start])
         n = contours.counts[level]
-        most = size if most > _MOST_LEFT_OUT * size else most
+        most = size if most > _MOST_REACHED * size else most
         end = start + max(1, _BLOCK // (n * most))
         end = min(end, start + levels[start:end].count(level))
         block, nodes = rows.part(start, end), contours.of(slice(level, level + 1), n)
