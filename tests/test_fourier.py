@@ -49,6 +49,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         return times(self, *inputs)
 
     monkeypatch.setattr(line_gaussians, "_LEAST_PAIRS", 0)
+    monkeypatch.setattr(line_gaussians, "_CELLS_PER_DENSITY", 1000)
     monkeypatch.setattr(line_gaussians._Rows, "times", spied)
     return made
 

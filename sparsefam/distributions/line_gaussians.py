@@ -28,6 +28,8 @@ __all__ = ["gaussian_contexts", "gaussian_means"]
 _LEAST_PAIRS = 2**12
 # Waves for each function, and further ones, up to which they are faster than pairs.
 _WAVES_PER_FUNCTION, _FURTHER_WAVES = 3, 64
+# Cells of the tables of learned alphas for each density, up to which the same holds.
+_CELLS_PER_DENSITY = 8
 # The least share of the largest possible expectation that makes a row accurate.
 _LEAST_SHARE = 0.2
 # Numbers in a block of rows with matrices of their own.
@@ -78,14 +80,13 @@ def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
     waves = _waves(p, psi) if _readable(p, psi) else None
     if waves is None or shape.numel() * len(psi) < _LEAST_PAIRS:
         return _by_pairs(p, psi)
-    flat: Any = p._with_parameters(Size([1, shape.numel()]), lambda x, event: x.reshape(1, -1))
-    rows = _Rows(flat, waves)
+    rows = _Rows(p, Size([1, shape.numel()]), waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
         spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
         share = values.amax(-1) * (2 * math.pi * spread).sqrt()
         few = ~(share >= _LEAST_SHARE) | rows.others[0]
-    values = _replace(values, few, lambda index: _by_pairs(flat[0, index], psi))
+    values = _replace(values, few, lambda index: _by_pairs(rows.density[0, index], psi))
     return values.reshape(*shape, len(psi))
 
 
@@ -103,10 +104,8 @@ def gaussian_contexts(
     if waves is None:
         return None
     groups = math.prod(batch)
-    shape = Size([groups, length])
-    flat: Any = p._with_parameters(shape, lambda x, event: x.reshape(shape))
     coefficients = by_head.reshape(groups, *by_head.shape[-2:])
-    rows = _Rows(flat, waves)
+    rows = _Rows(p, Size([groups, length]), waves)
 
     def sums(matrix: Tensor) -> Tensor:
         return matrix.to(coefficients.dtype) @ coefficients
@@ -115,7 +114,7 @@ def gaussian_contexts(
     if readable:
         index = rows.others.nonzero(as_tuple=True)
         if len(index[0]):
-            part = _by_pairs(flat[index], psi)
+            part = _by_pairs(rows.density[index], psi)
             values = values.index_put(index, _times_own(part, coefficients, index[0]))
     return values.reshape(*p.batch_shape, values.shape[-1])
 
@@ -128,23 +127,31 @@ def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
 def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
     extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
-    if extent is None or dtype not in _LOG_TAIL or p.loc.dtype != dtype or _law(p) is None:
+    law = _law(p)
+    if extent is None or dtype not in _LOG_TAIL or p.loc.dtype != dtype or law is None:
         return None
     waves = waves_of(extent, dtype)
-    most = _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
-    return waves if waves.number <= most else None
+    if waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES:
+        return None
+    if law.number is None:
+        # Each alpha has a table, which takes as long as pairs with so many densities.
+        cost = _few(p.alpha).numel() * waves.cells[1]
+        return waves if cost <= _CELLS_PER_DENSITY * p.batch_shape.numel() else None
+    return waves
 
 
 class _Rows:
-    """Densities (G, L) by what computes their expectations."""
+    """Densities in a shape (G, L), by what computes their expectations."""
 
-    def __init__(self, density: Any, waves: Waves) -> None:
+    def __init__(self, p: Any, shape: Size, waves: Waves) -> None:
+        density = p._with_parameters(shape, lambda x, event: x.reshape(shape))
         self.density, self.waves = density, waves
         self._index: Tensor | None = None
         law, loc, scale = cast(_Law, _law(density)), density.loc, density.scale
         reach: Any = law.reach
         if law.number is None:
-            exponents, reaches, index = _unique(density)
+            exponents, reaches, index = _unique(p)
+            index = index.reshape(shape)
             self.tables = learned_table(law.name, exponents, reaches, waves)
             reach = reaches[index]
             self._index = index if len(reaches) > 1 else None
@@ -195,11 +202,15 @@ class _Rows:
         return log_density.exp()
 
 
+def _few(alpha: Tensor) -> Tensor:
+    """Return alpha without the axes along which it was expanded, which are one long."""
+    return alpha[tuple([slice(None) if step else slice(0, 1) for step in alpha.stride()])]
+
+
 def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exponents and reaches (U,), and which of them each density (G, L) has."""
+    """Return exponents and reaches (U,), and which of them each density has."""
     alpha = p.alpha
-    kept = [slice(None) if step else slice(0, 1) for step in alpha.stride()]
-    few = alpha[tuple(kept)]
+    few = _few(alpha)
     index = torch.arange(few.numel(), device=alpha.device).reshape(few.shape).expand(alpha.shape)
     one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
     return one._exponent, one._reach().detach(), index
