@@ -18,6 +18,7 @@ from .truncated_power import (
     lowered_derivative,
     power_slopes,
     power_weights,
+    rough_masses,
     sum_nodes,
     vmap_rows,
 )
@@ -31,6 +32,8 @@ _NEAR = 1e-3
 _INITIAL_STEPS = {torch.float32: 6, torch.float64: 8}
 # The error of a mass from which one step along derivatives leaves rounding.
 _CLOSE = {torch.float32: 2e-6, torch.float64: 5e-14}
+# Numbers of a block of rows: its arrays fit into a processor's cache.
+_ELEMENTS = 2**19
 # The greatest number of steps with weights of cut subintervals; the number on a GPU.
 _MOST_STEPS = 30
 _STEPS = {torch.float32: 2, torch.float64: 3}
@@ -115,19 +118,35 @@ class _Solution(NamedTuple):
 
 def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
     """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
-    power = Power(number if eps is None else eps)
+    power, rows = Power(number if eps is None else eps), f.shape[-1]
+    step = max(1, _ELEMENTS * rows // max(1, f.numel())) if f.is_cpu else max(1, rows)
+    A, mass = f.new_empty(rows), f.new_empty(rows)
+    weights, escort = (f.new_empty(f.shape) for _ in range(2))
+    for first in range(0, rows, step):
+        some = slice(first, min(first + step, rows))
+        part = power if eps is None else Power(eps[some])
+        found = _solve_rows(f[..., some], measure, part)
+        for whole, x in zip((A, weights, escort, mass), found, strict=True):
+            whole[..., some] = x
+    return [A, weights, escort, mass]
+
+
+def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
-    top = f.flatten(0, 1).amax(0)
+    top = f.amax((0, 1))
     f = f - top
     if power.is_exponential:
         A = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
         found = _Solution.at(A, f, measure, power)
     else:
-        found = _newton(initial_normalizer(f, measure, power), f, measure, power)
+        A = initial_normalizer(f, measure, power)
+        mass, rate = rough_masses(f - A, measure, power)
+        A = A + newton_step(mass, rate, power.eps)
+        found = _newton(A, f, measure, power)
     # The last step is so small that the weights follow it along their derivative.
     step = found.step(power.eps)
-    weights = torch.addcmul(found.weights, step, found.escort, value=-1)
-    return [x.contiguous() for x in (found.A + step + top, weights, found.escort, found.mass)]
+    found.weights.addcmul_(step, found.escort, value=-1)
+    return found._replace(A=found.A + step + top)
 
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
