@@ -12,6 +12,7 @@ from torch import Size, Tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, SparseDistribution
 from ..distributions.base import StandardizedDistribution
+from ..distributions.kernel_family import KernelDistribution
 from ..numerics.compiled import announce_compiling, enough_work, is_available
 from ..numerics.least_squares import recomputed
 from ..numerics.threads import map_threads
@@ -45,6 +46,8 @@ def contexts(density: SparseDistribution, basis: Basis, coefficients: Tensor) ->
     pass. Compiled graphs, transforms of `torch.func` and kernel densities take all at once.
     """
     by_head = coefficients.transpose(1, 2)
+    if isinstance(density, KernelDistribution):
+        return density.combination_means(basis, by_head).to(by_head.dtype).transpose(1, 2)
     context = _by_quadrature(density, basis, by_head)
     return _by_expectations(density, basis, by_head) if context is None else context
 

@@ -16,6 +16,7 @@ from ..numerics.chebyshev_mesh import (
     ChebyshevMesh,
     Columns,
     find_mesh,
+    halved_rule,
     interpolation_errors,
     product_rule,
 )
@@ -183,13 +184,11 @@ class KernelMesh:
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
-        def masses(axis: ChebyshevMesh, values: Tensor) -> Tensor:
-            weights = axis.rule()[1]
-            found: Tensor = ((values - top).exp().unflatten(-1, weights.shape) * weights).sum(-1)
-            return found
-
-        coarse, halved = masses(axis, values), axis.halved()
-        fine = masses(halved, scores(halved.rule()[0].flatten())).unflatten(-1, (-1, 2)).sum(-1)
+        weights = axis.rule()[1]
+        values = (values - top).unflatten(-1, weights.shape)
+        coarse = (values.exp() * weights).sum(-1)
+        halves, shares = halved_rule(axis.order, values)
+        fine = ((values @ halves.T).exp() * shares).sum(-1) * axis.breaks.diff()
         allowed = _MASS_SHARE * self.tolerance / coarse.shape[-1] + rounding
         errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
         return errors.amax(0)

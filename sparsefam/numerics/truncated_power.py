@@ -469,10 +469,9 @@ def power_weights(
     """
     x = x.contiguous()
     found = [v * measure for v in power.functions(names, x)]
-    if power.is_exponential or not isinstance(power.eps, Tensor) and power.exponent > _SMOOTH:
+    if not _is_cut(power):
         return found
-    if isinstance(power.eps, Tensor):
-        power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
+    power = replace(power, eps=_by_column(power.eps, x))
     columns, scale = x.reshape(len(x), -1), measure.flatten(1)
     scale = scale / _element_like(x).weights.unsqueeze(-1)
     copies = columns.shape[1] // scale.shape[1]
@@ -490,6 +489,16 @@ def power_weights(
             whole.scatter_(1, column[:first].expand(len(x), -1), part[:, :first])
             whole.index_add_(1, column[first:], part[:, first:])
     return found
+
+
+def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
+    """Return eps of each column of values (m, *columns), flat, or the number that it is."""
+    return eps.expand(x.shape[1:]).reshape(-1) if isinstance(eps, Tensor) else eps
+
+
+def _is_cut(power: Power) -> bool:
+    """Return whether edges of a power are sharp enough for subintervals to be cut."""
+    return isinstance(power.eps, Tensor) or power.exponent <= _SMOOTH
 
 
 def _candidates(columns: Tensor, power: Power) -> Iterator[tuple[Tensor, Tensor]]:
@@ -518,25 +527,35 @@ def _cut_pieces(
 def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor]:
     """Return integrals (R,) of the power and the lowered power of values (m, G, R).
 
-    They are those of `power_weights` up to about 1e-5, at a third of the cost: dips are missed, and
-    pieces are integrated with fewer nodes.
+    They are those of `power_weights` up to about 1e-5, at half of the cost: dips are missed, and
+    pieces are integrated with fewer nodes. Where no subinterval is cut, both are 1.
     """
-    share, flat = measure.reshape(len(x), -1, 1), x.flatten(1)
-    by_cell = [(v * share).sum(0).flatten() for v in power.pair(x)]
     rows = x.shape[-1]
-    if isinstance(power.eps, Tensor):
-        power = replace(power, eps=power.eps.expand(x.shape[1:]).reshape(-1))
+    columns = replace(power, eps=_by_column(power.eps, x))
+    candidates = [*_candidates(x.flatten(1), columns)] if _is_cut(power) else []
+    some = torch.zeros(rows, dtype=torch.bool, device=x.device)
+    for block, _ in candidates:
+        some[block % rows] = True
+    if _is_read(x) and 2 * int(some.sum()) < rows:
+        mass, rate = x.new_ones(2, rows)
+        if candidates:
+            some = some.nonzero().squeeze(-1)
+            found = rough_masses(x.index_select(-1, some), measure, power.take(some))
+            mass, rate = (v.index_copy(0, some, part) for v, part in zip((mass, rate), found))
+        return mass, rate
+    share = measure.reshape(len(x), -1, 1)
+    by_cell = [(v * share).sum(0).flatten() for v in power.pair(x)]
     element = _element_like(x)
     density = element.coefficients @ (share.squeeze(-1) / element.weights.unsqueeze(-1))
     nodes, weights = _unit_rule(_FEW_NODES, x, power, ("power", "lowered"))
-    for block, values in _candidates(flat, power):
-        column, rank, lower, upper = _cut_pieces(values, power.take(block), rough=True)
+    for block, values in candidates:
+        column, rank, lower, upper = _cut_pieces(values, columns.take(block), rough=True)
         own = element.coefficients @ values.index_select(1, column)
         column, width = block[column], upper - lower
         y = torch.addcmul(lower, width, nodes.unsqueeze(-1))
         base = density.index_select(1, column // rows).unsqueeze(1)
         height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
-        pair = power.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
+        pair = columns.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
         first = int((rank == 0).sum())
         for whole, v in zip(by_cell, pair, strict=True):
             part = (v * height).sum(0)
