@@ -36,6 +36,7 @@ from ..numerics.validation import (
     broadcast_shapes,
     differentiable_once,
     in_eager,
+    is_finite_number,
     is_plain_cpu_tensor,
     map_tensors,
     may_have_tangent,
@@ -48,7 +49,7 @@ from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
 from .base_measure import Base, BaseMeasure, uniform_box
-from .kernel_mesh import KernelMesh, dtype_of, require_inside
+from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of, require_inside
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
 
@@ -240,7 +241,7 @@ class KernelDistribution(SparseDistribution):
         rough, fine = _TOLERANCE.get(dim, _TOLERANCE[3])
         if is_default := tolerance is None:
             tolerance = fine if self.weights.dtype == torch.float64 else rough
-        if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
+        if not is_finite_number(tolerance) or not tolerance > 0:
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
         base = BaseMeasure(self.base, dim, self.weights.dtype)
         require_inside(base, self.features)
@@ -459,9 +460,9 @@ class KernelDistribution(SparseDistribution):
             order: Subintervals are halved until each axis has at least this many nodes.
 
         Raises:
-            ValueError: `order` below 1.
+            ValueError: `order` below 1, or above 2^18.
         """
-        require_integer("order", order, 1)
+        require_integer("order", order, 1, MOST_NODES)
         mesh = self.mesh.with_order(order)
         weights = self._weights_on(mesh).to(self.weights.dtype)
         count = len(mesh.nodes)
@@ -971,6 +972,7 @@ class KernelExp(KernelDistribution):
         """
         if beta is None:
             return self
+        require_power(beta)
         power = torch.as_tensor(beta, dtype=self.weights.dtype, device=self.weights.device)
         require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
         score = self._with_weights(power.unsqueeze(-1) * self.weights)
@@ -1064,7 +1066,9 @@ class KernelDeformedExp(KernelDistribution):
             require(log < LOG_LARGE, "weights", rule, self.weights)
         self._integrate(power, self._scores.new_zeros(self._scores.shape[-1]))
         alive = (self._mass.detach() > 0).reshape(self.batch_shape)
-        if not torch.compiler.is_compiling() and not torch._is_all_true(alive):
+        if torch.compiler.is_compiling() or alive.is_meta:
+            return
+        if not torch._is_all_true(alive):
             raise ValueError(
                 "weights must be such that 1 + (alpha - 1) f is positive somewhere "
                 "(normalization='inside' always has a support), got an empty support at batch "

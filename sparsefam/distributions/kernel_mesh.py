@@ -23,9 +23,9 @@ from ..numerics.chebyshev_mesh import (
 from ..numerics.validation import require
 from .base_measure import Base, BaseMeasure
 
-__all__ = ["KernelMesh", "dtype_of", "require_inside"]
+__all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 
-_MOST_NODES = 2**18
+MOST_NODES = 2**18
 # Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 # Units of rounding by which a polynomial in floating point may differ from itself.
@@ -93,9 +93,9 @@ class KernelMesh:
     ) -> "KernelMesh":
         """Return the tensor product of axes."""
         count = math.prod(axis.size for axis in axes)
-        if count > _MOST_NODES:
+        if count > MOST_NODES:
             raise ValueError(
-                f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
+                f"tolerance must leave at most {MOST_NODES} nodes, got {tolerance:g} with {count}"
             )
         nodes, weights = product_rule(axes)
         order = axes[-1].order
@@ -109,6 +109,13 @@ class KernelMesh:
         sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
+
+    def to(self, device: torch.device) -> "KernelMesh":
+        """Return the mesh on another device, with the same base."""
+        axes = tuple(axis._replace(breaks=axis.breaks.to(device)) for axis in self.axes)
+        matrix = None if self.matrix is None else self.matrix.to(device)
+        nodes, measure = self.nodes.to(device), self.measure.to(device)
+        return replace(self, axes=axes, nodes=nodes, measure=measure, matrix=matrix)
 
     def require_fit(
         self, features: FeatureMap, base: Base, dtype: torch.dtype, validate: bool
@@ -199,7 +206,7 @@ class KernelMesh:
         The mesh is remembered until the basis changes. In compiled graphs, which cannot read
         values, and in several dimensions it is the mesh itself.
         """
-        if torch.compiler.is_compiling() or len(self.axes) > 1:
+        if torch.compiler.is_compiling() or len(self.axes) > 1 or self.nodes.is_meta:
             return self
         state = _versions((*psi.parameters(), *psi.buffers()))
         known = self._finer.get(psi)

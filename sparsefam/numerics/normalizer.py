@@ -74,7 +74,7 @@ def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
         mass, rate = ((share @ v)[0] for v in power.pair(scores - A))
         step = newton_step(mass, rate, power.eps)
         A = A + step
-        if not f.is_cuda and bool((step.abs() < _NEAR).all()):
+        if f.is_cpu and bool((step.abs() < _NEAR).all()):
             break
     return A
 
@@ -152,7 +152,7 @@ def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding."""
     found = current = _Solution.at(A, f, measure, power)
-    if f.is_cuda:
+    if not f.is_cpu:
         for _ in range(_STEPS.get(f.dtype, 3)):
             found = _Solution.at(found.A + found.step(power.eps), f, measure, power)
         return found

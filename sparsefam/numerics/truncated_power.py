@@ -483,7 +483,7 @@ def power_weights(
             values.index_select(1, column), lower, end, power.take(block[column]), names
         )
         column = block[column]
-        factor, first = scale.index_select(1, column // copies), int((rank == 0).sum())
+        factor, first = scale.index_select(1, column // copies), _count_first(rank, len(block))
         for whole, part in zip(flat, weights, strict=True):
             part.mul_(factor)
             whole.scatter_(1, column[:first].expand(len(x), -1), part[:, :first])
@@ -556,13 +556,18 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
         base = density.index_select(1, column // rows).unsqueeze(1)
         height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
         pair = columns.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
-        first = int((rank == 0).sum())
+        first = _count_first(rank, len(block))
         for whole, v in zip(by_cell, pair, strict=True):
             part = (v * height).sum(0)
             whole.index_copy_(0, column[:first], part[:first])
             whole.index_add_(0, column[first:], part[first:])
     mass, rate = (v.reshape(-1, rows).sum(0) for v in by_cell)
     return mass, rate
+
+
+def _count_first(rank: Tensor, columns: int) -> int:
+    """Return how many pieces are the first ones of their columns."""
+    return int((rank == 0).sum()) if _is_read(rank) else columns
 
 
 def _near_root(x: Tensor, power: Power, slack: float) -> Tensor:
