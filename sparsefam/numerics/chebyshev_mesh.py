@@ -9,7 +9,14 @@ from torch import Tensor
 
 from .quadrature import gauss_legendre
 
-__all__ = ["ChebyshevMesh", "Columns", "find_mesh", "halved_rule", "interpolation_errors", "product_rule"]
+__all__ = [
+    "ChebyshevMesh",
+    "Columns",
+    "find_mesh",
+    "halved_rule",
+    "interpolation_errors",
+    "product_rule",
+]
 
 # The most subintervals: with 8 nodes each, which makes cut subintervals cheap; with 16, which need
 # fewer nodes in all; and with 8 between kinks.

@@ -376,8 +376,8 @@ def _with_dips(
     middle one is at most half the mean of the others.
     """
     products = values[1:] * values[:-1]
-    left, right, middle = products[:-1], products[1:], values[1:-1]
-    excess = (left + right).addcmul_(middle, middle, value=-4)
+    left, right, inner = products[:-1], products[1:], values[1:-1]
+    excess = (left + right).addcmul_(inner, inner, value=-4)
     dips = torch.minimum(torch.minimum(left, right), excess)
     if _is_read(u):
         column = (dips.amax(0) > 0).nonzero().squeeze(-1)
@@ -390,9 +390,9 @@ def _with_dips(
     x, height = _vertex(values, u.index_select(1, column), row, column, element)
     crosses = (x > element.points[row]) & (x < element.points[row + 2])
     crosses &= (dips[row, column] > 0) & ((height > 0) != (values[row + 1, column] > 0))
-    points, place = points.clone(), (row + 1, column)
-    points[place] = torch.where(crosses, x, points[place])
-    values[place] = torch.where(crosses, height, values[place])
+    points, middle = points.clone(), (row + 1, column)
+    points[middle] = torch.where(crosses, x, points[middle])
+    values[middle] = torch.where(crosses, height, values[middle])
     return points, values
 
 
@@ -476,8 +476,7 @@ def power_weights(
     scale = scale / _element_like(x).weights.unsqueeze(-1)
     copies = columns.shape[1] // scale.shape[1]
     flat = [whole.view_as(columns) for whole in found]
-    polynomial = _is_polynomial(power, names)
-    for block, values in _candidates(columns, power):
+    for block, values in _candidates(columns, power, names):
         column, rank, lower, end = _cut_pieces(values, power.take(block), names)
         weights = _piece_weights(
             values.index_select(1, column), lower, end, power.take(block[column]), names
@@ -498,15 +497,17 @@ def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
 
 def _is_cut(power: Power) -> bool:
     """Return whether edges of a power are sharp enough for subintervals to be cut."""
-    return isinstance(power.eps, Tensor) or power.exponent <= _SMOOTH
+    return isinstance(power.eps, Tensor) or float(power.exponent) <= _SMOOTH
 
 
-def _candidates(columns: Tensor, power: Power) -> Iterator[tuple[Tensor, Tensor]]:
+def _candidates(
+    columns: Tensor, power: Power, names: tuple[str, ...] = ("power",)
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks."""
     if not _is_read(columns):
         yield torch.arange(columns.shape[1], device=columns.device), columns
         return
-    polynomial = _is_polynomial(power, ("power",))
+    polynomial = _is_polynomial(power, names)
     near = _near_root(columns, power, _BEYOND / len(columns) ** 2 if polynomial else _NEAR)
     for block in near.split(_BLOCK) if len(near) else ():
         yield block, columns.index_select(1, block)
@@ -541,7 +542,9 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
         if candidates:
             some = some.nonzero().squeeze(-1)
             found = rough_masses(x.index_select(-1, some), measure, power.take(some))
-            mass, rate = (v.index_copy(0, some, part) for v, part in zip((mass, rate), found))
+            mass, rate = (
+                v.index_copy(0, some, part) for v, part in zip((mass, rate), found, strict=True)
+            )
         return mass, rate
     share = measure.reshape(len(x), -1, 1)
     by_cell = [(v * share).sum(0).flatten() for v in power.pair(x)]

@@ -249,7 +249,7 @@ def is_count(x: object) -> bool:
 
 def is_finite_number(x: object) -> bool:
     """Return whether something is a real number that a float can hold, which 10**400 is not."""
-    return isinstance(x, Real) and abs(x) <= sys.float_info.max
+    return isinstance(x, Real) and -sys.float_info.max <= x <= sys.float_info.max  # type: ignore[operator]
 
 
 def require_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
