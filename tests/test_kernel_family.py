@@ -80,6 +80,10 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
     ("shape", lambda: make(kernel=lambda x, z: bell(x, z)[:1]), r"kernel must map .*\(1, 8\)"),
     ("float32", lambda: make(kernel=lambda x, z: bell(x, z).float()), "kernel .*torch.float32"),
     ("tolerance 0", lambda: make(tolerance=0.0), "tolerance must be a positive, finite number"),
+    ("large tolerance", lambda: make(tolerance=10**400), "tolerance must be a positive, finite"),
+    ("large order", lambda: make().quadrature(10**400), "order must be from 1 to 262144"),
+    ("large beta", lambda: make().escort(10**400), "beta must be a finite number"),
+    ("its beta", lambda: make(KernelDeformedExp).escort(10**400), "beta must be a finite number"),
     ("score's kernel", lambda: scores.KernelExpansion(WEIGHTS, POINTS, None), "kernel must be"),  # type: ignore[arg-type]
     ("mesh", lambda: make(mesh="found"), "mesh must be that of another density, got 'found'"),
     ("its dtype", lambda: other(weights=WEIGHTS.double()), "mesh must be .* in torch.float64"),

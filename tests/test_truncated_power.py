@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefam.numerics import normalizer
+from sparsefam.numerics import normalizer, truncated_power
 from sparsefam.numerics.quadrature import gauss_legendre
 from sparsefam.numerics.truncated_power import Power, positive_pieces, power_weights, sum_nodes
 
@@ -36,3 +36,31 @@ def test_a_step_may_go_beyond_the_level() -> None:
     solution = normalizer._newton(torch.full_like(heights, 1.02), f, measure, Power(1.0))
     mass = sum_nodes(power_weights(f - solution.A, measure, Power(1.0))[0])
     torch.testing.assert_close(mass, torch.ones_like(heights), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("eps", "close"), [(1.0, 1e-12), (0.5, 1e-7)])
+def test_edges_are_the_same_where_values_are_not_read(
+    eps: float, close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where every subinterval has three pieces, of which some are empty."""
+    x, w = gauss_legendre(10, LIKE)
+    t = (torch.arange(8) + (x.unsqueeze(-1) + 1) / 2) / 8
+    phases = torch.linspace(0, 6, 50, dtype=torch.float64)
+    f = 3 * torch.sin(20 * t.unsqueeze(-1) + phases) + phases * t.unsqueeze(-1)
+    measure = (w / 16).reshape(-1, 1, 1).expand(10, 8, 1)
+    due = normalizer.normalized_weights(f, measure, eps)
+    monkeypatch.setattr(truncated_power, "_is_read", lambda x: False)
+    for found, expected in zip(normalizer.normalized_weights(f, measure, eps), due, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("eps", [1.0, 0.5])
+def test_rough_masses_leave_one_step(eps: float) -> None:
+    x, w = gauss_legendre(10, LIKE)
+    t = (torch.arange(8) + (x.unsqueeze(-1) + 1) / 2) / 8
+    f = 3 * torch.sin(20 * t.unsqueeze(-1) + torch.linspace(0, 6, 50, dtype=torch.float64)) - 1
+    measure = (w / 16).reshape(-1, 1, 1).expand(10, 8, 1)
+    due = [sum_nodes(v) for v in power_weights(f, measure, Power(eps))]
+    mass, rate = truncated_power.rough_masses(f, measure, Power(eps))
+    torch.testing.assert_close(mass, due[0], rtol=0, atol=2e-5)
+    torch.testing.assert_close(rate, due[1], rtol=0, atol=2e-2)

@@ -6,6 +6,7 @@ from torch import Size, Tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import Mixture, Normal, SparseDistribution
 from ..distributions.base import StandardizedDistribution
+from ..distributions.kernel_family import KernelDistribution
 from ..distributions.line_gaussians import gaussian_contexts
 from ..distributions.univariate import SymmetricDistribution
 from ..numerics.least_squares import recomputed
@@ -35,6 +36,8 @@ def contexts(
         centred: Whether all centres are known to be between the first and the last function.
     """
     by_head = coefficients.transpose(1, 2)
+    if isinstance(density, KernelDistribution):
+        return density.combination_means(basis, by_head).to(by_head.dtype).transpose(1, 2)
     context = _by_waves(density, basis, by_head, centred)
     return _by_expectations(density, basis, by_head) if context is None else context
 

@@ -191,7 +191,7 @@ class _MeshCache:
                 )
             return self.mesh
         if like.is_meta:
-            return None
+            return None if self.mesh is None else self.mesh.to(like.device)
         if not validation.in_eager():
             # Tensors of a transform end with it, and have no storage to recognise them by.
             return _find_mesh(make(), box, basis, like)

@@ -36,6 +36,7 @@ from ..numerics.validation import (
     broadcast_shapes,
     differentiable_once,
     in_eager,
+    is_finite_number,
     is_plain_cpu_tensor,
     map_tensors,
     may_have_tangent,
@@ -48,7 +49,7 @@ from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
 from .base import SparseDistribution
 from .base_measure import Base, BaseMeasure, uniform_box
-from .kernel_mesh import KernelMesh, dtype_of, require_inside
+from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of, require_inside
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
 
@@ -66,6 +67,7 @@ _MARGIN = 4.0
 _LARGE = 16.0
 # The error of a mass that rounding may cause.
 _MASS = 1e-2
+_DIGITS = "so small that scores have digits after the point in {}"
 # The share of a mass that may be where the mesh does not resolve the base.
 _FAR_OUT = 1e-3
 # The share of a moment that its integrand times the distance may be at the end of the mesh.
@@ -97,12 +99,12 @@ class KernelDistribution(SparseDistribution):
     # By density, the last axis: A and Z (R,), scores and weights of p Z and of its escort (m, G, R)
     _per_row: ClassVar[tuple[str, ...]] = ("_level", "_mass", "_scores", "_nodal", "_escort_nodal")
     _per_batch: ClassVar[tuple[str, ...]] = (*_per_row, "_intervals", "_power")
-    _level: Tensor
     _mass: Tensor
     _scores: Tensor
     _nodal: Tensor
     _escort_nodal: Tensor
     _power: Power
+    _is_exponential: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -218,7 +220,16 @@ class KernelDistribution(SparseDistribution):
         scores = self._scores.flatten(0, 1)
         spread = scores.amax(0) - scores.amin(0)
         rows = spread.topk(min(_SHARPEST, len(spread))).indices
-        exact = partial(self._exact_scores, rows=rows)
+        matrix, nodes = self.mesh.matrix, self.mesh.axes[0].rule()[0].flatten()
+        if matrix is not None and not self.features.batch:
+            matrix = matrix.unflatten(-1, self.mesh.measure.shape).mT.flatten(-2)
+            weights = self.weights.detach().reshape(-1, matrix.shape[0])[rows].double()
+
+        def exact(t: Tensor) -> Tensor:
+            if matrix is None or self.features.batch or not torch.equal(t, nodes):
+                return self._exact_scores(t, rows)
+            return weights @ matrix
+
         finer = self.mesh.for_scores(exact, True)
         if finer is not self.mesh:
             with torch.enable_grad():
@@ -230,7 +241,7 @@ class KernelDistribution(SparseDistribution):
         rough, fine = _TOLERANCE.get(dim, _TOLERANCE[3])
         if is_default := tolerance is None:
             tolerance = fine if self.weights.dtype == torch.float64 else rough
-        if not isinstance(tolerance, Real) or not 0 < tolerance < math.inf:
+        if not is_finite_number(tolerance) or not tolerance > 0:
             raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
         base = BaseMeasure(self.base, dim, self.weights.dtype)
         require_inside(base, self.features)
@@ -274,7 +285,10 @@ class KernelDistribution(SparseDistribution):
             dtype = torch.float64
         scores = self._scores_in(dtype, self.mesh)
         if dtype == torch.float32 and scores.numel() and in_eager() and is_plain_cpu_tensor(scores):
-            if float(scores.detach().abs().amax()) > _LARGE:
+            # Contiguous in memory.
+            rows = scores.detach().movedim(-1, 0) if self._is_exponential else scores.detach()
+            low, high = rows.aminmax()
+            if float(torch.maximum(-low, high)) > _LARGE:
                 return self._scores_in(torch.float64, self.mesh)
         return scores
 
@@ -287,7 +301,9 @@ class KernelDistribution(SparseDistribution):
         weights = self.weights.to(torch.float64 if self.mesh.is_wide else dtype)
         matrix = matrix.to(weights)
         if matrix.dim() == 2:
-            scores = matrix.T @ weights.reshape(-1, weights.shape[-1]).T
+            rows = weights.reshape(-1, weights.shape[-1])
+            # A softmax over nodes takes the nodes of each density together.
+            scores = (rows @ matrix).T if self._is_exponential else matrix.T @ rows.T
         else:
             scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
         return scores.to(dtype).reshape(*mesh.measure.shape, -1)
@@ -303,19 +319,33 @@ class KernelDistribution(SparseDistribution):
 
     # Solving
 
+    def _normalize_exponential(self) -> None:
+        """Set the weights of the density at alpha = 1: a softmax over nodes."""
+        scores, log_measure = self._scores.flatten(0, 1).T, self._log_measure
+        top = scores.detach().amax(-1)
+        require(top.abs() <= _most_digits(top), "weights", _DIGITS.format(top.dtype), self.weights)
+        # Logarithms of at most 0 leave scores their digits.
+        weights = torch.softmax(scores + (log_measure - log_measure.amax()), -1)
+        self._power, self._mass = Power(0.0), torch.ones_like(top)
+        self._nodal = self._escort_nodal = weights.T.reshape(self._scores.shape)
+
+    @property
+    def _log_measure(self) -> Tensor:
+        return self._measure(self.mesh).flatten().log()
+
+    @lazy_property
+    def _level(self) -> Tensor:
+        """A (R,) at alpha = 1; others solve for it."""
+        return torch.logsumexp(self._scores.flatten(0, 1).T + self._log_measure, -1)
+
     def _normalize(self, power: Power) -> None:
         """Set A and the weights of the density with Z = 1."""
         level, nodal, escort, mass = normalized_weights(
             self._scores, self._measure(self.mesh), power.eps
         )
         # Rounding f and A changes the log density f - A by the last digit of A.
-        digits = level.abs() <= torch.finfo(level.dtype).eps ** (-2 / 3)
-        require(
-            digits & ((mass - 1).abs() <= _MASS),
-            "weights",
-            f"so small that scores have digits after the point in {mass.dtype}",
-            self.weights,
-        )
+        digits = (level.abs() <= _most_digits(level)) & ((mass - 1).abs() <= _MASS)
+        require(digits, "weights", _DIGITS.format(mass.dtype), self.weights)
         self._power, self._level, self._mass = power, level, torch.ones_like(level)
         self._nodal, self._escort_nodal = nodal, escort
 
@@ -430,9 +460,9 @@ class KernelDistribution(SparseDistribution):
             order: Subintervals are halved until each axis has at least this many nodes.
 
         Raises:
-            ValueError: `order` below 1.
+            ValueError: `order` below 1, or above 2^18.
         """
-        require_integer("order", order, 1)
+        require_integer("order", order, 1, MOST_NODES)
         mesh = self.mesh.with_order(order)
         weights = self._weights_on(mesh).to(self.weights.dtype)
         count = len(mesh.nodes)
@@ -449,10 +479,33 @@ class KernelDistribution(SparseDistribution):
     def _means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at nodes."""
         weights = self._unnormalized_on(mesh).reshape(len(mesh.nodes), -1).to(values)
+        if self._is_exponential and mesh is self.mesh:
+            return (weights.T @ values).reshape(*self.batch_shape, values.shape[1])
         # A column of ones gives the total, and makes gradients those of centred functions.
         sums = weights.T @ torch.cat([values, values.new_ones(len(values), 1)], -1)
         means = sums[:, :-1] / sums[:, -1:]
         return means.reshape(*self.batch_shape, values.shape[1])
+
+    def combination_means(self, psi: Basis, coefficients: Tensor) -> Tensor:
+        r"""Return $E_p[\psi]^\top C$ (*batch, E) with coefficients C (*batch[:-1], N, E).
+
+        The combinations are evaluated at the nodes, unless there are fewer densities for each.
+        """
+        (size, width), count = coefficients.shape[-2:], self.batch_shape[-1]
+        mesh = self.mesh.for_basis(psi)
+        values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
+        dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
+        if nodes * size * width + count * nodes * width > count * size * (nodes + width):
+            means = self._means(values, mesh).to(dtype)
+            return means @ coefficients.to(dtype)
+        values = values @ coefficients.to(values)  # (*batch[:-1], Q, E)
+        weights = self._unnormalized_on(mesh).reshape(nodes, *self.batch_shape).to(values)
+        weights = weights.movedim(0, -2)  # (*batch[:-1], Q, count)
+        if self._is_exponential and mesh is self.mesh:
+            return (weights.mT @ values).to(dtype)
+        ones = values.new_ones(*values.shape[:-1], 1)
+        sums = torch.cat([values, ones], -1).mT @ weights
+        return (sums[..., :-1, :] / sums[..., -1:, :]).mT.to(dtype)
 
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
         """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
@@ -891,6 +944,8 @@ class KernelExp(KernelDistribution):
         tensor(0.3936)
     """
 
+    _is_exponential: ClassVar[bool] = True
+
     def __init__(
         self,
         weights: Tensor,
@@ -905,7 +960,7 @@ class KernelExp(KernelDistribution):
         super().__init__(weights, inducing_points, kernel, base, 1.0, validate_args)
         with torch.enable_grad():
             self._set_mesh(tolerance, mesh)
-            self._normalize(Power(0.0))
+            self._normalize_exponential()
         if mesh is None:
             self._require_resolved()
 
@@ -917,6 +972,7 @@ class KernelExp(KernelDistribution):
         """
         if beta is None:
             return self
+        require_power(beta)
         power = torch.as_tensor(beta, dtype=self.weights.dtype, device=self.weights.device)
         require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
         score = self._with_weights(power.unsqueeze(-1) * self.weights)
@@ -1010,7 +1066,9 @@ class KernelDeformedExp(KernelDistribution):
             require(log < LOG_LARGE, "weights", rule, self.weights)
         self._integrate(power, self._scores.new_zeros(self._scores.shape[-1]))
         alive = (self._mass.detach() > 0).reshape(self.batch_shape)
-        if not torch.compiler.is_compiling() and not torch._is_all_true(alive):
+        if torch.compiler.is_compiling() or alive.is_meta:
+            return
+        if not torch._is_all_true(alive):
             raise ValueError(
                 "weights must be such that 1 + (alpha - 1) f is positive somewhere "
                 "(normalization='inside' always has a support), got an empty support at batch "
@@ -1072,6 +1130,11 @@ def _require_values(name: str) -> None:
             f"{name} of a kernel family needs the values of its parameters, which torch.compile, "
             "torch.func and forward mode hide: call it outside, on a density with a batch"
         )
+
+
+def _most_digits(x: Tensor) -> float:
+    """Return the largest score that has enough digits after the point in a dtype."""
+    return float(torch.finfo(x.dtype).eps ** (-2 / 3))
 
 
 def _is_one(beta: Tensor | float | None) -> bool:

@@ -16,15 +16,16 @@ from ..numerics.chebyshev_mesh import (
     ChebyshevMesh,
     Columns,
     find_mesh,
+    halved_rule,
     interpolation_errors,
     product_rule,
 )
 from ..numerics.validation import require
 from .base_measure import Base, BaseMeasure
 
-__all__ = ["KernelMesh", "dtype_of", "require_inside"]
+__all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 
-_MOST_NODES = 2**18
+MOST_NODES = 2**18
 # Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 # Units of rounding by which a polynomial in floating point may differ from itself.
@@ -92,9 +93,9 @@ class KernelMesh:
     ) -> "KernelMesh":
         """Return the tensor product of axes."""
         count = math.prod(axis.size for axis in axes)
-        if count > _MOST_NODES:
+        if count > MOST_NODES:
             raise ValueError(
-                f"tolerance must leave at most {_MOST_NODES} nodes, got {tolerance:g} with {count}"
+                f"tolerance must leave at most {MOST_NODES} nodes, got {tolerance:g} with {count}"
             )
         nodes, weights = product_rule(axes)
         order = axes[-1].order
@@ -108,6 +109,13 @@ class KernelMesh:
         sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
+
+    def to(self, device: torch.device) -> "KernelMesh":
+        """Return the mesh on another device, with the same base."""
+        axes = tuple(axis._replace(breaks=axis.breaks.to(device)) for axis in self.axes)
+        matrix = None if self.matrix is None else self.matrix.to(device)
+        nodes, measure = self.nodes.to(device), self.measure.to(device)
+        return replace(self, axes=axes, nodes=nodes, measure=measure, matrix=matrix)
 
     def require_fit(
         self, features: FeatureMap, base: Base, dtype: torch.dtype, validate: bool
@@ -183,13 +191,11 @@ class KernelMesh:
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
-        def masses(axis: ChebyshevMesh, values: Tensor) -> Tensor:
-            weights = axis.rule()[1]
-            found: Tensor = ((values - top).exp().unflatten(-1, weights.shape) * weights).sum(-1)
-            return found
-
-        coarse, halved = masses(axis, values), axis.halved()
-        fine = masses(halved, scores(halved.rule()[0].flatten())).unflatten(-1, (-1, 2)).sum(-1)
+        weights = axis.rule()[1]
+        values = (values - top).unflatten(-1, weights.shape)
+        coarse = (values.exp() * weights).sum(-1)
+        halves, shares = halved_rule(axis.order, values)
+        fine = ((values @ halves.T).exp() * shares).sum(-1) * axis.breaks.diff()
         allowed = _MASS_SHARE * self.tolerance / coarse.shape[-1] + rounding
         errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
         return errors.amax(0)
@@ -200,7 +206,7 @@ class KernelMesh:
         The mesh is remembered until the basis changes. In compiled graphs, which cannot read
         values, and in several dimensions it is the mesh itself.
         """
-        if torch.compiler.is_compiling() or len(self.axes) > 1:
+        if torch.compiler.is_compiling() or len(self.axes) > 1 or self.nodes.is_meta:
             return self
         state = _versions((*psi.parameters(), *psi.buffers()))
         known = self._finer.get(psi)

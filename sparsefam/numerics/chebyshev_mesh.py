@@ -9,7 +9,14 @@ from torch import Tensor
 
 from .quadrature import gauss_legendre
 
-__all__ = ["ChebyshevMesh", "Columns", "interpolation_errors", "find_mesh", "product_rule"]
+__all__ = [
+    "ChebyshevMesh",
+    "Columns",
+    "find_mesh",
+    "halved_rule",
+    "interpolation_errors",
+    "product_rule",
+]
 
 # The most subintervals: with 8 nodes each, which makes cut subintervals cheap; with 16, which need
 # fewer nodes in all; and with 8 between kinks.
@@ -217,6 +224,17 @@ def _interpolation(order: int, at: Tensor) -> Tensor:
     apart, gaps = nodes.unsqueeze(-1) - nodes, at.unsqueeze(-1) - nodes
     share = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
     return share / share.sum(-1, keepdim=True)
+
+
+def halved_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a rule with twice the nodes of a subinterval of length 1.
+
+    The first matrix (2 order, order) takes values at the nodes of the subinterval to those of the
+    polynomial at the nodes of its halves; the weights are (2 order,).
+    """
+    nodes, weights = gauss_legendre(order, like)
+    halves = torch.cat([(nodes - 1) / 2, (nodes + 1) / 2])
+    return _interpolation(order, halves), weights.repeat(2) / 4
 
 
 def _rule(low: Tensor, high: Tensor, order: int) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from .truncated_power import (
     lowered_derivative,
     power_slopes,
     power_weights,
+    rough_masses,
     sum_nodes,
     vmap_rows,
 )
@@ -32,6 +33,8 @@ _NEAR = 1e-3
 _INITIAL_STEPS = {torch.float32: 6, torch.float64: 8}
 # The error of a mass from which one step along derivatives leaves rounding.
 _CLOSE = {torch.float32: 2e-6, torch.float64: 5e-14}
+# Numbers of a block of rows: its arrays fit into a processor's cache.
+_ELEMENTS = 2**20
 # The greatest number of steps with weights of cut subintervals; the number on a GPU.
 _MOST_STEPS = 30
 _STEPS = {torch.float32: 2, torch.float64: 3}
@@ -116,11 +119,11 @@ def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
         return mass, rate
 
     A, steps = _lower_bound(f, measure, power.eps), _INITIAL_STEPS.get(f.dtype, 8)
-    return newton_from_below(sums, A, power.eps, steps, _NEAR, not f.is_cuda)
+    return newton_from_below(sums, A, power.eps, steps, _NEAR, f.is_cpu)
 
 
 def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
-    """Return the greatest of Jensen's lower bounds over all nodes, each subinterval and each node.
+    """Return the greatest of Jensen's lower bounds over all nodes, subintervals and their maxima.
 
     For a set S of mass Q(S), A >= E_S[f] - log_{2 - alpha}(1 / Q(S)).
     """
@@ -129,7 +132,8 @@ def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
     sums = (f * measure).sum(0)
     whole = bound(sums.sum(0) / measure.sum(), measure.sum())
     cells = bound(sums / by_cell.clamp_min(torch.finfo(f.dtype).tiny), by_cell).amax(0)
-    nodes = bound(f, measure).flatten(0, 1).amax(0)
+    # The highest node of a subinterval has at least the smallest measure.
+    nodes = bound(f.amax(0), measure.amin(0)).amax(0)
     return torch.maximum(whole, torch.maximum(cells, nodes))
 
 
@@ -158,25 +162,40 @@ class _Solution(NamedTuple):
 
 def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
     """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
-    power = Power(number if eps is None else eps)
+    power, rows = Power(number if eps is None else eps), f.shape[-1]
+    step = max(1, _ELEMENTS * rows // max(1, f.numel())) if f.is_cpu else max(1, rows)
+    A, mass = f.new_empty(rows), f.new_empty(rows)
+    weights, escort = (f.new_empty(f.shape) for _ in range(2))
+    for first in range(0, rows, step):
+        some = slice(first, min(first + step, rows))
+        part = power if eps is None else Power(eps[some])
+        found = _solve_rows(f[..., some], measure, part)
+        for whole, x in zip((A, weights, escort, mass), found, strict=True):
+            whole[..., some] = x
+    return [A, weights, escort, mass]
+
+
+def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
-    top = f.flatten(0, 1).amax(0)
+    top = f.amax((0, 1))
     f = f - top
     if power.is_exponential:
         A = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
         found = _Solution.at(A, f, measure, power)
     else:
-        found = _newton(initial_normalizer(f, measure, power), f, measure, power)
+        A = initial_normalizer(f, measure, power)
+        A = A + newton_step(*rough_masses(f - A, measure, power), power.eps)
+        found = _newton(A, f, measure, power)
     # The last step is so small that the weights follow it along their derivative.
     step = found.step(power.eps)
-    weights = torch.addcmul(found.weights, step, found.escort, value=-1)
-    return [x.contiguous() for x in (found.A + step + top, weights, found.escort, found.mass)]
+    found.weights.addcmul_(step, found.escort, value=-1)
+    return found._replace(A=found.A + step + top)
 
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding."""
     found = current = _Solution.at(A, f, measure, power)
-    if f.is_cuda:
+    if not f.is_cpu:
         for _ in range(_STEPS.get(f.dtype, 3)):
             found = _Solution.at(found.A + found.step(power.eps), f, measure, power)
         return found

@@ -1,6 +1,7 @@
 """Checks and conversions of arguments, shallow copies, and second derivatives that do not exist."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
 from numbers import Integral, Real
@@ -30,6 +31,7 @@ __all__ = [
     "in_eager",
     "in_float64",
     "is_count",
+    "is_finite_number",
     "is_plain_cpu_tensor",
     "map_tensors",
     "may_have_tangent",
@@ -245,6 +247,11 @@ def is_count(x: object) -> bool:
     return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
 
 
+def is_finite_number(x: object) -> bool:
+    """Return whether something is a real number that a float can hold, which 10**400 is not."""
+    return isinstance(x, Real) and -sys.float_info.max <= x <= sys.float_info.max  # type: ignore[operator]
+
+
 def require_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
     """Raise ValueError unless a value is an integer from `least` to `most`."""
     integral = isinstance(value, Integral) and not isinstance(value, bool)
@@ -273,7 +280,7 @@ def require_power(beta: object) -> None:
     """Raise ValueError unless the power of an escort is None, a finite number or finite tensor."""
     if isinstance(beta, Tensor):
         require(torch.isfinite(beta), "beta", "finite", beta)
-    elif beta is not None and not (isinstance(beta, Real) and math.isfinite(beta)):
+    elif beta is not None and not is_finite_number(beta):
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 
