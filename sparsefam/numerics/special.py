@@ -137,17 +137,16 @@ def _mills(count: int) -> Numbers:
     gap = np.exp(4.6 - step * (np.arange(300) + 0.5))
     tau = np.exp(-gap) / gap
     weights = step * tau * (1 + gap) * np.exp(-tau)
-    parts = -np.expm1(-tau * inverse[:, None] ** 2)
-
-    def integral(x: Numbers) -> Numbers:
-        squares = x[..., None] ** 2
-        values: Numbers = (weights / np.sqrt(squares + (1 - squares) * parts)).sum(-1)
-        return values
-
-    ratio = integral(x) / integral(0 * x) * (1 + x / (_MILLS_MAP * inverse))
+    # Square roots at 0 and at x, and the difference of the integrals without cancellation.
+    start = np.sqrt(-np.expm1(-tau * inverse[:, None] ** 2))
+    square = x[..., None] ** 2
+    root = np.sqrt(square + (1 - square) * start**2)
+    fall = (weights * square * (1 - start**2) / (root * start * (root + start))).sum(-1)
+    steep = 1 / (1 + _MILLS_MAP * inverse - share)
+    series = steep - fall / (weights / start).sum(-1) * (1 / share + steep)
     polynomials = np.polynomial.chebyshev.chebvander(y, count - 1) * (2 / count)
     polynomials[:, 0] /= 2
-    coefficients: Numbers = polynomials.T @ ((ratio - 1) / share) @ polynomials
+    coefficients: Numbers = polynomials.T @ series @ polynomials
     return coefficients
 
 
