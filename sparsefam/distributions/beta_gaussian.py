@@ -254,6 +254,15 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         power = -torch.expm1(-tail / _positive(self._exponent.detach()))
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
+    def _cuts(self) -> Tensor:
+        m = self._fixed_exponent
+        if m is None or m > _LARGEST_CLOSED:
+            return super()._cuts()
+        # Even powers have no kink at the centre.
+        places = [-1.0, 1.0] if self._order == 2 and m <= 1 else [-1.0, 0.0, 1.0]
+        half = (self._reach() * self.scale).unsqueeze(-1)
+        return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(places)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; a uniform one is positive at both ends, unlike torch's."""
         if self._fixed_exponent:
