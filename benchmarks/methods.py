@@ -285,7 +285,7 @@ def row_times(
     for count in batches:
         cells, built = [f"{row.name}, {count:,}"], {}
         for name in METHODS:
-            # Where a call would be long, fewer numbers give the time of each.
+            # Where a call of either would be long, fewer numbers give the time of each.
             few, longest = count, max(each[name], each["built"])
             while few > 256 and few * longest > LONGEST:
                 few = max(256, few // 10)
@@ -294,7 +294,8 @@ def row_times(
                 built[few] = sides(row, few, dtype)
                 each["built"] = (time.perf_counter() - start) / few
             ours, *others = in_turn([x.get(name) for x in built[few]], budget)
-            each[name] = 0.0 if math.isnan(ours) else ours / few
+            known = [x / few for x in (ours, *others) if not math.isnan(x)]
+            each[name] = max(known, default=0.0)
             best = min((x for x in others if not math.isnan(x)), default=math.nan)
             text = "" if math.isnan(ours) else _micro(ours / few)
             text = f"**{text}**" if ours > SLOW * best else text
