@@ -1,11 +1,11 @@
 """Microseconds a number of every method of every family, beside scipy and torch.
 
 One thread, one run: the methods of a row take turns with those of the neighbours that have the
-same distribution. `--write` puts the tables into docs/benchmarks.md.
+same distribution, and the least processor time counts. `--write` puts the tables into
+docs/benchmarks.md.
 """
 
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -251,30 +251,23 @@ def _once(call: Callable[[], Any] | None) -> float:
     if call is None:
         return math.nan
     try:
-        start = time.perf_counter()
+        start = time.process_time()
         call()
     except (NotImplementedError, AttributeError):
         return math.nan
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def in_turn(calls: Sequence[Callable[[], Any] | None], budget: float) -> list[float]:
-    """Return the median seconds of each call, visited in turn; NaN where there is none."""
-    first = [_once(call) for call in calls]
-    seconds: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + budget
-    while not seconds[0] or time.perf_counter() < end:
-        for call, begin, found in zip(calls, first, seconds, strict=True):
-            if call is None or math.isnan(begin):
-                found.append(math.nan)
-            elif begin > LONGEST:
-                found.append(begin)
-            else:
-                times = max(1, min(20, round(budget / 20 / begin)))
-                found.append(sum(_once(call) for _ in range(times)) / times)
-        if all(x[-1] > LONGEST or math.isnan(x[-1]) for x in seconds):
-            break
-    return [statistics.median(x) for x in seconds]
+    """Return the least seconds of each call, visited in turn; NaN where there is none."""
+    best = [_once(call) for call in calls]
+    end, visits = time.process_time() + budget, 0
+    while visits < 2 or time.process_time() < end:
+        for i, call in enumerate(calls):
+            if best[i] <= LONGEST:
+                best[i] = min(best[i], _once(call))
+        visits += 1
+    return best
 
 
 def row_times(
@@ -290,9 +283,9 @@ def row_times(
             while few > 256 and few * longest > LONGEST:
                 few = max(256, few // 10)
             if few not in built:
-                start = time.perf_counter()
+                start = time.process_time()
                 built[few] = sides(row, few, dtype)
-                each["built"] = (time.perf_counter() - start) / few
+                each["built"] = (time.process_time() - start) / few
             ours, *others = in_turn([x.get(name) for x in built[few]], budget)
             known = [x / few for x in (ours, *others) if not math.isnan(x)]
             each[name] = max(known, default=0.0)
