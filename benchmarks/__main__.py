@@ -14,6 +14,7 @@ from .harness import parser
 PARTS = {
     "accuracy": (7, "errors against independent references"),
     "expect": (4, "time of expectations beside plain rules"),
+    "methods": (5, "time of every method beside scipy and torch"),
     "content": (4, "attention by content beside the trapezoid rule"),
     "recall": (1, "recall from N functions beside discrete attention"),
     "attention": (3, "the layer beside that of torch, and its regression"),

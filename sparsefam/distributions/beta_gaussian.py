@@ -10,8 +10,7 @@ from torch.distributions import constraints
 from typing_extensions import Self
 
 from ..numerics.gaussian_interval import Profile
-from ..numerics.roots import attach_root_gradient
-from ..numerics.special import betaincc, digamma_difference, log_gamma_ratio
+from ..numerics.special import digamma_difference, log_ball_tail, log_gamma_ratio
 from ..numerics.validation import broadcast_arguments, require, require_power
 from ..scores import Quadratic
 from ..supports import finite, positive_finite
@@ -136,29 +135,44 @@ class PowerLaw(StandardizedDistribution):
             gamma = torch.maximum(gamma, 4 * torch.finfo(dtype).eps * squares)
             x = z * torch.rsqrt(squares + gamma).unsqueeze(-1)
         if self.alpha.requires_grad and torch.is_grad_enabled():
-            log_stretch = self._log_stretch(squares / (squares + gamma), gamma / (squares + gamma))
-            x = x * torch.exp(log_stretch / 2).unsqueeze(-1)
+            radius = (squares / (squares + gamma)).sqrt().clamp_min(torch.finfo(dtype).tiny)
+            moved = self._radius_of_tail(radius)
+            x = x * (moved / radius).unsqueeze(-1)
         return x
 
-    def _log_stretch(self, squared: Tensor, rest: Tensor) -> Tensor:
-        r"""Return 0 with the derivatives of $\log |x|^2$ in alpha at a fixed value of its cdf."""
-        a, m = self._dim / 2, self._exponent
-        log_surface = a * math.log(math.pi) - math.lgamma(a)
+    def _log_ball_tail(self, radius: Tensor) -> Tensor:
+        """Return log P(|x| > radius) for k = 2."""
+        m = self._exponent
+        if self._fixed_exponent is not None:
+            m = torch.full((), self._fixed_exponent, dtype=m.dtype, device=m.device)
+        return log_ball_tail(radius, m, self._dim)
 
-        def tail(s: Tensor) -> Tensor:
-            power = squared * torch.exp(s)
-            return betaincc(
-                torch.full_like(squared, a), m + 1, power, rest - squared * torch.expm1(s)
-            )
+    def _radius_of_tail(self, radius: Tensor, log_tail: Tensor | None = None) -> Tensor:
+        """Improve a radius at which log P(|x| > radius) is `log_tail`, for k = 2.
 
-        def density(s: Tensor) -> Tensor:
-            left = rest - squared * torch.expm1(s)
-            log_power = a * (squared.log() + s) + m * left.log()
-            return torch.exp(self._log_constant() + log_surface + log_power)
-
-        start = torch.zeros_like(squared)
-        target = tail(start).detach()
-        return attach_root_gradient(start, lambda s: target - tail(s), density)
+        The default is the tail of the radius itself. One step of fourth order, by the derivatives
+        of the logarithm; the result has the first two derivatives of the solution in alpha and
+        `log_tail`.
+        """
+        edge = 1 - torch.finfo(radius.dtype).eps / 2
+        radius = radius.detach().clamp(max=edge)
+        side, m, dim = (1 - radius) * (1 + radius), self._exponent, self._dim
+        found = self._log_ball_tail(radius)
+        log_surface = math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
+        log_density = self._log_density(radius.square()) + log_surface
+        if dim > 1:
+            log_density = log_density + (dim - 1) * radius.log()
+        hazard = torch.exp(log_density - found)
+        step = (found - (found.detach() if log_tail is None else log_tail)) / hazard
+        # Derivatives of the log density in -radius, and from them the ratios of the second and
+        # third derivative of `found` to the first.
+        rise, bend = 2 * m * radius / side, -2 * m * (1 + radius.square()) / side.square()
+        if dim > 1:
+            rise, bend = rise - (dim - 1) / radius, bend - (dim - 1) / radius.square()
+        second = rise - hazard
+        third = second.square() / 3 - (bend - hazard * second) / 6
+        moved = radius + step * (1 + step * (second / 2 + step * third))
+        return moved + (moved.detach().clamp(max=edge) - moved.detach())
 
 
 def exponent_of(alpha: Tensor | float) -> float | None:
@@ -239,6 +253,15 @@ class PowerDistribution(PowerLaw, SymmetricDistribution):
         tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
         power = -torch.expm1(-tail / _positive(self._exponent.detach()))
         return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
+
+    def _cuts(self) -> Tensor:
+        m = self._fixed_exponent
+        if m is None or m > _LARGEST_CLOSED:
+            return super()._cuts()
+        # Even powers have no kink at the centre.
+        places = [-1.0, 1.0] if self._order == 2 and m <= 1 else [-1.0, 0.0, 1.0]
+        half = (self._reach() * self.scale).unsqueeze(-1)
+        return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(places)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; a uniform one is positive at both ends, unlike torch's."""
@@ -380,27 +403,29 @@ class BetaGaussian(PowerDistribution):
         return BetaGaussian(self.loc, self.scale, alpha, validate_args=self._validation)
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
-        # In terms of x^2, accurate for small x: with m = 1e6 all of the mass is at |x| < 1e-2.
-        m, squared = self._exponent, x.square()
-        near = squared * (m + 1) < 1e-3
-        safe = torch.where(near, torch.full_like(squared, 0.5), squared)
-        size = x.abs()
-        rest = torch.where(near, 1 - safe, (1 - size) * (1 + size))
-        tail = 0.5 * betaincc(torch.full_like(safe, 0.5), m + 1, safe, rest)
-        body = torch.where(x < 0, tail, 1 - tail)
-        # A Taylor series at 0, where the square root of x^2 has no derivative.
-        squared = torch.where(near, squared, 0.0)
-        series, term = torch.ones_like(squared), torch.ones_like(squared)
-        for j in range(1, 6):
-            term = term * (j - 1 - m) / j * squared
-            series = series + term / (2 * j + 1)
-        return torch.where(near, 0.5 + torch.exp(self._log_constant()) * x * series, body)
+        # Where, not abs: the slope at 0 is the density's.
+        tail = 0.5 * torch.exp(self._log_ball_tail(torch.where(x < 0, -x, x)))
+        return torch.where(x < 0, tail, 1 - tail)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
-        # The search ends at the edge, where the log density of the uniform member is 0 * inf.
-        uniform = self._exponent == 0
-        inner = super()._standard_icdf(torch.where(uniform, 0.5, value))
-        return torch.where(uniform, 2 * value - 1, inner)
+        tail = torch.where(value < 0.5, value, 1 - value)
+        x = self._radius_near(tail.detach())
+        log_tail = torch.log(2 * tail)
+        for _ in range(2):
+            x = self._radius_of_tail(x, log_tail)
+        return torch.where(value < 0.5, -x, x)
+
+    def _radius_near(self, tail: Tensor) -> Tensor:
+        r"""Return |x| to about two digits for a tail of at most one half, from a normal's quantile.
+
+        For its square $s$, $-2 (m + 1) \log(1 - x^2)$ is $s$ and a little more: $s/(4 (m + 1))$ at
+        the centre, and $\log(s/(2 (m + 1)))$ next to the edge.
+        """
+        b = self._exponent.detach() + 1
+        s = torch.special.ndtri(tail.clamp_min(torch.finfo(tail.dtype).tiny)).square()
+        share = s / (4 * b)
+        more = torch.log1p(share * (1 + share) / (1 + 0.5 * share))
+        return torch.sqrt(-torch.expm1(-(s + more) / (2 * b)))
 
     def _standard_sample(self, shape: Size) -> Tensor:
         return self._sample_ball(shape).squeeze(-1)

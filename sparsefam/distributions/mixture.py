@@ -13,7 +13,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Polynomial, Stack
-from ..numerics.quadrature import line_integral, sort_cuts
+from ..numerics.quadrature import line_integral, piecewise_integral, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_shapes, copied, require_shape
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
@@ -116,7 +116,8 @@ class Mixture(SoftmaxDistribution):
     @property
     def probs(self) -> Tensor:
         """Weights of the components (*batch, K)."""
-        return torch.softmax(self.logits, -1)
+        # Over the first axis, as torch is slow where the last one is short.
+        return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
     def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
         new = cast(Mixture, super()._select(shape, take))
@@ -313,10 +314,10 @@ class Mixture(SoftmaxDistribution):
 
     def _excess(self, goal: Tensor, upper: Tensor) -> Callable[[Tensor], Tensor]:
         """Return an increasing function of t that is zero where the tail has the mass `goal`."""
+        sign = 1 - 2 * upper.to(goal.dtype)
 
         def excess(t: Tensor) -> Tensor:
-            gap = self._tail(t, upper) - goal
-            return torch.where(upper, -gap, gap)
+            return sign * (self._tail(t, upper) - goal)
 
         return excess
 
@@ -388,7 +389,10 @@ class Mixture(SoftmaxDistribution):
         return torch.cat(samples, -1 - rank), torch.cat(masses, -1)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch), by quadrature; multivariate by `quadrature`."""
+        """Shannon entropy (*batch), by quadrature; multivariate by `quadrature`.
+
+        Symmetric components are integrated by one rule between their cuts, others adaptively.
+        """
         if self.event_shape:
             nodes, weights = self.quadrature()
             log_p = self.log_prob(nodes)
@@ -397,12 +401,14 @@ class Mixture(SoftmaxDistribution):
         (p,) = separate_cuts(to_float64(self))
 
         def integrand(t: Tensor) -> Tensor:
-            log_p = p.log_prob(t)
-            finite = log_p.isfinite()
-            log_p = torch.where(finite, log_p, 0.0)
-            return torch.where(finite, -torch.exp(log_p) * log_p, 0.0)
+            values = p._average(p._map_at(lambda q, x: q.prob(x), t))
+            finite = (values > 0) & values.isfinite()
+            values = torch.where(finite, values, 1.0)
+            return -values * values.log()
 
-        return line_integral(integrand, cuts_of(p)).to(self.alpha.dtype)
+        simple = all(isinstance(part, SymmetricDistribution) for part in p._parts)
+        integral = piecewise_integral if simple else line_integral
+        return integral(integrand, cuts_of(p)).to(self.alpha.dtype)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
@@ -561,12 +567,14 @@ def _move_to_support(t: Tensor, intervals: Tensor, reached: Tensor) -> Tensor:
     """Move locations (..., *batch) out of the gaps between intervals (*batch, J, 2).
 
     Where the mass below t has `reached` the probability, the quantile is the end of the interval
-    below t, else the beginning of the next.
+    below t, else the beginning of the next: the number next to it, as the density may be zero at
+    the end itself.
     """
     lower, upper = intervals.detach().unbind(-1)
     at = t.unsqueeze(-1)
     inside = ((lower <= at) & (at <= upper)).any(-1)
-    below = torch.where(upper <= at, upper, -math.inf).amax(-1)
-    above = torch.where(lower >= at, lower, math.inf).amin(-1)
+    last, first = torch.nextafter(upper, lower), torch.nextafter(lower, upper)
+    below = torch.where(upper <= at, last, -math.inf).amax(-1)
+    above = torch.where(lower >= at, first, math.inf).amin(-1)
     down = (reached & below.isfinite()) | ~above.isfinite()
     return torch.where(inside, t, torch.where(down, below, above))

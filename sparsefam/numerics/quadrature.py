@@ -19,6 +19,7 @@ __all__ = [
     "graded",
     "graded_rule",
     "line_integral",
+    "piecewise_integral",
     "smooth_unit_rule",
     "sort_cuts",
     "table",
@@ -106,6 +107,8 @@ def smooth_unit_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 # Adaptive integrals on the line
 
+# Nodes between cuts where they are not adapted, and of how many values at once.
+_PIECE_ORDER, _MOST_NODES = 64, 1 << 18
 # Number of nodes on each subinterval, and of the rule that estimates the error.
 _ORDER, _LOWER_ORDER = 48, 32
 # Tolerated difference of the two on a subinterval, relative to the integral of the absolute value.
@@ -173,6 +176,20 @@ def line_integral(
     ordered = sort_cuts(torch.cat([cuts, more], -1))
     values, weights = _evaluate(function, ordered[:-1], ordered[1:], _ORDER)
     return weighted_sum(weights.flatten(0, 1), values.flatten(0, 1))
+
+
+def piecewise_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+    """Return the integral (*batch) by one rule of 64 nodes between two cuts, without a check.
+
+    Arguments are those of `line_integral`. Memory is that of a few subintervals at a time.
+    """
+    ordered = sort_cuts(cuts)
+    step = max(1, _MOST_NODES // max(1, _PIECE_ORDER * ordered[0].numel()))
+    total = torch.zeros_like(ordered[0])
+    for low, high in zip(ordered[:-1].split(step), ordered[1:].split(step), strict=True):
+        values, weights = _evaluate(function, low, high, _PIECE_ORDER)
+        total = total + (weights * values).sum((0, 1))
+    return total
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:

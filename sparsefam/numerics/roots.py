@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .validation import in_eager
+
 __all__ = ["attach_root_gradient", "increasing_root"]
 
 
@@ -17,13 +19,15 @@ def increasing_root(
     """Return the root of an increasing function in [lower, upper], elementwise, without gradient.
 
     Chandrupatla's method interpolates by an inverse parabola where that is safe and bisects
-    elsewhere, so the bracket always shrinks. The number of steps is fixed: no host sync.
+    elsewhere, so the bracket always shrinks. Brackets of a few roundings stay as they are; on a
+    CPU the search ends with the last of them, which changes no root, and elsewhere no value is
+    read.
 
     Args:
         function: Increasing, from a tensor to one of the same shape.
         lower: Lower end, returned where the function is positive there.
         upper: Upper end, returned where the function is negative there, as rounding may make it.
-        iterations: Number of steps; default 22 in float32 and 44 in float64.
+        iterations: The largest number of steps; default 22 in float32 and 44 in float64.
 
     References:
         Chandrupatla (1997), A new hybrid quadratic/bisection algorithm. Adv. Eng. Softw. 28.
@@ -33,9 +37,14 @@ def increasing_root(
         b, a = torch.broadcast_tensors(lower.detach(), upper.detach())
         fa, fb = function(a).clamp_min(0), function(b).clamp_max(0)
         c, fc = a, fa
-        step = torch.full_like(a, 0.5)
+        step, narrow = torch.full_like(a, 0.5), 4 * torch.finfo(a.dtype).eps
+        done = fb == 0
+        readable = a.is_cpu and in_eager() and torch._C._get_tracing_state() is None
         for _ in range(count):
-            x = a + step * (b - a)
+            done = done | (fa == 0) | ((b - a).abs() <= narrow * a.abs())
+            if readable and bool(done.all()):
+                break
+            x = a + step * ~done * (b - a)
             fx = function(x)
             same = torch.sign(fx) == torch.sign(fa)
             c, fc = torch.where(same, a, b), torch.where(same, fa, fb)

@@ -1,4 +1,4 @@
-r"""Gamma, incomplete beta and characteristic functions, and the map of space onto the ball.
+r"""Gamma functions, tails and characteristic functions of beta-Gaussians, maps onto the ball.
 
 Subtracting values of `lgamma` or `digamma` cancels at large arguments. The differences here are
 sums of small terms.
@@ -7,14 +7,17 @@ sums of small terms.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .quadrature import MAKERS, Numbers, table
+
 __all__ = [
     "ball_to_space",
-    "betaincc",
     "characteristic",
     "digamma_difference",
+    "log_ball_tail",
     "log_gamma_ratio",
     "space_to_ball",
     "space_to_ball_log_det",
@@ -32,13 +35,8 @@ _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _SMALL = 0.2
 _ARTANH = {torch.float32: 7, torch.float64: 14}
 
-# The integral for I_x(a, b) is cut where the integrand is exp(-_DEPTH), which is mapped to the end
-# _HIGH of the quadrature rule (count, low, _HIGH).
-_DEPTH = {torch.float32: 18.0, torch.float64: 40.0}
-_RULE = {torch.float32: (24, -2.9), torch.float64: (48, -3.6)}
-_HIGH = 2.5
-_END = math.exp(_HIGH - math.exp(-_HIGH))
-_NEWTON_STEPS = 4
+# Number of Chebyshev polynomials in each variable of `_log_mills`, and c in these variables.
+_MILLS_COUNT, _MILLS_MAP = {torch.float32: 14, torch.float64: 24}, 1.5
 
 
 def log_gamma_ratio(x: Tensor, delta: float) -> Tensor:
@@ -71,41 +69,88 @@ def digamma_difference(x: Tensor, delta: float) -> Tensor:
     return asymptotic + (delta / (steps * (steps + delta))).sum(-1)
 
 
-def betaincc(a: Tensor, b: Tensor, x: Tensor, complement: Tensor) -> Tensor:
-    r"""Compute the upper tail of the beta distribution, differentiable in a, b and x.
+def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
+    r"""Compute $\log P(|x| > r)$ of the density $\propto (1 - |x|^2)_+^m$ in D dimensions.
 
-    $$1 - I_x(a, b) = \frac{1}{B(a, b)} \int_x^1 t^{a-1} (1-t)^{b-1}\,dt$$
-
-    Values, however small, and gradients have a relative error of 4e-7 in float32 and 4e-14 in
-    float64, a little more next to underflow. Outside $(0, 1)$ the value is 0 or 1 with a zero
-    gradient, also at $x = 0$ with $a < 1$, where the density is infinite.
+    With $p = 1 - r^2$ and $b = m + 1$ it is $b\log p + \log(G + \sum_j t_j)$: in 1-D $G$ is a
+    smooth function, Mills' ratio of the density, of which a table of Chebyshev coefficients in two
+    variables is made once. Two dimensions more add a positive term $t_j$. The absolute error is a
+    few roundings of $b\log p$; in 1-D the value at $r = 0$ is exactly zero.
 
     Args:
-        a: First exponent, from about 0.05 to 1e7.
-        b: Second exponent, from about 0.05 to 1e7.
-        x: Argument, which broadcasts with `a` and `b` and determines the dtype.
-        complement: $1 - x$, which may have more digits than x. Gradients flow through x only.
-
-    References:
-        DiDonato and Morris (1992), Significant digit computation of the incomplete beta function
-        ratios, ACM TOMS 18(3), for the choice of the tail and the prefactor.
+        radius: $r$ in [0, 1), (*sample, *batch).
+        m: $m \ge 0$, (*batch) or of no axes.
+        dim: D, at least 1.
     """
-    # In float64, as the prefactor is ill-conditioned.
-    a, b, left, right = (t.double() for t in (a, b, x, complement))
-    above, outside = right <= 0, (left <= 0) | (right <= 0)
-    left, right = (torch.where(outside, 0.5, t) for t in (left, right))
-    right = right.detach() + (left.detach() - left)
-    # The tail that does not hold the mean is integrated.
-    upper = a * right < b * left
-    tail = _lower_tail(
-        torch.where(upper, b, a),
-        torch.where(upper, a, b),
-        torch.where(upper, right, left),
-        torch.where(upper, left, right),
-        x.dtype,
+    if dim > 1 and radius.dtype != torch.float64:
+        # Below the radii that are likely the terms cancel in derivatives.
+        return log_ball_tail(radius.double(), m.double(), dim).to(radius.dtype)
+    b = m + 1
+    square, rest = radius.square(), (1 - radius) * (1 + radius)
+    log_power = -b * torch.log1p(square / rest)
+    if dim == 1:
+        return log_power + _log_mills(radius, b)
+    term, total = square * b, torch.ones_like(log_power)
+    if dim % 2:
+        total = torch.exp(_log_mills(radius, b))
+        term = radius * (2 / math.sqrt(math.pi) * torch.exp(log_gamma_ratio(b, 0.5)))
+    for j in range((dim - 1) // 2):
+        total = total + term
+        order = dim % 2 / 2 + (1 - dim % 2) + j
+        term = term * square * ((order + b) / (order + 1))
+    return log_power + total.log()
+
+
+def _log_mills(x: Tensor, b: Tensor) -> Tensor:
+    r"""Return $\log G$, $G = 2C \int_x^1 (1 - t^2)^{b-1} dt / (1 - x^2)^b$, for $0 \le x < 1$."""
+    count, narrow = _MILLS_COUNT[x.dtype], _MILLS_MAP * torch.rsqrt(b)
+    share = x * (1 + narrow) / (x + narrow)
+    rows = torch.tensordot(
+        table("mills", (count,), x), _chebyshev(2 / _MILLS_MAP * narrow - 1, count), 1
     )
-    tail = torch.where(upper, tail, 1 - tail).to(x.dtype)
-    return torch.where(outside, 1 - above.to(x.dtype), tail)
+    rows = rows.reshape(count, *(1,) * (x.dim() - b.dim()), *b.shape)
+    series = (rows * _chebyshev(2 * share - 1, count)).sum(0)
+    return torch.log1p(share * series) - torch.log1p(x / narrow)
+
+
+def _chebyshev(y: Tensor, count: int) -> Tensor:
+    """Return the first Chebyshev polynomials (count, ...) at y, by doubling the degree."""
+    values = torch.stack([torch.ones_like(y), y])
+    while (known := len(values)) < count:
+        more = min(known - 1, count - known)
+        higher = 2 * values[-1] * values[1 : more + 1] - values[-1 - more : -1].flip(0)
+        values = torch.cat([values, higher])
+    return values
+
+
+def _mills(count: int) -> Numbers:
+    r"""Return the table of `_log_mills`, coefficients (count, count) in the two variables.
+
+    It interpolates $(G (1 + x\sqrt b/c) - 1)/s$ in $s = x (1 + c/\sqrt b)/(x + c/\sqrt b)$ and
+    $1/\sqrt b$, with $G$ by quadrature of
+    $\tfrac12 \int_0^\infty e^{-\tau} (x^2 + (1 - x^2)(1 - e^{-\tau/b}))^{-1/2}\,d\tau$.
+    """
+    y = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+    share, inverse = (y[:, None] + 1) / 2, (y + 1) / 2
+    x = share * _MILLS_MAP * inverse / (1 + _MILLS_MAP * inverse - share)
+    step = 8.8 / 300
+    gap = np.exp(4.6 - step * (np.arange(300) + 0.5))
+    tau = np.exp(-gap) / gap
+    weights = step * tau * (1 + gap) * np.exp(-tau)
+    # Square roots at 0 and at x, and the difference of the integrals without cancellation.
+    start = np.sqrt(-np.expm1(-tau * inverse[:, None] ** 2))
+    square = x[..., None] ** 2
+    root = np.sqrt(square + (1 - square) * start**2)
+    fall = (weights * square * (1 - start**2) / (root * start * (root + start))).sum(-1)
+    steep = 1 / (1 + _MILLS_MAP * inverse - share)
+    series = steep - fall / (weights / start).sum(-1) * (1 / share + steep)
+    polynomials = np.polynomial.chebyshev.chebvander(y, count - 1) * (2 / count)
+    polynomials[:, 0] /= 2
+    coefficients: Numbers = polynomials.T @ series @ polynomials
+    return coefficients
+
+
+MAKERS["mills"] = _mills
 
 
 def _decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,69 +213,6 @@ def _log_remainder(ratio: Tensor, excess: Tensor) -> Tensor:
     series = _horner([1 / (2 * k + 3) for k in range(_ARTANH[s.dtype])], s2)
     large = torch.log(torch.where(small, 1.0, ratio)) - excess
     return torch.where(small, s * (2 * s2 * series - excess), large)
-
-
-def _lower_tail(a: Tensor, b: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    r"""Return $I_x(a, b)$ for $x \le a/(a+b)$, $y = 1 - x$; nodes are in `dtype`."""
-    small = a < 1
-    # For small a by the two positive terms I_x(a, b) = I_x(a + 1, b) + x^a y^b / (a B(a, b)).
-    raised = torch.where(small, a + 1, a)
-    # The slope a - (b - 1) x/y of the exponent at 0, by the same difference as in the prefactor.
-    slope = (raised * y - b * x + x) / y
-    integral = _integral(*(t.to(dtype) for t in (raised, b, x / y, slope))).double()
-    step = (1 + (a + b) * (x / y) * integral) / a
-    return torch.exp(_log_kernel(a, b, x, y)) * torch.where(small, step, integral / y)
-
-
-def _log_kernel(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""Return $\log [x^a y^b / B(a, b)]$, expanded around the mean $a/(a+b)$."""
-    total = a + b
-    shift = a * y - b * x
-    exponent = a * _log_remainder(x * total / a, -shift / a)
-    exponent = exponent + b * _log_remainder(y * total / b, shift / b)
-    remainders = _stirling_remainder(total) - _stirling_remainder(a) - _stirling_remainder(b)
-    return exponent + remainders + 0.5 * torch.log(a / total * b / (2 * math.pi))
-
-
-def _integral(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""Return $\int_0^\infty e^{-\varphi(s)} ds$, which is left of $I_x$ after $t = x e^{-s}$.
-
-    $\varphi(s) = a s - (b-1)\log(1 + r(1 - e^{-s}))$ with odds $r = x/(1-x)$. This plain form has
-    exact gradients at fixed nodes; its value, a difference of large terms, is replaced by
-    `_exponent`.
-    """
-    fixed_a, fixed_b, fixed_odds, slope = (t.detach() for t in (a, b, odds, slope))
-    scale = _cutoff(fixed_a, fixed_b, fixed_odds, slope) / _END
-    nodes, weights = _decay_rule(*_RULE[a.dtype], _HIGH, a)
-    s = scale[..., None] * nodes
-    exponent = _exponent(s, *(t[..., None] for t in (fixed_b - 1, fixed_odds, slope)))
-    plain = a[..., None] * s - (b[..., None] - 1) * torch.log1p(-odds[..., None] * torch.expm1(-s))
-    return scale * (weights * torch.exp(plain.detach() - plain - exponent)).sum(-1)
-
-
-def _exponent(s: Tensor, power: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""Return $\varphi(s)$ of `_integral` as a sum of small terms, with slope $= \varphi'(0)$."""
-    part = -torch.expm1(-s)
-    growth = odds * part
-    curved = odds * _log_remainder(torch.exp(-s), -part) + _log_remainder(1 + growth, growth)
-    return slope * s - power * curved
-
-
-def _cutoff(a: Tensor, b: Tensor, odds: Tensor, slope: Tensor) -> Tensor:
-    r"""Return the s where $\varphi$ reaches `_DEPTH`, at which the integrand is negligible.
-
-    By Newton's method for $\log\varphi$ as a function of $\log s$, whose slope is between 1 and
-    2. For $b < 1$ the bound $\varphi(s) \ge a s$ is used.
-    """
-    depth = _DEPTH[a.dtype]
-    power = (b - 1).clamp_min(0)
-    slope = torch.where(b < 1, a, slope)
-    s = (depth + power * torch.log1p(odds)) / a
-    for _ in range(_NEWTON_STEPS):
-        value = _exponent(s, power, odds, slope)
-        derivative = a - power * odds / (torch.exp(s) * (1 + odds) - odds)
-        s = s * torch.exp(torch.log(depth / value) * value / (s * derivative))
-    return s
 
 
 # For small rho: number of nodes, largest t, and the negative logarithm of the last weight.
