@@ -260,6 +260,8 @@ class TorchDensity(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         inside, log_p = self._evaluate(value)
+        if not torch.is_grad_enabled():
+            return torch.where(inside, log_p, -math.inf)
         # At an end of the support it may be infinite, with undefined derivatives.
         finite = log_p.isfinite()
         density = self.base.log_prob(self._move_inside(value, inside & finite))
@@ -343,8 +345,11 @@ class _Coordinate:
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return t and dt/dy at y (..., *batch)."""
-        t, slope = self.from_line(self._a + self._b * y.sinh())
-        return t, slope * self._b * y.cosh()
+        rise = y.exp()  # a quarter of the time of sinh and cosh
+        fall = 1 / rise
+        half = self._b / 2
+        t, slope = self.from_line(self._a + half * (rise - fall))
+        return t, slope * (half * (rise + fall))
 
     def of(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
@@ -357,9 +362,11 @@ class _Coordinate:
             width, share = self._upper - self._lower, torch.sigmoid(x)
             return self._lower + width * share, width * share * torch.sigmoid(-x)
         if self._lower is not None:
-            return self._lower + x.exp(), x.exp()
+            slope = x.exp()
+            return self._lower + slope, slope
         if self._upper is not None:
-            return self._upper - (-x).exp(), (-x).exp()
+            slope = (-x).exp()
+            return self._upper - slope, slope
         return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
 
     def onto_line(self, t: Tensor) -> Tensor:
@@ -430,8 +437,15 @@ class TorchUnivariate(TorchDensity):
                 if known is not None:
                     within = known.isfinite() & self.base.support.check(known)
                     centre = torch.where(within, known, centre)
-            # Without a variance, half the width of the uniform density of the same height.
-            spread = (0.5 * torch.exp(-self.base.log_prob(centre))).clamp(1e-9, 1e9)
+            # Without a variance, half the width of the uniform density of the same height, or less
+            # where the log density is more curved.
+            top = self.base.log_prob(centre)
+            spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
+            if self.ends == (None, None):
+                step = spread / 64
+                fall = top - (self.base.log_prob(centre + torch.stack([-step, step]))).amin(0)
+                curved = step / (2 * fall).sqrt()
+                spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
             if known is not None:
                 spread = torch.where(known.isfinite() & (known > 0), known, spread)
