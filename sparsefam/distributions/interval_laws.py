@@ -3,11 +3,12 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..numerics.quadrature import gauss_legendre
-from ..numerics.validation import by_forward_mode, forward_rule
+from ..numerics.validation import by_forward_mode, forward_rule, in_eager, may_have_tangent
 from .beta_gaussian import BetaGaussian
 from .normal import Laplace, Normal
 from .torch_adapter import TorchUnivariate, torch_name
@@ -20,9 +21,13 @@ _HALF_LOG = math.log(2 * math.pi) / 2
 _FAR = 1e200
 # Beyond this the normal quantile is found from logarithms, as tails underflow at 38.
 _DEEP = 30.0
-# Nodes on each side of the mode, the exponent at which moments are cut off, and the degree to
-# which near ends are integrated.
-_NODES, _DEPTH, _NEAR = 24, 40.0, 10
+# Nodes on each side of the mode, and the exponent at which moments are cut off.
+_NODES, _DEPTH = 24, 40.0
+# The positive half of a Gauss-Legendre rule, for even functions between near ends.
+_NEAR_RULE = np.stack(np.polynomial.legendre.leggauss(10))[:, 5:].tolist()
+
+
+_Pair = tuple[Tensor, Tensor]
 
 
 class _Standard:
@@ -43,7 +48,7 @@ class _Standard:
         return cls.log_density(b) - cls.log_density(a)
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         """Return the log mass, and that of its ratio to the density at the end where it is higher."""
         raise NotImplementedError
 
@@ -53,8 +58,11 @@ class _Standard:
         return torch.maximum(cls.log_density(a), cls.log_density(b))
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        """Return quantiles of probabilities q = 1 - p."""
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+        """Return quantiles x of probabilities q = 1 - p, and x - a where it is known to more digits.
+
+        Elsewhere the latter is infinite.
+        """
         raise NotImplementedError
 
 
@@ -68,48 +76,90 @@ class _Normal(_Standard):
         return w * (a + b) / -2
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        flip = a + b < 0
-        a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
-        power = w * (a + b) / 2
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+        middle = (a + b) / 2
+        power = w * middle.abs()
         # Between near ends differences cancel, but the density hardly changes.
         near = w + power < 1.5
-        x, rule = (t[_NEAR // 2 :].reshape(-1, *(1,) * a.dim()) for t in gauss_legendre(_NEAR, a))
-        width, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
-        mean = (rule * (slope * x).cosh() * torch.exp((width * x).square() / -2)).sum(0)
-        close = (2 * width * mean).log() - slope + width.square() / 2
-        start, erfcx = a.clamp_min(0), torch.special.erfcx
-        side = (erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * b)).log()
-        ratio = torch.where(near, close, side + math.log(math.pi / 2) / 2)
-        highest = cls.log_density(a)
-        across = torch.log1p((torch.erfc(-_ROOT * a) + torch.erfc(_ROOT * b)) / -2)
-        middle = (a < 0) & ~near
-        return (
-            torch.where(middle, across, ratio + highest),
-            torch.where(middle, across - highest, ratio),
-        )
+        sides, highest = torch.stack([a, -b]), cls.highest(a, b, w)
+        mass = torch.log1p(torch.erfc(-_ROOT * sides).sum(0) / -2)
+        ratio = mass - highest
+        beyond = sides.amax(0) > 0
+        if _any(beyond):
+            start, erfcx = sides.amax(0), torch.special.erfcx
+            end = torch.where(start == a, b, -a)
+            side = erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * end)
+            side = side.log() + math.log(math.pi / 2) / 2
+            mass = torch.where(beyond, side + highest, mass)
+            ratio = torch.where(beyond, side, ratio)
+        if _any(near):
+            width, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
+            close = (2 * width * _mean_shape(width, slope)).log() - slope + width.square() / 2
+            mass = torch.where(near, close + highest, mass)
+            ratio = torch.where(near, close, ratio)
+        return mass, ratio
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         ends = _ROOT * torch.stack([a, b])
-        below, above, centre = (
-            torch.lerp(*x.unbind(), q)
-            for x in (torch.erfc(-ends), torch.erfc(ends), torch.erf(ends))
-        )
+        below, above = (torch.lerp(*x.unbind(), q) for x in (torch.erfc(-ends), torch.erfc(ends)))
         tail = torch.special.ndtri(torch.minimum(below, above) / 2)
-        z = torch.where(below < above, tail, -tail)
-        z = torch.where(centre.abs() < 0.5, torch.erfinv(centre) / _ROOT, z)
-        # Deep in a tail the ratio of tails is exp((a^2 - z^2)/2) erfcx(z/sqrt 2)/erfcx(a/sqrt 2).
+        x, step = torch.where(below < above, tail, -tail), torch.full_like(tail, math.inf)
+        # Around 0 by the difference of the tails, which erf knows to more digits.
+        central = torch.maximum(below, above) < 1.5
+        if _any(central):
+            centre = torch.erfinv(torch.lerp(*torch.erf(ends).unbind(), q))
+            x = torch.where(central, centre / _ROOT, x)
+        middle = (a + b) / 2
+        deep = (a > _DEEP) | (b < -_DEEP)
+        if _any(deep):
+            deep_x, deep_step = cls._deep_quantile(a, b, w, q, p)
+            x, step = torch.where(deep, deep_x, x), torch.where(deep, deep_step, step)
+        near = w + w * middle.abs() < 1.5
+        if _any(near):
+            # By one Newton step for the distance from a.
+            a, width, middle = (torch.where(near, t, 1.0) for t in (a, w, middle))
+            u = torch.minimum(torch.where(near, x - a, 1.0).clamp_min(0), width)
+            here, whole = a + u / 2, width * _mean_shape(width / 2, width * middle / 2)
+            share = u * _mean_shape(u / 2, u * here / 2)
+            share = share * torch.exp((width - u) * (here + middle) / 4) / whole
+            density = torch.exp(width * (a + middle) / 4 - u * here) / whole
+            step = torch.where(near, u + (q - share) / density, step)
+        return x, step
+
+    @staticmethod
+    def _deep_quantile(a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+        """Return the same deep in a tail.
+
+        The ratio of tails at x and a is exp((a^2 - x^2)/2) erfcx(x/sqrt 2)/erfcx(a/sqrt 2).
+        """
         erfcx, flip = torch.special.erfcx, b < 0
-        start, end = (torch.where(flip, *x) for x in ((-b, a), (-a, b)))
+        start, end = (torch.where(flip, *x).clamp_min(0) for x in ((-b, a), (-a, b)))
         first = erfcx(_ROOT * start)
         ratio = torch.exp(w * (a + b).abs() / -2) * erfcx(_ROOT * end) / first
         log_tail = torch.lerp(ratio, torch.ones_like(ratio), torch.where(flip, q, p)).log()
-        square = start.square()
-        deep = (square - 2 * log_tail).sqrt()
+        square, drop = start.square(), -log_tail
+        x = (square + 2 * drop).sqrt()
         for _ in range(3):
-            deep = (square - 2 * (log_tail - (erfcx(_ROOT * deep) / first).log())).sqrt()
-        return torch.where(start > _DEEP, torch.where(flip, -deep, deep), z)
+            drop = (erfcx(_ROOT * x) / first).log() - log_tail
+            x = (square + 2 * drop).sqrt()
+        step = 2 * drop / (x + start)
+        step = torch.where(flip, torch.where(w < 1, w - step, math.inf), step)
+        return torch.where(flip, -x, x), step
+
+
+def _any(mask: Tensor) -> bool:
+    """Return whether any is true, or cannot be read; what is left out then is not selected."""
+    readable = mask.is_cpu and in_eager() and torch._C._get_tracing_state() is None
+    return not readable or bool(mask.any())
+
+
+def _mean_shape(width: Tensor, slope: Tensor) -> Tensor:
+    """Return the mean of cosh(2 slope s) exp(-(2 width s)^2 / 2) over s in [0, 1/2]."""
+    # Not a cached tensor: torch.jit does not trace two functions that share one.
+    rule = width.new_tensor(_NEAR_RULE).reshape(2, -1, *(1,) * width.dim())
+    x, weights = rule.unbind()
+    return (weights * (slope * x).cosh() * torch.exp((width * x).square() / -2)).sum(0)
 
 
 class _Laplace(_Standard):
@@ -122,14 +172,14 @@ class _Laplace(_Standard):
         return torch.where(a >= 0, -w, torch.where(b <= 0, w, -a - b))
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         flip = a + b < 0
         a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
         share = (-torch.where(a < 0, torch.expm1(a) + torch.expm1(-b), torch.expm1(-w))).log()
         return share - a.clamp_min(0) - math.log(2), share - a.clamp(max=0)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         below, above = torch.expm1(a.clamp(max=0)), torch.expm1(-b.clamp_min(0))
         centre = torch.lerp(below, -above, q)
         first, last = torch.exp(a.clamp(max=0)), torch.exp(-b.clamp_min(0))
@@ -137,9 +187,12 @@ class _Laplace(_Standard):
         tail = torch.minimum(*tails).log()
         tail = torch.where(centre.abs() < 0.5, torch.log1p(-centre.abs()), tail)
         x = torch.where(centre < 0, tail, -tail)
-        upper = a - torch.log1p(q * torch.expm1(-w))
-        lower = b + torch.lerp(torch.exp(-w), torch.ones_like(w), q).log()
-        return torch.where(a >= 0, upper, torch.where(b <= 0, lower, x))
+        upper = -torch.log1p(q * torch.expm1(-w))
+        lower = torch.log1p(q * torch.expm1(w.clamp(max=1)))
+        u = torch.where(a >= 0, upper, torch.where((b <= 0) & (w < 1), lower, math.inf))
+        below = b + torch.lerp(torch.exp(-w), torch.ones_like(w), q).log()
+        x = torch.where(b <= 0, below, x)
+        return torch.where(a >= 0, a + upper, x), u
 
 
 class _Exponential(_Standard):
@@ -152,13 +205,14 @@ class _Exponential(_Standard):
         return -w
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         share = (-torch.expm1(-w)).log()
         return share - a, share
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        return a - torch.log1p(q * torch.expm1(-w))
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+        u = -torch.log1p(q * torch.expm1(-w))
+        return a + u, u
 
 
 class _Uniform(_Standard):
@@ -171,12 +225,12 @@ class _Uniform(_Standard):
         return 0 * w
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         return w.log(), w.log()
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        return a + q * w
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+        return a + q * w, q * w
 
 
 class _Cauchy(_Standard):
@@ -185,19 +239,23 @@ class _Cauchy(_Standard):
         return -torch.log1p(x.clamp(-1e150, 1e150).square()) - math.log(math.pi)
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         mass = torch.atan2(w, 1 + a * b).log() - math.log(math.pi)
         return mass, mass - cls.highest(a, b, w)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         ends, one = torch.stack([a, b]), torch.ones_like(a)
         below, above, centre = (
             torch.lerp(*x.unbind(), q)
             for x in (torch.atan2(one, -ends), torch.atan2(one, ends), torch.atan(ends))
         )
         x = torch.where(below < above, -1 / below.tan(), 1 / above.tan())
-        return torch.where(centre.abs() < 0.5, centre.tan(), x)
+        x = torch.where(centre.abs() < 0.5, centre.tan(), x)
+        near = w < 1
+        a, b, w = (torch.where(near, x, 0.5) for x in (a, b, w))
+        step = (q * torch.atan2(w, 1 + a * b)).tan()
+        return x, torch.where(near, step * (1 + a.square()) / (1 - a * step), math.inf)
 
 
 class _Gumbel(_Standard):
@@ -212,20 +270,21 @@ class _Gumbel(_Standard):
         return (-torch.expm1(-w)).log() - a
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         log_gap = cls._log_gap(a, w)
         log_share = torch.where(log_gap < -40, log_gap, (-torch.expm1(-log_gap.exp())).log())
         mass = log_share - torch.exp(-b)
         return mass, mass - cls.highest(a, b, w)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         log_gap = cls._log_gap(a, w)
         gap = log_gap.exp()
         left = torch.lerp(torch.exp(-gap), torch.ones_like(gap), q).log()
         step = -torch.where((q < 0.5) & (gap > 1), left, torch.log1p(p * torch.expm1(-gap)))
         log_step = torch.where(log_gap < -40, p.log() + log_gap, step.log())
-        return -torch.logaddexp(-b, log_step)
+        u = torch.where(w < 1, w - torch.log1p(torch.exp(log_step + b)), math.inf)
+        return -torch.logaddexp(-b, log_step), u
 
 
 class _ReversedGumbel(_Standard):
@@ -236,12 +295,13 @@ class _ReversedGumbel(_Standard):
         return _Gumbel.log_density(-x)
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
         return _Gumbel.log_mass(-b, -a, w)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        return -_Gumbel.quantile(-b, -a, w, p, q)
+    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+        x, u = _Gumbel.quantile(-b, -a, w, p, q)
+        return -x, torch.where(u < math.inf, w - u, math.inf)
 
 
 _STANDARD: dict[str, Any] = {
@@ -264,12 +324,12 @@ class _LogMass(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        pair: tuple[Tensor, Tensor] = _STANDARD[name].log_mass(a, b, w)
+    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+        pair: _Pair = _STANDARD[name].log_mass(a, b, w)
         return pair
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
         ctx.name = inputs[0]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*inputs[1:], *output)
@@ -288,23 +348,24 @@ class _LogMassForward(_LogMass):
 
 
 class _Quantile(torch.autograd.Function):
-    """Quantiles between a and b, differentiated in a, b and the probability."""
+    """Quantiles between a and b, differentiated in a, b and the probability, and x - a."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> Tensor:
-        quantile: Tensor = _STANDARD[name].quantile(a, b, w, q, 1 - q)
-        return quantile
+    def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
+        pair: _Pair = _STANDARD[name].quantile(a, b, w, q, 1 - q)
+        return pair
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
         ctx.name = inputs[0]
-        ctx.save_for_backward(*inputs[1:], output)
-        ctx.save_for_forward(*inputs[1:], output)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[1:], *output)
+        ctx.save_for_forward(*inputs[1:], *output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
         by_q = ctx.needs_input_grad[4]
         slopes = _quantile_slopes(ctx.name, *ctx.saved_tensors, by_q)
         shapes = [x.shape for x in ctx.saved_tensors[:4]]
@@ -319,7 +380,7 @@ class _QuantileForward(_Quantile):
     @forward_rule
     def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
         slopes = _quantile_slopes(ctx.name, *ctx.saved_tensors, changes[3] is not None)
-        return _change(slopes, changes)
+        return _change(slopes, changes), None
 
 
 def _mass_slopes(
@@ -339,11 +400,14 @@ def _mass_slopes(
 
 
 def _quantile_slopes(
-    name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, by_q: bool
+    name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor, by_q: bool
 ) -> tuple[Tensor, Tensor, None, Tensor | None]:
     """Return derivatives of quantiles x in a, b and q."""
     law = _STANDARD[name]
-    low, high = -law.log_ratio(a, x, x - a), law.log_ratio(x, b, b - x)
+    known, left, right = u < math.inf, x - a, b - x
+    left = torch.where(known, u + (left - left.detach()), left)
+    right = torch.where(known, w - u + (right - right.detach()), right)
+    low, high = -law.log_ratio(a, x, left), law.log_ratio(x, b, right)
     mass = torch.exp(_log_mass(name, a, b, w) - law.log_density(x)) if by_q else None
     return (1 - q) * torch.exp(low), q * torch.exp(high), None, mass
 
@@ -353,8 +417,27 @@ def _change(slopes: Any, changes: Any) -> Any:
 
 
 def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    out: tuple[Tensor, Tensor] = by_forward_mode(_LogMass, _LogMassForward).apply(name, a, b, w)
+    inputs = (a, b, w)
+    if _is_constant(*inputs):
+        return _STANDARD[name].log_mass(*inputs)[0]  # type: ignore[no-any-return]
+    out: _Pair = by_forward_mode(_LogMass, _LogMassForward).apply(name, *inputs)
     return out[0]
+
+
+def _quantile(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
+    inputs = (a, b, w, q)
+    if _is_constant(*inputs):
+        return _STANDARD[name].quantile(*inputs, 1 - q)  # type: ignore[no-any-return]
+    out: _Pair = by_forward_mode(_Quantile, _QuantileForward).apply(name, *inputs)
+    return out
+
+
+def _is_constant(*inputs: Tensor) -> bool:
+    """Return whether no derivatives are taken; torch's functions with derivatives are slow."""
+    if not in_eager() or torch._C._get_tracing_state() is not None:
+        return False
+    needed = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    return not (needed or any(map(may_have_tangent, inputs)))
 
 
 class Law(NamedTuple):
@@ -408,8 +491,9 @@ class Law(NamedTuple):
         if not self.has_moments:
             return torch.zeros_like(low, dtype=torch.bool)
         ends = torch.stack([low, high])
-        slope = (1 + ((ends - self.loc) / self.scale).abs()) / self.scale
-        return ((slope * ends.abs() * 2.0**-52 < lost) | ends.isinf()).all(0)
+        x = (ends - self.loc) / self.scale
+        moved = (1 + x.abs()) * ends.abs() * 2.0**-52 < lost * self.scale
+        return (moved | ends.isinf()).all(0) & (x[0] < x[1])
 
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
@@ -420,11 +504,13 @@ class Law(NamedTuple):
         """Return quantiles of probabilities in (0, 1) of the law between ends (*batch)."""
         low, high = self.ends(low, high)
         ends = torch.broadcast_tensors(*self.standardize(low, high))
-        x = by_forward_mode(_Quantile, _QuantileForward).apply(self.name, *ends, q)
-        t = self.loc + self.scale * x
-        t = t.exp() if self.exponential else t
-        known = t.detach()
-        return t + (torch.minimum(torch.maximum(known, low), high).detach() - known)
+        x, distance = _quantile(self.name, *ends, q)
+        t, step = self.loc + self.scale * x, self.scale * distance
+        known = torch.where(step < math.inf, low + step, t)
+        if self.exponential:
+            t, known = t.exp(), torch.where(step < math.inf, low * step.exp(), t.exp())
+        known = torch.minimum(torch.maximum(known, low), high).detach()
+        return known + (t - t.detach())
 
     @property
     def has_moments(self) -> bool:

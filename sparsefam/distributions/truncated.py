@@ -268,11 +268,13 @@ class Truncated(SoftmaxDistribution):
         low, high = self._ends()
         if (law := self._law) and in_eager() and bool(law.is_resolved(low, high, _LOST).all()):
             return low < high
+        # Ends that are the same number for the law have no mass between them.
+        apart = low < high if law is None else torch.lt(*law.standardize(low, high)[:2])
         ends = torch.stack([low, high])
         beside = ends.nextafter(ends.flip(0))
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         lost = self._density(ends) * (beside - ends).abs()
-        resolved: Tensor = self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        resolved: Tensor = apart & self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
         line = self._line
         if law or not isinstance(line, _DoubleExponential):
             return resolved
