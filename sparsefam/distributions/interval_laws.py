@@ -1,4 +1,4 @@
-"""Laws whose masses and quantiles between two ends have closed forms, relatively accurate in tails."""
+"""Laws whose masses and quantiles between two ends have closed forms, accurate in tails."""
 
 import math
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ _HALF_LOG = math.log(2 * math.pi) / 2
 # What stands for infinity: its products with densities that are zero are zero.
 _FAR = 1e200
 # Beyond this the normal quantile is found from logarithms, as tails underflow at 38.
-_DEEP = 30.0
+_DEEP = 25.0
 # Nodes on each side of the mode, and the exponent at which moments are cut off.
 _NODES, _DEPTH = 24, 40.0
 # The positive half of a Gauss-Legendre rule, for even functions between near ends.
@@ -49,7 +49,7 @@ class _Standard:
 
     @classmethod
     def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        """Return the log mass, and that of its ratio to the density at the end where it is higher."""
+        """Return the log mass, and that of its ratio to the higher density at the ends."""
         raise NotImplementedError
 
     @classmethod
@@ -59,7 +59,7 @@ class _Standard:
 
     @classmethod
     def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        """Return quantiles x of probabilities q = 1 - p, and x - a where it is known to more digits.
+        """Return quantiles x of probabilities q = 1 - p, and x - a where it has more digits.
 
         Elsewhere the latter is infinite.
         """
@@ -102,13 +102,13 @@ class _Normal(_Standard):
     @classmethod
     def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         ends = _ROOT * torch.stack([a, b])
-        below, above = (torch.lerp(*x.unbind(), q) for x in (torch.erfc(-ends), torch.erfc(ends)))
+        below, above = (_between(x, q) for x in (torch.erfc(-ends), torch.erfc(ends)))
         tail = torch.special.ndtri(torch.minimum(below, above) / 2)
         x, step = torch.where(below < above, tail, -tail), torch.full_like(tail, math.inf)
         # Around 0 by the difference of the tails, which erf knows to more digits.
         central = torch.maximum(below, above) < 1.5
         if _any(central):
-            centre = torch.erfinv(torch.lerp(*torch.erf(ends).unbind(), q))
+            centre = torch.erfinv(_between(torch.erf(ends), q))
             x = torch.where(central, centre / _ROOT, x)
         middle = (a + b) / 2
         deep = (a > _DEEP) | (b < -_DEEP)
@@ -140,12 +140,18 @@ class _Normal(_Standard):
         log_tail = torch.lerp(ratio, torch.ones_like(ratio), torch.where(flip, q, p)).log()
         square, drop = start.square(), -log_tail
         x = (square + 2 * drop).sqrt()
-        for _ in range(3):
+        for _ in range(4):
             drop = (erfcx(_ROOT * x) / first).log() - log_tail
             x = (square + 2 * drop).sqrt()
         step = 2 * drop / (x + start)
         step = torch.where(flip, torch.where(w < 1, w - step, math.inf), step)
         return torch.where(flip, -x, x), step
+
+
+def _between(ends: Tensor, q: Tensor) -> Tensor:
+    """Return a value at a share of the way between ends (2, *batch)."""
+    start, end = ends.unbind()
+    return torch.lerp(start, end, q)
 
 
 def _any(mask: Tensor) -> bool:
@@ -247,7 +253,7 @@ class _Cauchy(_Standard):
     def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
         ends, one = torch.stack([a, b]), torch.ones_like(a)
         below, above, centre = (
-            torch.lerp(*x.unbind(), q)
+            _between(x, q)
             for x in (torch.atan2(one, -ends), torch.atan2(one, ends), torch.atan(ends))
         )
         x = torch.where(below < above, -1 / below.tan(), 1 / above.tan())
@@ -367,7 +373,7 @@ class _Quantile(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
         by_q = ctx.needs_input_grad[4]
-        slopes = _quantile_slopes(ctx.name, *ctx.saved_tensors, by_q)
+        slopes = _quantile_slopes(ctx.name, by_q, *ctx.saved_tensors)
         shapes = [x.shape for x in ctx.saved_tensors[:4]]
         return None, *(
             None if x is None else (grad * x).sum_to_size(shape)
@@ -379,7 +385,7 @@ class _QuantileForward(_Quantile):
     @staticmethod
     @forward_rule
     def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
-        slopes = _quantile_slopes(ctx.name, *ctx.saved_tensors, changes[3] is not None)
+        slopes = _quantile_slopes(ctx.name, changes[3] is not None, *ctx.saved_tensors)
         return _change(slopes, changes), None
 
 
@@ -390,7 +396,8 @@ def _mass_slopes(
     law = _STANDARD[name]
     if torch.is_grad_enabled():  # the same number with derivatives
         moved = log_mass - law.highest(a, b, w)
-        log_ratio = torch.where(log_ratio.isfinite(), log_ratio + (moved - moved.detach()), math.inf)
+        moved = moved - moved.detach()
+        log_ratio = torch.where(log_ratio.isfinite(), log_ratio + moved, math.inf)
     change = law.log_ratio(a, b, w)
     left = change <= 0
     fall = torch.where(left, change, -change)
@@ -400,7 +407,7 @@ def _mass_slopes(
 
 
 def _quantile_slopes(
-    name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor, by_q: bool
+    name: str, by_q: bool, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, None, Tensor | None]:
     """Return derivatives of quantiles x in a, b and q."""
     law = _STANDARD[name]
@@ -490,21 +497,23 @@ class Law(NamedTuple):
         """
         if not self.has_moments:
             return torch.zeros_like(low, dtype=torch.bool)
-        ends = torch.stack([low, high])
+        ends = torch.stack(self.ends(low, high))
         x = (ends - self.loc) / self.scale
-        moved = (1 + x.abs()) * ends.abs() * 2.0**-52 < lost * self.scale
-        return (moved | ends.isinf()).all(0) & (x[0] < x[1])
+        resolved = (1 + x.abs()) * ends.abs() < lost * 2.0**52 * self.scale
+        if _any(~resolved):
+            resolved = resolved | ends.isinf()
+        return resolved.all(0) & (x[0] < x[1])
 
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
-        ends = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
-        return _log_mass(self.name, *ends) + self.log_factor
+        a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
+        return _log_mass(self.name, a, b, w) + self.log_factor
 
     def icdf(self, low: Tensor, high: Tensor, q: Tensor) -> Tensor:
         """Return quantiles of probabilities in (0, 1) of the law between ends (*batch)."""
         low, high = self.ends(low, high)
-        ends = torch.broadcast_tensors(*self.standardize(low, high))
-        x, distance = _quantile(self.name, *ends, q)
+        a, b, w = torch.broadcast_tensors(*self.standardize(low, high))
+        x, distance = _quantile(self.name, a, b, w, q)
         t, step = self.loc + self.scale * x, self.scale * distance
         known = torch.where(step < math.inf, low + step, t)
         if self.exponential:

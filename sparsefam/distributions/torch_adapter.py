@@ -110,7 +110,7 @@ def wrap(p: Any) -> SparseDistribution:
         raise ValueError(f"a distribution must be continuous to have a density, got {p}")
     name = torch_name(p)
     if name in ("Normal", "Laplace"):
-        return (Normal if name == "Normal" else Laplace)(p.loc, p.scale, validate_args=False)
+        return (Normal if name == "Normal" else Laplace)._of(p.loc, p.scale)
     if name == "MultivariateNormal":
         return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
     if name == "LowRankMultivariateNormal":
@@ -134,6 +134,10 @@ def to_float64(p: Any) -> Any:
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
     p = wrap(p)
+    if type(p) in (Normal, Laplace):
+        new = p._with_parameters(p.batch_shape, lambda x, event: x.double())
+        new._validate_args = False
+        return new
     if isinstance(p, TorchUnivariate) and torch_name(p.base) == "Uniform":
         return p._uniform()
     if isinstance(p, KernelDistribution):

@@ -147,11 +147,20 @@ class Truncated(SoftmaxDistribution):
             low=-math.inf if low is None else low,
             high=math.inf if high is None else high,
         )
-        self.base: Any = to_float64(part).expand(self.alpha.shape)
+        exact = to_float64(part)
+        same = exact.batch_shape == self.alpha.shape
+        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        law = self._law
+        self._own_mass: Tensor | None = None
+        if law and self._is_plain(law):
+            super().__init__(self.alpha.shape, validate_args=False)
+            checks: Any = Distribution._validate_args if validate_args is None else validate_args
+            self._validate_args = checks
+            return
         super().__init__(self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
-        self._own_mass = None if self._law else self._mass_by_quadrature()
+        self._own_mass = None if law else self._mass_by_quadrature()
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
             require(self._is_resolved(), "low and high", rule, (self.low, self.high))
@@ -263,18 +272,25 @@ class Truncated(SoftmaxDistribution):
         return peak + total.log()
 
     @torch.no_grad()
+    def _is_plain(self, law: Law) -> bool:
+        """Whether a few operations show that the ends are valid."""
+        if not in_eager() or self.alpha.is_meta or torch._C._get_tracing_state() is not None:
+            return False
+        return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
+
+    @torch.no_grad()
     def _is_resolved(self) -> Tensor:
         """Whether there is mass, and little of it within a rounding error of the ends."""
         low, high = self._ends()
-        if (law := self._law) and in_eager() and bool(law.is_resolved(low, high, _LOST).all()):
-            return low < high
+        law = self._law
         # Ends that are the same number for the law have no mass between them.
         apart = low < high if law is None else torch.lt(*law.standardize(low, high)[:2])
         ends = torch.stack([low, high])
         beside = ends.nextafter(ends.flip(0))
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         lost = self._density(ends) * (beside - ends).abs()
-        resolved: Tensor = apart & self._log_mass.isfinite() & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        resolved: Tensor = apart & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        resolved = resolved & self._log_mass.isfinite()
         line = self._line
         if law or not isinstance(line, _DoubleExponential):
             return resolved
@@ -292,9 +308,9 @@ class Truncated(SoftmaxDistribution):
 
     def _log_q(self, t: Tensor) -> Tensor:
         """Return the log density of the base in its support; where it is not finite it is lost."""
-        if isinstance(self.base, TorchUnivariate) and not torch.is_grad_enabled():
-            return self.base.base.log_prob(t)  # without checks and derivatives
-        return self.base.log_prob(t)  # type: ignore[no-any-return]
+        plain = isinstance(self.base, TorchUnivariate) and not torch.is_grad_enabled()
+        log_q: Tensor = (self.base.base if plain else self.base).log_prob(t)  # without checks
+        return log_q
 
     def _density(self, t: Tensor) -> Tensor:
         """Return the density between the ends; 0 where rounding to an end makes it infinite."""
@@ -342,10 +358,16 @@ class Truncated(SoftmaxDistribution):
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        line, cuts = self._line, self._find_cuts(self._line)
+        line = self._line
+        cuts = self._find_cuts(line)
         if isinstance(line, _DoubleExponential):
-            cuts = line.coordinate.locations(cuts)[0]
-            cuts = torch.cat([x.unsqueeze(0) for x in (self._ends()[0], *cuts[1:-1], self._ends()[1])])
+            low, high = self._ends()
+            first, last = cuts[0] > line.onto(low), cuts[-1] < line.onto(high)
+            t = line.coordinate.locations(cuts)[0]
+            # Ends that matter are not rounded.
+            first = torch.where(first | low.isinf(), t[0], low)
+            last = torch.where(last | high.isinf(), t[-1], high)
+            cuts = torch.stack([first, *t[1:-1], last])
         return cuts.movedim(0, -1)
 
     @property
@@ -422,7 +444,7 @@ class Truncated(SoftmaxDistribution):
         if self._validate_args:
             self._validate_sample(value)
         inside = (self.low <= value) & (value <= self.high)
-        log_p = self.base.log_prob(torch.where(inside, value, self._inside()))
+        log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
         inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
@@ -455,7 +477,8 @@ class Truncated(SoftmaxDistribution):
 
     def _mass_between(self, line: _Line, start: Tensor, t: Tensor) -> Tensor:
         """Return the mass between coordinates with no cut between them."""
-        nodes, weights = self._between(line, line.order, torch.stack(torch.broadcast_tensors(start, t)))
+        ends = torch.stack(torch.broadcast_tensors(start, t))
+        nodes, weights = self._between(line, line.order, ends)
         return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
