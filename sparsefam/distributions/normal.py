@@ -44,6 +44,14 @@ class DenseLaw(StandardizedDistribution):
 class _DenseUnivariate(DenseLaw, SymmetricDistribution):
     """A density on the real line."""
 
+    @classmethod
+    def _of(cls, loc: Tensor, scale: Tensor) -> Self:
+        """Return the density of parameters of one shape and dtype, without checks."""
+        new = cls.__new__(cls)
+        new.loc, new.scale, new.alpha = loc, scale, torch.ones_like(loc)
+        StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
+        return new
+
     def _edge(self) -> float:
         return math.inf
 

@@ -110,7 +110,7 @@ def wrap(p: Any) -> SparseDistribution:
         raise ValueError(f"a distribution must be continuous to have a density, got {p}")
     name = torch_name(p)
     if name in ("Normal", "Laplace"):
-        return (Normal if name == "Normal" else Laplace)(p.loc, p.scale, validate_args=False)
+        return (Normal if name == "Normal" else Laplace)._of(p.loc, p.scale)
     if name == "MultivariateNormal":
         return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
     if name == "LowRankMultivariateNormal":
@@ -134,6 +134,10 @@ def to_float64(p: Any) -> Any:
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
     p = wrap(p)
+    if type(p) in (Normal, Laplace):
+        new = p._with_parameters(p.batch_shape, lambda x, event: x.double())
+        new._validate_args = False
+        return new
     if isinstance(p, TorchUnivariate) and torch_name(p.base) == "Uniform":
         return p._uniform()
     if isinstance(p, KernelDistribution):
@@ -260,6 +264,8 @@ class TorchDensity(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         inside, log_p = self._evaluate(value)
+        if not torch.is_grad_enabled():
+            return torch.where(inside, log_p, -math.inf)
         # At an end of the support it may be infinite, with undefined derivatives.
         finite = log_p.isfinite()
         density = self.base.log_prob(self._move_inside(value, inside & finite))
@@ -343,8 +349,11 @@ class _Coordinate:
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return t and dt/dy at y (..., *batch)."""
-        t, slope = self.from_line(self._a + self._b * y.sinh())
-        return t, slope * self._b * y.cosh()
+        rise = y.exp()  # a quarter of the time of sinh and cosh
+        fall = 1 / rise
+        half = self._b / 2
+        t, slope = self.from_line(self._a + half * (rise - fall))
+        return t, slope * (half * (rise + fall))
 
     def of(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
@@ -357,9 +366,11 @@ class _Coordinate:
             width, share = self._upper - self._lower, torch.sigmoid(x)
             return self._lower + width * share, width * share * torch.sigmoid(-x)
         if self._lower is not None:
-            return self._lower + x.exp(), x.exp()
+            slope = x.exp()
+            return self._lower + slope, slope
         if self._upper is not None:
-            return self._upper - (-x).exp(), (-x).exp()
+            slope = (-x).exp()
+            return self._upper - slope, slope
         return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
 
     def onto_line(self, t: Tensor) -> Tensor:
@@ -430,8 +441,15 @@ class TorchUnivariate(TorchDensity):
                 if known is not None:
                     within = known.isfinite() & self.base.support.check(known)
                     centre = torch.where(within, known, centre)
-            # Without a variance, half the width of the uniform density of the same height.
-            spread = (0.5 * torch.exp(-self.base.log_prob(centre))).clamp(1e-9, 1e9)
+            # Without a variance, half the width of the uniform density of the same height, or less
+            # where the log density is more curved.
+            top = self.base.log_prob(centre)
+            spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
+            if self.ends == (None, None):
+                step = spread / 64
+                fall = top - (self.base.log_prob(centre + torch.stack([-step, step]))).amin(0)
+                curved = step / (2 * fall).sqrt()
+                spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
             if known is not None:
                 spread = torch.where(known.isfinite() & (known > 0), known, spread)

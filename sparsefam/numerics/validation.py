@@ -143,6 +143,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Size:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         traced: Size = torch.broadcast_shapes(*map(Size, shapes))
         return traced
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return Size(shapes[0])
     try:
         return Size(np.broadcast_shapes(*shapes))
     except ValueError:
