@@ -107,6 +107,7 @@ def gradients(value: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
 
     Some densities keep what they have computed, with its graph.
     """
-    weights = torch.linspace(0.5, 1.7, value.numel()).to(value).reshape(value.shape)
+    weights = torch.linspace(0.5, 1.7, value.numel(), dtype=value.dtype, device=value.device)
+    weights = weights.reshape(value.shape)
     options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
     return list(torch.autograd.grad(value, inputs, weights, **options))

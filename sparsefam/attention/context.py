@@ -1,7 +1,7 @@
 r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import Mixture, Normal, SparseDistribution
@@ -61,17 +61,11 @@ def _of_mixture(
     density: Mixture, basis: GaussianRBF, by_head: Tensor, centred: bool
 ) -> Tensor | None:
     inner = density.components
-    if not isinstance(inner, SymmetricDistribution):
+    if not isinstance(inner, SymmetricDistribution) or isinstance(inner, Normal):
         return None
-    shape = Size(inner.loc.flatten(2).shape)
-    flat = inner._with_parameters(shape, lambda x, event: x.flatten(2))
-    parts = _by_waves(flat, basis, by_head, centred)  # (B, Lq * K, heads, E)
-    if parts is None:
-        return None
-    weights = density.logits.softmax(-1).transpose(1, 2)  # (B, Lq, heads, K)
-    parts = parts.unflatten(1, (-1, weights.shape[-1])).movedim(2, 3)  # (B, Lq, heads, K, E)
-    mean: Tensor = (weights.unsqueeze(-2) @ parts).squeeze(-2)
-    return mean
+    weights = density.logits.softmax(-1)  # (B, heads, Lq, K)
+    context = gaussian_contexts(inner, basis, by_head, centred, weights)
+    return None if context is None else context.transpose(1, 2)
 
 
 def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ _LEAST_PAIRS = 2**12
 _WAVES_PER_FUNCTION, _FURTHER_WAVES = 3, 64
 # Cells of the tables of learned alphas for each density, up to which the same holds.
 _CELLS_PER_DENSITY = 8
+# Shares of the period that suffice if supports are short.
+_SHARES = (0.625, 0.75, 0.875)
 # The least share of the largest possible expectation that makes a row accurate.
 _LEAST_SHARE = 0.2
 # Numbers in a block of rows with matrices of their own.
@@ -80,7 +82,7 @@ def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
     waves = _waves(p, psi) if _readable(p, psi) else None
     if waves is None or shape.numel() * len(psi) < _LEAST_PAIRS:
         return _by_pairs(p, psi)
-    rows = _Rows(p, Size([1, shape.numel()]), waves)
+    rows = _Rows(p, Size([1, shape.numel()]), psi, waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
         spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
@@ -91,32 +93,43 @@ def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
 
 
 def gaussian_contexts(
-    p: SymmetricDistribution, psi: GaussianRBF, by_head: Tensor, centred: bool = False
+    p: SymmetricDistribution,
+    psi: GaussianRBF,
+    by_head: Tensor,
+    centred: bool = False,
+    weights: Tensor | None = None,
 ) -> Tensor | None:
-    """Return $E_p[psi]' C$ (*batch, L, E) for C (*batch, N, E), or None if pairs are faster.
+    """Return $E_p[psi]' C$ (*batch, L, E), or None if pairs are faster.
 
-    `centred` tells that all centres are between the first and the last function.
+    Args:
+        p: Densities (*batch, L), or components (*batch, L, K).
+        psi: N functions.
+        by_head: C (*batch, N, E).
+        centred: Whether all centres are known to be between the first and the last function.
+        weights: Of the components (*batch, L, K).
     """
-    *batch, length = p.batch_shape
+    batch = p.batch_shape[: by_head.dim() - 2]
     readable = _readable(p, psi)
     certain = centred and isinstance(p, BetaGaussian)
     waves = _waves(p, psi) if readable or certain else None
     if waves is None:
         return None
-    groups = math.prod(batch)
+    groups, length = math.prod(batch), p.batch_shape[len(batch)]
     coefficients = by_head.reshape(groups, *by_head.shape[-2:])
-    rows = _Rows(p, Size([groups, length]), waves)
+    if weights is not None:
+        weights = weights.reshape(groups, length, -1)
+    rows = _Rows(p, Size([groups, p.batch_shape[len(batch) :].numel()]), psi, waves)
 
     def sums(matrix: Tensor) -> Tensor:
         return matrix.to(coefficients.dtype) @ coefficients
 
-    values = rows.times(sums, psi)
+    values = rows.times(sums, psi, weights)
     if readable:
         index = rows.others.nonzero(as_tuple=True)
         if len(index[0]):
-            part = _by_pairs(rows.density[index], psi)
-            values = values.index_put(index, _times_own(part, coefficients, index[0]))
-    return values.reshape(*p.batch_shape, values.shape[-1])
+            part = _times_own(_by_pairs(rows.density[index], psi), coefficients, index[0])
+            values = _put(values, index, part, weights)
+    return values.reshape(*batch, length, values.shape[-1])
 
 
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
@@ -143,20 +156,16 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
 class _Rows:
     """Densities in a shape (G, L), by what computes their expectations."""
 
-    def __init__(self, p: Any, shape: Size, waves: Waves) -> None:
+    def __init__(self, p: Any, shape: Size, psi: GaussianRBF, waves: Waves) -> None:
         density = p._with_parameters(shape, lambda x, event: x.reshape(shape))
-        self.density, self.waves = density, waves
-        self._index: Tensor | None = None
         law, loc, scale = cast(_Law, _law(density)), density.loc, density.scale
+        self.density, self._index = density, None
         reach: Any = law.reach
         if law.number is None:
             exponents, reaches, index = _unique(p)
             index = index.reshape(shape)
-            self.tables = learned_table(law.name, exponents, reaches, waves)
             reach = reaches[index]
             self._index = index if len(reaches) > 1 else None
-        else:
-            self.tables = law_table(law.name, law.number, law.reach, waves, loc.detach())
         self.half = scale * reach
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
         # A density with a kink at its centre is not smooth.
@@ -165,29 +174,48 @@ class _Rows:
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
         self.others = ~(fits | self.wide)
+        if in_eager() and loc.is_cpu:
+            most = torch.maximum(high - waves.low, waves.high - low)
+            most = torch.where(self.fits, most, 0.0).amax() / waves.period
+            share = next((x for x in _SHARES if most < x), 1.0)
+            waves = waves_of(cast(tuple[float, ...], psi.extent()), waves.dtype, share)
+        self.waves = waves
+        if law.number is None:
+            self.tables = learned_table(law.name, exponents, reaches, waves)
+        else:
+            self.tables = law_table(law.name, law.number, law.reach, waves, loc.detach())
 
-    def times(self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF) -> Tensor:
+    def times(
+        self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF, weights: Tensor | None = None
+    ) -> Tensor:
         """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
         waves, dtype = self.waves, self.density.loc.dtype
         right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
         loc = torch.where(self.fits, self.density.loc, waves.middle)
         half = torch.where(self.fits, self.half, waves.width)
-        values = expect_waves(loc, half, self.tables, self._index, right, waves)
+        own = weights
+        if weights is not None:
+            own = torch.where(self.fits.view(weights.shape), weights, 0.0)
+        values = expect_waves(loc, half, self.tables, self._index, right, waves, own)
         eager = in_eager() and values.is_cpu
         if eager and not bool(self.wide.any()):
             return values
         nodes, spacing = waves.nodes(loc)
-        matrix = spacing * psi.own(nodes.unsqueeze(-1))
-        right = sums(matrix.to(dtype))
+        right = sums((spacing * psi.own(nodes.unsqueeze(-1))).to(dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
-            weights = self._at(nodes, *(x[index] for x in self._parameters()))
-            return values.index_put(index, _times_own(weights.to(dtype), right, index[0]))
+            densities = self._at(nodes, *(x[index] for x in self._parameters()))
+            part = _times_own(densities.to(dtype), right, index[0])
+            return _put(values, index, part, weights)
         far = 4 * waves.longest
         safe = zip(self._parameters(), (waves.middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
-        weights = self._at(nodes, *parameters).to(dtype)
-        return torch.where(self.wide.unsqueeze(-1), weights @ right, values)
+        densities = self._at(nodes, *parameters).to(dtype)
+        if weights is None:
+            return torch.where(self.wide.unsqueeze(-1), densities @ right, values)
+        own = torch.where(self.wide.view(weights.shape), weights, 0.0)
+        mixed: Tensor = (own.unsqueeze(-2) @ densities.unflatten(1, own.shape[1:])).squeeze(-2)
+        return values + mixed @ right
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.density.loc, self.density.scale, self.density.alpha
@@ -223,6 +251,15 @@ def _times_own(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
     step = max(1, _BLOCK // right[0].numel())
     parts = zip(weights.split(step), group.split(step), strict=True)
     return torch.cat([(x.unsqueeze(-2) @ right[g]).squeeze(-2) for x, g in parts])
+
+
+def _put(values: Tensor, index: tuple[Tensor, ...], part: Tensor, weights: Tensor | None) -> Tensor:
+    """Put rows (R, E) at indices (G, L), or add them with the weights of components."""
+    if weights is None:
+        return values.index_put(index, part)
+    group, component = index
+    part = part * weights.flatten(1)[index].unsqueeze(-1)
+    return values.index_put((group, component // weights.shape[-1]), part, accumulate=True)
 
 
 def _replace(values: Tensor, where: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:

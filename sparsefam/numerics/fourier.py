@@ -99,13 +99,15 @@ class Waves(NamedTuple):
         return self.low + spacing * (index + 0.5), spacing
 
 
-def waves_of(extent: tuple[float, ...], dtype: torch.dtype) -> Waves:
-    """Return the waves of functions, given the first and last center, least and largest width."""
+def waves_of(extent: tuple[float, ...], dtype: torch.dtype, share: float = 1.0) -> Waves:
+    """Return the waves of functions, given the first and last center, least and largest width.
+
+    Whatever the centre of a density between the functions: if its support ends between them, it is
+    at most as far away from them as they extend. Shorter supports need a share of that period.
+    """
     first, last, width, widest = extent
     reach = _REACHES[dtype] * widest
-    # Whatever the centre of a density between the functions: if its support ends between them, it
-    # is at most as far away from them as they extend.
-    period = 2 * (last - first + reach)
+    period = 2 * share * (last - first + reach)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
     count = math.ceil(count / _PRODUCTS) * _PRODUCTS
     return Waves(first - reach, last + reach, period, count, width, dtype)
@@ -201,7 +203,7 @@ def _law_table(law: int, count: int, bits: int, *numbers: int) -> Numbers:
     number, reach, low, high, period, width = (float(np.int64(x).view(np.float64)) for x in numbers)
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
-    with _disable_current_modes():
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
         one, end = torch.tensor([[number], [reach]], dtype=torch.float64)
         found: Numbers = learned_table(_NAMES[law], one, end, waves).double().numpy()
     return found
@@ -245,7 +247,8 @@ def _look_up(half: Tensor, tables: Tensor, index: Tensor | None, waves: Waves) -
     for j in range(tables.shape[1] - 2, -1, -1):
         h = torch.addcmul(rows[..., j, :], h, u)
     half = half.unsqueeze(-1)
-    return _Looked(1 - half * half * h, h, rows, cell.flatten(), u, half)
+    value = torch.addcmul(torch.ones_like(half[:1, :1]), h, half * half, value=-1)
+    return _Looked(value, h, rows, cell.flatten(), u, half)
 
 
 def _phases(loc: Tensor, waves: Waves) -> tuple[Tensor, Tensor]:
@@ -274,31 +277,47 @@ def expect_waves(
     index: Tensor | None,
     right: Tensor,
     waves: Waves,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return features times matrices, (g, l, E), differentiable in all floating tensors.
 
     Args:
-        loc: Centres (g, l).
+        loc: Centres (g, l), with weights (g, l C).
         half: Half-widths (g, l).
         tables: (U C, J, K).
         index: Which of the U tables each row has (g, l), or None if there is one.
         right: Amplitudes of the functions, (g or 1, 2 K, E).
         waves: What tables and amplitudes belong to.
+        weights: Of mixtures of C neighbouring densities each, (g, l, C).
     """
     tensors = loc, half, tables, right
-    if not in_eager() or any(map(may_have_tangent, tensors)):
-        return _product(loc, half, tables, right, index, waves)
-    found: Tensor = _Product.apply(*tensors, index, waves)
+    given = tensors if weights is None else (*tensors, weights)
+    if not in_eager() or any(map(may_have_tangent, given)):
+        return _product(loc, half, tables, right, weights, index, waves)
+    found: Tensor = _Product.apply(*tensors, weights, index, waves)
     return found
 
 
 def _product(
-    loc: Tensor, half: Tensor, tables: Tensor, right: Tensor, index: Tensor | None, waves: Waves
+    loc: Tensor,
+    half: Tensor,
+    tables: Tensor,
+    right: Tensor,
+    weights: Tensor | None,
+    index: Tensor | None,
+    waves: Waves,
 ) -> Tensor:
     """Compute `expect_waves` by operations that have derivatives of any order."""
     cos, sin = _phases(loc, waves)
     value = _look_up(half, tables, index, waves).value
-    return torch.cat([cos * value, sin * value], -1) @ right
+    return _mix(torch.cat([cos * value, sin * value], -1), weights) @ right
+
+
+def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
+    """Return features (g, l, 2 K) of mixtures from those of their components (g, l C, 2 K)."""
+    if weights is None:
+        return features
+    return (weights.unsqueeze(-2) @ features.unflatten(1, weights.shape[1:])).squeeze(-2)
 
 
 class _Product(torch.autograd.Function):
@@ -311,72 +330,98 @@ class _Product(torch.autograd.Function):
         half: Tensor,
         tables: Tensor,
         right: Tensor,
+        weights: Tensor | None,
         index: Tensor | None,
         waves: Waves,
     ) -> Tensor:
-        ctx.save_for_backward(loc, half, tables, right, index)
+        ctx.save_for_backward(loc, half, tables, right, weights, index)
         ctx.waves = waves
-        out = right.new_empty(*loc.shape, right.shape[-1])
-        for part in _blocks(loc, waves.number):
+        rows = loc if weights is None else weights
+        out = right.new_empty(*rows.shape[:2], right.shape[-1])
+        for whole, part in _blocks(loc, weights, waves.number):
             cos, sin = _phases(loc[part], waves)
             value = _look_up(half[part], tables, _of(index, part), waves).value
-            features = torch.cat([cos.mul_(value), sin.mul_(value)], -1)
-            torch.matmul(features, _own(right, part), out=out[part])
+            features = _mix(_features(cos, sin, value), _of(weights, whole))
+            torch.matmul(features, _own(right, part), out=out[whole])
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        loc, half, tables, right, index = ctx.saved_tensors
+        *leaves, index = ctx.saved_tensors
+        loc, half, tables, right, weights = leaves
         waves: Waves = ctx.waves
-        needs = ctx.needs_input_grad[:4]
+        needs = ctx.needs_input_grad[:5]
         again = torch.is_grad_enabled()
         if again or torch._C._functorch.is_legacy_batchedtensor(grad):
             with torch.enable_grad():
-                leaves = [x.view_as(x) for x in (loc, half, tables, right)]
-                value = _product(leaves[0], leaves[1], leaves[2], leaves[3], index, waves)
-            needed = [x for x, need in zip(leaves, needs, strict=True) if need]
-            slopes = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
-            return *(next(slopes) if need else None for need in needs), None, None
+                views: Any = [x if x is None else x.view_as(x) for x in leaves]
+                value = _product(*views, index, waves)
+            needed = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
+            found = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
+            return *(next(found) if need else None for need in needs), None, None
         count, length = waves.number, waves.cells[0]
         omega = waves.frequencies(loc).to(loc.dtype)
-        by_loc, by_half = torch.empty_like(loc), torch.empty_like(half)
-        by_tables = torch.zeros_like(tables) if needs[2] else None
-        by_right = torch.zeros_like(right) if needs[3] else None
-        for part in _blocks(loc, count):
+        paired = zip(leaves, needs, strict=True)
+        total = [torch.zeros_like(x) if need else None for x, need in paired]
+        by_loc, by_half, by_tables, by_right, by_weights = total
+        for whole, part in _blocks(loc, weights, count):
             cos, sin = _phases(loc[part], waves)
-            found, above = _look_up(half[part], tables, _of(index, part), waves), grad[part]
-            pulled = above @ _own(right, part).mT
-            along, across = pulled[..., :count], pulled[..., count:]
-            even = torch.addcmul(cos * along, sin, across)
-            odd = torch.addcmul(cos * across, sin, along, value=-1)
-            by_loc[part] = odd.mul_(found.value) @ omega
-            if by_tables is not None:
-                rows = (-even * found.half * found.half).unsqueeze(-2)
-                powers = found.u.unsqueeze(-1) ** torch.arange(tables.shape[1]).unsqueeze(-1)
-                by_tables.index_add_(0, found.cell, (rows * powers).flatten(0, 1))
-            by_half[part] = found.slope(length).mul_(even).sum(-1)
+            looked, above = _look_up(half[part], tables, _of(index, part), waves), grad[whole]
+            own = _of(weights, whole)
             if by_right is not None:
-                features = torch.cat([cos.mul_(found.value), sin.mul_(found.value)], -1)
+                features = _mix(_features(cos, sin, looked.value), own)
                 if right.shape[0] == 1:
                     by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
                 else:
                     by_right[part[0]] += features.mT @ above
-        return by_loc, by_half, by_tables, by_right, None, None
+            pulled = above @ _own(right, part).mT
+            if weights is not None:
+                pulled = pulled.repeat_interleave(weights.shape[-1], 1)
+            along, across = pulled[..., :count], pulled[..., count:]
+            even = torch.addcmul(cos * along, sin, across)
+            odd = torch.addcmul(cos * across, sin, along, value=-1)
+            slopes = odd.mul_(looked.value) @ omega, (looked.slope(length).mul_(even)).sum(-1)
+            if own is not None:
+                slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
+                if by_weights is not None:
+                    by_weights[whole] = (even * looked.value).sum(-1).view_as(own)
+                even = even * own.flatten(1).unsqueeze(-1)
+            for each, slope in zip((by_loc, by_half), slopes, strict=True):
+                if each is not None:
+                    each[part] = slope
+            if by_tables is not None:
+                squares = (-even * looked.half * looked.half).unsqueeze(-2)
+                order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
+                rows = squares * looked.u.unsqueeze(-1) ** order
+                by_tables.index_add_(0, looked.cell, rows.flatten(0, 1))
+        return *total, None, None
 
 
-def _blocks(loc: Tensor, count: int) -> Iterator[tuple[slice, slice]]:
-    """Divide rows (g, l) into blocks."""
-    groups, rows = loc.shape
-    length = max(1, min(rows, _BLOCK // count))
-    size = max(1, _BLOCK // (count * length))
+def _features(cos: Tensor, sin: Tensor, value: Tensor) -> Tensor:
+    out = value.new_empty(*value.shape[:-1], 2 * value.shape[-1])
+    for each, half in zip((cos, sin), out.chunk(2, -1), strict=True):
+        torch.mul(each, value, out=half)
+    return out
+
+
+_Part = tuple[slice, slice]
+
+
+def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_Part, _Part]]:
+    """Divide rows (g, l) into blocks, and return each with the part of locations (g, l C)."""
+    each = 1 if weights is None else weights.shape[-1]
+    groups, rows = loc.shape[0], loc.shape[1] // each
+    length = max(1, min(rows, _BLOCK // (count * each)))
+    size = max(1, _BLOCK // (count * each * length))
     for first in range(0, groups, size):
         for start in range(0, rows, length):
-            yield slice(first, first + size), slice(start, start + length)
+            group, end = slice(first, first + size), start + length
+            yield (group, slice(start, end)), (group, slice(start * each, end * each))
 
 
-def _of(index: Tensor | None, part: tuple[slice, slice]) -> Tensor | None:
-    return None if index is None else index[part]
+def _of(x: Tensor | None, part: _Part) -> Tensor | None:
+    return None if x is None else x[part]
 
 
-def _own(right: Tensor, part: tuple[slice, slice]) -> Tensor:
+def _own(right: Tensor, part: _Part) -> Tensor:
     return right if right.shape[0] == 1 else right[part[0]]
