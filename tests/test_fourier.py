@@ -170,17 +170,17 @@ def test_the_extent_of_a_basis_follows_it() -> None:
 def test_tables_hold_characteristic_functions(law: str) -> None:
     waves = fourier.waves_of((0.0, 1.0, 0.1, 0.1), F64)
     reach = 40.0 if law == "laplace" else 1.0
-    found = fourier._look_up(
-        torch.rand(1, 9, dtype=F64) + 0.2,
-        fourier.law_table(law, 1.0, reach, waves, torch.empty(0, dtype=F64)),
-        None,
-        waves,
-    )
-    v = found.half * waves.frequencies(found.half) / reach
+    half = torch.rand(1, 9, dtype=F64) + 0.2
+    tables = fourier.law_table(law, 1.0, reach, waves, half)
+    cells = fourier._Cells.of(half, None, waves)
+    found = fourier._characteristic(half, cells.sums(tables))
+    again = fourier._characteristic(half, cells.differentiable_sums(tables))
+    torch.testing.assert_close(found, again, rtol=0, atol=1e-14)
+    v = half.unsqueeze(-1) * waves.frequencies(half) / reach
     due = {
         "ball": 3 * (v.sin() - v * v.cos()) / v**3,
         "cone": torch.sinc(v / (2 * math.pi)).square(),
         "laplace": 1 / (1 + v.square()),
     }[law]
-    torch.testing.assert_close(found.value[..., 1:], due[..., 1:], rtol=0, atol=2e-12)
-    assert (found.value[..., 0] == 1).all()
+    torch.testing.assert_close(found[..., 1:], due[..., 1:], rtol=0, atol=2e-12)
+    assert (found[..., 0] == 1).all()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .quadrature import MAKERS, Numbers, table
@@ -41,7 +42,7 @@ _LENGTH, _NODES = 4, 20
 # Nodes of the rule that integrates a density, besides one for each unit of frequency.
 _FURTHER_NODES = 32
 # Products of so many waves make the others; numbers in a block of features, which fits the cache.
-_PRODUCTS, _BLOCK = 8, 2**16
+_PRODUCTS, _BLOCK = 4, 2**17
 
 
 class Waves(NamedTuple):
@@ -213,42 +214,50 @@ MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kern
 MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
 
 
-class _Looked(NamedTuple):
-    """Characteristic functions (g, l, K), and what their derivatives need."""
+class _Cells(NamedTuple):
+    """Where half-widths (g, l) are in tables: in which cell, and at what distance from its middle.
 
-    value: Tensor
-    h: Tensor
-    rows: Tensor  # Coefficients (g, l, J, K)
-    cell: Tensor
-    u: Tensor
-    half: Tensor
+    The distance is in cells.
+    """
 
-    def slope(self, length: float) -> Tensor:
-        """Return the derivative in the half-width."""
-        rows = self.rows
-        size = rows.shape[-2]
-        total = rows[..., -1, :] * (size - 1)
-        for j in range(size - 2, 0, -1):
-            total = torch.add(total * self.u, rows[..., j, :], alpha=j)
-        total = total.mul_(self.half / length).add_(self.h, alpha=2)
-        return total.mul_(-self.half)
+    number: Tensor
+    distance: Tensor
+
+    @classmethod
+    def of(cls, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
+        length, cells = waves.cells
+        u = half / length
+        number = u.detach().to(torch.int32)
+        u = u - (number + 0.5)
+        return cls(number if index is None else number + cells * index, u)
+
+    def sums(self, tables: Tensor, first: int = 0) -> Tensor:
+        """Return sums (g, l, K) of powers times coefficients, or their derivatives, in one pass."""
+        size = tables.shape[1]
+        order = torch.arange(first, size, dtype=torch.int32, device=tables.device)
+        rows = (self.number.unsqueeze(-1) * size + order).flatten(0, 1)
+        powers = self.distance.unsqueeze(-1) ** (order - first)
+        powers = powers * order if first else powers
+        weights = powers.flatten(0, 1)
+        found: Tensor = embedding_bag(
+            rows, tables.flatten(0, 1), mode="sum", per_sample_weights=weights
+        )
+        return found.view(*self.number.shape, -1)
+
+    def differentiable_sums(self, tables: Tensor) -> Tensor:
+        """Return the same sums by operations that have derivatives of any order."""
+        rows = tables.flatten(1).index_select(0, self.number.flatten())
+        rows = rows.view(*self.number.shape, *tables.shape[1:])
+        total, u = rows[..., -1, :], self.distance.unsqueeze(-1)
+        for j in range(tables.shape[1] - 2, -1, -1):
+            total = torch.addcmul(rows[..., j, :], total, u)
+        return total
 
 
-def _look_up(half: Tensor, tables: Tensor, index: Tensor | None, waves: Waves) -> _Looked:
-    length, cells = waves.cells
-    u = half / length
-    cell = u.detach().to(torch.int32)
-    u = (u - (cell + 0.5)).unsqueeze(-1)
-    if index is not None:
-        cell = cell + cells * index
-    rows = tables.flatten(1).index_select(0, cell.flatten())
-    rows = rows.view(*half.shape, *tables.shape[1:])
-    h = rows[..., -1, :]
-    for j in range(tables.shape[1] - 2, -1, -1):
-        h = torch.addcmul(rows[..., j, :], h, u)
-    half = half.unsqueeze(-1)
-    value = torch.addcmul(torch.ones_like(half[:1, :1]), h, half * half, value=-1)
-    return _Looked(value, h, rows, cell.flatten(), u, half)
+def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
+    """Return phi (g, l, K) from (1 - phi) / s^2."""
+    squares = (half * half).unsqueeze(-1)
+    return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
 
 
 def _phases(loc: Tensor, waves: Waves) -> tuple[Tensor, Tensor]:
@@ -309,7 +318,8 @@ def _product(
 ) -> Tensor:
     """Compute `expect_waves` by operations that have derivatives of any order."""
     cos, sin = _phases(loc, waves)
-    value = _look_up(half, tables, index, waves).value
+    sums = _Cells.of(half, index, waves).differentiable_sums(tables)
+    value = _characteristic(half, sums)
     return _mix(torch.cat([cos * value, sin * value], -1), weights) @ right
 
 
@@ -317,7 +327,8 @@ def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
     """Return features (g, l, 2 K) of mixtures from those of their components (g, l C, 2 K)."""
     if weights is None:
         return features
-    return (weights.unsqueeze(-2) @ features.unflatten(1, weights.shape[1:])).squeeze(-2)
+    mixed: Tensor = weights.unsqueeze(-2) @ features.unflatten(1, weights.shape[1:])
+    return mixed.squeeze(-2)
 
 
 class _Product(torch.autograd.Function):
@@ -340,7 +351,8 @@ class _Product(torch.autograd.Function):
         out = right.new_empty(*rows.shape[:2], right.shape[-1])
         for whole, part in _blocks(loc, weights, waves.number):
             cos, sin = _phases(loc[part], waves)
-            value = _look_up(half[part], tables, _of(index, part), waves).value
+            sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
+            value = _characteristic(half[part], sums)
             features = _mix(_features(cos, sin, value), _of(weights, whole))
             torch.matmul(features, _own(right, part), out=out[whole])
         return out
@@ -355,7 +367,7 @@ class _Product(torch.autograd.Function):
         if again or torch._C._functorch.is_legacy_batchedtensor(grad):
             with torch.enable_grad():
                 views: Any = [x if x is None else x.view_as(x) for x in leaves]
-                value = _product(*views, index, waves)
+                value = _product(*views[:5], index, waves)
             needed = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
             found = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
             return *(next(found) if need else None for need in needs), None, None
@@ -366,10 +378,12 @@ class _Product(torch.autograd.Function):
         by_loc, by_half, by_tables, by_right, by_weights = total
         for whole, part in _blocks(loc, weights, count):
             cos, sin = _phases(loc[part], waves)
-            looked, above = _look_up(half[part], tables, _of(index, part), waves), grad[whole]
-            own = _of(weights, whole)
+            wide, above, own = half[part], grad[whole], _of(weights, whole)
+            cells = _Cells.of(wide, _of(index, part), waves)
+            sums = cells.sums(tables)
+            value = _characteristic(wide, sums)
             if by_right is not None:
-                features = _mix(_features(cos, sin, looked.value), own)
+                features = _mix(_features(cos, sin, value), own)
                 if right.shape[0] == 1:
                     by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
                 else:
@@ -380,20 +394,22 @@ class _Product(torch.autograd.Function):
             along, across = pulled[..., :count], pulled[..., count:]
             even = torch.addcmul(cos * along, sin, across)
             odd = torch.addcmul(cos * across, sin, along, value=-1)
-            slopes = odd.mul_(looked.value) @ omega, (looked.slope(length).mul_(even)).sum(-1)
+            # Of 1 - s^2 h: -s (2 h + s h').
+            bent = torch.addcmul(2 * sums, cells.sums(tables, 1), (wide / length).unsqueeze(-1))
+            slopes = odd.mul_(value) @ omega, -wide * (bent * even).sum(-1)
             if own is not None:
                 slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
                 if by_weights is not None:
-                    by_weights[whole] = (even * looked.value).sum(-1).view_as(own)
+                    by_weights[whole] = (even * value).sum(-1).view_as(own)
                 even = even * own.flatten(1).unsqueeze(-1)
             for each, slope in zip((by_loc, by_half), slopes, strict=True):
                 if each is not None:
                     each[part] = slope
             if by_tables is not None:
-                squares = (-even * looked.half * looked.half).unsqueeze(-2)
+                squares = (-even * (wide * wide).unsqueeze(-1)).unsqueeze(-2)
                 order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
-                rows = squares * looked.u.unsqueeze(-1) ** order
-                by_tables.index_add_(0, looked.cell, rows.flatten(0, 1))
+                rows = squares * cells.distance[..., None, None] ** order
+                by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
         return *total, None, None
 
 
