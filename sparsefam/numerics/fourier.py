@@ -16,6 +16,7 @@ the functions with supports that end between them.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -366,8 +367,9 @@ class _Product(torch.autograd.Function):
         again = torch.is_grad_enabled()
         if again or torch._C._functorch.is_legacy_batchedtensor(grad):
             with torch.enable_grad():
-                views: Any = [x if x is None else x.view_as(x) for x in leaves]
-                value = _product(*views[:5], index, waves)
+                views = [x if x is None else x.view_as(x) for x in leaves]
+                product: Any = partial(_product, index=index, waves=waves)
+                value = product(*views)
             needed = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
             found = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
             return *(next(found) if need else None for need in needs), None, None
