@@ -191,7 +191,8 @@ class _Rows:
         """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
         waves, dtype = self.waves, self.density.loc.dtype
         right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
-        loc = torch.where(self.fits, self.density.loc, waves.middle)
+        middle = 0.5 * (waves.low + waves.high)
+        loc = torch.where(self.fits, self.density.loc, middle)
         half = torch.where(self.fits, self.half, waves.width)
         own = weights
         if weights is not None:
@@ -208,7 +209,7 @@ class _Rows:
             part = _times_own(densities.to(dtype), right, index[0])
             return _put(values, index, part, weights)
         far = 4 * waves.longest
-        safe = zip(self._parameters(), (waves.middle, far, None), strict=True)
+        safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
         densities = self._at(nodes, *parameters).to(dtype)
         if weights is None:

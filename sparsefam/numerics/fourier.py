@@ -42,8 +42,8 @@ _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 _LENGTH, _NODES = 4, 20
 # Nodes of the rule that integrates a density, besides one for each unit of frequency.
 _FURTHER_NODES = 32
-# Products of so many waves make the others; numbers in a block of features, which fits the cache.
-_PRODUCTS, _BLOCK = 4, 2**17
+# Waves of densities in a block, whose features fit the cache.
+_BLOCK = 2**17
 
 
 class Waves(NamedTuple):
@@ -57,9 +57,15 @@ class Waves(NamedTuple):
     dtype: torch.dtype
 
     @property
-    def middle(self) -> float:
-        """The location from which phases are counted."""
-        return 0.5 * (self.low + self.high)
+    def start(self) -> float:
+        """The location from which phases are counted: all centres are on its right."""
+        return self.high - self.period
+
+    @property
+    def loc_cells(self) -> tuple[float, int]:
+        """The length and the number of cells of a table of phases."""
+        length = self.width / _CELLS[self.dtype][0]
+        return length, math.ceil((2 * self.period - self.high + self.low) / length) + 1
 
     @property
     def longest(self) -> float:
@@ -86,7 +92,7 @@ class Waves(NamedTuple):
         omega = self.frequencies(centers).unsqueeze(-1)
         sizes = torch.exp(-0.5 * (omega * widths.double()).square()) * (2 / self.period)
         sizes = torch.cat([0.5 * sizes[:1], sizes[1:]])
-        phases = omega * (centers.double() - self.middle)
+        phases = omega * (centers.double() - self.start)
         return torch.cat([sizes * phases.cos(), sizes * phases.sin()])
 
     def nodes(self, like: Tensor) -> tuple[Tensor, float]:
@@ -111,7 +117,6 @@ def waves_of(extent: tuple[float, ...], dtype: torch.dtype, share: float = 1.0) 
     reach = _REACHES[dtype] * widest
     period = 2 * share * (last - first + reach)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
-    count = math.ceil(count / _PRODUCTS) * _PRODUCTS
     return Waves(first - reach, last + reach, period, count, width, dtype)
 
 
@@ -216,7 +221,7 @@ MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
 
 
 class _Cells(NamedTuple):
-    """Where half-widths (g, l) are in tables: in which cell, and at what distance from its middle.
+    """Where numbers (g, l) are in tables: in which cell, and at what distance from its middle.
 
     The distance is in cells.
     """
@@ -226,11 +231,22 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
+        """Return the cells of half-widths in the tables of an index."""
         length, cells = waves.cells
-        u = half / length
-        number = u.detach().to(torch.int32)
-        u = u - (number + 0.5)
-        return cls(number if index is None else number + cells * index, u)
+        found = cls._at(half / length)
+        return found if index is None else found._replace(number=found.number + cells * index)
+
+    @classmethod
+    def of_phases(cls, loc: Tensor, waves: Waves) -> "_Cells":
+        """Return the cells of locations in the table of phases."""
+        place = (loc.double() - waves.start) / waves.loc_cells[0]
+        found = cls._at(place)
+        return found._replace(distance=found.distance.to(waves.dtype))
+
+    @classmethod
+    def _at(cls, place: Tensor) -> "_Cells":
+        number = place.detach().to(torch.int32)
+        return cls(number, place - (number + 0.5))
 
     def sums(self, tables: Tensor, first: int = 0) -> Tensor:
         """Return sums (g, l, K) of powers times coefficients, or their derivatives, in one pass."""
@@ -261,23 +277,25 @@ def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
     return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
 
 
-def _phases(loc: Tensor, waves: Waves) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (g, l, K) of the phases of locations (g, l)."""
-    turns = ((loc.double() - waves.middle) / waves.period).unsqueeze(-1)
+def _phase_table(count: int, bits: int, *numbers: int) -> Numbers:
+    """Return polynomials of cosines, then sines, in the distance from `low`, (C, J, 2 K)."""
+    period, width = (float(np.int64(x).view(np.float64)) for x in numbers)
+    dtype = torch.float64 if bits == 64 else torch.float32
+    waves = Waves(0.0, 0.0, period, count, width, dtype)
+    (length, cells), size = waves.loc_cells, _CELLS[dtype][1]
+    places = np.arange(cells)[:, None] + (_chebyshev(size) + 1) / 2
+    angles = (length * places)[..., None] * (waves.step * np.arange(count))
+    found: Numbers = _to_powers(size) @ np.concatenate([np.cos(angles), np.sin(angles)], -1)
+    return found
 
-    def wave(index: Tensor) -> tuple[Tensor, Tensor]:
-        angle = index * turns
-        # Rounded after whole turns are left out.
-        angle = (angle - angle.detach().round()).to(waves.dtype) * (2 * math.pi)
-        return angle.cos(), angle.sin()
 
-    count = waves.number // _PRODUCTS
-    index = torch.arange(waves.number, dtype=torch.float64, device=loc.device)
-    low_cos, low_sin = (x.unsqueeze(-2) for x in wave(index[:count]))
-    high_cos, high_sin = (x.unsqueeze(-1) for x in wave(index[::count]))
-    cos = torch.addcmul(high_cos * low_cos, high_sin, low_sin, value=-1)
-    sin = torch.addcmul(high_sin * low_cos, high_cos, low_sin)
-    return cos.flatten(-2), sin.flatten(-2)
+MAKERS["wave phases"] = _phase_table
+
+
+def _phases(waves: Waves, like: Tensor) -> Tensor:
+    bits = 64 if waves.dtype == torch.float64 else 32
+    numbers = (int(np.float64(x).view(np.int64)) for x in (waves.period, waves.width))
+    return table("wave phases", (waves.number, bits, *numbers), like)
 
 
 def expect_waves(
@@ -318,10 +336,14 @@ def _product(
     waves: Waves,
 ) -> Tensor:
     """Compute `expect_waves` by operations that have derivatives of any order."""
-    cos, sin = _phases(loc, waves)
+    phases = _Cells.of_phases(loc, waves).differentiable_sums(_phases(waves, loc.detach()))
     sums = _Cells.of(half, index, waves).differentiable_sums(tables)
-    value = _characteristic(half, sums)
-    return _mix(torch.cat([cos * value, sin * value], -1), weights) @ right
+    return _mix(_features(phases, _characteristic(half, sums)), weights) @ right
+
+
+def _features(phases: Tensor, value: Tensor) -> Tensor:
+    found: Tensor = phases.unflatten(-1, (2, -1)) * value.unsqueeze(-2)
+    return found.flatten(-2)
 
 
 def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
@@ -350,11 +372,12 @@ class _Product(torch.autograd.Function):
         ctx.waves = waves
         rows = loc if weights is None else weights
         out = right.new_empty(*rows.shape[:2], right.shape[-1])
+        table_of_phases = _phases(waves, loc)
         for whole, part in _blocks(loc, weights, waves.number):
-            cos, sin = _phases(loc[part], waves)
+            phases = _Cells.of_phases(loc[part], waves).sums(table_of_phases)
             sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
             value = _characteristic(half[part], sums)
-            features = _mix(_features(cos, sin, value), _of(weights, whole))
+            features = _mix(_features(phases, value), _of(weights, whole))
             torch.matmul(features, _own(right, part), out=out[whole])
         return out
 
@@ -378,14 +401,16 @@ class _Product(torch.autograd.Function):
         paired = zip(leaves, needs, strict=True)
         total = [torch.zeros_like(x) if need else None for x, need in paired]
         by_loc, by_half, by_tables, by_right, by_weights = total
+        table_of_phases = _phases(waves, loc)
         for whole, part in _blocks(loc, weights, count):
-            cos, sin = _phases(loc[part], waves)
+            phases = _Cells.of_phases(loc[part], waves).sums(table_of_phases)
+            cos, sin = phases.chunk(2, -1)
             wide, above, own = half[part], grad[whole], _of(weights, whole)
             cells = _Cells.of(wide, _of(index, part), waves)
             sums = cells.sums(tables)
             value = _characteristic(wide, sums)
             if by_right is not None:
-                features = _mix(_features(cos, sin, value), own)
+                features = _mix(_features(phases, value), own)
                 if right.shape[0] == 1:
                     by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
                 else:
@@ -413,13 +438,6 @@ class _Product(torch.autograd.Function):
                 rows = squares * cells.distance[..., None, None] ** order
                 by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
         return *total, None, None
-
-
-def _features(cos: Tensor, sin: Tensor, value: Tensor) -> Tensor:
-    out = value.new_empty(*value.shape[:-1], 2 * value.shape[-1])
-    for each, half in zip((cos, sin), out.chunk(2, -1), strict=True):
-        torch.mul(each, value, out=half)
-    return out
 
 
 _Part = tuple[slice, slice]
