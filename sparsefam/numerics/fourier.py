@@ -253,7 +253,7 @@ class _Cells(NamedTuple):
         size = tables.shape[1]
         order = torch.arange(first, size, dtype=torch.int32, device=tables.device)
         rows = (self.number.unsqueeze(-1) * size + order).flatten(0, 1)
-        powers = self.distance.unsqueeze(-1) ** (order - first)
+        powers = torch.linalg.vander(self.distance, N=size - first)
         powers = powers * order if first else powers
         weights = powers.flatten(0, 1)
         found: Tensor = embedding_bag(
@@ -354,6 +354,12 @@ def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
     return mixed.squeeze(-2)
 
 
+def _damp(phases: Tensor, value: Tensor) -> Tensor:
+    """Turn phases into features, in place."""
+    phases.unflatten(-1, (2, -1)).mul_(value.unsqueeze(-2))
+    return phases
+
+
 class _Product(torch.autograd.Function):
     """`expect_waves` in blocks, whose features are made again in the backward pass."""
 
@@ -377,7 +383,7 @@ class _Product(torch.autograd.Function):
             phases = _Cells.of_phases(loc[part], waves).sums(table_of_phases)
             sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
             value = _characteristic(half[part], sums)
-            features = _mix(_features(phases, value), _of(weights, whole))
+            features = _mix(_damp(phases, value), _of(weights, whole))
             torch.matmul(features, _own(right, part), out=out[whole])
         return out
 
@@ -409,12 +415,6 @@ class _Product(torch.autograd.Function):
             cells = _Cells.of(wide, _of(index, part), waves)
             sums = cells.sums(tables)
             value = _characteristic(wide, sums)
-            if by_right is not None:
-                features = _mix(_features(phases, value), own)
-                if right.shape[0] == 1:
-                    by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
-                else:
-                    by_right[part[0]] += features.mT @ above
             pulled = above @ _own(right, part).mT
             if weights is not None:
                 pulled = pulled.repeat_interleave(weights.shape[-1], 1)
@@ -437,6 +437,12 @@ class _Product(torch.autograd.Function):
                 order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
                 rows = squares * cells.distance[..., None, None] ** order
                 by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
+            if by_right is not None:
+                features = _mix(_damp(phases, value), own)
+                if right.shape[0] == 1:
+                    by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
+                else:
+                    by_right[part[0]] += features.mT @ above
         return *total, None, None
 
 
