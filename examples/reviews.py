@@ -145,7 +145,8 @@ class Attentive(Reader):
             positions = places / (~padding).sum(-1, keepdim=True)
             context, _ = self.layer(query, states, states, positions, key_padding_mask=padding)
             return context.squeeze(1)
-        scores = self.layer.score_proj(query, states)[:, 0, 0].masked_fill(padding, -torch.inf)
+        queries, keys = self.layer.score_proj(query, states)
+        scores = (queries @ keys.mT)[:, 0, 0].masked_fill(padding, -torch.inf)
         weights = sf.rpm(sf.scores.Finite(scores), self.alpha).probs.unsqueeze(1)
         return self.layer.out_proj(weights @ self.layer.v_proj(states)).squeeze(1)
 

@@ -89,7 +89,7 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
     torch.testing.assert_close(grid, torch.ones(*p.batch_shape, 4, 3, dtype=DOUBLE))
     with pytest.raises(ValueError, match="psi must map locations .* got "):
         p.expect(lambda t: t.sum(0))
-    with pytest.raises(ValueError, match="order must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="order must be (at least|from) 1.*, got 0"):
         p.quadrature(0)
 
 

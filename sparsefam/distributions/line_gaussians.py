@@ -141,6 +141,8 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
     extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
     law = _law(p)
+    if in_eager() and not p.loc.numel():
+        return None
     if extent is None or dtype not in _LOG_TAIL or p.loc.dtype != dtype or law is None:
         return None
     waves = waves_of(extent, dtype)

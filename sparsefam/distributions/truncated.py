@@ -152,7 +152,7 @@ class Truncated(SoftmaxDistribution):
         self.base: Any = exact if same else exact.expand(self.alpha.shape)
         law = self._law
         self._own_mass: Tensor | None = None
-        if law and self._is_plain(law):
+        if law is not None and self._is_plain(law):
             super().__init__(self.alpha.shape, validate_args=False)
             checks: Any = Distribution._validate_args if validate_args is None else validate_args
             self._validate_args = checks
@@ -160,7 +160,7 @@ class Truncated(SoftmaxDistribution):
         super().__init__(self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
-        self._own_mass = None if law else self._mass_by_quadrature()
+        self._own_mass = None if law is not None else self._mass_by_quadrature()
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
             require(self._is_resolved(), "low and high", rule, (self.low, self.high))
@@ -181,7 +181,7 @@ class Truncated(SoftmaxDistribution):
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the support (*batch) in float64."""
-        if law := self._law:
+        if (law := self._law) is not None:
             return law.ends(self.low.double(), self.high.double())
         ends = sort_cuts(intervals_of(self.base).flatten(-2))
         low, high = (_clamp(x.to(ends), ends[0], ends[-1]) for x in (self.low, self.high))
@@ -271,12 +271,12 @@ class Truncated(SoftmaxDistribution):
         total = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(0)
         return peak + total.log()
 
-    @torch.no_grad()
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
         if not in_eager() or self.alpha.is_meta or torch._C._get_tracing_state() is not None:
             return False
-        return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
+        with torch.no_grad():
+            return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
 
     @torch.no_grad()
     def _is_resolved(self) -> Tensor:
@@ -292,7 +292,7 @@ class Truncated(SoftmaxDistribution):
         resolved: Tensor = apart & ~((jump > _LOST) & (lost > _LOST)).any(0)
         resolved = resolved & self._log_mass.isfinite()
         line = self._line
-        if law or not isinstance(line, _DoubleExponential):
+        if law is not None or not isinstance(line, _DoubleExponential):
             return resolved
         # What lies beyond the outermost cuts decays exponentially on the line.
         coordinate, cuts = line.coordinate, self._find_cuts(line)
@@ -460,7 +460,7 @@ class Truncated(SoftmaxDistribution):
             self._validate_sample(value)
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        if law := self._law:
+        if (law := self._law) is not None:
             t = torch.where(inside, value.double(), high)
             share = torch.exp(law.log_mass(low, t) - self._log_mass)
         else:
@@ -498,7 +498,7 @@ class Truncated(SoftmaxDistribution):
         """Return quantiles of probabilities in (0, 1) in float64; the median of others."""
         inside, (first, last) = (value > 0) & (value < 1), self._ends()
         value = torch.where(inside, value, 0.5).double()
-        if law := self._law:
+        if (law := self._law) is not None:
             return law.icdf(first, last, value)
         line = self._line
         cuts, below, masses = self._panels(line)
@@ -539,7 +539,7 @@ class Truncated(SoftmaxDistribution):
         shape = self._extended_shape(sample_shape)
         uniform = torch.rand(shape, dtype=torch.float64, device=self.alpha.device)
         t = self._quantile(uniform)
-        return t.to(self.alpha.dtype) if self._law else self._rounded(t)
+        return t.to(self.alpha.dtype) if self._law is not None else self._rounded(t)
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
