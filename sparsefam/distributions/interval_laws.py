@@ -509,6 +509,25 @@ class Law(NamedTuple):
         a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
         return _log_mass(self.name, a, b, w) + self.log_factor
 
+    def log_share(self, low: Tensor, t: Tensor, high: Tensor) -> Tensor:
+        """Return the logarithm of the part of the mass between ends that is below t.
+
+        Far in a tail both masses are tiny, and digits are lost in the difference of their
+        logarithms: the value is that of their ratios to the density at the higher end.
+        """
+        moved = self.log_mass(low, t) - self.log_mass(low, high)
+        with torch.no_grad():
+            law, (low, high) = _STANDARD[self.name], self.ends(low, high)
+            pairs = (low, high), (low, t), (t, high)
+            whole, part, rest = (torch.broadcast_tensors(*self.standardize(*x)) for x in pairs)
+            rise, first, last = (law.log_ratio(*x) for x in (whole, part, rest))
+            by_low = first.clamp_min(0) - rise.clamp_min(0)
+            by_high = torch.maximum(-rise, -last) - (-rise).clamp_min(0)
+            ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
+            known = ratios + torch.where(rise <= 0, by_low, by_high)
+            known = torch.where(known.isfinite(), known, moved)
+        return known.detach() + (moved - moved.detach())
+
     def icdf(self, low: Tensor, high: Tensor, q: Tensor) -> Tensor:
         """Return quantiles of probabilities in (0, 1) of the law between ends (*batch)."""
         low, high = self.ends(low, high)

@@ -462,7 +462,7 @@ class Truncated(SoftmaxDistribution):
         inside = (low < value) & (value < high)
         if (law := self._law) is not None:
             t = torch.where(inside, value.double(), high)
-            share = torch.exp(law.log_mass(low, t) - self._log_mass)
+            share = torch.exp(law.log_share(low, t, high))
         else:
             line = self._line
             cuts, below, _ = self._panels(line)

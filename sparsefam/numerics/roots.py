@@ -27,12 +27,12 @@ def increasing_root(
         function: Increasing, from a tensor to one of the same shape.
         lower: Lower end, returned where the function is positive there.
         upper: Upper end, returned where the function is negative there, as rounding may make it.
-        iterations: The largest number of steps; default 22 in float32 and 44 in float64.
+        iterations: The largest number of steps; default 22 in float32 and 64 in float64.
 
     References:
         Chandrupatla (1997), A new hybrid quadratic/bisection algorithm. Adv. Eng. Softw. 28.
     """
-    count = iterations or (22 if lower.dtype == torch.float32 else 44)
+    count = iterations or (22 if lower.dtype == torch.float32 else 64)
     with torch.no_grad():
         b, a = torch.broadcast_tensors(lower.detach(), upper.detach())
         fa, fb = function(a).clamp_min(0), function(b).clamp_max(0)
