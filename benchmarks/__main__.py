@@ -17,6 +17,7 @@ PARTS = {
     "methods": (5, "time of every method beside scipy and torch"),
     "content": (4, "attention by content beside the trapezoid rule"),
     "recall": (1, "recall from N functions beside discrete attention"),
+    "layers": (1, "layers with each score beside that of torch"),
     "attention": (3, "the layer beside that of torch, and its regression"),
     "estimation": (13, "density estimates beside kernel density estimates, and their coverage"),
 }

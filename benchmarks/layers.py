@@ -1,0 +1,89 @@
+"""Time of an attention layer with each score, beside `nn.MultiheadAttention`: `--write`.
+
+Both layers have the projections, the batch and the sequences in common, are called one after the
+other on one thread, forward and backward, and are timed by the processor time of the thread: the
+median of the ratios of neighbouring calls.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsefam.attention import ContinuousAttention, LearnedAlpha
+from sparsefam.bases import GaussianRBF
+from sparsefam.numerics.threads import one_thread
+
+from .harness import Table, parser, run
+
+CHANNELS, HEADS, BATCH, CALLS = 64, 4, 16, 7
+# Length, number of functions, and options.
+CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "quadratic, L = 128": (128, 32, {}),
+    "quadratic, L = 256": (256, 64, {}),
+    "quadratic, L = 512": (512, 64, {}),
+    "quadratic, α = 1, L = 256": (256, 64, {"alpha": 1.0}),
+    "quadratic, α = 1.7, L = 256": (256, 64, {"alpha": 1.7}),
+    "quadratic, learned α, L = 256": (256, 64, {"alpha": LearnedAlpha(HEADS)}),
+    "mixture of 8, L = 256": (256, 64, {"score": "mixture", "components": 8}),
+    "moments, L = 256": (256, 64, {"score": "moments"}),
+    "moments, L = 2048": (2048, 64, {"score": "moments"}),
+    "content, α = 1, L = 256": (256, 64, {"score": "content", "alpha": 1.0}),
+    "content, L = 256": (256, 64, {"score": "content"}),
+    "kernel, α = 1, L = 256": (256, 64, {"score": "kernel", "alpha": 1.0}),
+    "kernel, L = 256": (256, 64, {"score": "kernel"}),
+}
+
+
+def _step(layer: nn.Module, batch: int, length: int) -> Callable[[], None]:
+    x = torch.randn(batch, length, CHANNELS, requires_grad=True)
+
+    def step() -> None:
+        layer(x, x, x, need_weights=False)[0].square().sum().backward()
+
+    return step
+
+
+def _seconds(step: Callable[[], None]) -> float:
+    start = time.thread_time()
+    step()
+    return time.thread_time() - start
+
+
+@one_thread()
+def layer_table(names: Sequence[str] = tuple(CASES), batch: int = BATCH) -> Table:
+    """Return the time of each layer over that of discrete attention."""
+    rows = []
+    for name in names:
+        length, functions, options = CASES[name]
+        basis = GaussianRBF.grid(functions, 1.6 / functions)
+        own: Any = {"batch_first": True, "validate_args": False, **options}
+        ours = _step(ContinuousAttention(CHANNELS, HEADS, basis, **own), batch, length)
+        other = _step(nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True), batch, length)
+        ours(), other()
+        seconds = [(_seconds(ours), _seconds(other)) for _ in range(CALLS)]
+        ratio = statistics.median(a / b for a, b in seconds)
+        rows.append([name, *(f"{1e3 * min(x):.1f}" for x in zip(*seconds, strict=True))])
+        rows[-1].append(f"{ratio:.2f}")
+        print("  ".join(rows[-1]), flush=True)
+    title = (
+        f"Forward and backward of layers of {CHANNELS} channels and {HEADS} heads, {batch} "
+        "sequences, N = L/4 functions and at most 64, α = 2 if no other is named, float32, one "
+        "thread: milliseconds, and the median of the ratios of neighbouring calls."
+    )
+    header = ["score", "ms", "nn.MultiheadAttention, ms", "ratio"]
+    return Table(title, header, rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    options = parser(__doc__, write=True).parse_args(arguments)
+    return run("layers", {"layers": lambda: [layer_table()]}, options.write, "long-sequences.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
