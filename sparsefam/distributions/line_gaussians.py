@@ -207,13 +207,15 @@ class _Rows:
         right = sums((spacing * psi.own(nodes.unsqueeze(-1))).to(dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
+            # In float64, as an edge may be close to the nodes.
             densities = self._at(nodes, *(x[index] for x in self._parameters()))
             part = _times_own(densities.to(dtype), right, index[0])
             return _put(values, index, part, weights)
-        far = 4 * waves.longest
+        # Where values are not read the centres are near, and no edge is close for the scale.
+        far, nodes = 4 * waves.longest, nodes.to(dtype)
         safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
-        densities = self._at(nodes, *parameters).to(dtype)
+        densities = self._at(nodes, *parameters)
         if weights is None:
             return torch.where(self.wide.unsqueeze(-1), densities @ right, values)
         own = torch.where(self.wide.view(weights.shape), weights, 0.0)
@@ -224,8 +226,8 @@ class _Rows:
         return self.density.loc, self.density.scale, self.density.alpha
 
     def _at(self, nodes: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
-        """Return the densities (..., Q) at nodes, in float64: an edge may be close to them."""
-        parameters = iter(x.double().unsqueeze(-1) for x in (alpha, loc, scale))
+        """Return the densities (..., Q) at nodes, in the dtype of these."""
+        parameters = iter(x.to(nodes.dtype).unsqueeze(-1) for x in (alpha, loc, scale))
         shape = Size([*loc.shape, 1])
         exact: Any = self.density._with_parameters(shape, lambda x, event: next(parameters))
         exact._validate_args = False

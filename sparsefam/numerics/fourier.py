@@ -200,14 +200,13 @@ def learned_table(law: str, number: Tensor, reach: Tensor, waves: Waves) -> Tens
 
 def law_table(law: str, number: float, reach: float, waves: Waves, like: Tensor) -> Tensor:
     """Return the table (C, J, K) of one density, which is made once."""
-    floats = (number, reach, *waves[:3], waves.width)
     bits = 64 if waves.dtype == torch.float64 else 32
-    exact = (int(np.float64(x).view(np.int64)) for x in floats)
-    return table("waves", (_NAMES.index(law), waves.number, bits, *exact), like)
+    numbers = (number, reach, waves.low, waves.high, waves.period, waves.width)
+    return table("waves", (_NAMES.index(law), waves.number, bits), like, numbers)
 
 
-def _law_table(law: int, count: int, bits: int, *numbers: int) -> Numbers:
-    number, reach, low, high, period, width = (float(np.int64(x).view(np.float64)) for x in numbers)
+def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
+    number, reach, low, high, period, width = numbers
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
     with _disable_current_modes(), torch._C._DisableFuncTorch():
@@ -277,11 +276,10 @@ def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
     return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
 
 
-def _phase_table(count: int, bits: int, *numbers: int) -> Numbers:
-    """Return polynomials of cosines, then sines, in the distance from `low`, (C, J, 2 K)."""
-    period, width = (float(np.int64(x).view(np.float64)) for x in numbers)
+def _phase_table(count: int, bits: int, span: float, period: float, width: float) -> Numbers:
+    """Return polynomials of cosines, then sines, in the distance from the start, (C, J, 2 K)."""
     dtype = torch.float64 if bits == 64 else torch.float32
-    waves = Waves(0.0, 0.0, period, count, width, dtype)
+    waves = Waves(0.0, span, period, count, width, dtype)
     (length, cells), size = waves.loc_cells, _CELLS[dtype][1]
     places = np.arange(cells)[:, None] + (_chebyshev(size) + 1) / 2
     angles = (length * places)[..., None] * (waves.step * np.arange(count))
@@ -294,8 +292,8 @@ MAKERS["wave phases"] = _phase_table
 
 def _phases(waves: Waves, like: Tensor) -> Tensor:
     bits = 64 if waves.dtype == torch.float64 else 32
-    numbers = (int(np.float64(x).view(np.int64)) for x in (waves.period, waves.width))
-    return table("wave phases", (waves.number, bits, *numbers), like)
+    numbers = (waves.high - waves.low, waves.period, waves.width)
+    return table("wave phases", (waves.number, bits), like, numbers)
 
 
 def expect_waves(
@@ -320,7 +318,8 @@ def expect_waves(
     """
     tensors = loc, half, tables, right
     given = tensors if weights is None else (*tensors, weights)
-    if not in_eager() or any(map(may_have_tangent, given)):
+    compiling = torch.compiler.is_compiling()
+    if not compiling and (not in_eager() or any(map(may_have_tangent, given))):
         return _product(loc, half, tables, right, weights, index, waves)
     found: Tensor = _Product.apply(*tensors, weights, index, waves)
     return found
@@ -393,8 +392,9 @@ class _Product(torch.autograd.Function):
         loc, half, tables, right, weights = leaves
         waves: Waves = ctx.waves
         needs = ctx.needs_input_grad[:5]
-        again = torch.is_grad_enabled()
-        if again or torch._C._functorch.is_legacy_batchedtensor(grad):
+        compiling = torch.compiler.is_compiling()
+        again = torch.is_grad_enabled() and not compiling
+        if again or not compiling and torch._C._functorch.is_legacy_batchedtensor(grad):
             with torch.enable_grad():
                 views = [x if x is None else x.view_as(x) for x in leaves]
                 product: Any = partial(_product, index=index, waves=waves)
@@ -453,6 +453,10 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
     """Divide rows (g, l) into blocks, and return each with the part of locations (g, l C)."""
     each = 1 if weights is None else weights.shape[-1]
     groups, rows = loc.shape[0], loc.shape[1] // each
+    if torch.compiler.is_compiling():
+        whole = slice(None), slice(None)
+        yield whole, whole
+        return
     length = max(1, min(rows, _BLOCK // (count * each)))
     size = max(1, _BLOCK // (count * each * length))
     for first in range(0, groups, size):

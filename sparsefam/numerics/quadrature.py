@@ -59,28 +59,46 @@ _KEPT = 64
 
 
 @lru_cache(_KEPT)
-def _cached(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return constant(MAKERS[name](*sizes), dtype, device)
+def _cached(
+    name: str,
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    return constant(MAKERS[name](*sizes, *numbers), dtype, device)
 
 
 @torch.library.custom_op("sparsefam::table", mutates_args=())
 def _table_operator(
-    name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device
+    name: str,
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
     """Return a table in a compiled graph, which cannot trace into numpy."""
-    return _cached(name, tuple(sizes), dtype, device).clone()
+    return _cached(name, tuple(sizes), tuple(numbers), dtype, device).clone()
 
 
 @_table_operator.register_fake
-def _(name: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _(
+    name: str,
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     # int() fixes sizes that a trace may hold as symbols.
-    shape = MAKERS[name](*(int(size) for size in sizes)).shape
+    shape = MAKERS[name](*(int(size) for size in sizes), *numbers).shape
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-def table(name: str, sizes: tuple[int, ...], like: Tensor) -> Tensor:
+def table(
+    name: str, sizes: tuple[int, ...], like: Tensor, numbers: tuple[float, ...] = ()
+) -> Tensor:
     """Return an array that numpy makes once, whatever mode of torch is active."""
-    arguments = (name, sizes, like.dtype, like.device)
+    arguments = (name, sizes, numbers, like.dtype, like.device)
     if torch.compiler.is_dynamo_compiling():
         found: Tensor = _table_operator(*arguments)
         return found
