@@ -401,7 +401,8 @@ class GaussianRBF(Basis):
             for all, (D, D), or shape (N, D, D).
 
     An `nn.Parameter` stays a parameter and is learned; anything else becomes a buffer. Only the
-    initial values are checked: keep learned widths positive, and learned covariances positive
+    initial values are checked, and a buffer must not be changed in place, which compiled graphs
+    would not see: keep learned widths positive, and learned covariances positive
     definite, by `torch.nn.utils.parametrize`. An indefinite covariance gives NaN.
 
     Attributes:

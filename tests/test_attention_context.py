@@ -231,10 +231,20 @@ def test_many_first_derivatives_at_once() -> None:
     assert apart(many, one) < 2e-6
 
 
-def test_only_nan_parameters_have_nan_contexts() -> None:
-    loc, scale = torch.tensor([torch.nan, 0.5, 0.5]), torch.tensor([0.1, 0.1, torch.nan])
-    density = sf.TruncatedParabola(*(x[None, None] for x in (loc, scale)), validate_args=False)
-    found = contexts(density, FINE, torch.ones(1, 64, 1, 2))
+@pytest.mark.parametrize("components", [1, 2])
+@pytest.mark.parametrize("readable", [True, False])
+def test_only_nan_parameters_have_nan_contexts(readable: bool, components: int) -> None:
+    loc, scale = torch.tensor([torch.nan, 0.5, 1.0]), torch.tensor([0.1, 0.1, torch.nan])
+
+    def evaluate(loc: Tensor, scale: Tensor) -> Tensor:
+        p: Any = sf.TruncatedParabola(loc[None, None], scale[None, None], validate_args=False)
+        if components > 1:
+            both = (torch.stack([x, x.nan_to_num(0.5)], -1)[None, None] for x in (loc, scale))
+            p = sf.TruncatedParabola(*both, validate_args=False)
+            p = sf.Mixture(torch.zeros(1, 1, 3, 2), p, validate_args=False)
+        return contexts(p, FINE, torch.ones(1, 64, 1, 2), centred=True)
+
+    found = evaluate(loc, scale) if readable else torch.func.vmap(evaluate)(loc[None], scale[None])
     assert found.isnan().all(-1).flatten().tolist() == [True, False, True]
 
 

@@ -215,12 +215,15 @@ class _Rows:
         far, nodes = 4 * waves.longest, nodes.to(dtype)
         safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
-        densities = self._at(nodes, *parameters)
+        densities, lost = self._at(nodes, *parameters), self.others
         if weights is None:
-            return torch.where(self.wide.unsqueeze(-1), densities @ right, values)
-        own = torch.where(self.wide.view(weights.shape), weights, 0.0)
-        mixed: Tensor = (own.unsqueeze(-2) @ densities.unflatten(1, own.shape[1:])).squeeze(-2)
-        return values + mixed @ right
+            values = torch.where(self.wide.unsqueeze(-1), densities @ right, values)
+        else:
+            own = torch.where(self.wide.view(weights.shape), weights, 0.0)
+            mixed: Tensor = (own.unsqueeze(-2) @ densities.unflatten(1, own.shape[1:])).squeeze(-2)
+            values, lost = values + mixed @ right, lost.view(weights.shape).any(-1)
+        # Only parameters that are not numbers are left.
+        return torch.where(lost.unsqueeze(-1), math.nan, values)
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.density.loc, self.density.scale, self.density.alpha

@@ -42,8 +42,10 @@ _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 _LENGTH, _NODES = 4, 20
 # Nodes of the rule that integrates a density, besides one for each unit of frequency.
 _FURTHER_NODES = 32
-# Waves of densities in a block, whose features fit the cache.
-_BLOCK = 2**17
+# Waves of densities in a block, whose features fit the cache; on a GPU.
+_BLOCK, _GPU_BLOCK = 2**17, 2**24
+# By how much the period is longer than it need be, as centres and ends are rounded.
+_SLACK = 1e-4
 
 
 class Waves(NamedTuple):
@@ -115,7 +117,7 @@ def waves_of(extent: tuple[float, ...], dtype: torch.dtype, share: float = 1.0) 
     """
     first, last, width, widest = extent
     reach = _REACHES[dtype] * widest
-    period = 2 * share * (last - first + reach)
+    period = 2 * share * (1 + _SLACK) * (last - first + reach)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
     return Waves(first - reach, last + reach, period, count, width, dtype)
 
@@ -457,8 +459,9 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
         whole = slice(None), slice(None)
         yield whole, whole
         return
-    length = max(1, min(rows, _BLOCK // (count * each)))
-    size = max(1, _BLOCK // (count * each * length))
+    most = _GPU_BLOCK if loc.is_cuda else _BLOCK
+    length = max(1, min(rows, most // (count * each)))
+    size = max(1, most // (count * each * length))
     for first in range(0, groups, size):
         for start in range(0, rows, length):
             group, end = slice(first, first + size), start + length
