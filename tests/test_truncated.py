@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import mpmath
 import pyro
 import pytest
 import torch
@@ -39,6 +40,24 @@ def double(*values: Any) -> Any:
 )
 def test_values_and_derivatives_against_mpmath(law: Law) -> None:
     assert accuracy.truncated_table([law]).failures == []
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("scale", [0.6875, 0.05])
+def test_shares_of_a_far_tail_keep_their_digits(scale: float, side: int) -> None:
+    """119 and 1,635 standard deviations from the middle, where masses underflow."""
+    loc, end = -81.75, 0.1413
+    ends = (0.0, end) if side > 0 else (-end, 0.0)
+    p = Truncated(Normal(*double(side * loc, scale)), *double(*ends))
+    t = p.icdf(double([1e-9, 0.02, 0.5, 0.98, 0.9999]))
+    with mpmath.workdps(40):
+
+        def above(x: float) -> Any:
+            return mpmath.ncdf((mpmath.mpf(loc) - mpmath.mpf(x)) / mpmath.mpf(scale))
+
+        due = [(above(0) - above(side * x)) / (above(0) - above(end)) for x in t.tolist()]
+        exact = double([float(x if side > 0 else 1 - x) for x in due])
+    torch.testing.assert_close(p.cdf(t), exact, rtol=1e-12, atol=1e-14)
 
 
 # Bases

@@ -361,6 +361,20 @@ def _damp(phases: Tensor, value: Tensor) -> Tensor:
     return phases
 
 
+def _looked_up(
+    loc: Tensor,
+    half: Tensor,
+    index: Tensor | None,
+    known: tuple[Tensor, Tensor],
+    waves: Waves,
+) -> tuple[Tensor, _Cells, Tensor, Tensor]:
+    """Return phases, the cells of the half-widths, (1 - phi) / s^2 and phi, from both tables."""
+    cells = _Cells.of(half, index, waves)
+    sums = cells.sums(known[1])
+    phases = _Cells.of_phases(loc, waves).sums(known[0])
+    return phases, cells, sums, _characteristic(half, sums)
+
+
 class _Product(torch.autograd.Function):
     """`expect_waves` in blocks, whose features are made again in the backward pass."""
 
@@ -379,11 +393,9 @@ class _Product(torch.autograd.Function):
         ctx.waves = waves
         rows = loc if weights is None else weights
         out = right.new_empty(*rows.shape[:2], right.shape[-1])
-        table_of_phases = _phases(waves, loc)
+        known = _phases(waves, loc), tables
         for whole, part in _blocks(loc, weights, waves.number):
-            phases = _Cells.of_phases(loc[part], waves).sums(table_of_phases)
-            sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
-            value = _characteristic(half[part], sums)
+            phases, _, _, value = _looked_up(loc[part], half[part], _of(index, part), known, waves)
             features = _mix(_damp(phases, value), _of(weights, whole))
             torch.matmul(features, _own(right, part), out=out[whole])
         return out
@@ -409,14 +421,12 @@ class _Product(torch.autograd.Function):
         paired = zip(leaves, needs, strict=True)
         total = [torch.zeros_like(x) if need else None for x, need in paired]
         by_loc, by_half, by_tables, by_right, by_weights = total
-        table_of_phases = _phases(waves, loc)
+        known = _phases(waves, loc), tables
         for whole, part in _blocks(loc, weights, count):
-            phases = _Cells.of_phases(loc[part], waves).sums(table_of_phases)
-            cos, sin = phases.chunk(2, -1)
             wide, above, own = half[part], grad[whole], _of(weights, whole)
-            cells = _Cells.of(wide, _of(index, part), waves)
-            sums = cells.sums(tables)
-            value = _characteristic(wide, sums)
+            looked_up = _looked_up(loc[part], wide, _of(index, part), known, waves)
+            phases, cells, sums, value = looked_up
+            cos, sin = phases.chunk(2, -1)
             pulled = above @ _own(right, part).mT
             if weights is not None:
                 pulled = pulled.repeat_interleave(weights.shape[-1], 1)
