@@ -32,9 +32,9 @@ def units() -> dict[str, list[Path]]:
 
 
 def imports(path: Path) -> set[str]:
-    """Return the units that a module imports at its top level."""
+    """Return the units that a module imports, also inside functions."""
     depth, found = len(path.relative_to(PACKAGE).parts), set()
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == depth:
             names = (
                 [node.module] if node.module else [alias.name for alias in node.names]

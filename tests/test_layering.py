@@ -18,18 +18,17 @@ LAYERS = (
     {"numerics"},
     {"dispatch"},
     {"supports", "kernels", "feature_maps", "scores", "bases"},
+    {"plotting"},
     {"distributions"},
     {"prediction_map"},
     {"expectations"},
     {"attention", "losses"},
-    {"plotting"},
     {"estimators", "inference"},
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
-# What an import inside a function is for: packages a user may not have, and the modules that are
-# made of them.
+# What an import inside a function is for: packages that a user may not have, and their modules.
 OPTIONAL = ("matplotlib", "sklearn", "sparsefam.plotting")
 HEAVY = ("entmax", "matplotlib", "scipy.special", "scipy.stats", "sklearn", "triton")
 
@@ -89,7 +88,7 @@ def fresh_python(code: str) -> str:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_one_way(module: str) -> None:
     assert part(module) in RANK, f"{module} has no place in LAYERS"
-    for name in in_package(imports(module, False)):
+    for name in in_package(imports(module)):
         assert RANK[part(name)] <= RANK[part(module)], f"{module} imports {name}"
 
 

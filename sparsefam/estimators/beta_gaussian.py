@@ -45,6 +45,8 @@ _STAGE = 4.0
 _BETTER = 1e-9
 # The radius of the outermost observation in the first ball, relative to that of the ball.
 _INSIDE = 0.9
+# Half-widths of the box of `support_` around the ellipse, and around a normal density.
+_ROUND, _FAR = 1.06, 4.0
 
 
 class _Moments(NamedTuple):
@@ -202,6 +204,11 @@ class BetaGaussianDensity(DensityEstimator):
         u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
         distance: Floats = (u.norm(dim=0) - 1).clamp_min(0).numpy()
         return distance
+
+    def _plane_box(self) -> tuple[Floats, Floats]:
+        p = self.density_
+        reach = (_ROUND if self.alpha_ > 1 else _FAR) * p.scale_tril.norm(dim=-1)
+        return (p.loc - reach).numpy(), (p.loc + reach).numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.

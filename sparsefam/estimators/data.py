@@ -20,7 +20,6 @@ from torch import Tensor
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
-from ..plotting.densities import plane_view
 
 __all__ = [
     "MARGIN",
@@ -51,6 +50,8 @@ MARGIN = 0.25
 _TIED = 3
 # Values of each column in a mask of a support.
 _GRID = 201
+# Margin of the mask, relative to the extent of the support.
+_MARGIN = 0.06
 # The default number of inducing points, by dimension.
 _COUNTS = {1: 100, 2: 150, 3: 200}
 # The least range of a column relative to its values: neighbouring nodes must be different numbers.
@@ -93,10 +94,16 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
             return intervals[~np.isnan(intervals[:, 0])]
         if self.density_.event_shape[0] > 2:
             raise AttributeError("support_ exists for one and two columns")
-        x, y = (np.linspace(*side, _GRID) for side in plane_view(self.density_, None))
+        x, y = np.linspace(*self._plane_box(), _GRID).T
         grid = np.stack(np.meshgrid(x, y), -1)
         mask = self.predict(grid.reshape(-1, 2)).reshape(grid.shape[:2]) > 0
         return SupportMask(x, y, mask, grid[mask & ~binary_erosion(mask)])
+
+    def _plane_box(self) -> tuple[Floats, Floats]:
+        """Return corners (2,), (2,) of a box around the support, with a margin."""
+        scale, tree = self._places()
+        margin = _MARGIN * (tree.maxes - tree.mins)
+        return (tree.mins - margin) * scale, (tree.maxes + margin) * scale
 
     def _normalized(self) -> Any:
         """Return `density_`; raise AttributeError where the fit has none."""

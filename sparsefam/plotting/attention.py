@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Size, Tensor
+from torch.distributions import Distribution
 
-from ..distributions import SparseCategorical, SparseDistribution
 from ..supports import Box, Domain, box_of
 from .densities import (
     axes_of,
     draw_weights,
+    is_categorical,
+    is_density,
     labels_of,
     plot_density,
     round_ticks,
@@ -31,7 +33,7 @@ _OPAQUE = 0.8
 
 
 def plot_attention(
-    attention: SparseDistribution | Tensor,
+    attention: Distribution | Tensor,
     positions: Tensor | None = None,
     values: Tensor | None = None,
     *,
@@ -68,12 +70,14 @@ def plot_attention(
         ImportError: matplotlib is missing.
     """
     attention = _part(attention, example)
-    weights: Any = attention.probs if isinstance(attention, SparseCategorical) else attention
+    weights: Any = attention
+    if isinstance(attention, Distribution) and is_categorical(attention):
+        weights = weights.probs
     drawn = any(x is not None for x in (positions, values, tokens, value_function))
     positions = torch.empty(0) if positions is None else positions
     if drawn or isinstance(weights, Tensor):
         _check_lengths(positions, values=values, tokens=tokens)
-    if isinstance(attention, SparseDistribution) and attention.event_shape:
+    if isinstance(attention, Distribution) and attention.event_shape:
         shape = tuple(attention.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
     batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
@@ -99,7 +103,7 @@ def plot_attention(
 
 def _part(attention: Any, example: Any) -> Any:
     """Return the part of attention at an index of its batch."""
-    if not isinstance(attention, (SparseDistribution, Tensor)):
+    if not isinstance(attention, Tensor) and not is_density(attention):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
     try:
         return attention if example is None else attention[example]
@@ -143,7 +147,7 @@ def _draw_series(
 
 
 def plot_attention_map(
-    attention: SparseDistribution | Tensor,
+    attention: Distribution | Tensor,
     image: Tensor,
     *,
     example: int | tuple[Any, ...] | None = None,
@@ -182,7 +186,7 @@ def plot_attention_map(
     drawn = _part(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
-    if isinstance(drawn, SparseDistribution):
+    if isinstance(drawn, Distribution):
         batch, event = drawn.batch_shape, tuple(drawn.event_shape)
         if event != (2,):
             raise ValueError(f"attention must have two dimensions, got event shape {event}")
@@ -194,7 +198,7 @@ def plot_attention_map(
     labels = labels_of("attention", Size(batch).numel(), limit, label)
     ax = axes_of(ax)
     _show(ax, pixels, box, cmap="gray", gid="image")
-    if isinstance(drawn, SparseDistribution):
+    if isinstance(drawn, Distribution):
         plot_density(drawn, ax, label=label, color=color, view=box, limit=limit)
     else:
         _draw_cells(ax, drawn, box, labels, color)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 
-from ..distributions import EllipticalDistribution, SparseCategorical, SparseDistribution
 from ..numerics.validation import require_integer
 from ..supports import Box, Domain, Ellipsoid, box_of
 
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "axes_of",
     "draw_weights",
+    "is_categorical",
+    "is_density",
     "labels_of",
-    "plane_view",
     "plot_density",
     "round_ticks",
     "set_limits",
@@ -47,7 +47,7 @@ _CHUNK = 2**14
 
 
 def plot_density(
-    p: SparseDistribution,
+    p: Distribution,
     ax: "Axes | None" = None,
     *,
     label: str | Sequence[str] | None = None,
@@ -96,7 +96,7 @@ def plot_density(
             than the batch; or `escort` is set in two dimensions.
         ImportError: matplotlib is missing.
     """
-    if not isinstance(p, SparseDistribution):
+    if not is_density(p):
         raise ValueError(f"p must be a distribution of sparsefam, got {p!r}")
     if tuple(p.event_shape) not in ((), (2,)):
         shape = tuple(p.event_shape)
@@ -104,20 +104,21 @@ def plot_density(
     if p.event_shape and escort:
         raise ValueError("escort must be False for a density of two dimensions, got True")
     require_integer("points", points, 2)
-    if data is not None and isinstance(p, SparseCategorical):
+    if data is not None and is_categorical(p):
         raise ValueError("data must be None for categories")
+    density: Any = p
     labels = labels_of("p", p.batch_shape.numel(), limit, label)
     seen = _array_of(data, p.event_shape)
     ax = axes_of(ax)
-    if isinstance(p, SparseCategorical):
-        draw_weights(ax, torch.arange(p.probs.shape[-1]), p.probs, labels, color)
+    if is_categorical(p):
+        draw_weights(ax, torch.arange(density.probs.shape[-1]), density.probs, labels, color)
         return ax
-    parts = [p[i] for i in np.ndindex(*p.batch_shape)]
+    parts = [density[i] for i in np.ndindex(*p.batch_shape)]
     ink = ax.xaxis.label.get_color()
     if p.event_shape:
         if seen is not None:
             ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
-        box = plane_view(p, seen) if view is None else box_of("view", view, 2)
+        box = _plane_view(p, seen) if view is None else box_of("view", view, 2)
         for part, name in zip(parts, labels, strict=True):
             (line,) = ax.plot([], [], color=color, label=name)  # a legend has lines
             _draw_contours(ax, part, line.get_color(), box, points)
@@ -139,14 +140,24 @@ def plot_density(
     return ax
 
 
-def _intervals(p: SparseDistribution) -> Tensor:
+def is_density(p: object) -> bool:
+    """Return whether something is a distribution of this package: its escorts show it."""
+    return isinstance(p, Distribution) and hasattr(p, "escort")
+
+
+def is_categorical(p: Distribution) -> bool:
+    """Return whether a distribution is one of categories."""
+    return p.has_enumerate_support
+
+
+def _intervals(p: Any) -> Tensor:
     """Return the support (K, 2) of a density."""
     support: Any = p.support
     ends: Tensor = support.intervals.detach()
     return ends[~ends[:, 0].isnan()]
 
 
-def _bulk(p: SparseDistribution) -> Tensor:
+def _bulk(p: Any) -> Tensor:
     """Return the support (K, 2) with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
@@ -155,7 +166,7 @@ def _bulk(p: SparseDistribution) -> Tensor:
     return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(parts: Sequence[SparseDistribution], data: Any) -> tuple[float, float]:
+def _line_view(parts: Sequence[Any], data: Any) -> tuple[float, float]:
     """Return the default view in one dimension."""
     ends = [_bulk(p).cpu().double().flatten().numpy() for p in parts]
     shown = np.concatenate([*ends, [] if data is None else data])
@@ -164,7 +175,7 @@ def _line_view(parts: Sequence[SparseDistribution], data: Any) -> tuple[float, f
 
 
 @torch.no_grad()
-def _curve(p: SparseDistribution, view: tuple[float, float], points: int) -> tuple[Any, Any]:
+def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
     """Points (t, p(t)) from end to end of the view: zero between supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
@@ -185,7 +196,7 @@ def _curve(p: SparseDistribution, view: tuple[float, float], points: int) -> tup
     return t.cpu().numpy(), torch.cat([height[:1], height, height[-1:]]).cpu().numpy()
 
 
-def _draw_contours(ax: "Axes", p: SparseDistribution, color: Any, view: Box, points: int) -> None:
+def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> None:
     """Draw contours of a density by its values on a grid."""
     grid = _grid(_contour_box(p, view), points)
     height = _heights(p, grid)
@@ -201,9 +212,9 @@ def _draw_contours(ax: "Axes", p: SparseDistribution, color: Any, view: Box, poi
     ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
 
 
-def _contour_box(p: SparseDistribution, view: Box) -> Box:
+def _contour_box(p: Any, view: Box) -> Box:
     """Return a box around an ellipse, which may be a small part of the view; else the view."""
-    if not isinstance(p, EllipticalDistribution):
+    if not hasattr(p, "scale_tril"):
         return view
     size = 1 if isinstance(p.support, Ellipsoid) else _FAR
     half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
@@ -216,21 +227,21 @@ def _grid(view: Box, points: int) -> list[Any]:
 
 
 @torch.no_grad()
-def _heights(p: SparseDistribution, grid: list[Any]) -> Any:
+def _heights(p: Any, grid: list[Any]) -> Any:
     """Return densities (rows, columns)."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
     found = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
     return found.cpu().double().reshape(grid[0].shape).numpy()
 
 
-def _is_closed(p: SparseDistribution, height: Any) -> bool:
+def _is_closed(p: Any, height: Any) -> bool:
     """Return whether a density has an edge: by alpha, or by zeros among its values."""
     if p.support == constraints.real_vector:
         return False
     return float(p.alpha) > 1 or bool((height == 0).any())
 
 
-def plane_view(p: SparseDistribution, data: Any) -> Box:
+def _plane_view(p: Any, data: Any) -> Box:
     """Return the default view in two dimensions: the supports, some draws and the data."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
