@@ -6,7 +6,7 @@ import torch
 from battery import DOUBLE
 from torch import Tensor
 
-from sparsefam.attention import ContinuousAttention
+from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore
 from sparsefam.bases import GaussianRBF
 
 __all__ = ["KINDS", "SCORES", "data", "join", "make_layer"]
@@ -29,14 +29,16 @@ def make_layer(
         options = {"basis": basis} | options
     elif "basis" not in options:
         options = {"basis": GaussianRBF.grid(9, 0.3, ndim=ndim)} | options
+    made: Any = score
     if score == "kernel":
-        options = {"inducing_points": 8 if ndim == 1 else 9} | options
+        given = {k: options.pop(k) for k in ("points", "kernel", "normalization") if k in options}
+        made = KernelScore(**{"points": 8 if ndim == 1 else 9} | given)
     if score == "mixture":
-        options = {"components": 3} | options
+        made = QuadraticScore(options.pop("components", 3))
     if "penalty" not in options:
         options = {"smoothing": 0.1} | options
     options = {"batch_first": True, "dtype": DOUBLE} | options
-    return ContinuousAttention(4, 2, alpha=alpha, score=score, combine=combine, **options)
+    return ContinuousAttention(4, 2, alpha=alpha, score=made, combine=combine, **options)
 
 
 def join(layer: Any, heads: Tensor) -> Tensor:

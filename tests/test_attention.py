@@ -42,7 +42,7 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
     query, key, value, _ = inputs
     parts = [heads[:, h, :, 2 * h : 2 * h + 2] for h in range(2)]
     if layer.combine:
-        source = layer.score_proj if layer.score == "moments" else layer.discrete_proj
+        source = layer.discrete_proj or layer.score_proj
         weights = source.weights(source(query, key), layer.alpha, 1.0, AttentionMask())
         values = layer.v_proj(value)
         parts = [parts[h] + weights[:, h] @ values[..., 2 * h : 2 * h + 2] for h in range(2)]
@@ -433,12 +433,11 @@ def test_maps_over_examples_with_gradients(score: str, bandwidth: float | None) 
 
 @every_score
 def test_layers_on_the_meta_device(score: str) -> None:
-    options = {"components": 3} if score == "mixture" else {}
     basis, twins = GaussianRBF.grid(10, 0.15), GaussianRBF.grid(10, 0.15)
     with torch.device("meta"):
-        layer = ContinuousAttention(4, 2, basis, 1.5, score, batch_first=True, **options)
+        layer = ContinuousAttention(4, 2, basis, 1.5, score, batch_first=True)
     assert layer.score_proj.state_dict().popitem()[1].is_meta
-    twin = ContinuousAttention(4, 2, twins, 1.5, score, batch_first=True, **options)
+    twin = ContinuousAttention(4, 2, twins, 1.5, score, batch_first=True)
     layer = layer.to_empty(device="cpu")
     layer.load_state_dict(twin.state_dict())
     inputs = data(dtype=torch.float32)
@@ -671,8 +670,8 @@ def attend(*inputs: Any) -> Callable[[], object]:
         (lambda: build(num_heads=3), "embed_dim must be .*num_heads, got 4 and 3"),
         (lambda: build(vdim=0), "vdim must be at least 1, got 0"),
         (lambda: build(alpha=0.5), "alpha must be at least 1, got 0.5"),
-        (lambda: build(score="kernels"), "score must be .* or 'content', got 'kernels'"),
-        (lambda: build(score="moments", group=4), "group must be None for scores 'mom.*got 4"),
+        (lambda: build(score="kernels"), "score must be .* or an AttentionScore, got 'kernels'"),
+        (lambda: build(score="moments", group=4), "group must be None for scores that read.*got 4"),
         (lambda: build(ndim=2), r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
         (lambda: build(basis=PLANE), r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
         (lambda: build(domain=(1.0, 1.0)), r"domain must be .*increase, got \(1.0, 1.0\)"),
@@ -685,7 +684,7 @@ def attend(*inputs: Any) -> Callable[[], object]:
         (lambda: build(basis=3), "basis must be a Basis or None, got 3"),
         (lambda: build(penalty=0.1, smoothing=0.1), "penalty and smoothing must not both be given"),
         (lambda: build()(Q, K, V, T, need_weights="maybe"), "need_weights must be .*got 'maybe'"),
-        (lambda: build(kernel=BASIS), "kernel must not be given unless score='kernel', got .*'qu"),
+        (lambda: build(score=build().score_proj), "score must be a new one for each layer, got Qu"),
         *(
             (
                 lambda x=x: build(temperature=x),

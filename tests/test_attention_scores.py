@@ -16,7 +16,7 @@ from torch.distributions import Distribution, Uniform
 from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, ValueFunction, scores
+from sparsefam.attention import ContinuousAttention, KernelScore, LearnedAlpha, ValueFunction
 from sparsefam.bases import GaussianRBF, Polynomial
 
 DOUBLE = torch.float64
@@ -185,7 +185,7 @@ def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: 
     domain, length = (-2.0, 6.0), torch.tensor(1.5, dtype=DOUBLE)
     kernel = RBF(1, lengthscale=length).requires_grad_(False)
     points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
-    options: dict[str, Any] = {"normalization": normalization, "inducing_points": points}
+    options: dict[str, Any] = {"normalization": normalization, "points": points}
     layer = make_layer("kernel", alpha=alpha, kernel=kernel, domain=domain, **options)
     layer.temperature, inputs = 2.5, data()
     density = layer(*inputs)[1]
@@ -242,9 +242,9 @@ def test_bandwidth_is_learned() -> None:
 
 
 def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    find = scores._find_mesh
-    monkeypatch.setattr(scores, "_find_mesh", lambda *options: found.append(1) or find(*options))
+    found, find = [], KernelScore._find_mesh
+    spy = lambda *options: found.append(1) or find(*options)  # noqa: E731
+    monkeypatch.setattr(KernelScore, "_find_mesh", spy)
     layer, inputs = make_layer("kernel"), data()
     optimiser = torch.optim.SGD([x for x in layer.parameters() if x.requires_grad], 0.1)
     for _ in range(2):
@@ -260,26 +260,15 @@ def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer(*(x.float() for x in inputs))[1].mesh is not density.mesh
 
 
-def test_meshes_follow_a_kernel_that_changes() -> None:
-    """Also where its parameters stay the same objects and get another storage."""
-    kernel: Any = constant(0.2)
-    layer, inputs = make_layer("kernel", kernel=kernel), data()
-    flat = nn.utils.parameters_to_vector(kernel.parameters())
-
-    def by_attribute() -> None:
-        kernel.lengthscale = torch.tensor(0.4, dtype=DOUBLE)
-        kernel.requires_grad_(False)
-
-    def by_storage() -> None:
-        nn.utils.vector_to_parameters(flat.clone(), kernel.parameters())
-
-    def by_another() -> None:
-        layer.score_proj.kernel = constant(0.1)
-
-    for change, now in ((by_attribute, 0.4), (by_storage, 0.2), (by_another, 0.1)):
-        layer(*inputs)
-        change()
-        assert close(layer(*inputs)[0], fresh(layer, inputs, constant(now)), 1e-6)
+def test_meshes_are_found_again_for_another_kernel() -> None:
+    layer, inputs = make_layer("kernel", kernel=constant(0.2)), data()
+    layer.score_proj.kernel = constant(0.1)
+    layer.rebuild_cache()
+    expected = fresh(layer, inputs, constant(0.1))
+    assert close(layer(*inputs)[0], expected, 1e-6)
+    layer.score_proj.kernel.requires_grad_(True)  # without a word to the layer
+    layer(*inputs)[0].sum().backward()
+    assert layer.score_proj.kernel.lengthscale_unconstrained.grad.abs() > 0
 
 
 def test_meshes_follow_what_a_function_has_learned() -> None:
@@ -335,13 +324,13 @@ def kernel(ndim: int = 1, **options: Any) -> Any:
     [
         *(
             (
-                lambda count=count: kernel(inducing_points=count),
-                "inducing_points must be a tensor, or a positive .*got " + re.escape(repr(count)),
+                lambda count=count: kernel(points=count),
+                "points must be a tensor, or a positive .*got " + re.escape(repr(count)),
             )
             for count in (0, 2.5, True, (0.1, 0.2))
         ),
-        (lambda: kernel(2, inducing_points=10), "inducing_points must be .*power ndim=2, got 10"),
-        (lambda: kernel(inducing_points=torch.tensor([0.5, 1.5])), r"must be in the domain .*1.5"),
+        (lambda: kernel(2, points=10), "points must be .*power ndim=2, got 10"),
+        (lambda: kernel(points=torch.tensor([0.5, 1.5])), r"must be in the domain .*1.5"),
         (lambda: kernel(alpha=2.5), "alpha must be at most 2 .*got 2.5"),
         (lambda: kernel(kernel=lambda x, z: x), r"kernel must map .* to \(8, 8\).*, got \(8, 1\)"),
         (lambda: kernel(normalization="both"), "normalization must be .*got 'both'"),
@@ -431,10 +420,10 @@ def test_projections_of_contents_may_be_replaced() -> None:
 def test_reading_a_function_leaves_the_nodes_of_the_layer() -> None:
     """A compiled layer could not find them again."""
     basis = GaussianRBF.grid(100, 0.006)
-    layer = ContinuousAttention(4, 2, basis, 1.5, "kernel", inducing_points=8)
-    nodes = layer.score_proj._cache.mesh.nodes
+    layer = ContinuousAttention(4, 2, basis, 1.5, KernelScore(8))
+    nodes = layer.score_proj.mesh(basis).nodes
     layer(torch.randn(2, 1, 4), function=ValueFunction(Polynomial(1), torch.randn(1, 2, 4)))
-    assert layer.score_proj._cache.mesh.nodes is nodes
+    assert layer.score_proj.mesh(basis).nodes is nodes
 
 
 def test_a_learned_basis_of_contents_is_not_compiled() -> None:

@@ -4,13 +4,29 @@ from .layer import ContinuousAttention
 from .memory import ContractingMemory, ForgettingMemory
 from .regression import RidgeRegression, Statistics, ValueFunction
 from .retrieval import retrieval_energy, retrieve
-from .scores import LearnedAlpha
+from .scores import (
+    AttentionScore,
+    ContentScore,
+    Dimensions,
+    KernelScore,
+    LearnedAlpha,
+    MomentScore,
+    Observed,
+    QuadraticScore,
+)
 
 __all__ = [
+    "AttentionScore",
+    "ContentScore",
     "ContinuousAttention",
     "ContractingMemory",
+    "Dimensions",
     "ForgettingMemory",
+    "KernelScore",
     "LearnedAlpha",
+    "MomentScore",
+    "Observed",
+    "QuadraticScore",
     "RidgeRegression",
     "Statistics",
     "ValueFunction",

@@ -15,7 +15,6 @@ from typing_extensions import Self
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
-from ..kernels import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
 from ..numerics.validation import broadcasts_to, in_eager, is_count, require_integer
@@ -34,27 +33,28 @@ from .masks import (
 )
 from .regression import RidgeRegression, ValueFunction, default_basis
 from .scores import (
+    AttentionScore,
     ContentScore,
+    Dimensions,
     DiscreteScore,
     KernelScore,
     LearnedAlpha,
     MomentScore,
+    Observed,
     QuadraticScore,
     init_linear,
 )
 
 __all__ = ["ContinuousAttention"]
 
-# Scores and the options that they read.
-_SCORES: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "quadratic": (QuadraticScore, ()),
-    "moments": (MomentScore, ()),
-    "kernel": (KernelScore, ("inducing_points", "kernel", "normalization")),
-    "mixture": (partial(QuadraticScore, components=8), ("components",)),
-    "content": (ContentScore, ()),
+# Short forms of scores.
+_SCORES: dict[str, Callable[[], AttentionScore]] = {
+    "quadratic": QuadraticScore,
+    "moments": MomentScore,
+    "kernel": KernelScore,
+    "mixture": partial(QuadraticScore, components=8),
+    "content": ContentScore,
 }
-_READ_KEYS = ("moments", "content")
-_UP_TO_TWO = ("kernel", "content")
 # Absolute weights of observations in a context that are too much, and the share of contexts from
 # which on they are warned of; examples, and queries, about, that are looked at.
 _MOST_WEIGHT, _LEAST_SHARE, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
@@ -65,8 +65,8 @@ _LEAST_SHARED = 0.1
 class _Projected(NamedTuple):
     """Sequences after the projections of a layer, batch first."""
 
-    values: Tensor  # By head (B, L, heads, E), followed by the keys if the score is by content
-    channels: Any  # What the score has made of the queries, and of the keys if it is discrete
+    values: Tensor  # By head (B, L, heads, E), followed by what the score puts beside them
+    channels: Any  # What the score has made of the queries and keys
     added: Any  # The same of the discrete score whose context is added, if there is one
     alpha: Tensor | float
     positions: Tensor  # Where values were observed
@@ -81,31 +81,17 @@ class ContinuousAttention(nn.Module):
     The output has a learned factor for each channel, which starts small, so that a residual network
     starts close to one without attention.
 
-    `score="quadratic"` computes location and scale from the query $q$,
+    The score decides how queries, and keys, become densities:
 
-    $$\mu_h = a + (b - a)\,\mathrm{sigmoid}(w_h^\top q + w_{h0}), \qquad
-    \sigma_h = (b - a)\,\bigl[10^{-3} + \mathrm{softplus}(v_h^\top q + v_{h0})\bigr],$$
+    * "quadratic", `QuadraticScore()`: location and scale are computed from the query. Keys are
+      ignored.
+    * "mixture", `QuadraticScore(components=8)`: the same for mixtures.
+    * "kernel", `KernelScore()`: densities of any shape, from the query.
+    * "moments", `MomentScore()`: with mean and variance of discrete weights, from query and keys.
+    * "content", `ContentScore()`: from the query and a function of time made of the keys.
 
-    in the domain $[a, b]$, and ignores the keys. In D dimensions every axis has its own location
-    and $\sigma$, and the matrix $\Sigma = L L^\top$ of the score has the factor
-    $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$
-    and initially 0. Heads start spread evenly over the domain with $\sigma$ a tenth of it.
-
-    `score="moments"` computes discrete attention weights over the positions from query and keys;
-    the density has their mean and variance, the latter at least $[10^{-3}(b - a)]^2$. In D
-    dimensions that is added to the diagonal of the covariance. Discrete scores are inner products
-    of queries and keys over the root of their length. `combine=True` adds the discrete context to
-    the continuous one, with any score.
-
-    `score="kernel"` gives densities of any shape: a `KernelExp` or `KernelDeformedExp` relative to
-    the uniform density on the domain, whose weights, one for each inducing point, are linear in the
-    query. All densities share quadrature nodes, which are computed once if the kernel is constant.
-    `score="mixture"` gives a `Mixture` of densities of quadratic scores, with log weights linear in
-    the query. Both ignore the keys and start wide.
-
-    `score="content"` makes the keys a function $K$ by the same regression, with one penalty. The
-    score of a query is $q^\top (K(t) - \bar K)/\sqrt d$, with $\bar K$ the mean of the keys that
-    it may read, relative to the uniform density on the domain, as in `BasisExpansion`.
+    Discrete scores are inner products of queries and keys over the root of their length.
+    `combine=True` adds the discrete context to the continuous one, with any score.
 
     Sequences have the dtype of the parameters, except under autocast. Under autocast, and if
     parameters are in half precision, values and contexts are rounded; densities, regression and
@@ -124,20 +110,11 @@ class ContinuousAttention(nn.Module):
         alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
             is softmax, 2 is sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may
             require grad; a module such as `LearnedAlpha` returns such a tensor.
-        score: "quadratic", "moments", "kernel", "mixture" or "content".
+        score: "quadratic", "moments", "kernel", "mixture" or "content", or an `AttentionScore`.
         combine: Whether to add the context of discrete weights, with the same alpha.
         temperature: All scores are divided by this positive number. The attribute may be changed
             between calls. $\sigma^2$ of quadratic scores, of components too, is multiplied by it;
             log weights and discrete scores are divided.
-        inducing_points: For `score="kernel"`: their number, an integer to the power `ndim`, for a
-            grid on the domain, or their locations, (I,) or (I, D). Default: 64.
-        kernel: For `score="kernel"`: a function of (n, D) and (m, D) that returns (n, m), for
-            instance one of `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default:
-            a constant Gaussian, as wide as two steps of the grid. Quadrature nodes are computed
-            again whenever parameters change.
-        normalization: For `score="kernel"`: "inside", the default, or "outside", as in
-            `KernelDeformedExp`.
-        components: For `score="mixture"`: number of components of each density. Default: 8.
         smoothing: Factor of the roughness of value functions, or "gcv", as in `RidgeRegression`.
             None, without `penalty`: 0.003, and 0.1 if `ndim` is above 1.
         penalty: Ridge penalty of the papers in place of `smoothing`, as in `RidgeRegression`.
@@ -158,7 +135,7 @@ class ContinuousAttention(nn.Module):
         validate_args: As in `RidgeRegression`.
 
     Raises:
-        ValueError: If an argument is out of its range, or is given and the score does not read it.
+        ValueError: If an argument is out of its range.
 
     Warns:
         UserWarning: If the domain and the range of the basis share less than a tenth of the longer
@@ -170,8 +147,7 @@ class ContinuousAttention(nn.Module):
         Martins et al. (2020), Sparse and Continuous Attention, sections 3 and 4. arXiv:2006.07214.
         Farinhas et al. (2021), Multimodal Continuous Visual Attention Mechanisms.
         arXiv:2104.03046. Touvron et al. (2021), Going Deeper with Image Transformers (LayerScale).
-        arXiv:2103.17239. Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse
-        Continuous Attention, section 5. arXiv:2111.01222
+        arXiv:2103.17239
 
     Examples:
         >>> layer = ContinuousAttention(8, 2, batch_first=True)
@@ -182,7 +158,7 @@ class ContinuousAttention(nn.Module):
     """
 
     alpha: Tensor | nn.Module | float
-    score_proj: QuadraticScore | KernelScore | MomentScore | ContentScore
+    score_proj: AttentionScore
     discrete_proj: DiscreteScore | None
     layer_scale: nn.Parameter | None
     # Keep `torch.nn.TransformerEncoderLayer` off its fast path, which reads these two and computes
@@ -196,14 +172,10 @@ class ContinuousAttention(nn.Module):
         num_heads: int,
         basis: Basis | None = None,
         alpha: Tensor | nn.Module | float = 2.0,
-        score: str = "quadratic",
+        score: str | AttentionScore = "quadratic",
         *,
         combine: bool = False,
         temperature: float = 1.0,
-        inducing_points: Tensor | int | None = None,
-        kernel: Kernel | None = None,
-        normalization: Literal["inside", "outside"] | None = None,
-        components: int | None = None,
         smoothing: float | Literal["gcv"] | None = None,
         penalty: float | Literal["gcv"] | None = None,
         layer_scale: float | None = 0.1,
@@ -228,16 +200,17 @@ class ContinuousAttention(nn.Module):
         require_integer("vdim", vdim, 1)
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype must be floating, got {dtype!r}")
-        _check_score(score, alpha)
+        made = _make_score(score)
+        _check_alpha(alpha, made)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
             raise ValueError(f"{rule}: apply torch.nn.Dropout to the context, got {dropout!r}")
-        if (score in _READ_KEYS or combine) and group is not None:
-            rule = "group must be None for scores 'moments' and 'content' and for combine=True"
+        if (made.reads_keys or combine) and group is not None:
+            rule = "group must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads
-        self.batch_first, self.score, self.combine = batch_first, score, combine
+        self.batch_first, self.combine = batch_first, combine
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
@@ -261,6 +234,7 @@ class ContinuousAttention(nn.Module):
             sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
             domain = sides[0] if ndim == 1 else tuple(sides)
         self.domain, box = domain, box_of("domain", domain, ndim)
+        self._box = box
         regression = RidgeRegression(
             basis,
             penalty,
@@ -277,26 +251,14 @@ class ContinuousAttention(nn.Module):
                     "a tenth of the longer one; leave domain out to take the range of the basis",
                     stacklevel=2,
                 )
-        options: dict[str, Any] = {
-            "inducing_points": inducing_points,
-            "kernel": kernel,
-            "normalization": normalization,
-            "components": components,
-        }
-        options = {name: value for name, value in options.items() if value is not None}
-        projection, read = _SCORES[score]
-        for name in options.keys() - read:
-            owner = next(key for key, (_, names) in _SCORES.items() if name in names)
-            rule = f"{name} must not be given unless score={owner!r}"
-            raise ValueError(f"{rule}, got score={score!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        if score in _READ_KEYS:
-            self.score_proj = projection(embed_dim, kdim, num_heads, box, bias, **factory)
-        else:
-            self.score_proj = projection(embed_dim, num_heads, box, **options, **factory)
-        self.discrete_proj = None
-        if combine and score != "moments":
-            self.discrete_proj = DiscreteScore(embed_dim, kdim, num_heads, box, bias, **factory)
+        dimensions = Dimensions(embed_dim, kdim, num_heads, box, bias, factory)
+        self.score_proj, self.discrete_proj = made, None
+        if combine and not isinstance(made, MomentScore):
+            self.discrete_proj = DiscreteScore()
+            self.discrete_proj.prepare(dimensions)
+        made.box = box
+        made.prepare(dimensions)
         self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
         self._has_attended = False
@@ -326,9 +288,9 @@ class ContinuousAttention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new weights, and spread the heads over the domain."""
-        self.score_proj.init_heads()
+        self.score_proj.reset_parameters()
         if self.discrete_proj is not None:
-            self.discrete_proj.init_heads()
+            self.discrete_proj.reset_parameters()
         # As `torch.nn.MultiheadAttention` draws them.
         init_linear(self.v_proj, 0.5**0.5)
         nn.init.kaiming_uniform_(self.out_proj.weight, a=5**0.5)
@@ -342,18 +304,17 @@ class ContinuousAttention(nn.Module):
     def extra_repr(self) -> str:
         alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
         return (
-            f"{self.embed_dim}, {self.num_heads}, {alpha}score={self.score!r}, "
+            f"{self.embed_dim}, {self.num_heads}, {alpha}"
             f"combine={self.combine}, temperature={self.temperature}, domain={self.domain}, "
             f"ndim={self.ndim}"
         )
 
-    # Compiled graphs cannot rebuild the cache of kernel scores: it is also rebuilt wherever
-    # parameters change other than by training.
-
     def rebuild_cache(self) -> None:
-        """Compute what all calls with the same basis and kernel share, if these have changed."""
-        if isinstance(self.score_proj, (KernelScore, ContentScore)):
-            self.score_proj.mesh(self.regression.basis)
+        """Compute anew what all calls share, after a constant kernel or basis was changed.
+
+        Moving, loading and copying the layer do so.
+        """
+        self.score_proj.rebuild(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -521,7 +482,7 @@ class ContinuousAttention(nn.Module):
 
     def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
-        if self.combine or isinstance(self.score_proj, (MomentScore, ContentScore)):
+        if self.combine or self.score_proj.reads_keys:
             rule = "function must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {function!r}")
         self._check_sequence("query", query)
@@ -538,10 +499,10 @@ class ContinuousAttention(nn.Module):
         if self.regression.validate_args:
             check_finite("query", query)
             check_finite("function.coefficients", coefficients)
-        alpha, channels = self._checked_alpha(batch, queries), to_single(self.score_proj(query))
+        alpha, channels = self._checked_alpha(batch, queries), self.score_proj(query, None)
         with full_precision(query):
-            options = channels, alpha, self.temperature, self.regression.basis
-            density = self.score_proj.densities(*options)
+            observed = Observed(self.regression.basis)
+            density = self.score_proj.density(channels, alpha, self.temperature, observed)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
             context = contexts(density, basis, by_head, self._centred(basis))
             if function.constant is not None:
@@ -570,7 +531,7 @@ class ContinuousAttention(nn.Module):
             positions = self._spread(value, key_padding_mask)
         positions = self.regression._check_observations(positions, value, None)
         mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
-        reads_keys = self.combine or self.score in _READ_KEYS
+        reads_keys = self.combine or self.score_proj.reads_keys
         if mask.observed is not None:
             # Masked numbers must be finite: gradients are zero times what they would become.
             observed = mask.observed.unsqueeze(-1)
@@ -578,13 +539,15 @@ class ContinuousAttention(nn.Module):
             value = torch.where(observed, value, 0)
             positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
         if self.regression.validate_args:
-            mask.check(self.combine or self.score == "moments", self.regression.group is not None)
+            discrete = self.combine or isinstance(self.score_proj, MomentScore)
+            mask.check(discrete, self.regression.group is not None)
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
         values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
-        if isinstance(self.score_proj, ContentScore):
-            values = torch.cat([values, self.score_proj.keys(key)], -1)
+        beside = self.score_proj.beside(key)
+        if beside is not None:
+            values = torch.cat([values, beside], -1)
         channels = self.score_proj(query, key)
         return _Projected(
             to_single(values),
@@ -598,9 +561,9 @@ class ContinuousAttention(nn.Module):
     def _centred(self, basis: Basis) -> bool:
         """Return whether the score centres all densities between functions of a basis."""
         extent = basis.extent() if isinstance(basis, GaussianRBF) else None
-        if extent is None or not isinstance(self.score_proj, QuadraticScore):
+        if extent is None or not self.score_proj.stays_inside:
             return False
-        ((low, high),) = self.score_proj.box
+        ((low, high),) = self._box
         return extent[0] <= low and high <= extent[1]
 
     def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
@@ -625,14 +588,11 @@ class ContinuousAttention(nn.Module):
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
             coefficients, constant = regression._fit_per_query(positions, values, mask.visible)
-        options = parts.channels, parts.alpha, self.temperature
-        if isinstance(self.score_proj, MomentScore):
-            density = self.score_proj.densities(*options, mask, positions)
-        elif isinstance(self.score_proj, ContentScore):
-            keys, means = coefficients[..., size:], mask.mean(values[..., size:])
-            density = self.score_proj.densities(*options, regression.basis, keys, means)
-        else:
-            density = self.score_proj.densities(*options, regression.basis)
+        observed = Observed(regression.basis, positions, mask)
+        if values.shape[-1] > size:
+            means = mask.mean(values[..., size:])
+            observed = observed._replace(functions=coefficients[..., size:], means=means)
+        density = self.score_proj.density(parts.channels, parts.alpha, self.temperature, observed)
         coefficients = coefficients[..., :size]
         if mask.visible is None:
             basis = regression.basis
@@ -684,7 +644,7 @@ class ContinuousAttention(nn.Module):
         dtype = torch.promote_types(value.dtype, torch.float32)
         observed = value.new_ones(value.shape[1]) if padding is None else allowed_by(padding)
         order = observed.to(dtype).cumsum(-1)
-        ((low, high),) = self.score_proj.box
+        ((low, high),) = self._box
         return low + (high - low) * (order - 0.5) / order[..., -1:]
 
     def _check_inputs(
@@ -745,14 +705,25 @@ def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
 
 
-def _check_score(score: str, alpha: Tensor | nn.Module | float) -> None:
-    """Raise ValueError for an unknown score, or an alpha that it does not support."""
+def _make_score(score: Any) -> AttentionScore:
+    """Return a score, which no layer has yet, from its short form."""
+    if isinstance(score, AttentionScore):
+        if score.box:
+            raise ValueError(f"score must be a new one for each layer, got {score!r}")
+        return score
     if not isinstance(score, str) or score not in _SCORES:
-        *names, last = map(repr, _SCORES)
-        raise ValueError(f"score must be {', '.join(names)} or {last}, got {score!r}")
+        names = ", ".join(map(repr, _SCORES))
+        raise ValueError(f"score must be {names} or an AttentionScore, got {score!r}")
+    return _SCORES[score]()
+
+
+def _check_alpha(alpha: Tensor | nn.Module | float, score: AttentionScore) -> None:
+    """Raise ValueError for an alpha that a score does not support."""
     if not isinstance(alpha, (Tensor, nn.Module)):
         if not isinstance(alpha, Real) or not alpha >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
-    if score in _UP_TO_TWO and not isinstance(bound, (Tensor, nn.Module)) and bound > 2:
-        raise ValueError(f"alpha must be at most 2 for score={score!r}, got {bound}")
+    most = score.most_alpha
+    if not isinstance(bound, (Tensor, nn.Module)) and bound > most:
+        kind = type(score).__name__
+        raise ValueError(f"alpha must be at most {most:g} for {kind}, got {bound}")

@@ -1,11 +1,11 @@
 """From queries and keys to densities: the scores of attention layers, and a learned alpha."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -48,11 +48,14 @@ from .discrete import attend
 from .masks import AttentionMask, full_precision, to_single
 
 __all__ = [
+    "AttentionScore",
     "ContentScore",
+    "Dimensions",
     "DiscreteScore",
     "KernelScore",
     "LearnedAlpha",
     "MomentScore",
+    "Observed",
     "QuadraticScore",
     "init_linear",
 ]
@@ -80,37 +83,132 @@ _SLACK = 1e-2
 _TINY = 1e-30
 
 
-class _ScoreProjection(nn.Linear):
-    """A linear layer from queries to the parameters of scores on a domain."""
+class Dimensions(NamedTuple):
+    """Sizes of a layer, which its score takes its own from."""
 
-    def __init__(self, embed_dim: int, channels: int, heads: int, box: Box, **factory: Any) -> None:
-        super().__init__(embed_dim, channels, **factory)
-        self.heads, self.box = heads, box
+    embed_dim: int
+    kdim: int
+    num_heads: int
+    box: Box  # the domain: an interval for each of its dimensions
+    bias: bool
+    factory: dict[str, Any]  # device and dtype of the parameters
+
+
+class Observed(NamedTuple):
+    """What densities may depend on besides the queries."""
+
+    basis: Basis
+    # None where a layer reads a value function: (B or 1, L, *event), and what queries may read.
+    positions: Tensor | None = None
+    mask: AttentionMask | None = None
+    # Coefficients (B, N, heads, F) of what `AttentionScore.beside` returned, with Lq before N if
+    # each query has its own; and its means where a query may read, (B, Lq or 1, heads, F).
+    functions: Tensor | None = None
+    means: Tensor | None = None
+
+
+class AttentionScore(nn.Module):
+    """From queries, and from keys, to densities: the `score` of a `ContinuousAttention`.
+
+    A layer calls `prepare` once, so that each needs a score of its own, and then in every call
+    `forward` and `density`. A class must implement these three.
+
+    Attributes:
+        reads_keys: Whether densities depend on the keys.
+        most_alpha: Largest alpha for which there are densities.
+        stays_inside: Whether 1-D densities are centred in the domain, as contexts are then cheaper.
+    """
+
+    reads_keys: ClassVar[bool] = False
+    most_alpha: ClassVar[float] = math.inf
+    stays_inside: ClassVar[bool] = False
+    box: Box = ()  # the domain of the layer, which sets it
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters; `reset_parameters` sets them."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Set the parameters to those with which training starts."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Any:
+        """Project queries (B, Lq, embed_dim), and keys (B, L, kdim), under autocast if it is on."""
+        raise NotImplementedError
+
+    def density(
+        self, projected: Any, alpha: Tensor | float, temperature: float, observed: Observed
+    ) -> SparseDistribution:
+        """Return densities (B, num_heads, Lq) from what `forward` returned, in float32 at least."""
+        raise NotImplementedError
+
+    def beside(self, key: Tensor) -> Tensor | None:
+        """Return what becomes functions beside the values, (B, L, heads, F), or None."""
+        return None
+
+    def rebuild(self, basis: Basis) -> None:
+        """Compute what all calls share: after parameters are made, moved or loaded."""
+
+
+class _ScoreProjection(AttentionScore):
+    """A linear map from queries to the parameters of scores on a domain."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def _make_parameters(self, dimensions: Dimensions, channels: int) -> None:
+        self.heads = dimensions.num_heads
+        linear = nn.Linear(dimensions.embed_dim, channels, **dimensions.factory)
+        self.weight = linear.weight
+        self.bias = linear.bias
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Project queries to channels (B, Lq, channels), without the rounding of autocast."""
         with full_precision(query):
-            return to_single(super().forward(query.to(self.weight.dtype)))
+            found = functional.linear(query.to(self.weight.dtype), self.weight, self.bias)
+            return to_single(found)
 
 
 class QuadraticScore(_ScoreProjection):
-    """A location and a scale for each head; or, with a log weight, for each of its components."""
+    r"""A quadratic score for each head, or a mixture of the densities of several.
 
-    def __init__(
-        self, embed_dim: int, heads: int, box: Box, components: int | None = None, **factory: Any
-    ) -> None:
+    Location and scale are computed from the query $q$,
+
+    $$\mu_h = a + (b - a)\,\mathrm{sigmoid}(w_h^\top q + w_{h0}), \qquad
+    \sigma_h = (b - a)\,\bigl[10^{-3} + \mathrm{softplus}(v_h^\top q + v_{h0})\bigr],$$
+
+    in the domain $[a, b]$. In D dimensions every axis has its own location and $\sigma$, and the
+    matrix $\Sigma = L L^\top$ of the score has the factor $L_{ij} = \sigma_i \ell_{ij}$ with
+    $\ell_{ii} = 1$ and, for $j < i$, $\ell_{ij}$ linear in $q$ and initially 0. Heads start spread
+    evenly over the domain with $\sigma$ a tenth of it.
+
+    Args:
+        components: Number of components of a `Mixture`, with log weights linear in the query. None:
+            one density for each head.
+
+    Raises:
+        ValueError: `components` not a positive integer.
+    """
+
+    stays_inside = True
+
+    def __init__(self, components: int | None = None) -> None:
+        super().__init__()
         if components is not None:
             require_integer("components", components, 1)
-        counts = (heads,) if components is None else (heads, components)
-        total, ndim = math.prod(counts), len(box)
-        logits = 0 if components is None else total
+        self.components = components
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters."""
+        heads, ndim = dimensions.num_heads, len(dimensions.box)
+        self._counts = (heads,) if self.components is None else (heads, self.components)
+        total = math.prod(self._counts)
+        logits = 0 if self.components is None else total
         # Log weights, locations, diagonals and lower triangles.
-        sizes = [logits, total * ndim, total * ndim, total * (ndim * (ndim - 1) // 2)]
-        super().__init__(embed_dim, sum(sizes), heads, box, **factory)
-        self.components, self._counts, self._sizes = components, counts, sizes
+        self._sizes = [logits, total * ndim, total * ndim, total * (ndim * (ndim - 1) // 2)]
+        self._make_parameters(dimensions, sum(self._sizes))
 
     @torch.no_grad()
-    def init_heads(self) -> None:
+    def reset_parameters(self) -> None:
         """Spread heads, or in each head its components, heavier next to the head's own center."""
         ndim, sigma = len(self.box), _FIRST_SIGMA
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
@@ -126,11 +224,11 @@ class QuadraticScore(_ScoreProjection):
         for correlations in (triangle, self.weight.split(self._sizes)[-1]):
             correlations.zero_()
 
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
+    def density(
+        self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for any basis."""
-        logits, *parts = channels.split(self._sizes, -1)
+        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        logits, *parts = projected.split(self._sizes, -1)
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
         loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
         low, high = _ends(self.box, loc)
@@ -148,94 +246,114 @@ class QuadraticScore(_ScoreProjection):
         return Mixture(_by_head(logits / temperature, counts), rpm(score, alpha))
 
 
-class _MeshCache:
-    """The quadrature nodes that all calls of a layer share until kernel or basis change.
+class _MeshScore(AttentionScore):
+    """A score whose densities share quadrature nodes, those for some functions.
 
-    It does not see changes made in place through `.data`.
+    If nothing that they follow from is learned they are computed once, else in every call.
     """
 
-    def __init__(self) -> None:
-        self.mesh: KernelMesh | None = None
-        # What it was made from, and the objects themselves, whose ids stay theirs while kept.
-        self._state: list[Any] = []
-        self._kept: list[Any] = []
+    _mesh: KernelMesh | None = None
+    most_alpha = 2.0
+
+    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
+        """Return the kernel or basis of the scores, and their functions."""
+        raise NotImplementedError
+
+    def _like(self, basis: Basis) -> Tensor:
+        """Return a tensor of the dtype and device of densities."""
+        raise NotImplementedError
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def rebuild(self, basis: Basis) -> None:
+        """Find the nodes, unless they are to be found in every call."""
+        like = self._like(basis)
+        if like.is_meta:
+            self._mesh = None if self._mesh is None else self._mesh.to(like.device)
+        else:
+            mesh = self._find_mesh(basis)
+            self._mesh = None if mesh.matrix is None else mesh
+
+    def mesh(self, basis: Basis) -> KernelMesh | None:
+        """Return the nodes."""
+        modules = [x for x in (self._functions(basis)[0], basis) if isinstance(x, nn.Module)]
+        learned = any(x.requires_grad for module in modules for x in module.parameters())
+        if self._like(basis).is_meta or self._mesh is not None and not learned:
+            return self._mesh
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "a layer whose scores have a learned kernel or basis cannot be compiled, as its "
+                "quadrature nodes follow from values: call requires_grad_(False) on it, and then "
+                "rebuild_cache() of the layer"
+            )
+        return self._find_mesh(basis)
+
+    def _find_mesh(self, basis: Basis) -> KernelMesh:
+        """Return nodes on the domain for all scores, and for a basis."""
+        _, features = self._functions(basis)
+        like = self._like(basis)
+        tolerance = None if like.dtype == torch.float64 else _TOLERANCE
+        dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
+        score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
+        base = uniform_box(*_ends(self.box, like))
+        mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
+        return mesh.for_basis(basis).with_matrix_of(features)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The cache belongs to these tensors, not to those of a copy.
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
-
-    def find(
-        self,
-        make: Callable[[], FeatureMap],
-        box: Box,
-        source: Kernel | Basis,
-        tensors: Iterable[Tensor],
-        basis: Basis,
-        like: Tensor,
-    ) -> KernelMesh | None:
-        """Return nodes for the functions that are made, the last ones if nothing has changed.
-
-        They depend on a `source`, a kernel or basis, further tensors, and the basis of the value
-        functions. Compiled graphs, which cannot read values, use the nodes of the last call.
-        """
-        is_learned = self.mesh is not None and self.mesh.matrix is None
-        if torch.compiler.is_compiling():
-            if is_learned and not torch.compiler.is_exporting():
-                raise RuntimeError(
-                    "a layer whose scores have a learned kernel or basis cannot be compiled, as "
-                    "its quadrature nodes follow from values: call requires_grad_(False) on it, "
-                    "and then rebuild_cache() of the layer"
-                )
-            return self.mesh
-        if like.is_meta:
-            return None if self.mesh is None else self.mesh.to(like.device)
-        if not validation.in_eager():
-            # Tensors of a transform end with it, and have no storage to recognise them by.
-            return _find_mesh(make(), box, basis, like)
-        modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
-        tensors = [*tensors, *(x for m in modules for x in (*m.parameters(), *m.buffers()))]
-        state = [id(source), id(basis), *map(_facts, tensors)]
-        # Changes of what a function has learned cannot be seen.
-        if state != self._state or (is_learned and len(modules) == 1):
-            # The nodes outlive this call, and a learned kernel must be seen to require gradients.
-            with torch.inference_mode(False), torch.enable_grad():
-                self.mesh = _find_mesh(make(), box, basis, like)
-            self._state = state
-            self._kept = [source, basis, *tensors, *(x.detach() for x in tensors)]
-        return self.mesh
+        # The nodes belong to these tensors, not to those of a copy, whose layer finds its own.
+        return {**self.__dict__, "_mesh": None}
 
 
-class KernelScore(_ScoreProjection):
-    """A kernel expansion for each head, with a weight for each inducing point."""
+class KernelScore(_MeshScore, _ScoreProjection):
+    """A kernel expansion for each head, with a weight for each inducing point.
+
+    Densities are `KernelExp` or `KernelDeformedExp`, of any shape, relative to the uniform density
+    on the domain. Weights are linear in the query. Heads start wide.
+
+    Args:
+        points: Number of inducing points, an integer to the power of the domain's dimension, for a
+            grid on the domain; or their locations, (I,) or (I, D).
+        kernel: A function of (n, D) and (m, D) that returns (n, m), for instance one of
+            `pyro.contrib.gp.kernels`; a module becomes part of the layer. Default: a constant
+            Gaussian, as wide as two steps of the grid. Quadrature nodes are found in every call if
+            it is learned; if a constant one is changed, call the layer's `rebuild_cache`.
+        normalization: "inside" or "outside", as in `KernelDeformedExp`.
+
+    Raises:
+        ValueError: `normalization` as above; by the layer: `points` that are not as above or not in
+            the domain.
+
+    References:
+        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        section 5. arXiv:2111.01222
+    """
 
     inducing_points: Tensor
 
     def __init__(
         self,
-        embed_dim: int,
-        heads: int,
-        box: Box,
-        inducing_points: Tensor | int = 64,
+        points: Tensor | int = 64,
         kernel: Kernel | None = None,
         normalization: Literal["inside", "outside"] = "inside",
-        **factory: Any,
     ) -> None:
+        super().__init__()
         if normalization not in ("inside", "outside"):
             raise ValueError(f"normalization must be 'inside' or 'outside', got {normalization!r}")
-        points = _inducing_points(inducing_points, box)
-        super().__init__(embed_dim, heads * len(points), heads, box, **factory)
+        self.points, self.normalization = points, normalization
+        self.kernel: Any = kernel
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters."""
+        points = _inducing_points(self.points, dimensions.box)
+        self._make_parameters(dimensions, dimensions.num_heads * len(points))
         self.register_buffer("inducing_points", points.to(self.weight))
-        self.kernel = _default_kernel(len(points), box) if kernel is None else kernel
+        if self.kernel is None:
+            self.kernel = _default_kernel(len(points), dimensions.box)
         if isinstance(self.kernel, nn.Module):
-            self.kernel.to(**factory)
-        self.normalization = normalization
-        self._cache = _MeshCache()
+            self.kernel.to(**dimensions.factory)
 
     @torch.no_grad()
-    def init_heads(self) -> None:
+    def reset_parameters(self) -> None:
         """Give each head a low and wide score, and spread these evenly over the domain."""
         if self.weight.is_meta:
             return
@@ -247,16 +365,16 @@ class KernelScore(_ScoreProjection):
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
         self.bias.copy_((_FIRST_HEIGHT * weights / height).flatten())
         size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
-        nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.in_features**0.5)
+        nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.weight.shape[1] ** 0.5)
 
-    def densities(
-        self, channels: Tensor, alpha: Tensor | float, temperature: float, basis: Basis
+    def density(
+        self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels), for a basis."""
-        weights = _by_head(channels / temperature, (self.heads, len(self.inducing_points)))
+        """Return densities (B, heads, Lq) with weights (B, Lq, heads * I)."""
+        weights = _by_head(projected / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
         base = uniform_box(*_ends(self.box, self.inducing_points))
-        return _kernel_density(score, base, alpha, self.mesh(basis), self.normalization)
+        return _kernel_density(score, base, alpha, self.mesh(observed.basis), self.normalization)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
@@ -265,18 +383,16 @@ class KernelScore(_ScoreProjection):
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
-    def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return quadrature nodes, found again if kernel, inducing points or basis have changed."""
-        points = self.inducing_points
-        return self._cache.find(self._features, self.box, self.kernel, [points], basis, points)
-
-    def _features(self) -> KernelFeatures:
+    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         valid = moved <= _SLACK * (high - low)
         validation.require(valid, "inducing_points", rule, self.inducing_points)
-        return KernelFeatures(points, self.kernel)
+        return self.kernel, KernelFeatures(points, self.kernel)
+
+    def _like(self, basis: Basis) -> Tensor:
+        return self.inducing_points
 
 
 def _kernel_density(
@@ -292,31 +408,17 @@ def _kernel_density(
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
 
 
-def _find_mesh(features: FeatureMap, box: Box, basis: Basis, like: Tensor) -> KernelMesh:
-    """Return nodes on the domain for all scores made of some functions, and for a basis."""
-    tolerance = None if like.dtype == torch.float64 else _TOLERANCE
-    dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
-    score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
-    base = uniform_box(*_ends(box, like))
-    mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
-    return mesh.for_basis(basis).with_matrix_of(features)
-
-
-def _facts(x: Tensor) -> tuple[Any, ...]:
-    version = None if x.is_inference() else x._version
-    return id(x), x.data_ptr(), x.requires_grad, version
-
-
-class DiscreteScore(nn.Module):
+class DiscreteScore(AttentionScore):
     """Weights of the observed positions from inner products of queries and keys."""
 
-    def __init__(
-        self, embed_dim: int, kdim: int, heads: int, box: Box, bias: bool = True, **factory: Any
-    ) -> None:
-        super().__init__()
-        self.heads, self.box = heads, box
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
-        self.k_proj = nn.Linear(kdim, embed_dim, bias, **factory)
+    reads_keys = True
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters."""
+        self.heads = dimensions.num_heads
+        size, bias, factory = dimensions.embed_dim, dimensions.bias, dimensions.factory
+        self.q_proj = nn.Linear(size, size, bias, **factory)
+        self.k_proj = nn.Linear(dimensions.kdim, size, bias, **factory)
 
     def forward(self, query: Tensor, key: Tensor) -> Any:
         """Return projected queries (B, heads, Lq, head_dim) and keys (B, heads, L, head_dim).
@@ -329,7 +431,7 @@ class DiscreteScore(nn.Module):
         )
         return queries / math.sqrt(queries.shape[-1]), keys
 
-    def init_heads(self) -> None:
+    def reset_parameters(self) -> None:
         """Draw the weights, those of queries small, so that many positions get a share."""
         init_linear(self.q_proj, _FIRST_GAIN)
         init_linear(self.k_proj)
@@ -365,17 +467,21 @@ class DiscreteScore(nn.Module):
 
 
 class MomentScore(DiscreteScore):
-    """One density for each head, with the moments of its discrete attention weights."""
+    r"""A density for each head, with the mean and variance of its discrete attention weights.
 
-    def densities(
+    These are computed from queries and keys. The variance is at least $[10^{-3}(b - a)]^2$ in a
+    domain $[a, b]$; in D dimensions that is added to the diagonal of the covariance.
+    """
+
+    def density(
         self,
         projected: tuple[Tensor, Tensor],
         alpha: Tensor | float,
         temperature: float,
-        mask: AttentionMask,
-        positions: Tensor,
+        observed: Observed,
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with the moments of positions (B or 1, L, *event)."""
+        """Return densities (B, heads, Lq) with the moments of the observed positions."""
+        positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
         low, high = _ends(self.box, positions.double())
         # In float64 and from the middle of the domain, as variances are differences.
@@ -389,18 +495,19 @@ class MomentScore(DiscreteScore):
         return match(mean.to(dtype), covariance.to(dtype), self.box, alpha)
 
 
-class ContentScore(DiscreteScore):
-    """Inner products of queries with a key function, over the root of their length."""
+class ContentScore(_MeshScore, DiscreteScore):
+    r"""Inner products of queries with a key function.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._cache = _MeshCache()
+    The keys become a function $K$ by the same regression as the values, with one penalty. The score
+    of a query is $q^\top (K(t) - \bar K)/\sqrt d$, with $\bar K$ the mean of the keys that it may
+    read, relative to the uniform density on the domain, as in `BasisExpansion`.
+    """
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return projected queries (B, Lq, embed_dim)."""
         return to_single(self.q_proj(query))
 
-    def keys(self, key: Tensor) -> Tensor:
+    def beside(self, key: Tensor) -> Tensor:
         """Return projected keys by head, and a constant, (B, L, heads, head_dim + 1).
 
         The constant shows how the regression reproduces constants, which are taken out of scores.
@@ -408,21 +515,12 @@ class ContentScore(DiscreteScore):
         keys = self.k_proj(key).unflatten(-1, (self.heads, -1))
         return torch.cat([keys, torch.ones_like(keys[..., :1])], -1)
 
-    def densities(
-        self,
-        queries: Tensor,
-        alpha: Tensor | float,
-        temperature: float,
-        basis: Basis,
-        coefficients: Tensor,
-        means: Tensor,
+    def density(
+        self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) of queries (B, Lq, embed_dim).
-
-        The key functions have `coefficients` (B, N, heads, head_dim + 1), with Lq before N if each
-        query has its own. `means` (B, Lq or 1, ...) are those of `keys` where a query may read.
-        """
-        queries = queries.unflatten(-1, (self.heads, -1))
+        """Return densities (B, heads, Lq) of projected queries, by the functions of the keys."""
+        queries = projected.unflatten(-1, (self.heads, -1))
+        coefficients, means = cast(Tensor, observed.functions), cast(Tensor, observed.means)
         if own := coefficients.dim() > means.dim():
             means = means.unsqueeze(2)
         # Without its mean, which does not change the density, a constant key function is zero.
@@ -430,15 +528,17 @@ class ContentScore(DiscreteScore):
         weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
         base = uniform_box(*_ends(self.box, weights))
-        return _kernel_density(BasisExpansion(weights, basis), base, alpha, self.mesh(basis))
+        score = BasisExpansion(weights, observed.basis)
+        return _kernel_density(score, base, alpha, self.mesh(observed.basis))
 
-    def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return quadrature nodes, found again if the basis has changed."""
+    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
+        return basis, BasisFeatures(basis)
+
+    def _like(self, basis: Basis) -> Tensor:
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
-        like = to_single([*floating, torch.empty(0)][0])
-        return self._cache.find(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
+        return to_single([*floating, torch.empty(0)][0])
 
 
 def _match_variance(
@@ -522,14 +622,14 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
         shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
         if not points.numel() or points.shape not in shapes or not points.is_floating_point():
             raise ValueError(
-                f"inducing_points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
+                f"points must be floating of shape (I, {ndim}){' or (I,)' * (ndim == 1)}, "
                 f"got {points.dtype} of shape {tuple(points.shape)}"
             )
         return points.detach()
     count = round(points ** (1 / ndim)) if is_count(points) else 0
     if not count or count**ndim != points:
         raise ValueError(
-            f"inducing_points must be a tensor, or a positive integer to the power ndim={ndim}, "
+            f"points must be a tensor, or a positive integer to the power ndim={ndim}, "
             f"got {points!r}"
         )
     sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
