@@ -230,7 +230,7 @@ def test_scikit_learns_checks() -> None:
         ({"max_iter": 0}, two_bumps(20), "max_iter must be at least 1, got 0"),
         ({"base": Uniform(0.3, 0.5)}, two_bumps(20), "X must be inside the support of the base"),
         ({}, np.ones((5, 1)), "X must have no constant column"),
-        ({}, np.zeros((5, 4)), "at most 3 features, got 4; BetaGaussianDensity and ScoreM"),
+        ({}, np.zeros((5, 4)), "at most 3 features, got 4; BetaGaussianDensity takes more"),
         ({}, np.array([[0.0], [np.nan]]), "Input X contains NaN"),
         ({}, np.array([[0.0]]), "minimum of 2 is required"),
     ],

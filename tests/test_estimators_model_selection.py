@@ -13,7 +13,6 @@ from torch.distributions import Uniform
 
 from sparsefam.estimators import (
     BetaGaussianDensity,
-    ScoreMatchingKernelExp,
     SparseDensity,
     quadratic_score,
     sparse_density,
@@ -39,7 +38,6 @@ def two_bumps(count: int, seed: int = 0) -> np.ndarray:
     [
         SparseDensity(1.5, **SETTINGS),
         BetaGaussianDensity(1.0),
-        ScoreMatchingKernelExp(bandwidth=0.3, penalty=1e-2, inducing_points=10, random_state=0),
     ],
     ids=lambda model: type(model).__name__,
 )

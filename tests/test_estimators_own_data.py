@@ -20,7 +20,6 @@ from torch.distributions import Normal
 
 from sparsefam.estimators import (
     BetaGaussianDensity,
-    ScoreMatchingKernelExp,
     SparseDensity,
     quadratic_score,
 )
@@ -117,9 +116,8 @@ RAY = np.linspace(0.0, 12.0, 200)
         SparseDensity(bandwidth=1.0, penalty=1e-4, inducing_points=20, random_state=0),
         SparseDensity(1.0, bandwidth=1.0, penalty=1e-4, inducing_points=20, random_state=0),
         BetaGaussianDensity(1.5),
-        ScoreMatchingKernelExp(bandwidth=2.0, penalty=1.0, inducing_points=20, random_state=0),
     ],
-    ids=["SparseDensity", "alpha=1", "BetaGaussianDensity", "ScoreMatchingKernelExp"],
+    ids=["SparseDensity", "alpha=1", "BetaGaussianDensity"],
 )
 @pytest.mark.parametrize("dim", [1, 2])
 def test_decisions_fall_along_a_ray(model: Any, dim: int) -> None:

@@ -26,7 +26,7 @@ from torch.distributions import biject_to
 
 from benchmarks.reference import KernelReference, gaussian
 from sparsefam import SparseDistribution
-from sparsefam.distributions import kernel_family
+from sparsefam.distributions import kernel_vectors
 
 # Numbers
 
@@ -51,7 +51,7 @@ def test_many_draws_are_the_quantiles_of_their_levels(alpha: float, dtype: torch
     torch.manual_seed(0)
     found = p.sample((2, 5000))
     torch.manual_seed(0)
-    due = p._quantiles(torch.rand((2, 5000, 2), dtype=dtype))
+    due = p._line.quantiles(torch.rand((2, 5000, 2), dtype=dtype))
     span = float(due.amax() - due.amin())
     torch.testing.assert_close(
         found, due, rtol=0, atol=span * (4e-8 if dtype == torch.float64 else 4e-6)
@@ -229,7 +229,7 @@ def test_vectors_are_independent_reproducible_and_without_gradient() -> None:
 
 def test_a_density_between_the_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its width is a thousandth of the kernel's, which the nodes resolve.
-    monkeypatch.setattr(kernel_family, "_ANY_PROPOSALS", 10**4)
+    monkeypatch.setattr(kernel_vectors, "_ANY_PROPOSALS", 10**4)
     p = of_vectors([1e6], PLANE[1:2], 1.0)
     with pytest.raises(RuntimeError, match="100 of 100 draws left.* narrower than the nodes are"):
         p.sample((100,))

@@ -160,7 +160,9 @@ class KernelMesh:
                 axis = axis.halved()
             axes.append(axis)
         same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
-        return self if same else KernelMesh.of_axes(axes, self.base, self.tolerance)
+        if same:
+            return self
+        return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
 
     def for_scores(self, scores: Columns, peaked: bool) -> "KernelMesh":
         """Return a mesh on which scores, not only their functions, are polynomials; itself if so.

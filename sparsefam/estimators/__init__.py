@@ -9,7 +9,6 @@ except ImportError as missing:
 
 from .beta_gaussian import BetaGaussianDensity
 from .model_selection import quadratic_score
-from .score_matching import ScoreMatchingKernelExp
 from .sparse_density import SparseDensity
 
-__all__ = ["BetaGaussianDensity", "ScoreMatchingKernelExp", "SparseDensity", "quadratic_score"]
+__all__ = ["BetaGaussianDensity", "SparseDensity", "quadratic_score"]

@@ -44,7 +44,7 @@ from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from .newton import Cells, Fit, Objective
 from .truncation import extended, extreme_observations, truncated
 
-__all__ = ["Gaussian", "SparseDensity", "candidate_kernels", "kernel_density"]
+__all__ = ["Gaussian", "SparseDensity", "kernel_density"]
 
 # Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -258,7 +258,7 @@ class SparseDensity(DensityEstimator):
         widths = [share * columns.deviation for share in _BANDWIDTHS]
         resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
         widths = [torch.maximum(widths[0], unit), *resolved]
-        kernels = candidate_kernels(self.kernel, self.bandwidth, widths)
+        kernels = _candidate_kernels(self.kernel, self.bandwidth, widths)
         if least > 0 and self.kernel is None and self.bandwidth is None:
             _warn_of_tails(x, float(columns.high - columns.low), least)
 
@@ -322,8 +322,8 @@ class SparseDensity(DensityEstimator):
         weights = sample_weights(sample_weight, data)
         if data.shape[1] > 3:
             raise ValueError(
-                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity and "
-                "ScoreMatchingKernelExp take more"
+                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity takes "
+                "more"
             )
         x = torch.from_numpy(data[weights > 0])
         if base is not None:
@@ -426,7 +426,7 @@ class SparseDensity(DensityEstimator):
         return float(values.mean() - conjugate(f, self._whole))
 
 
-def candidate_kernels(
+def _candidate_kernels(
     kernel: Kernel | None, bandwidth: ArrayLike | None, widths: Sequence[Tensor]
 ) -> list[Kernel]:
     """Return the kernel that is given, or Gaussian ones with a given bandwidth or with widths (D,).

@@ -74,7 +74,7 @@ def truncated(
         box: Any = p.base
         region = _Near.of(p, box, x)
         at_nodes = region(p.mesh.nodes).reshape(p.mesh.measure.shape)
-        kept = (p._weights_on(p.mesh).squeeze(-1) * at_nodes).sum()
+        kept = (p._solution.weights_on(p.mesh).squeeze(-1) * at_nodes).sum()
         cut = _rebased(p, UniformWithin(box, region), 1 / kept, _within(p.mesh, box, region))
     else:
         intervals = _intervals(p, x, share, observations, cells)

@@ -129,6 +129,10 @@ class Power:
             return self
         return replace(self, eps=self.eps[columns])
 
+    def detach(self) -> "Power":
+        """Return the power with a tensor eps detached from the graph."""
+        return replace(self, eps=self.eps.detach()) if isinstance(self.eps, Tensor) else self
+
     def inside(self, x: Tensor) -> Tensor:
         r"""Return $1 + \epsilon x$."""
         if isinstance(self.eps, Tensor):
@@ -166,6 +170,12 @@ class Power:
         inside = y > -1
         x, y = torch.where(inside, x, 0.0), torch.where(inside, y, 0.0)
         return x * log1p_ratio(y)
+
+    def log_at(self, x: Tensor) -> Tensor:
+        """Return the logarithm of the power, -inf where it is zero."""
+        inside = self.eps * x > -1
+        log = self.factor_of_log * self.log_base(torch.where(inside, x, 0.0))
+        return torch.where(inside, log, -math.inf)
 
     def log_slope(self, x: Tensor) -> Tensor:
         r"""Return $\partial_\epsilon$ of `log_base`, accurate as eps tends to 0."""

@@ -1,0 +1,407 @@
+r"""The mesh engine: densities whose score is linear in functions, solved at the nodes of a mesh.
+
+`solve` finds the nodes, evaluates scores there and normalises. What else a density has are sums
+over the nodes, with the weights that its `Solution` holds.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution
+
+from ..bases import Basis
+from ..feature_maps import BasisFeatures, FeatureMap
+from ..numerics.normalizer import normalized_weights
+from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
+from ..numerics.validation import in_eager, is_finite_number, require
+from .base_measure import Base, BaseMeasure, uniform_box
+from .kernel_mesh import KernelMesh, require_inside
+
+__all__ = ["Solution", "solve"]
+
+# Errors of scores on the mesh, by dimension, in float32 and float64.
+_TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
+# The first for numbers where large weights cancel, which takes few nodes in any case.
+_OF_WIDE = 1e-6
+# Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
+_PEAKED = 1.2
+# Rows for which a given mesh is refined.
+_SHARPEST = 32
+# A score may be larger than those that the mesh is made for by this factor.
+_MARGIN = 4.0
+# From here on the last bit of a score in float32 is more than a millionth.
+_LARGE = 16.0
+# The error of a mass that rounding may cause.
+_MASS = 1e-2
+# The share of a mass that may be where the mesh does not resolve the base.
+_FAR_OUT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    r"""R densities $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$ of scores $f = \sum_i w_i \phi_i$."""
+
+    weights: Tensor  # w (*batch, I)
+    features: FeatureMap  # The functions phi
+    mesh: KernelMesh  # Nodes, and the base density q_0
+    power: Power
+    scores: Tensor  # f at the nodes (m, G, R), in the dtype of all sums over nodes
+    A: Tensor  # (R,)
+    Z: Tensor  # (R,)
+    nodal: Tensor  # Weights of p Z at the nodes (m, G, R)
+    escort: Tensor  # Those of the power with its exponent less by one, the escort (m, G, R)
+
+    @property
+    def batch(self) -> Size:
+        """The batch shape, with R elements."""
+        return self.weights.shape[:-1]
+
+    def rows(self, rows: Tensor, weights: Tensor, features: FeatureMap) -> "Solution":
+        """Return the solution of some rows (n,), whose weights and functions are given."""
+        by_row = ("scores", "A", "Z", "nodal", "escort")
+        parts = {name: getattr(self, name).index_select(-1, rows) for name in by_row}
+        mesh = replace(self.mesh, matrix=None) if features.batch else self.mesh
+        power = self.power.take(rows)
+        return Solution(weights=weights, features=features, mesh=mesh, power=power, **parts)
+
+    def detach(self) -> "Solution":
+        """Return the solution with its tensors detached from the graph."""
+        tensors: Any = {name: x.detach() for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, features=self.features.detach(), power=self.power.detach(), **tensors)
+
+    def with_power(self, power: Power) -> "Solution":
+        """Return the densities of another power of 1 + eps (f - A)."""
+        nodal, escort = integrals(self.scores - self.A, self.measure_on(self.mesh), power)
+        return replace(self, power=power, nodal=nodal, escort=escort, Z=sum_nodes(nodal))
+
+    def batched(self, rows: Tensor) -> Tensor:
+        """Return a number for each row (R,) in the shape of the batch."""
+        return rows.reshape(self.batch).to(self.weights.dtype)
+
+    def batched_power(self) -> Power:
+        """Return the power with eps in the shape of the batch."""
+        eps = self.power.eps
+        return (
+            replace(self.power, eps=eps.reshape(self.batch))
+            if isinstance(eps, Tensor)
+            else self.power
+        )
+
+    def measure_on(self, mesh: KernelMesh) -> Tensor:
+        """Return the base density times quadrature weights at the nodes of a mesh (m, G, 1)."""
+        return mesh.measure.unsqueeze(-1).to(self.scores.dtype)
+
+    def offsets_on(self, mesh: KernelMesh) -> Tensor:
+        """Return f - A at the nodes of a mesh (m, G, R)."""
+        if mesh is self.mesh:
+            return self.scores - self.A
+        dtype, exponential = self.scores.dtype, self.power.is_exponential
+        return _scores_in(dtype, self.weights, self.features, mesh, exponential) - self.A
+
+    def unnormalized_on(self, mesh: KernelMesh) -> Tensor:
+        """Return weights of p Z at the nodes of a mesh (m, G, R)."""
+        if mesh is self.mesh:
+            return self.nodal
+        return integrals(self.offsets_on(mesh), self.measure_on(mesh), self.power)[0]
+
+    def weights_on(self, mesh: KernelMesh) -> Tensor:
+        """Return weights at the nodes of a mesh (m, G, R): their sum with g is E_p[g]."""
+        return self.unnormalized_on(mesh) / self.Z
+
+    def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
+        """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
+        weights = self.unnormalized_on(mesh).flatten(0, 1).to(values)
+        return self._divided(weights.T, values, mesh).reshape(*self.batch, values.shape[1])
+
+    def combined_means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
+        """Return expectations (*batch, E) of functions with values (*batch[:-1], Q, E)."""
+        weights = self.unnormalized_on(mesh).reshape(-1, *self.batch).to(values)
+        return self._divided(weights.movedim(0, -1), values, mesh)
+
+    def _divided(self, weights: Tensor, values: Tensor, mesh: KernelMesh) -> Tensor:
+        if self.power.is_exponential and mesh is self.mesh:
+            return weights @ values
+        # A column of ones gives the total, and makes gradients those of centred functions.
+        ones = values.new_ones(*values.shape[:-1], 1)
+        sums = weights @ torch.cat([values, ones], -1)
+        return sums[..., :-1] / sums[..., -1:]
+
+    def log_density(self, t: Tensor) -> Tensor:
+        """Return the log density at locations (*S, *batch, D); -inf, without gradient, off p."""
+        base = self.mesh.base
+        inside = torch.isfinite(base.log_density(t.detach()))
+        t = torch.where(inside.unsqueeze(-1), t, self._inner_location().to(t.dtype))
+        # Rounded only after the difference, where both are large.
+        score = self.features.score(self.weights.to(self.A), t, self.batch)
+        log = self.batched_power().log_at(score - self.A.reshape(self.batch))
+        # Off the support there is no gradient in Z either.
+        inside = inside & (log > -math.inf)
+        log = log - self.Z.log().reshape(self.batch) + base.log_density(t)
+        return torch.where(inside, log, -math.inf).to(self.weights.dtype)
+
+    def _inner_location(self) -> Tensor:
+        """Return a location in the base's support (D,), where the mesh has most mass."""
+        place = self.mesh.measure.flatten().argmax(0, keepdim=True)
+        return self.mesh.nodes.index_select(0, place).reshape(-1).to(self.weights)
+
+
+def solve(
+    weights: Tensor,
+    features: FeatureMap,
+    base: Base,
+    alpha: Tensor | float,
+    inside: bool = True,
+    *,
+    tolerance: float | None = None,
+    mesh: KernelMesh | None = None,
+    validate: bool = False,
+) -> Solution:
+    """Normalise the densities of scores at the nodes of a mesh.
+
+    Args:
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        base: The base density.
+        alpha: Entropic index from 1 to 2, a number or (*batch).
+        inside: Whether A or Z normalises.
+        tolerance: Relative error to which scores are polynomials between nodes.
+        mesh: That of another density; default: a new one.
+        validate: Whether values of the functions are compared with those of the given mesh.
+    """
+    if base is None and isinstance(features, BasisFeatures):
+        base = _uniform_on(features.basis)
+    is_given, exponential = mesh is not None, isinstance(alpha, Real) and alpha == 1
+    if mesh is None:
+        mesh = _find_mesh(weights, features, base, alpha, tolerance)
+    elif not isinstance(mesh, KernelMesh):
+        raise ValueError(f"mesh must be that of another density, got {mesh!r}")
+    elif not torch.compiler.is_compiling():
+        with torch.no_grad():
+            mesh.require_fit(features, base, weights.dtype, validate)
+    scores = _scores_at_nodes(weights, features, mesh, exponential)
+    if is_given and features.dim == 1 and scores.numel() and _is_at_hand(scores):
+        if (finer := _refined(mesh, weights, features, scores, alpha)) is not mesh:
+            mesh = finer
+            scores = _scores_at_nodes(weights, features, mesh, exponential)
+    eps = alpha.reshape(-1).to(scores) - 1 if isinstance(alpha, Tensor) else float(alpha) - 1
+    power, measure = Power(eps), mesh.measure.unsqueeze(-1).to(scores.dtype)
+    normalised = _by_softmax if exponential else _inside if inside else _outside
+    solution = Solution(
+        weights, features, mesh, power, scores, *normalised(scores, measure, power, weights)
+    )
+    if not is_given:
+        _require_resolved(solution)
+    return solution
+
+
+def _is_at_hand(x: Tensor) -> bool:
+    """Return whether values can be read without waiting for a device."""
+    return in_eager() and x.is_cpu
+
+
+# Nodes and scores
+
+
+def _find_mesh(
+    weights: Tensor,
+    features: FeatureMap,
+    base: Base,
+    alpha: Tensor | float,
+    tolerance: float | None,
+) -> KernelMesh:
+    """Find a mesh for functions and scores of some weights."""
+    rough, fine = _TOLERANCE.get(features.dim, _TOLERANCE[3])
+    if is_default := tolerance is None:
+        tolerance = fine if weights.dtype == torch.float64 else rough
+    if not is_finite_number(tolerance) or not tolerance > 0:
+        raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
+    measure = BaseMeasure(base, features.dim, weights.dtype)
+    require_inside(measure, features)
+    sizes = _MARGIN * weights.detach().double().abs().unsqueeze(-2)
+    # The power is smallest at the largest alpha of all densities that may share the mesh.
+    eps = _least(alpha) - 1
+
+    def growth(t: Tensor) -> Tensor:
+        """Bound the log density at locations (q, D), also of somewhat larger scores."""
+        if not sizes.numel():
+            return t.new_zeros(len(t))
+        size = (sizes @ features.at(t).detach().abs()).reshape(-1, len(t)).amax(0)
+        return torch.log1p(eps * size) / eps if eps > 0 else size
+
+    find = partial(KernelMesh.find, features, measure, growth=growth)
+    mesh = find(tolerance=float(tolerance))
+    is_line = features.dim == 1
+    if is_default and mesh.is_wide and is_line and tolerance > _OF_WIDE:
+        mesh = find(tolerance=_OF_WIDE)
+    if not is_line or not sizes.numel():
+        return mesh
+    with torch.no_grad():
+        finer = mesh.for_scores(partial(_exact_scores, weights, features), _least(alpha) < _PEAKED)
+    return mesh if finer is mesh else finer.with_matrix_of(features)
+
+
+@torch.no_grad()
+def _refined(
+    mesh: KernelMesh,
+    weights: Tensor,
+    features: FeatureMap,
+    scores: Tensor,
+    alpha: Tensor | float,
+) -> KernelMesh:
+    """Return the mesh of another density, refined where those of the largest scores are peaked."""
+    if not _least(alpha) < _PEAKED:
+        return mesh
+    by_row = scores.flatten(0, 1)
+    spread = by_row.amax(0) - by_row.amin(0)
+    rows = spread.topk(min(_SHARPEST, len(spread))).indices
+    matrix, nodes = mesh.matrix, mesh.axes[0].rule()[0].flatten()
+    if matrix is not None and not features.batch:
+        matrix = matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
+        some = weights.detach().reshape(-1, matrix.shape[0])[rows].double()
+
+    def exact(t: Tensor) -> Tensor:
+        if matrix is None or features.batch or not torch.equal(t, nodes):
+            return _exact_scores(weights, features, t, rows)
+        return some @ matrix
+
+    finer = mesh.for_scores(exact, True)
+    if finer is mesh:
+        return mesh
+    with torch.enable_grad():
+        return finer.with_matrix_of(features)
+
+
+def _least(alpha: Tensor | float) -> float:
+    """Return the smallest alpha of a batch."""
+    if not isinstance(alpha, Tensor):
+        return float(alpha)
+    return float(alpha.detach().double().amin()) if alpha.numel() else 2.0
+
+
+def _exact_scores(
+    weights: Tensor, features: FeatureMap, t: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """Return the scores (R, q) of all rows or of some at locations (q,), float64."""
+    batch, weights = weights.shape[:-1], weights.detach().double()
+    if rows is not None and not features.batch:
+        weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape
+    located = t.reshape(-1, *(1,) * (len(batch) + 1))
+    found = features.score(weights, located, batch).reshape(len(t), -1).T
+    return found if rows is None or not features.batch else found[rows]
+
+
+def _scores_at_nodes(
+    weights: Tensor, features: FeatureMap, mesh: KernelMesh, exponential: bool
+) -> Tensor:
+    """Return f at the nodes (m, G, R). Its dtype is that of all sums over the nodes.
+
+    It is float64 if weights are, if so many functions overlap that large weights cancel (vectors
+    have too many nodes for it), or if scores are so large that their last bits matter.
+    """
+    dtype = torch.float64 if mesh.is_wide and features.dim == 1 else weights.dtype
+    scores = _scores_in(dtype, weights, features, mesh, exponential)
+    if dtype == torch.float64 or not scores.numel() or not _is_at_hand(scores):
+        return scores
+    # Contiguous in memory.
+    low, high = (scores.detach().movedim(-1, 0) if exponential else scores.detach()).aminmax()
+    if float(torch.maximum(-low, high)) > _LARGE:
+        scores = _scores_in(torch.float64, weights, features, mesh, exponential)
+    return scores
+
+
+def _scores_in(
+    dtype: torch.dtype, weights: Tensor, features: FeatureMap, mesh: KernelMesh, exponential: bool
+) -> Tensor:
+    """Return f at the nodes of a mesh (m, G, R) in a dtype."""
+    matrix = features.at(mesh.nodes) if mesh.matrix is None else mesh.matrix
+    # Wide functions have large weights that cancel.
+    weights = weights.to(torch.float64 if mesh.is_wide else dtype)
+    matrix = matrix.to(weights)
+    if features.batch:
+        scores = (weights.unsqueeze(-2) @ matrix).reshape(-1, matrix.shape[-1]).T
+    else:
+        rows = weights.reshape(-1, weights.shape[-1])
+        # A softmax over nodes takes the nodes of each density together.
+        scores = (rows @ matrix).T if exponential else matrix.T @ rows.T
+    return scores.to(dtype).reshape(*mesh.measure.shape, -1)
+
+
+# Normalising
+
+
+def _by_softmax(scores: Tensor, measure: Tensor, _: Power, weights: Tensor) -> tuple[Tensor, ...]:
+    """Return A, Z = 1 and weights of the density at alpha = 1, a softmax over nodes."""
+    logs = measure.flatten().log()
+    # Logarithms of at most 0 leave scores their digits.
+    most = logs.amax()
+    shifted = scores.flatten(0, 1).T + (logs - most)
+    nodal = torch.softmax(shifted, -1)
+    # Where a node has the weight p, A is f - log p.
+    place = nodal.detach().argmax(-1, keepdim=True)
+    A = (shifted.gather(-1, place) - nodal.gather(-1, place).log()).squeeze(-1) + most
+    _require_digits(A.detach(), weights)
+    nodal = nodal.T.reshape(scores.shape)
+    return A, torch.ones_like(A), nodal, nodal
+
+
+def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> tuple[Tensor, ...]:
+    """Return A, Z = 1 and weights of the density and its escort."""
+    A, nodal, escort, mass = normalized_weights(scores, measure, power.eps)
+    # Rounding f and A changes the log density f - A by the last digit of A.
+    _require_digits(A, weights, (mass - 1).abs() <= _MASS)
+    return A, torch.ones_like(A), nodal, escort
+
+
+def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> tuple[Tensor, ...]:
+    """Return A = 0, Z and weights of the density and its escort."""
+    if not power.is_product:
+        log = power.log_base(scores.detach().amax((0, 1)))
+        rule = f"so small that powers are below exp({LOG_LARGE:g}) with normalization='outside'"
+        require(log < LOG_LARGE, "weights", rule, weights)
+    nodal, escort = integrals(scores, measure, power)
+    Z = sum_nodes(nodal)
+    alive = (Z.detach() > 0).reshape(weights.shape[:-1])
+    if not torch.compiler.is_compiling() and not alive.is_meta and not torch._is_all_true(alive):
+        raise ValueError(
+            "weights must be such that 1 + (alpha - 1) f is positive somewhere "
+            "(normalization='inside' always has a support), got an empty support at batch "
+            f"indices {(~alive).nonzero().tolist()}"
+        )
+    return torch.zeros_like(Z.detach()), Z, nodal, escort
+
+
+def _require_digits(A: Tensor, weights: Tensor, valid: Tensor | bool = True) -> None:
+    """Raise unless scores as large as A have enough digits after the point."""
+    most = float(torch.finfo(A.dtype).eps ** (-2 / 3))
+    rule = f"so small that scores have digits after the point in {A.dtype}"
+    require((A.abs() <= most) & valid, "weights", rule, weights)
+
+
+@torch.no_grad()
+def _require_resolved(s: Solution) -> None:
+    """Raise if large scores move a density so far into a tail that the mesh misses it."""
+    mesh = s.mesh
+    far = mesh.measure.sum(0) < mesh.tolerance
+    if s.features.dim > 1 or not s.batch.numel() or not bool(far.any()):
+        return
+    logs = s.scores + mesh.measure.log().unsqueeze(-1)
+    shares = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
+    # No power moves as far as the exponential.
+    if bool((shares[far].sum(0) <= _FAR_OUT).all()):
+        return
+    mass = sum_nodes(s.weights_on(mesh.with_order(2 * mesh.axes[0].size)))
+    rule = "so small that the density is not in the far tails of the base"
+    require((mass - 1).abs() <= math.sqrt(mesh.tolerance), "weights", rule, s.weights)
+
+
+def _uniform_on(basis: Basis) -> list[Distribution]:
+    """Return the uniform density on the domain of a basis, a factor for each axis."""
+    if not all(math.isfinite(end) for side in basis.domain for end in side):
+        raise ValueError(f"base must be given for a basis without bounds, got None and {basis!r}")
+    device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device
+    return uniform_box(*torch.tensor(basis.domain, dtype=torch.float64, device=device).T)

@@ -1,0 +1,219 @@
+"""Densities of numbers on a mesh: supports, distribution functions, quantiles and draws."""
+
+import math
+
+import torch
+from torch import Size, Tensor
+from torch.autograd import forward_ad
+from torch.distributions.utils import lazy_property
+
+from ..numerics.truncated_power import (
+    Power,
+    below,
+    integrals,
+    pieces_by_column,
+    positive_pieces,
+    power_quantiles,
+)
+from ..numerics.validation import broadcast_shapes, differentiable_once, in_eager, may_have_tangent
+from ..supports import IntervalUnion
+from .kernel import Solution
+
+__all__ = ["Line"]
+
+# Levels nearer to 0 or 1 than so many units of rounding have quantiles without derivatives.
+_ROUNDING = 8
+# So many draws from one density read their quantiles from a table, and its number of brackets.
+# Where it is off by more in the middle of a bracket, relative to the range, they are computed.
+_TABLED, _BRACKETS = 2**13, 2**10
+_TABLE_ERROR = {torch.float32: 1e-6, torch.float64: 1e-8}
+
+
+class Line:
+    """The distribution functions of densities of numbers, with their inverses.
+
+    Args:
+        solution: The densities (*batch).
+    """
+
+    def __init__(self, solution: Solution) -> None:
+        self.solution = solution
+
+    @property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The ends of the mesh."""
+        breaks = self.solution.mesh.axes[0].breaks.to(self.solution.weights)
+        return breaks[0], breaks[-1]
+
+    @lazy_property
+    @torch.no_grad()
+    def intervals(self) -> Tensor:
+        """The intervals (*batch, K, 2) of the supports, padded with NaN."""
+        _require_values("the support, icdf and samples")
+        s = self.solution
+        if not s.batch.numel():
+            return s.weights.new_empty(*s.batch, 1, 2)
+        x = s.offsets_on(s.mesh)
+        inside = torch.ones_like(x) if s.power.is_exponential else s.power.inside(x)
+        inside = inside.flatten(1)
+        lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
+        breaks = s.mesh.axes[0].breaks.to(lower)
+        shape = (len(lower), len(breaks) - 1, -1)
+        lower, upper = (end.reshape(shape).permute(2, 1, 0) for end in (lower, upper))
+        alive = (upper > lower) & (s.mesh.measure > 0).any(0).unsqueeze(-1)
+        low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
+        # lerp is exact at the ends of subintervals.
+        ends = torch.stack([torch.lerp(low, high, (1 + y) / 2) for y in (lower, upper)], -1)
+        ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(s.weights)
+        found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
+        most = int((~found[..., 0].isnan()).sum(-1).amax())
+        lower, upper = found[:, :most].reshape(*s.batch, most, 2).unbind(-1)
+        # Ends of the mesh are those of the base, which may be infinite.
+        (first, last), bounds = self._ends, s.mesh.base.bounds(0)
+        lower = torch.where(lower <= first, bounds[0], lower)
+        return torch.stack([lower, torch.where(upper >= last, bounds[1], upper)], -1)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function at values (*S, *batch)."""
+        s = self.solution
+        value = value.expand(broadcast_shapes(value.shape, s.batch))
+        if not value.numel():
+            return value.clone()
+        dtype = torch.promote_types(value.dtype, s.scores.dtype)
+        first, last = self._ends
+        t = value.detach().to(dtype).clamp(first.to(dtype), last.to(dtype))
+        breaks = s.mesh.axes[0].breaks.to(t)
+        cell = (torch.searchsorted(breaks, t.contiguous()) - 1).clamp(0, len(breaks) - 2)
+        low, high = breaks[cell], breaks[cell + 1]
+        y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
+        x, measure, power = self._cell_values(cell)
+        x, measure = below(x, measure, y.reshape(-1).to(x))
+        (part,) = integrals(x, measure, power, ("power",))
+        part = part.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
+        masses = self._cell_masses()
+        before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
+        before = before.gather(-1, cell.unsqueeze(-1)).squeeze(-1)
+        found = (before + part).to(torch.promote_types(value.dtype, s.weights.dtype))
+        if value.requires_grad or may_have_tangent(value):
+            density = self._density(value.detach()).detach()
+            found = differentiable_once(found + (value - value.detach()) * density)
+        found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
+        return found.clamp(0, 1)
+
+    def _density(self, t: Tensor) -> Tensor:
+        return self.solution.log_density(t.unsqueeze(-1)).exp()
+
+    def _cell_values(self, cell: Tensor) -> tuple[Tensor, Tensor, Power]:
+        """Return f - A (m, n), measure (m, n) and power of subintervals (*S, *batch)."""
+        s = self.solution
+        offsets = s.offsets_on(s.mesh)
+        row = torch.arange(offsets.shape[-1], device=cell.device).reshape(s.batch)
+        row, place = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
+        measure = s.measure_on(s.mesh).squeeze(-1)[:, place]
+        return offsets[:, place, row], measure, s.power.take(row)
+
+    def _cell_masses(self) -> Tensor:
+        """Return masses of subintervals (*batch, G)."""
+        masses = self.solution.weights_on(self.solution.mesh).sum(0)
+        return masses.T.reshape(*self.solution.batch, len(masses))
+
+    def icdf(self, level: Tensor) -> Tensor:
+        """Return quantiles of levels, differentiable once in these and the parameters."""
+        _require_values("icdf")
+        level = level.expand(broadcast_shapes(level.shape, self.solution.batch))
+        t = self.quantiles(level.detach())
+        # With less mass than rounding beyond, the quotient of derivatives has no digits.
+        at_end = torch.minimum(level, 1 - level) < _ROUNDING * torch.finfo(t.dtype).eps
+        return torch.where(at_end, t, self.with_gradient(t, level))
+
+    def with_gradient(self, t: Tensor, level: Tensor | float = 0.0) -> Tensor:
+        """Return quantiles t with the derivatives of the implicit function: dt = (dq - dF)/p."""
+        residual, slope = self.cdf(t) - level, self._density(t).detach()
+        change = residual - residual.detach()
+        change = torch.where(slope > 0, change / torch.where(slope > 0, slope, 1.0), 0.0)
+        return differentiable_once(t.detach() - change)
+
+    @torch.no_grad()
+    def quantiles(self, level: Tensor) -> Tensor:
+        """Return quantiles of levels (*S, *batch), without derivatives."""
+        _require_values("icdf and samples")
+        if not level.numel():
+            return level.clone()
+        s, given = self.solution, level
+        masses = self._cell_masses().clamp_min(0)
+        level = level.to(masses)
+        above = masses.cumsum(-1)
+        above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
+        place = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
+        place = place.clamp_max(masses.shape[-1] - 1)
+        last, own = (
+            x.expand(*level.shape, -1).gather(-1, place).squeeze(-1) for x in (above, masses)
+        )
+        cell = place.squeeze(-1)
+        x, measure, power = self._cell_values(cell)
+        _, lengths = s.mesh.axes[0].rule()
+        density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
+        breaks = s.mesh.axes[0].breaks.to(level)
+        low, high = breaks[cell], breaks[cell + 1]
+        mass = (own - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
+        y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
+        t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
+        # Rounding may have left the support: the nearest location in it.
+        lower, upper = self.intervals.to(t).unbind(-1)
+        inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
+        gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
+        t = inside.gather(-1, gap.argmin(-1, keepdim=True)).squeeze(-1)
+        ends = torch.where(given > 0.5, upper.nan_to_num(-math.inf).amax(-1), lower[..., 0])
+        return torch.where((given <= 0) | (given >= 1), ends, t)
+
+    def sample(self, shape: Size) -> Tensor:
+        """Draw samples (*shape, *batch) by quantiles, many from a table."""
+        s = self.solution
+        whole = Size([*shape, *s.batch])
+        level = torch.rand(whole, dtype=s.weights.dtype, device=s.weights.device)
+        if shape.numel() < _TABLED:
+            return self.quantiles(level)
+        return self._tabled_quantiles(level.flatten(0, len(shape) - 1)).reshape(whole)
+
+    def _tabled_quantiles(self, level: Tensor) -> Tensor:
+        """Return quantiles (n, *batch) by cubic polynomials, or exactly where these are off."""
+        count = 2 * _BRACKETS + 1
+        knots = torch.linspace(0, 1, count, dtype=level.dtype, device=level.device)
+        knots = knots.reshape(-1, *(1,) * (level.dim() - 1)).expand(-1, *level.shape[1:])
+        t = self.quantiles(knots)
+        first, last, middle = t[:-1:2], t[2::2], t[1::2]
+        start, end = (1 / (_BRACKETS * self._density(side)) for side in (first, last))
+        rise = last - first
+        error = (first + rise / 2 + (start - end) / 8 - middle).abs()
+        close = error <= _TABLE_ERROR[t.dtype] * (t[-1] - t[0])
+        place = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)
+        u = level * _BRACKETS - place
+        second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
+        low, a, b, c = (x.gather(0, place) for x in (first, start, second, third))
+        found = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, place))
+        found, close = torch.maximum(found, low), close.gather(0, place)
+        others = (~close).reshape(len(close), -1).any(1).nonzero().squeeze(-1)
+        return found.index_copy(0, others, self.quantiles(level[others]))
+
+    def components(self, shape: Size) -> tuple[Tensor, Tensor]:
+        """Draw from every interval of the supports (*shape, *batch, K); masses (*batch, K)."""
+        lower, upper = self.intervals.unbind(-1)
+        present = ~lower.isnan()
+        ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
+        before, after = (self.cdf(end) for end in ends)  # (K, *batch)
+        masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
+        share = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
+        # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
+        level = before + share * (after - before)
+        t = self.quantiles(level.detach())
+        t = self.with_gradient(torch.minimum(torch.maximum(t, ends[0]), ends[1]), level)
+        return t.movedim(len(shape), -1), masses.movedim(0, -1)
+
+
+def _require_values(name: str) -> None:
+    """Raise where the number of roots, which decides shapes, cannot be read."""
+    if not in_eager() or forward_ad._current_level >= 0:
+        raise RuntimeError(
+            f"{name} of a kernel family needs the values of its parameters, which torch.compile, "
+            "torch.func and forward mode hide: call it outside, on a density with a batch"
+        )

@@ -1,0 +1,119 @@
+"""Draws of densities of vectors on a mesh: rejection in cells around the nodes."""
+
+import torch
+from torch import Size, Tensor
+
+from ..numerics.chebyshev_mesh import ChebyshevMesh
+from .kernel import Solution
+
+__all__ = ["draw_vectors"]
+
+# Units of rounding of scores and levels.
+_ROUNDING = 8
+# A cell's bound is the node's score, plus this share of the way to the greatest of its neighbours
+# and that share of their range, at most 1, for peaks between nodes.
+_TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
+# Numbers in the largest matrix of a round; proposals for each draw, and in any case.
+_ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
+
+
+def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
+    """Draw vectors (*sample, *batch, D) by rejection in cells around the nodes.
+
+    They are proposed uniformly in cells, and accepted under a bound that is estimated from the
+    nodes. Where a proposal is above it, the bound is raised and the vectors of that density are
+    drawn anew.
+
+    Raises:
+        RuntimeError: A density that is much narrower than the nodes are apart.
+    """
+    ends = [_cell_ends(axis) for axis in s.mesh.axes]
+    log_bound, log_volume = _bounds(s, ends)
+    rows, dim = len(log_bound), len(ends)
+    count = sample_shape.numel() * rows
+    row = torch.arange(count, device=log_bound.device) % max(rows, 1)
+    above = _distribution(log_bound + log_volume)
+    found = s.weights.new_empty(count, dim)
+    waiting, proposals = torch.arange(count, device=row.device), 0
+    room = max(1, _ELEMENTS // s.features.points.shape[:-1].numel())
+    while len(waiting):
+        if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
+            raise RuntimeError(
+                f"sample has {len(waiting)} of {count} draws left after {proposals} proposals: the "
+                "density is much narrower than the nodes are apart; a smaller tolerance brings "
+                "more nodes"
+            )
+        part, rest = waiting[:room], waiting[room:]
+        proposals += len(part)
+        at = row[part]
+        level = at + torch.rand(at.shape, dtype=torch.float64, device=at.device)
+        cell = torch.searchsorted(above, level, right=True)
+        cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
+        places = torch.unravel_index(cell, [len(end) - 1 for end in ends])
+        share = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
+        axes = zip(ends, places, share.T, strict=True)
+        t = torch.stack([torch.lerp(e[i], e[i + 1], x) for e, i, x in axes], -1).to(s.weights)
+        excess = _log_density(s, t, at) - log_bound[at, cell]
+        over = excess > 0
+        if over.any():
+            # Raise the bounds, and draw all of these densities' vectors anew.
+            place = (at[over], cell[over])
+            log_bound[place] = torch.maximum(log_bound[place] + 2 * excess[over], log_bound[place])
+            above = _distribution(log_bound + log_volume)
+            again = torch.isin(row, at[over]).index_fill(0, waiting, True)
+            waiting = again.nonzero().squeeze(-1)
+            continue
+        accepted = torch.rand_like(excess).log() < excess
+        found[part[accepted]] = t[accepted]
+        waiting = torch.cat([part[~accepted], rest])
+    return found.reshape(*sample_shape, *s.batch, dim)
+
+
+def _distribution(log_mass: Tensor) -> Tensor:
+    """Return row r's distribution function over cells, plus r, flat (R Q,): increasing."""
+    above = torch.softmax(log_mass, -1).cumsum(-1)
+    above = above / above[:, -1:]
+    return (above + torch.arange(len(above), device=above.device).unsqueeze(-1)).flatten()
+
+
+def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
+    """Return the log density times Z of some rows (n,) at locations (n, D)."""
+    columns, weights = s.features.at(t).to(s.A), s.weights.to(s.A)
+    columns = columns.reshape(-1, *columns.shape[-2:])
+    sets = torch.arange(len(columns), device=row.device).reshape(s.features.batch)
+    own = sets.expand(s.batch).reshape(-1)[row]
+    columns = columns[own, :, torch.arange(len(t), device=row.device)]
+    terms, level = columns * weights.reshape(-1, columns.shape[-1])[row], s.A[row]
+    # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
+    rounding = _ROUNDING * torch.finfo(terms.dtype).eps * (terms.abs().sum(-1) + level.abs())
+    base = s.mesh.base.log_density(t.double())
+    return s.power.take(row).log_at(terms.sum(-1) - level - rounding).double() + base
+
+
+def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return bounds of the log density times Z in cells (R, Q), and logarithms of volumes (Q,)."""
+    counts = [len(end) - 1 for end in ends]
+    x = s.offsets_on(s.mesh).permute(2, 1, 0).reshape(-1, *counts)
+    log_base = s.mesh.base.log_density(s.mesh.nodes).reshape(s.mesh.measure.shape).T
+    high, low, log_base = x, x, log_base.reshape(1, *counts)
+    for axis in range(1, x.dim()):
+        high, low = _neighbours_max(high, axis), -_neighbours_max(-low, axis)
+        log_base = _neighbours_max(log_base, axis)
+    beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
+    x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
+    rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
+    log_volume = torch.cartesian_prod(*(end.diff().log() for end in ends)).sum(-1)
+    return s.power.take(rows).log_at(x).double() + log_base.flatten(1), log_volume
+
+
+def _cell_ends(axis: ChebyshevMesh) -> Tensor:
+    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node."""
+    lengths = axis.rule()[1]
+    ends = axis.breaks[:-1].unsqueeze(-1) + lengths.cumsum(-1)
+    return torch.cat([axis.breaks[:1], ends[:, :-1].flatten(), axis.breaks[1:]]).sort().values
+
+
+def _neighbours_max(x: Tensor, axis: int) -> Tensor:
+    """Return the greatest of each entry and its neighbours along an axis."""
+    first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
+    return torch.cat([first, x, last], axis).unfold(axis, 3, 1).amax(-1)
