@@ -314,6 +314,10 @@ class BetaGaussian(PowerDistribution):
     $\alpha = 2$ is the truncated parabola, 3/2 the biweight, 4/3 the triweight, $\infty$ the
     uniform distribution on the support.
 
+    Equivalent to `scipy.stats.rdist(2 * m + 2, loc, scale)`, and to
+    `scipy.stats.beta(m + 1, m + 1, loc - scale, 2 * scale)`. alpha = 3 is
+    `scipy.stats.semicircular(loc, scale)`.
+
     Args:
         loc: Centre $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
@@ -437,6 +441,8 @@ class TruncatedParabola(BetaGaussian):
     $$p(t) = \frac{3}{4s}\,(1 - x^2)_+, \qquad x = (t - \mu)/s$$
 
     The prediction map of $-(t-\mu)^2/(2\sigma^2)$ at $\alpha = 2$, with $s^3 = 3\sigma^2/2$.
+
+    Equivalent to `scipy.stats.rdist(4, loc, scale)`: the Epanechnikov kernel.
 
     Args:
         loc: Centre $\mu$ (*batch).

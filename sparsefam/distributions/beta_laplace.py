@@ -22,6 +22,8 @@ class BetaLaplace(PowerDistribution):
     (`from_b`); as $\alpha \to 1$ at fixed $b$ it tends to Laplace's density. $\alpha = 2$ is the
     triangular, $\infty$ the uniform distribution on the support.
 
+    Equivalent to a random sign times `scipy.stats.beta(1, m + 1, 0, scale)`, shifted by `loc`.
+
     Args:
         loc: Centre $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
@@ -107,6 +109,9 @@ class Triangular(BetaLaplace):
     $$p(t) = \frac{1}{s}\,(1 - |x|)_+, \qquad x = (t - \mu)/s$$
 
     The prediction map of $-|t-\mu|/b$ at $\alpha = 2$, with $s = \sqrt b$.
+
+    Equivalent to `scipy.stats.triang(0.5, loc - scale, 2 * scale)` and to
+    `tfp.distributions.Triangular(low=loc - scale, high=loc + scale, peak=loc)`.
 
     Args:
         loc: Centre $\mu$ (*batch).

@@ -24,6 +24,8 @@ class SparseCategorical(SparseDistribution):
     `torch.distributions.Categorical` clamps zeros to a rounding error; here `log_prob` of a
     category off the support is -inf, with a zero gradient.
 
+    Equivalent to `torch.distributions.Categorical` where all probabilities are positive.
+
     Args:
         probs: Nonnegative weights (*batch, K), which are normalised to sum to one.
         alpha: Entropic index of their prediction map (*batch).

@@ -392,6 +392,9 @@ class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
     paraboloid, $\infty$ the uniform distribution on the ellipsoid. The covariance is
     $L L^\top/(D + 2m + 2)$. In one dimension it is `BetaGaussian`.
 
+    Equivalent to Pearson's type II distribution: $|u|^2$ is `scipy.stats.beta(D / 2, m + 1)`, and
+    $u/|u|$ is `scipy.stats.uniform_direction(D)`.
+
     Args:
         loc: Centre $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
@@ -507,6 +510,8 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
     The prediction map of $-(t-\mu)^\top \Sigma^{-1} (t-\mu)/2$ at $\alpha = 2$, with
     $L L^\top = R^2 \Sigma$ and $R^{D+2} = 2\,\Gamma(D/2 + 2)/(\pi^{D/2} |\Sigma|^{1/2})$.
 
+    Equivalent to the Epanechnikov kernel in D dimensions.
+
     Args:
         loc: Centre $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
@@ -546,6 +551,8 @@ class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.M
     $$p(t) = \frac{1}{(2\pi)^{D/2}\,|L|}\, e^{-u^\top u/2}, \qquad u = L^{-1}(t - \mu)$$
 
     As torch's it takes one of three matrices, each (*batch, D, D).
+
+    Equivalent to `scipy.stats.multivariate_normal(loc, covariance_matrix)`.
 
     Args:
         loc: Mean $\mu$ (*batch, D).

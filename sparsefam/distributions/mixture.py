@@ -61,6 +61,9 @@ class Mixture(SoftmaxDistribution):
     Components of torch need `log_prob` and `sample`. `cdf`, `icdf` and `rsample` of the mixture
     need a `cdf` of each of them.
 
+    Equivalent to `torch.distributions.MixtureSameFamily(Categorical(logits=logits), components)`,
+    whose components have one class.
+
     Args:
         logits: Unnormalised log weights (*batch, K), -inf for a weight of zero; or a categorical
             distribution.

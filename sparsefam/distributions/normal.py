@@ -74,6 +74,8 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
 
     $$p(t) = \frac{1}{\sqrt{2\pi}\,\sigma} e^{-(t-\mu)^2/(2\sigma^2)}$$
 
+    Equivalent to `scipy.stats.norm(loc, scale)`.
+
     Args:
         loc: Mean $\mu$ (*batch).
         scale: Standard deviation $\sigma > 0$ (*batch).
@@ -135,6 +137,8 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     r"""`torch.distributions.Laplace` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{2b} e^{-|t-\mu|/b}$$
+
+    Equivalent to `scipy.stats.laplace(loc, scale)`.
 
     Args:
         loc: Mean $\mu$ (*batch).

@@ -101,6 +101,10 @@ class Truncated(SoftmaxDistribution):
     density needs `retain_graph=True`. Both ends belong to the support where the base is positive
     there.
 
+    The truncated normal `Truncated(Normal(loc, scale), low, high)` is equivalent to
+    `scipy.stats.truncnorm((low - loc) / scale, (high - loc) / scale, loc, scale)` and to
+    `TruncatedNormal(loc, scale, low, high)` of NumPyro, TensorFlow Probability and TorchRL.
+
     Args:
         base: The density q (*batch): a continuous univariate distribution of torch or of this
             package.

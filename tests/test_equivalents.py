@@ -1,0 +1,99 @@
+"""What docstrings say that densities are equivalent to in scipy and torch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import sparsefam as sf
+
+LOC, SCALE, M = 0.3, 1.7, 1.5
+MATRIX = np.array([[1.2, 0.0], [-0.4, 0.7]])
+NORMALS = torch.distributions.Normal(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 2.0]))
+
+
+def double(x: Any) -> torch.Tensor:
+    return torch.as_tensor(x, dtype=torch.float64)
+
+
+PAIRS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "BetaGaussian": (
+        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
+        stats.rdist(2 * M + 2, LOC, SCALE),
+    ),
+    "BetaGaussian by beta": (
+        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
+        stats.beta(M + 1, M + 1, LOC - SCALE, 2 * SCALE),
+    ),
+    "BetaGaussian of alpha 3": (
+        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 3.0),
+        stats.semicircular(LOC, SCALE),
+    ),
+    "TruncatedParabola": (
+        lambda: sf.TruncatedParabola(double(LOC), double(SCALE)),
+        stats.rdist(4, LOC, SCALE),
+    ),
+    "Triangular": (
+        lambda: sf.Triangular(double(LOC), double(SCALE)),
+        stats.triang(0.5, LOC - SCALE, 2 * SCALE),
+    ),
+    "Normal": (lambda: sf.Normal(double(LOC), double(SCALE)), stats.norm(LOC, SCALE)),
+    "Laplace": (lambda: sf.Laplace(double(LOC), double(SCALE)), stats.laplace(LOC, SCALE)),
+    "Truncated": (
+        lambda: sf.Truncated(sf.Normal(double(LOC), double(SCALE)), -1.0, 4.0),
+        stats.truncnorm((-1.0 - LOC) / SCALE, (4.0 - LOC) / SCALE, LOC, SCALE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_densities_of_scipy(name: str) -> None:
+    p, law = PAIRS[name][0](), PAIRS[name][1]
+    u = np.linspace(0.01, 0.99, 25)
+    t = double(law.ppf(u))
+    for found, expected in (
+        (p.log_prob(t), law.logpdf(t.numpy())),
+        (p.cdf(t), u),
+        (p.icdf(double(u)), t),
+        (p.mean, law.mean()),
+        (p.variance, law.var()),
+        (p.entropy(), law.entropy()),
+    ):
+        torch.testing.assert_close(found, double(expected), rtol=1e-7, atol=1e-9)
+
+
+def test_a_beta_laplacian_is_a_sign_times_a_beta_variable() -> None:
+    p, x = sf.BetaLaplace(double(LOC), double(SCALE), 1 + 1 / M), np.linspace(0.01, 1.69, 9)
+    half = stats.beta(1, M + 1, 0, SCALE).pdf(x) / 2
+    for t in (LOC + x, LOC - x):
+        np.testing.assert_allclose(p.prob(double(t)), half, rtol=1e-12)
+
+
+def test_vectors() -> None:
+    loc, t = np.array([0.2, -1.0]), np.array([[0.3, -0.8], [0.9, -1.1]])
+    p: Any = sf.MultivariateNormal(double(loc), scale_tril=double(MATRIX))
+    law = stats.multivariate_normal(loc, MATRIX @ MATRIX.T)
+    np.testing.assert_allclose(p.log_prob(double(t)), law.logpdf(t), rtol=1e-12)
+    p = sf.MultivariateBetaGaussian(double(loc), double(MATRIX), 1 + 1 / M)
+    u = np.linalg.solve(MATRIX, (t - loc).T)
+    radius = (u**2).sum(0)
+    # |u|^2 over the area of circles of this radius.
+    of_u = stats.beta(1, M + 1).pdf(radius) / math.pi
+    np.testing.assert_allclose(p.prob(double(t)), of_u / np.linalg.det(MATRIX), rtol=1e-12)
+
+
+def test_mixtures_and_categories_of_torch() -> None:
+    logits, t = torch.tensor([0.3, -0.5]), torch.linspace(-3, 4, 9)
+    same = torch.distributions.MixtureSameFamily(
+        torch.distributions.Categorical(logits=logits), NORMALS
+    )
+    torch.testing.assert_close(sf.Mixture(logits, NORMALS).log_prob(t), same.log_prob(t))
+    probs, k = torch.tensor([0.2, 0.5, 0.3]), torch.arange(3)
+    torch.testing.assert_close(
+        sf.SparseCategorical(probs).log_prob(k),
+        torch.distributions.Categorical(probs).log_prob(k),
+    )
