@@ -145,7 +145,7 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
             torch.testing.assert_close(slope[i], a, rtol=1e-11, atol=1e-11)
 
 
-@every_function(SCALARS, slow=("icdf",))
+@every_function(SCALARS, slow=("icdf", *PAIRS))
 def test_forward_mode_is_reverse_mode(case: Case, name: str) -> None:
     inputs, evaluate = arguments(case, name), function(case, name)
     if not case.family.forward or name in case.family.backward_only:

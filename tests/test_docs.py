@@ -34,7 +34,17 @@ def pages() -> list[Path]:
     return [page for page in found if page.exists() and any(blocks(page.read_text()))]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+# Pages that run chains: minutes.
+CHAINS = ("docs/inference.md", "docs/start/pyro.md", "docs/tutorials/moving-supports.md")
+
+
+def timed_pages() -> list[Any]:
+    names = {page: str(page.relative_to(ROOT)) for page in pages()}
+    slow = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(x, id=name, marks=slow[name in CHAINS]) for x, name in names.items()]
+
+
+@pytest.mark.parametrize("page", timed_pages())
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -112,8 +112,11 @@ COVERAGES = (0.9, 0.95, 0.98)
 
 @pytest.mark.parametrize(
     ("draw", "settings"),
-    [(outliers, {}), (skewed, {"base": Normal(0.0, 2.0), "penalty": 1e-5}), (crescent, {})],
-    ids=["numbers", "a base", "two columns"],
+    [
+        pytest.param(outliers, {}, id="numbers"),
+        pytest.param(skewed, {"base": Normal(0.0, 2.0), "penalty": 1e-5}, id="a base"),
+        pytest.param(crescent, {}, id="two columns", marks=pytest.mark.slow),
+    ],
 )
 def test_supports_grow_with_coverage_and_hold_all_observations(
     draw: Any, settings: dict[str, Any]

@@ -302,3 +302,65 @@ def test_value_and_gradient(name: str, alpha: float) -> None:
         slopes = [torch.autograd.grad(x, parameters, retain_graph=True) for x in (found, due)]
         for mine, theirs in zip(*slopes, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=case.tolerance, atol=case.tolerance * 10)
+
+
+# Kernel mean embeddings
+
+DENSITIES: dict[str, Any] = {
+    "parabola": lambda: sf.TruncatedParabola(LOC, WIDTH),
+    "truncated": lambda: sf.Truncated(sf.Normal(LOC, WIDTH), -0.5, 2.0),
+    "mixture": lambda: sf.Mixture(double(0.3, 0.1), sf.BetaGaussian(LOC, WIDTH, 1.5)),
+    "normal": lambda: sf.Normal(LOC, WIDTH),
+    "plane": lambda: sf.TruncatedParaboloid(double(0.3, -0.5), torch.eye(2, dtype=DOUBLE)),
+}
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+@pytest.mark.parametrize("width", [0.4, 0.05])
+def test_mmd_is_the_double_integral(name: str, width: float) -> None:
+    """On grids: midpoints of a line, and twice as many as ours of the plane."""
+    p = DENSITIES[name]()
+    x = torch.randn(7, *p.event_shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    if p.event_shape:
+        width = 4 * width
+        t, mass = p.quadrature(100)
+    else:
+        t = torch.linspace(-9, 9, 7201, dtype=DOUBLE)  # jumps are between points
+        t = ((t[1:] + t[:-1]) / 2).reshape(-1, *(1,) * len(p.batch_shape))
+        mass = p.prob(t)
+        t, mass = t.expand(mass.shape), mass / mass.sum(0)
+    found = sf.losses.mmd(p, x, width)
+    for i in range(p.batch_shape.numel()):
+        at = t.reshape(len(t), -1, max(1, p.event_shape.numel()))[:, i]
+        weights = torch.cat([mass.reshape(len(mass), -1)[:, i], x.new_full((7,), -1 / 7)])
+        points = torch.cat([at, x.reshape(7, -1)]) / width
+        gram = torch.exp(-0.5 * torch.cdist(points, points).square())
+        due = weights @ gram @ weights
+        assert found.reshape(-1)[i] == pytest.approx(float(due), abs=2e-6)
+
+
+def test_mmd_has_gradients_off_the_support() -> None:
+    x = double(-3.0, 0.4, 2.5)
+
+    def loss(loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
+        return sf.losses.mmd(sf.BetaGaussian(loc, scale, alpha), x, 0.3, order=48)
+
+    parts = [scalar(v).requires_grad_() for v in (0.3, 0.8, 1.7)]
+    assert torch.autograd.gradcheck(loss, parts)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*parts), loss(*parts))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.distributions.Normal(0.0, 1.0), double(0.1), 0.3), "p must be a density"),
+        ((sf.Normal(0.0, 1.0), torch.randn(3, 2), 0.3), r"samples must be .*\(n, \*\(\)\)"),
+        ((sf.Normal(0.0, 1.0), double(0.1, torch.inf), 0.3), "samples must be finite"),
+        ((sf.Normal(0.0, 1.0), double(0.1), 0.0), "width must be positive and finite, got 0"),
+        ((sf.Normal(0.0, 1.0), double(0.1), 1e-4), "width must be at least 0.002 of the extent"),
+    ],
+)
+def test_bad_arguments_of_mmd_are_named(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sf.losses.mmd(*arguments)
