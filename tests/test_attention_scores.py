@@ -432,9 +432,9 @@ def test_reading_a_function_leaves_the_nodes_of_the_layer() -> None:
     """A compiled layer could not find them again."""
     basis = GaussianRBF.grid(100, 0.006)
     layer = ContinuousAttention(4, 2, basis, 1.5, "kernel", inducing_points=8)
-    nodes = layer.score_proj._cache.mesh.nodes
+    nodes = layer.score_proj._mesh.nodes
     layer(torch.randn(2, 1, 4), function=ValueFunction(Polynomial(1), torch.randn(1, 2, 4)))
-    assert layer.score_proj._cache.mesh.nodes is nodes
+    assert layer.score_proj._mesh.nodes is nodes
 
 
 def test_a_learned_basis_of_contents_is_not_compiled() -> None:

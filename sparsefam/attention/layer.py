@@ -351,9 +351,9 @@ class ContinuousAttention(nn.Module):
     # parameters change other than by training.
 
     def rebuild_cache(self) -> None:
-        """Compute what all calls with the same basis and kernel share, if these have changed."""
+        """Find the quadrature nodes that calls with the same basis and kernel share."""
         if isinstance(self.score_proj, (KernelScore, ContentScore)):
-            self.score_proj.mesh(self.regression.basis)
+            self.score_proj.mesh(self.regression.basis, anew=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)

@@ -1,7 +1,8 @@
 """From queries and keys to densities: the scores of attention layers, and a learned alpha."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from numbers import Real
@@ -27,13 +28,13 @@ from ..distributions import (
     SparseDistribution,
 )
 from ..distributions.base_measure import uniform_box
+from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
-from ..numerics import validation
 from ..numerics.entmax import require_finite_index
 from ..numerics.quadrature import constant
-from ..numerics.validation import is_count, require_integer
+from ..numerics.validation import in_eager, is_count, require, require_integer
 from ..prediction_map import rpm
 from ..scores import (
     BasisExpansion,
@@ -148,67 +149,60 @@ class QuadraticScore(_ScoreProjection):
         return Mixture(_by_head(logits / temperature, counts), rpm(score, alpha))
 
 
-class _MeshCache:
-    """The quadrature nodes that all calls of a layer share until kernel or basis change.
+class _MeshScore(nn.Module):
+    """Scores whose densities are sums over quadrature nodes, which calls share."""
 
-    It does not see changes made in place through `.data`.
-    """
+    box: Box
+    _mesh: KernelMesh | None = None
 
-    def __init__(self) -> None:
-        self.mesh: KernelMesh | None = None
-        # What it was made from, and the objects themselves, whose ids stay theirs while kept.
-        self._state: list[Any] = []
-        self._kept: list[Any] = []
+    def _functions(self, basis: Basis) -> FeatureMap:
+        """Return the functions of which scores are sums."""
+        raise NotImplementedError
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The cache belongs to these tensors, not to those of a copy.
-        return {}
+    def _like(self, basis: Basis) -> Tensor:
+        """Return a tensor with the dtype and device of the densities."""
+        raise NotImplementedError
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
+    def mesh(self, basis: Basis, anew: bool = False) -> KernelMesh | None:
+        """Return nodes for scores and for the basis of the value functions.
 
-    def find(
-        self,
-        make: Callable[[], FeatureMap],
-        box: Box,
-        source: Kernel | Basis,
-        tensors: Iterable[Tensor],
-        basis: Basis,
-        like: Tensor,
-    ) -> KernelMesh | None:
-        """Return nodes for the functions that are made, the last ones if nothing has changed.
-
-        They depend on a `source`, a kernel or basis, further tensors, and the basis of the value
-        functions. Compiled graphs, which cannot read values, use the nodes of the last call.
+        They are kept while nothing is learned of which they are made. Validation, if it is on,
+        notices functions that have changed; `anew` finds the nodes in any case. Compiled graphs,
+        which cannot read values, use those of the last call.
         """
-        is_learned = self.mesh is not None and self.mesh.matrix is None
+        mesh, like = self._mesh, self._like(basis)
         if torch.compiler.is_compiling():
-            if is_learned and not torch.compiler.is_exporting():
+            if mesh is not None and mesh.matrix is None and not torch.compiler.is_exporting():
                 raise RuntimeError(
                     "a layer whose scores have a learned kernel or basis cannot be compiled, as "
                     "its quadrature nodes follow from values: call requires_grad_(False) on it, "
                     "and then rebuild_cache() of the layer"
                 )
-            return self.mesh
+            return mesh
         if like.is_meta:
-            return None if self.mesh is None else self.mesh.to(like.device)
-        if not validation.in_eager():
-            # Tensors of a transform end with it, and have no storage to recognise them by.
-            return _find_mesh(make(), box, basis, like)
-        modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
-        tensors = [*tensors, *(x for m in modules for x in (*m.parameters(), *m.buffers()))]
-        state = [id(source), id(basis), *map(_facts, tensors)]
-        # Changes of what a function has learned cannot be seen.
-        if state != self._state or (is_learned and len(modules) == 1):
-            # The nodes outlive this call, and a learned kernel must be seen to require gradients.
-            with torch.inference_mode(False), torch.enable_grad():
-                self.mesh = _find_mesh(make(), box, basis, like)
-            self._state = state
-            self._kept = [source, basis, *tensors, *(x.detach() for x in tensors)]
-        return self.mesh
+            return None if mesh is None else mesh.to(like.device)
+        if not anew and mesh is not None and self._is_kept(mesh, basis):
+            return mesh
+        # The nodes outlive this call, and a learned kernel must be seen to require gradients.
+        with torch.inference_mode(False), torch.enable_grad():
+            mesh = _find_mesh(self._functions(basis), self.box, basis, like)
+        if in_eager():  # tensors of a transform end with it
+            self._mesh = mesh
+        return mesh
+
+    def _is_kept(self, mesh: KernelMesh, basis: Basis) -> bool:
+        learned = (x.requires_grad for x in (*self._kernel_parameters(), *basis.parameters()))
+        if mesh.matrix is None or any(learned):
+            return False
+        if not Distribution._validate_args or not in_eager():
+            return True
+        return mesh.has(self._functions(basis))
+
+    def _kernel_parameters(self) -> Iterable[Tensor]:
+        return ()
 
 
-class KernelScore(_ScoreProjection):
+class KernelScore(_ScoreProjection, _MeshScore):
     """A kernel expansion for each head, with a weight for each inducing point."""
 
     inducing_points: Tensor
@@ -232,7 +226,6 @@ class KernelScore(_ScoreProjection):
         if isinstance(self.kernel, nn.Module):
             self.kernel.to(**factory)
         self.normalization = normalization
-        self._cache = _MeshCache()
 
     @torch.no_grad()
     def init_heads(self) -> None:
@@ -265,17 +258,18 @@ class KernelScore(_ScoreProjection):
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
-    def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return quadrature nodes, found again if kernel, inducing points or basis have changed."""
-        points = self.inducing_points
-        return self._cache.find(self._features, self.box, self.kernel, [points], basis, points)
+    def _like(self, basis: Basis) -> Tensor:
+        return self.inducing_points
 
-    def _features(self) -> KernelFeatures:
+    def _kernel_parameters(self) -> Iterable[Tensor]:
+        return self.kernel.parameters() if isinstance(self.kernel, nn.Module) else ()
+
+    def _functions(self, basis: Basis) -> FeatureMap:
         points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         valid = moved <= _SLACK * (high - low)
-        validation.require(valid, "inducing_points", rule, self.inducing_points)
+        require(valid, "inducing_points", rule, self.inducing_points)
         return KernelFeatures(points, self.kernel)
 
 
@@ -296,15 +290,9 @@ def _find_mesh(features: FeatureMap, box: Box, basis: Basis, like: Tensor) -> Ke
     """Return nodes on the domain for all scores made of some functions, and for a basis."""
     tolerance = None if like.dtype == torch.float64 else _TOLERANCE
     dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
-    score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
-    base = uniform_box(*_ends(box, like))
-    mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
-    return mesh.for_basis(basis).with_matrix_of(features)
-
-
-def _facts(x: Tensor) -> tuple[Any, ...]:
-    version = None if x.is_inference() else x._version
-    return id(x), x.data_ptr(), x.requires_grad, version
+    weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
+    mesh = find_mesh(weights, features, uniform_box(*_ends(box, like)), 2.0, tolerance)
+    return replace(mesh.for_basis(basis).with_matrix_of(features), basis=basis)
 
 
 class DiscreteScore(nn.Module):
@@ -389,12 +377,8 @@ class MomentScore(DiscreteScore):
         return match(mean.to(dtype), covariance.to(dtype), self.box, alpha)
 
 
-class ContentScore(DiscreteScore):
+class ContentScore(DiscreteScore, _MeshScore):
     """Inner products of queries with a key function, over the root of their length."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._cache = _MeshCache()
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return projected queries (B, Lq, embed_dim)."""
@@ -432,13 +416,14 @@ class ContentScore(DiscreteScore):
         base = uniform_box(*_ends(self.box, weights))
         return _kernel_density(BasisExpansion(weights, basis), base, alpha, self.mesh(basis))
 
-    def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return quadrature nodes, found again if the basis has changed."""
+    def _like(self, basis: Basis) -> Tensor:
         # Quantised projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
-        like = to_single([*floating, torch.empty(0)][0])
-        return self._cache.find(lambda: BasisFeatures(basis), self.box, basis, [], basis, like)
+        return to_single([*floating, torch.empty(0)][0])
+
+    def _functions(self, basis: Basis) -> FeatureMap:
+        return BasisFeatures(basis)
 
 
 def _match_variance(

@@ -22,7 +22,7 @@ from ..numerics.validation import in_eager, is_finite_number, require
 from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, require_inside
 
-__all__ = ["Solution", "solve"]
+__all__ = ["Solution", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
@@ -92,12 +92,8 @@ class Solution:
 
     def batched_power(self) -> Power:
         """Return the power with eps in the shape of the batch."""
-        eps = self.power.eps
-        return (
-            replace(self.power, eps=eps.reshape(self.batch))
-            if isinstance(eps, Tensor)
-            else self.power
-        )
+        power, eps = self.power, self.power.eps
+        return replace(power, eps=eps.reshape(self.batch)) if isinstance(eps, Tensor) else power
 
     def measure_on(self, mesh: KernelMesh) -> Tensor:
         """Return the base density times quadrature weights at the nodes of a mesh (m, G, 1)."""
@@ -127,7 +123,7 @@ class Solution:
 
     def combined_means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, E) of functions with values (*batch[:-1], Q, E)."""
-        weights = self.unnormalized_on(mesh).reshape(-1, *self.batch).to(values)
+        weights = self.unnormalized_on(mesh).reshape(len(mesh.nodes), *self.batch).to(values)
         return self._divided(weights.movedim(0, -1), values, mesh)
 
     def _divided(self, weights: Tensor, values: Tensor, mesh: KernelMesh) -> Tensor:
@@ -184,7 +180,7 @@ def solve(
         base = _uniform_on(features.basis)
     is_given, exponential = mesh is not None, isinstance(alpha, Real) and alpha == 1
     if mesh is None:
-        mesh = _find_mesh(weights, features, base, alpha, tolerance)
+        mesh = find_mesh(weights, features, base, alpha, tolerance)
     elif not isinstance(mesh, KernelMesh):
         raise ValueError(f"mesh must be that of another density, got {mesh!r}")
     elif not torch.compiler.is_compiling():
@@ -214,7 +210,7 @@ def _is_at_hand(x: Tensor) -> bool:
 # Nodes and scores
 
 
-def _find_mesh(
+def find_mesh(
     weights: Tensor,
     features: FeatureMap,
     base: Base,
