@@ -16,8 +16,9 @@ from torch.distributions import Distribution
 
 from ..bases import Basis
 from ..feature_maps import BasisFeatures, FeatureMap
+from ..numerics.deformed import LOG_LARGE, Power
 from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
+from ..numerics.truncated_power import integrals, sum_nodes
 from ..numerics.validation import in_eager, is_finite_number, require
 from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, require_inside
