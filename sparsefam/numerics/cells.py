@@ -13,7 +13,7 @@ without waiting for a device, on a CPU, work that changes nothing is left out (`
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -46,6 +46,8 @@ _NEAR = 0.2
 # Steps towards a root; a further one where the last was larger than this, in units of rounding.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
 _LITTLE = 0.1
+# So many signs make a number that float32 holds.
+_BITS = 24
 # Subintervals that are integrated together.
 _BLOCK = 2**15
 # The order of polynomials for which the rule of rough masses is exact.
@@ -152,24 +154,18 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     points = element.points.unsqueeze(-1).expand_as(values)
     if not rough:
         points, values = _with_dips(u, points, values, element)
-    count, n = values.shape
-    rows = _sign_changes(values, _most_pieces(len(u)))
-    if _is_read(u):
-        rank, column = (rows[:, 0] < count).nonzero(as_tuple=True)
-        rows = rows[rank, :, column].T
-    else:
-        rank, column = _pairs(len(rows), n, u.device)
-        rows = rows.movedim(1, 0).flatten(1)
+    column, rank, rows = _sign_changes(values, _most_pieces(len(u)))
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
-    ends = torch.where(rows == 0, -1.0, 1.0).to(values).flatten()
-    after, columns = rows.flatten(), column.repeat(2)
-    inner = (after > 0) & (after < count)
-    place = inner.nonzero().squeeze(-1) if _is_read(u) else torch.arange(len(inner)).to(after)
-    after, columns = after[place].clamp(1, count - 1), columns[place]
-    low, high, first, last = (x[after - k, columns] for x in (points, values) for k in (1, 0))
+    ends = torch.where(rows == 0, -1.0, 1.0).to(values)
+    inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
+    if _is_read(u):
+        place = inner.nonzero().squeeze(-1)
+        row, columns = row[place], columns[place]
+    row = row.clamp(1, len(values) - 1)
+    low, high, first, last = (x[row - k, columns] for x in (points, values) for k in (1, 0))
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
     roots = _roots(u.index_select(1, columns), low, high, first, last, steps)
-    ends = ends.index_copy(0, place, torch.where(inner[place], roots, ends[place]))
+    ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
     lower, upper = ends.reshape(2, -1)
     return Pieces(column, rank, lower, torch.maximum(lower, upper))
 
@@ -179,36 +175,32 @@ def _most_pieces(order: int) -> int:
     return 1 + order // 3
 
 
-def _pairs(m: int, n: int, device: torch.device) -> Sequence[Tensor]:
-    """Return the row and the column of each entry of a matrix (m, n), flat."""
-    axes = (torch.arange(size, device=device) for size in (m, n))
-    return torch.cartesian_prod(*axes).unbind(-1)
+def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return columns and ranks (K,) of pieces, and the rows (2 K,) before which they begin and end.
 
-
-def _sign_changes(values: Tensor, most: int) -> Tensor:
-    """Return the rows (P, 2, n) before which pieces begin and end, up to as many as there are.
-
-    Those of pieces that a column of values does not have are the number of rows.
+    The first K are those of the lower ends. Both ends of an empty piece are after the last row.
     """
     count, n = values.shape
-    # Comparisons into numbers are several times as fast as into booleans.
-    inside = values.new_zeros(count + 2, n, dtype=torch.float64)
-    torch.gt(values, 0, out=inside[1:-1])
-    # Rows of changes are the bits of a number.
-    bits = 2.0 ** torch.arange(count + 1, dtype=torch.float64, device=values.device)
-    left = (bits @ inside.diff(dim=0).abs_()).long()
-    rows = [left.new_empty(0, 2, n)]
-    for _ in range(most):
-        if _is_read(left) and not left.any():
-            break
-        pair = []
+    # Signs are the bits of a number, which floating point holds exactly. Comparisons into numbers
+    # are several times as fast as into booleans.
+    exact = torch.float32 if count <= _BITS else torch.float64
+    inside = torch.gt(values, 0, out=torch.empty_like(values, dtype=exact))
+    signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ inside).long()
+    column, left, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
+    for rank in range(most):
+        if _is_read(left):
+            some = left.nonzero().squeeze(-1)
+            if len(some) < len(left):
+                left, column = left[some], column[some]
+        ends = []
         for _ in range(2):
             lowest = left & -left
             left = left ^ lowest
-            exponent = torch.frexp(lowest.double()).exponent.long() - 1
-            pair.append(torch.where(lowest == 0, count, exponent))
-        rows.append(torch.stack(pair).unsqueeze(0))
-    return torch.cat(rows)
+            row = torch.frexp(lowest.to(torch.float64)).exponent - 1
+            ends.append(torch.where(lowest == 0, count, row))
+        pieces.append((column, torch.full_like(column, rank), *ends))
+    columns, ranks, first, last = (torch.cat(x) for x in zip(*pieces, strict=True))
+    return columns, ranks, torch.cat([first, last]).long()
 
 
 def _with_dips(
@@ -230,7 +222,8 @@ def _with_dips(
         if not len(row):
             return points, values
     else:
-        row, column = _pairs(*dips.shape[:2], u.device)
+        axes = (torch.arange(size, device=u.device) for size in dips.shape)
+        row, column = torch.cartesian_prod(*axes).unbind(-1)
     u, middle = u.index_select(1, column), (row + 1, column)
     low, mid, high = (values[row + k, column] for k in range(3))
     # At a vertex the slope is zero.
