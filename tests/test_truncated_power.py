@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefam.numerics import normalizer, truncated_power
+from sparsefam.numerics import cells, normalizer
+from sparsefam.numerics.cells import positive_pieces, power_weights, rough_masses
+from sparsefam.numerics.deformed import Power
 from sparsefam.numerics.quadrature import gauss_legendre
-from sparsefam.numerics.truncated_power import Power, positive_pieces, power_weights, sum_nodes
+from sparsefam.numerics.truncated_power import sum_nodes
 
 LIKE = torch.zeros((), dtype=torch.float64)
+PAIR = ("power", "lowered")
 
 
 @pytest.mark.parametrize("gap", [1e-1, 1e-2, 1e-3, 1e-5])
@@ -17,7 +20,7 @@ def test_a_dip_between_nodes_is_found(gap: float) -> None:
     x, w = gauss_legendre(8, LIKE)
     for center in (0.0, 0.037, 0.0975, 0.51, -0.86):  # 0.0975: midway between check points
         u = (x - center).square() - gap**2
-        weights, _ = power_weights((u - 1).unsqueeze(-1), w.unsqueeze(-1), Power(1.0))
+        weights, _ = power_weights((u - 1).unsqueeze(-1), w.unsqueeze(-1), Power(1.0), PAIR)
         low, high = center - gap, center + gap
         whole = np.polynomial.Polynomial([center**2 - gap**2, -2 * center, 1]).integ()
         due = whole(low) - whole(-1) + whole(1) - whole(high)
@@ -34,7 +37,7 @@ def test_a_step_may_go_beyond_the_level() -> None:
     heights = torch.linspace(3, 12, 400, dtype=torch.float64)
     f = heights * torch.exp(-0.5 * ((nodes.unsqueeze(-1) - 0.5) / 0.05).square())
     solution = normalizer._newton(torch.full_like(heights, 1.02), f, measure, Power(1.0))
-    mass = sum_nodes(power_weights(f - solution.A, measure, Power(1.0))[0])
+    mass = sum_nodes(power_weights(f - solution.A, measure, Power(1.0), PAIR)[0])
     torch.testing.assert_close(mass, torch.ones_like(heights), rtol=0, atol=1e-12)
 
 
@@ -49,7 +52,7 @@ def test_edges_are_the_same_where_values_are_not_read(
     f = 3 * torch.sin(20 * t.unsqueeze(-1) + phases) + phases * t.unsqueeze(-1)
     measure = (w / 16).reshape(-1, 1, 1).expand(10, 8, 1)
     due = normalizer.normalized_weights(f, measure, eps)
-    monkeypatch.setattr(truncated_power, "_is_read", lambda x: False)
+    monkeypatch.setattr(cells, "_is_read", lambda x: False)
     for found, expected in zip(normalizer.normalized_weights(f, measure, eps), due, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=close)
 
@@ -60,7 +63,7 @@ def test_rough_masses_leave_one_step(eps: float) -> None:
     t = (torch.arange(8) + (x.unsqueeze(-1) + 1) / 2) / 8
     f = 3 * torch.sin(20 * t.unsqueeze(-1) + torch.linspace(0, 6, 50, dtype=torch.float64)) - 1
     measure = (w / 16).reshape(-1, 1, 1).expand(10, 8, 1)
-    due = [sum_nodes(v) for v in power_weights(f, measure, Power(eps))]
-    mass, rate = truncated_power.rough_masses(f, measure, Power(eps))
+    due = [sum_nodes(v) for v in power_weights(f, measure, Power(eps), PAIR)]
+    mass, rate = rough_masses(f, measure, Power(eps))
     torch.testing.assert_close(mass, due[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(rate, due[1], rtol=0, atol=2e-2)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from numbers import Real
@@ -27,13 +28,13 @@ from ..distributions import (
     SparseDistribution,
 )
 from ..distributions.base_measure import uniform_box
+from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel, kernel_matrix
-from ..numerics import validation
 from ..numerics.entmax import require_finite_index
 from ..numerics.quadrature import constant
-from ..numerics.validation import is_count, require_integer
+from ..numerics.validation import in_eager, is_count, require, require_integer
 from ..prediction_map import rpm
 from ..scores import (
     BasisExpansion,
@@ -275,11 +276,16 @@ class _MeshScore(AttentionScore):
             self._mesh = None if mesh.matrix is None else mesh
 
     def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return the nodes."""
-        modules = [x for x in (self._functions(basis)[0], basis) if isinstance(x, nn.Module)]
+        """Return the nodes, found again if validation is on and functions have changed."""
+        mesh, (source, features) = self._mesh, self._functions(basis)
+        modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
         learned = any(x.requires_grad for module in modules for x in module.parameters())
-        if self._like(basis).is_meta or self._mesh is not None and not learned:
-            return self._mesh
+        if self._like(basis).is_meta:
+            return mesh
+        if mesh is not None and not learned:
+            is_checked = Distribution._validate_args and in_eager()
+            if not is_checked or mesh.has(features):
+                return mesh
         if torch.compiler.is_compiling():
             raise RuntimeError(
                 "a layer whose scores have a learned kernel or basis cannot be compiled, as its "
@@ -294,10 +300,9 @@ class _MeshScore(AttentionScore):
         like = self._like(basis)
         tolerance = None if like.dtype == torch.float64 else _TOLERANCE
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
-        score = FeatureExpansion(like.new_zeros(features.points.shape[-2], dtype=dtype), features)
-        base = uniform_box(*_ends(self.box, like))
-        mesh = KernelDeformedExp.from_score(score, base, tolerance=tolerance).mesh
-        return mesh.for_basis(basis).with_matrix_of(features)
+        weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
+        mesh = find_mesh(weights, features, uniform_box(*_ends(self.box, like)), 2.0, tolerance)
+        return replace(mesh.for_basis(basis).with_matrix_of(features), basis=basis)
 
     def __getstate__(self) -> dict[str, Any]:
         # The nodes belong to these tensors, not to those of a copy, whose layer finds its own.
@@ -388,7 +393,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         valid = moved <= _SLACK * (high - low)
-        validation.require(valid, "inducing_points", rule, self.inducing_points)
+        require(valid, "inducing_points", rule, self.inducing_points)
         return self.kernel, KernelFeatures(points, self.kernel)
 
     def _like(self, basis: Basis) -> Tensor:

@@ -16,13 +16,14 @@ from torch.distributions import Distribution
 
 from ..bases import Basis
 from ..feature_maps import BasisFeatures, FeatureMap
+from ..numerics.deformed import LOG_LARGE, Power
 from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated_power import LOG_LARGE, Power, integrals, sum_nodes
+from ..numerics.truncated_power import integrals, sum_nodes
 from ..numerics.validation import in_eager, is_finite_number, require
 from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, require_inside
 
-__all__ = ["Solution", "solve"]
+__all__ = ["Solution", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
@@ -51,10 +52,18 @@ class Solution:
     mesh: KernelMesh  # Nodes, and the base density q_0
     power: Power
     scores: Tensor  # f at the nodes (m, G, R), in the dtype of all sums over nodes
-    A: Tensor  # (R,)
+    level: Tensor | None  # A (R,); None at alpha = 1, where expectations do without
     Z: Tensor  # (R,)
     nodal: Tensor  # Weights of p Z at the nodes (m, G, R)
     escort: Tensor  # Those of the power with its exponent less by one, the escort (m, G, R)
+
+    @property
+    def A(self) -> Tensor:
+        """The normaliser (R,)."""
+        if self.level is not None:
+            return self.level
+        logs = self.scores + self.measure_on(self.mesh).log()
+        return torch.logsumexp(logs.flatten(0, 1).T, -1)
 
     @property
     def batch(self) -> Size:
@@ -63,11 +72,10 @@ class Solution:
 
     def rows(self, rows: Tensor, weights: Tensor, features: FeatureMap) -> "Solution":
         """Return the solution of some rows (n,), whose weights and functions are given."""
-        by_row = ("scores", "A", "Z", "nodal", "escort")
-        parts = {name: getattr(self, name).index_select(-1, rows) for name in by_row}
         mesh = replace(self.mesh, matrix=None) if features.batch else self.mesh
-        power = self.power.take(rows)
-        return Solution(weights=weights, features=features, mesh=mesh, power=power, **parts)
+        parts = {name: getattr(self, name) for name in ("scores", "level", "Z", "nodal", "escort")}
+        some: Any = {name: x if x is None else x[..., rows] for name, x in parts.items()}
+        return Solution(weights, features, mesh, self.power.take(rows), **some)
 
     def detach(self) -> "Solution":
         """Return the solution with its tensors detached from the graph."""
@@ -85,12 +93,8 @@ class Solution:
 
     def batched_power(self) -> Power:
         """Return the power with eps in the shape of the batch."""
-        eps = self.power.eps
-        return (
-            replace(self.power, eps=eps.reshape(self.batch))
-            if isinstance(eps, Tensor)
-            else self.power
-        )
+        power, eps = self.power, self.power.eps
+        return replace(power, eps=eps.reshape(self.batch)) if isinstance(eps, Tensor) else power
 
     def measure_on(self, mesh: KernelMesh) -> Tensor:
         """Return the base density times quadrature weights at the nodes of a mesh (m, G, 1)."""
@@ -120,7 +124,7 @@ class Solution:
 
     def combined_means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, E) of functions with values (*batch[:-1], Q, E)."""
-        weights = self.unnormalized_on(mesh).reshape(-1, *self.batch).to(values)
+        weights = self.unnormalized_on(mesh).reshape(len(mesh.nodes), *self.batch).to(values)
         return self._divided(weights.movedim(0, -1), values, mesh)
 
     def _divided(self, weights: Tensor, values: Tensor, mesh: KernelMesh) -> Tensor:
@@ -137,8 +141,8 @@ class Solution:
         inside = torch.isfinite(base.log_density(t.detach()))
         t = torch.where(inside.unsqueeze(-1), t, self._inner_location().to(t.dtype))
         # Rounded only after the difference, where both are large.
-        score = self.features.score(self.weights.to(self.A), t, self.batch)
-        log = self.batched_power().log_at(score - self.A.reshape(self.batch))
+        score, A = self.features.score(self.weights.to(self.Z), t, self.batch), self.A
+        log = self.batched_power().log_at(score - A.reshape(self.batch))
         # Off the support there is no gradient in Z either.
         inside = inside & (log > -math.inf)
         log = log - self.Z.log().reshape(self.batch) + base.log_density(t)
@@ -177,7 +181,7 @@ def solve(
         base = _uniform_on(features.basis)
     is_given, exponential = mesh is not None, isinstance(alpha, Real) and alpha == 1
     if mesh is None:
-        mesh = _find_mesh(weights, features, base, alpha, tolerance)
+        mesh = find_mesh(weights, features, base, alpha, tolerance)
     elif not isinstance(mesh, KernelMesh):
         raise ValueError(f"mesh must be that of another density, got {mesh!r}")
     elif not torch.compiler.is_compiling():
@@ -207,7 +211,7 @@ def _is_at_hand(x: Tensor) -> bool:
 # Nodes and scores
 
 
-def _find_mesh(
+def find_mesh(
     weights: Tensor,
     features: FeatureMap,
     base: Base,
@@ -333,23 +337,22 @@ def _scores_in(
 
 # Normalising
 
+# A, Z, and weights of p Z and of its escort
+_Normalized = tuple[Tensor | None, Tensor, Tensor, Tensor]
 
-def _by_softmax(scores: Tensor, measure: Tensor, _: Power, weights: Tensor) -> tuple[Tensor, ...]:
-    """Return A, Z = 1 and weights of the density at alpha = 1, a softmax over nodes."""
-    logs = measure.flatten().log()
+
+def _by_softmax(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
+    """Return weights of the density at alpha = 1, a softmax over nodes, and Z = 1."""
+    by_row, log_measure = scores.flatten(0, 1).T, measure.flatten().log()
+    top = by_row.detach().amax(-1)
+    _require_digits(top, weights)
     # Logarithms of at most 0 leave scores their digits.
-    most = logs.amax()
-    shifted = scores.flatten(0, 1).T + (logs - most)
-    nodal = torch.softmax(shifted, -1)
-    # Where a node has the weight p, A is f - log p.
-    place = nodal.detach().argmax(-1, keepdim=True)
-    A = (shifted.gather(-1, place) - nodal.gather(-1, place).log()).squeeze(-1) + most
-    _require_digits(A.detach(), weights)
+    nodal = torch.softmax(by_row + (log_measure - log_measure.amax()), -1)
     nodal = nodal.T.reshape(scores.shape)
-    return A, torch.ones_like(A), nodal, nodal
+    return None, torch.ones_like(top), nodal, nodal
 
 
-def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> tuple[Tensor, ...]:
+def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
     """Return A, Z = 1 and weights of the density and its escort."""
     A, nodal, escort, mass = normalized_weights(scores, measure, power.eps)
     # Rounding f and A changes the log density f - A by the last digit of A.
@@ -357,7 +360,7 @@ def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> t
     return A, torch.ones_like(A), nodal, escort
 
 
-def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> tuple[Tensor, ...]:
+def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
     """Return A = 0, Z and weights of the density and its escort."""
     if not power.is_product:
         log = power.log_base(scores.detach().amax((0, 1)))

@@ -15,8 +15,8 @@ from typing_extensions import Self
 from ..bases import Basis
 from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
 from ..kernels import Kernel
-from ..numerics.deformed import expm1_ratio
-from ..numerics.truncated_power import Power, integrals, sum_nodes
+from ..numerics.deformed import Power, expm1_ratio
+from ..numerics.truncated_power import integrals, sum_nodes
 from ..numerics.validation import (
     broadcast_arguments,
     require,

@@ -7,14 +7,9 @@ from torch import Size, Tensor
 from torch.autograd import forward_ad
 from torch.distributions.utils import lazy_property
 
-from ..numerics.truncated_power import (
-    Power,
-    below,
-    integrals,
-    pieces_by_column,
-    positive_pieces,
-    power_quantiles,
-)
+from ..numerics.cells import below, pieces_by_column, positive_pieces, power_quantiles
+from ..numerics.deformed import Power
+from ..numerics.truncated_power import integrals
 from ..numerics.validation import broadcast_shapes, differentiable_once, in_eager, may_have_tangent
 from ..supports import IntervalUnion
 from .kernel import Solution

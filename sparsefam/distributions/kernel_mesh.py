@@ -1,11 +1,9 @@
 """Quadrature nodes of kernel families: meshes on which their scores are polynomials."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -40,9 +38,6 @@ _COMPARED, _SAME = 16, 1e-6
 _MOST_STEPS, _PATIENCE = 24, 4
 # The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
-# Tensors and their versions.
-_State = list[tuple[Tensor, int | None]]
-_Finer = WeakKeyDictionary[Basis, tuple[_State, "KernelMesh"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +51,7 @@ class KernelMesh:
     tolerance: float  # Relative error to which scores are polynomials
     matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64; None if learned
     is_wide: bool = False  # Whether so many functions overlap that their sums need float64
-    _finer: _Finer = field(default_factory=WeakKeyDictionary, init=False, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The cache belongs to these tensors, not to those of a copy.
-        return {**self.__dict__, "_finer": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _finer=WeakKeyDictionary())
+    basis: Basis | None = None  # A basis whose functions are polynomials, too
 
     @classmethod
     def find(
@@ -143,14 +131,20 @@ class KernelMesh:
         if not self.base.is_of(base, self.nodes[:: 1 + len(self.nodes) // _COMPARED]):
             raise ValueError(f"mesh must be of a density with the same base, got {base}")
         require_inside(self.base, features)
-        if self.matrix is not None:
-            # At its own point a function is seldom zero.
-            few = points.reshape(-1, dim)
-            few = few[:: 1 + len(few) // _COMPARED].unsqueeze(1)
-            place = (self.nodes - few).abs().sum(-1).argmin(-1)
-            found, own = features.at(self.nodes[place]), self.matrix[..., place]
-            same = (found - own).abs() <= _SAME * own.abs().amax()
-            require(same, "mesh", rule, "values that differ")
+        require(torch.as_tensor(self.has(features)), "mesh", rule, "values that differ")
+
+    def has(self, features: FeatureMap) -> bool:
+        """Return whether functions have the values that the mesh keeps, compared at a few nodes."""
+        if self.matrix is None:
+            return True
+        # At its own point a function is seldom zero.
+        few = features.points.reshape(-1, features.dim)
+        few = few[:: 1 + len(few) // _COMPARED].unsqueeze(1)
+        place = (self.nodes - few).abs().sum(-1).argmin(-1)
+        found, kept = features.at(self.nodes[place]), self.matrix[..., place]
+        if found.shape != kept.shape:
+            return False
+        return bool(((found - kept).abs() <= _SAME * kept.abs().amax()).all())
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
@@ -202,23 +196,17 @@ class KernelMesh:
         errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
         return errors.amax(0)
 
+    @torch.no_grad()
     def for_basis(self, psi: Basis) -> "KernelMesh":
         """Return a mesh on which the functions of a basis are polynomials, too; itself if they are.
 
-        The mesh is remembered until the basis changes. In compiled graphs, which cannot read
-        values, and in several dimensions it is the mesh itself.
+        In compiled graphs, which cannot read values, and in several dimensions it is the mesh
+        itself.
         """
-        if torch.compiler.is_compiling() or len(self.axes) > 1 or self.nodes.is_meta:
+        if psi is self.basis or torch.compiler.is_compiling() or self.nodes.is_meta:
             return self
-        state = _versions((*psi.parameters(), *psi.buffers()))
-        known = self._finer.get(psi)
-        if known is None or not _same(state, known[0]):
-            with torch.no_grad():
-                known = (state, self._cut_for(psi))
-            self._finer[psi] = known
-        return known[1]
-
-    def _cut_for(self, psi: Basis) -> "KernelMesh":
+        if len(self.axes) > 1:
+            return self
         axis, breaks = self.axes[0], psi.breaks
         if breaks is not None:
             axis = axis.cut(breaks)
@@ -240,18 +228,6 @@ def require_inside(base: BaseMeasure, features: FeatureMap) -> None:
     """Raise ValueError unless inducing points are in the support of a base."""
     if isinstance(features, KernelFeatures):
         base.require_inside("inducing_points", features.points.double())
-
-
-def _versions(tensors: Iterable[Tensor]) -> _State:
-    """Return tensors, which keeps them alive, and their versions."""
-    return [(x, None if x.is_inference() else x._version) for x in tensors]
-
-
-def _same(state: _State, known: _State) -> bool:
-    """Return whether tensors and versions are the same."""
-    return len(state) == len(known) and all(
-        x is y and version == before for (x, version), (y, before) in zip(state, known, strict=True)
-    )
 
 
 def dtype_of(psi: Basis) -> torch.dtype:

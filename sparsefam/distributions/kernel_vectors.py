@@ -78,7 +78,7 @@ def _distribution(log_mass: Tensor) -> Tensor:
 
 def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
     """Return the log density times Z of some rows (n,) at locations (n, D)."""
-    columns, weights = s.features.at(t).to(s.A), s.weights.to(s.A)
+    columns, weights = s.features.at(t).to(s.Z), s.weights.to(s.Z)
     columns = columns.reshape(-1, *columns.shape[-2:])
     sets = torch.arange(len(columns), device=row.device).reshape(s.features.batch)
     own = sets.expand(s.batch).reshape(-1)[row]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
 from ..kernels import Kernel, kernel_matrix
+from ..numerics.deformed import Power
 from ..numerics.distributed import Group
 from ..numerics.normalizer import initial_normalizer, newton_step
-from ..numerics.truncated_power import Power
 from .data import sum_over
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]

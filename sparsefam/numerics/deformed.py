@@ -6,15 +6,22 @@ undefined at $\beta = 1$ and inaccurate near it. Both are written in terms of tw
 """
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["exp_beta", "expm1_ratio", "log1p_ratio", "log_beta"]
+__all__ = ["LOG_LARGE", "Power", "exp_beta", "expm1_ratio", "log1p_ratio", "log_beta"]
 
 # Below this a series is used, of which ten terms have float64 accuracy. Above it the second
 # derivatives of the quotients lose a factor of about 1/_SWITCH**2.
 _SWITCH = 0.25
+# Exponents whose power is computed by multiplication.
+_SHORT = range(5)
+# Exponents that differ from a whole number below _SMALL by less than this are rounded to it.
+_ROUNDING, _SMALL = 1e-13, 20
+# Replaces log 0, so that its product with 0 is finite; the logarithm of the largest power.
+_LOG_ZERO, LOG_LARGE = -1e6, 80.0
 
 
 def log1p_ratio(x: Tensor) -> Tensor:
@@ -90,3 +97,161 @@ def log_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     concave = slope > 0
     at_zero = torch.where(concave, -1 / torch.where(concave, slope, 1.0), -math.inf).to(u.dtype)
     return torch.where(positive, log_u * expm1_ratio(slope * log_u), at_zero)
+
+
+@dataclass(frozen=True, eq=False)  # a graph of torch 2.8 traces no property of a NamedTuple
+class Power:
+    r"""$[1 + \epsilon x]_+^k$, $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$."""
+
+    eps: Tensor | float  # alpha - 1 >= 0, a number, or positive numbers that broadcast against x
+    ratio: float = 1.0  # 1, or beta for a beta-escort
+    order: int = 0  # How many times the power has been differentiated
+
+    @property
+    def is_exponential(self) -> bool:
+        """Whether eps is the number 0."""
+        return not isinstance(self.eps, Tensor) and self.eps == 0
+
+    @property
+    def exponent(self) -> Tensor | float:
+        """k, a number or a tensor of the shape of eps."""
+        if self.is_exponential:
+            return math.inf
+        k = self.ratio / self.eps - self.order
+        if isinstance(k, Tensor) or not abs(k) < _SMALL:
+            return k
+        # 1 / (4/3 - 1) is 3.000000000000001 in floating point, but 3 has a shorter rule.
+        whole = float(round(k))
+        return whole if abs(k - whole) < _ROUNDING else k
+
+    @property
+    def is_jump(self) -> Tensor | bool:
+        """Whether the power is 0 or 1."""
+        return self.exponent == 0
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the power is computed by multiplication, without a logarithm."""
+        return not isinstance(self.exponent, Tensor) and self.exponent in (-1, *_SHORT)
+
+    @property
+    def factor(self) -> Tensor | float:
+        """The derivative in x, divided by the power whose exponent is less by one."""
+        factor = self.ratio - self.order * self.eps
+        if isinstance(factor, Tensor):
+            return torch.where(factor == 0, self.eps, factor)
+        return self.eps if self.is_jump else factor
+
+    @property
+    def factor_of_log(self) -> Tensor | float:
+        r"""$k\epsilon$, which has a limit as eps tends to 0."""
+        return self.ratio - self.order * self.eps
+
+    def lowered(self) -> "Power":
+        """Return the power with its exponent less by one."""
+        return Power(self.eps, self.ratio, self.order + 1)
+
+    def take(self, columns: Tensor) -> "Power":
+        """Return the power for some columns, if eps is a tensor with one value for each."""
+        if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
+            return self
+        return replace(self, eps=self.eps[columns])
+
+    def detach(self) -> "Power":
+        """Return the power with a tensor eps detached from the graph."""
+        return replace(self, eps=self.eps.detach()) if isinstance(self.eps, Tensor) else self
+
+    def inside(self, x: Tensor) -> Tensor:
+        r"""Return $1 + \epsilon x$."""
+        if isinstance(self.eps, Tensor):
+            return 1 + self.eps * x
+        return torch.add(x.new_ones(()), x, alpha=self.eps)
+
+    # torch.where is not vectorised on the CPU; signs and clamping replace it.
+
+    def at(self, x: Tensor) -> Tensor:
+        """Return the power at x, accurate for small eps; 0^k is 0 for any k."""
+        if self.is_exponential:
+            # Where the base has no mass, a score may be arbitrarily large.
+            most = math.floor(math.log(torch.finfo(x.dtype).max))
+            return torch.exp((self.ratio * x).clamp_max(most))
+        if self.is_product:
+            return _short_power(self.inside(x).clamp_min_(0), int(self.exponent))
+        y = (self.eps * x).clamp_min(-1)
+        log = self.exponent * torch.log1p(y).clamp_min(_LOG_ZERO)
+        return torch.exp(log.clamp_max(LOG_LARGE)) * (1 + y).sign()
+
+    def pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the power and the power with its exponent less by one."""
+        if self.is_exponential:
+            power = self.at(x)
+            return power, power
+        base, exponent = self.inside(x).clamp_min_(0), self.exponent
+        if not isinstance(exponent, Tensor) and exponent in _SHORT:
+            return _short_power(base, int(exponent)), _short_power(base, int(exponent) - 1)
+        lowered = self.lowered().at(x)
+        return lowered * base, lowered
+
+    def log_base(self, x: Tensor) -> Tensor:
+        r"""Return $\log(1 + \epsilon x)/\epsilon$ where that exists, 0 elsewhere."""
+        y = self.eps * x
+        inside = y > -1
+        x, y = torch.where(inside, x, 0.0), torch.where(inside, y, 0.0)
+        return x * log1p_ratio(y)
+
+    def log_at(self, x: Tensor) -> Tensor:
+        """Return the logarithm of the power, -inf where it is zero."""
+        inside = self.eps * x > -1
+        log = self.factor_of_log * self.log_base(torch.where(inside, x, 0.0))
+        return torch.where(inside, log, -math.inf)
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        r"""Return $\partial_\epsilon$ of `log_base`, accurate as eps tends to 0."""
+        y = self.eps * x
+        small = y.abs() < (3e-2 if x.dtype == torch.float32 else 1e-3)
+        near, far = torch.where(small, y, 0.0), torch.where(small | (y <= -1), 1.0, y)
+        tail = -3 / 4 + near * (4 / 5 + near * (-5 / 6 + near * 6 / 7))
+        series = x.square() * (-1 / 2 + near * (2 / 3 + near * tail))
+        scale = torch.where(small, torch.ones_like(x), self.eps)
+        return torch.where(small, series, (far / (1 + far) - torch.log1p(far)) / scale.square())
+
+    def functions(self, names: tuple[str, ...], x: Tensor) -> list[Tensor]:
+        """Return the named functions at x.
+
+        | name | function, where v is the power and L its `log_base` |
+        |---|---|
+        | power | v |
+        | lowered | the power with its exponent less by one |
+        | slope | derivative of v in eps, at order 0 |
+        | log | v L |
+        | log_lowered | derivative of v L in x |
+        | log_slope | derivative of v L in eps, at order 0 |
+        """
+        if names == ("power", "lowered"):
+            return [*self.pair(x)]
+        return [self._function(name, x) for name in names]
+
+    def _function(self, name: str, x: Tensor) -> Tensor:
+        if name == "power":
+            return self.at(x)
+        if name == "lowered":
+            return self.lowered().at(x)
+        if name == "log":
+            return self.at(x) * self.log_base(x)
+        if name == "log_lowered":
+            return self.lowered().at(x) * (1 + self.factor_of_log * self.log_base(x))
+        slope = self.log_slope(x)
+        if name == "slope":
+            return self.at(x) * self.ratio * slope
+        return self.at(x) * slope * (1 + self.ratio * self.log_base(x))
+
+
+def _short_power(u: Tensor, exponent: int) -> Tensor:
+    """Return u^k for u >= 0, 0 at u = 0; exponent -1 is the derivative of a jump off the jump."""
+    if exponent < 0:
+        return torch.zeros_like(u)
+    if exponent == 0:
+        return u.sign()
+    if exponent > 2:
+        return _short_power(u, 2) * _short_power(u, exponent - 2)
+    return u if exponent == 1 else u.square()

@@ -14,15 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .truncated_power import (
-    Power,
-    lowered_derivative,
-    power_slopes,
-    power_weights,
-    rough_masses,
-    sum_nodes,
-    vmap_rows,
-)
+from .cells import power_weights, rough_masses
+from .deformed import Power
+from .truncated_power import lowered_derivative, power_slopes, sum_nodes, vmap_rows
 from .validation import NO_FORWARD_MODE, by_forward_mode, forward_rule
 
 __all__ = ["initial_normalizer", "newton_from_below", "newton_step", "normalized_weights"]
@@ -152,7 +146,7 @@ class _Solution(NamedTuple):
 
     @classmethod
     def at(cls, A: Tensor, f: Tensor, measure: Tensor, power: Power) -> "_Solution":
-        weights, escort = power_weights(f - A, measure, power)
+        weights, escort = power_weights(f - A, measure, power, ("power", "lowered"))
         return cls(A, weights, escort, sum_nodes(weights))
 
     def step(self, eps: Tensor | float) -> Tensor:

@@ -1,0 +1,521 @@
+r"""Cut subintervals: quadrature of truncated powers of polynomials that change sign between nodes.
+
+On each subinterval of a `ChebyshevMesh`, mapped to $[-1, 1]$ with Gauss-Legendre nodes $t_j$,
+$\int [1 + \epsilon x(t)]_+^k\,\psi(t)\,dQ(t)$ is computed as a sum $\sum_j W_j \psi(t_j)$. If
+$1 + \epsilon x$ keeps its sign, $W_j$ is the quadrature weight times the power. If it changes sign,
+the subinterval is *cut*: the polynomial through the nodes is integrated over each piece on which it
+is positive, against the Lagrange polynomials. Weights on cut subintervals may be negative, but
+neither $\psi$ nor x is evaluated anywhere but at the nodes, so expectations and their gradients
+remain matrix products.
+
+Nodes are the first axis of all arrays and subintervals the last. Where sizes may follow from values
+without waiting for a device, on a CPU, work that changes nothing is left out (`_is_read`).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import scipy  # loads its parts lazily, which keeps the import of this package short
+import torch
+from numpy.polynomial import chebyshev
+from torch import Tensor
+
+from .deformed import Power
+from .quadrature import MAKERS, Numbers, constant, gauss_legendre, smooth_unit_rule, table
+
+__all__ = [
+    "below",
+    "pieces_by_column",
+    "positive_pieces",
+    "power_quantiles",
+    "power_weights",
+    "rough_masses",
+]
+
+# From this exponent on a power meets zero so smoothly that subintervals need not be cut.
+_SMOOTH = 12.0
+# The outermost of m nodes are 3 / m^2 from the ends, and there a polynomial may rise by several
+# times its range over the nodes.
+_BEYOND = 16
+# The same share of the range where the power is not smooth next to a root outside the subinterval.
+_NEAR = 0.2
+# Steps towards a root; a further one where the last was larger than this, in units of rounding.
+_ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
+_LITTLE = 0.1
+# So many signs make a number that float32 holds.
+_BITS = 24
+# Subintervals that are integrated together.
+_BLOCK = 2**15
+# The order of polynomials for which the rule of rough masses is exact.
+_FEW_NODES = 4
+# Steps of the search for quantiles.
+_QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
+
+
+def _is_read(x: Tensor) -> bool:
+    """Return whether sizes may follow from values, which other devices than the CPU make wait."""
+    return x.is_cpu
+
+
+# Chebyshev polynomials on the reference element [-1, 1]
+
+
+class _Element(NamedTuple):
+    """Constants of the reference element with m Gauss-Legendre nodes."""
+
+    weights: Tensor  # Gauss-Legendre weights (m,)
+    coefficients: Tensor  # From nodal values to Chebyshev coefficients (m, m)
+    points: Tensor  # Check points (C,), Chebyshev extrema with both ends
+    checks: Tensor  # From nodal values to values at the check points (C, m)
+    slopes: Tensor  # From nodal values to those of the derivative (m, m)
+    series: Tensor  # To coefficients of the polynomial and two derivatives in turn (3 m, m)
+
+
+def _coefficients(order: int) -> Numbers:
+    """Return the matrix from values at Gauss-Legendre nodes to Chebyshev coefficients."""
+    nodes, _ = scipy.special.roots_legendre(order)
+    return np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
+
+
+MAKERS["chebyshev"] = _coefficients
+
+
+@cache
+def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
+    nodes, weights = scipy.special.roots_legendre(order)
+    count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
+    points = -np.cos(np.pi * np.arange(count) / (count - 1))
+    coefficients = _coefficients(order)
+    derivative = np.zeros((order, order))
+    for k in range(1, order):
+        slope = chebyshev.chebder(np.eye(order)[k])
+        derivative[: len(slope), k] = slope
+    first = derivative @ coefficients
+    parts = (
+        weights,
+        coefficients,
+        points,
+        chebyshev.chebvander(points, order - 1) @ coefficients,
+        chebyshev.chebvander(nodes, order - 1) @ first,
+        np.stack([coefficients, first, derivative @ first], 1).reshape(-1, order),
+    )
+    return _Element(*(constant(x, dtype, device) for x in parts))
+
+
+def _element_like(x: Tensor) -> _Element:
+    return _element(len(x), x.dtype, x.device)
+
+
+def _chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Evaluate Chebyshev series with coefficients (m, n) at x (..., n) by Clenshaw's recurrence."""
+    twice = 2 * x
+    above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
+    for c in reversed(coefficients[1:-1].unbind()):
+        above, current = current, torch.addcmul(c - above, twice, current)
+    if len(coefficients) == 1:
+        return current
+    return torch.addcmul(coefficients[0] - above, x, current)
+
+
+def _chebyshev_polynomials(y: Tensor, count: int) -> list[Tensor]:
+    """Return the first Chebyshev polynomials at y."""
+    twice, basis = 2 * y, [torch.ones_like(y), y]
+    while len(basis) < count:
+        basis.append(torch.addcmul(-basis[-2], twice, basis[-1]))
+    return basis[:count]
+
+
+# Roots, and the pieces between them
+
+
+class Pieces(NamedTuple):
+    """Pieces of subintervals on which polynomials are positive."""
+
+    column: Tensor  # The polynomial (K,)
+    rank: Tensor  # The number of pieces of the same polynomial before this one (K,)
+    lower: Tensor  # Lower ends (K,), from -1 to 1
+    upper: Tensor  # Upper ends (K,), not below
+
+
+def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
+    """Find where the polynomials with nodal values u (m, n) are positive.
+
+    A root is bracketed by two check points with values of unlike sign, or by a check point and the
+    vertex of a dip across zero next to it. Where values are not read, all polynomials have the same
+    number of pieces, of which some are empty. If `rough`, dips are missed, and roots have the error
+    of one step.
+    """
+    element = _element_like(u)
+    values = element.checks @ u
+    points = element.points.unsqueeze(-1).expand_as(values)
+    if not rough:
+        points, values = _with_dips(u, points, values, element)
+    column, rank, rows = _sign_changes(values, _most_pieces(len(u)))
+    # Row 0 stands for the lower end, and one more than there are check points for the upper.
+    ends = torch.where(rows == 0, -1.0, 1.0).to(values)
+    inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
+    if _is_read(u):
+        place = inner.nonzero().squeeze(-1)
+        row, columns = row[place], columns[place]
+    row = row.clamp(1, len(values) - 1)
+    low, high, first, last = (x[row - k, columns] for x in (points, values) for k in (1, 0))
+    steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
+    roots = _roots(u.index_select(1, columns), low, high, first, last, steps)
+    ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
+    lower, upper = ends.reshape(2, -1)
+    return Pieces(column, rank, lower, torch.maximum(lower, upper))
+
+
+def _most_pieces(order: int) -> int:
+    """Return the most pieces of polynomials that nodes resolve, pi or more of them in a wave."""
+    return 1 + order // 3
+
+
+def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return columns and ranks (K,) of pieces, and the rows (2 K,) before which they begin and end.
+
+    The first K are those of the lower ends. Both ends of an empty piece are after the last row.
+    """
+    count, n = values.shape
+    # Signs are the bits of a number, which floating point holds exactly. Comparisons into numbers
+    # are several times as fast as into booleans.
+    exact = torch.float32 if count <= _BITS else torch.float64
+    inside = torch.gt(values, 0, out=torch.empty_like(values, dtype=exact))
+    signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ inside).long()
+    column, left, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
+    for rank in range(most):
+        if _is_read(left):
+            some = left.nonzero().squeeze(-1)
+            if len(some) < len(left):
+                left, column = left[some], column[some]
+        ends = []
+        for _ in range(2):
+            lowest = left & -left
+            left = left ^ lowest
+            row = torch.frexp(lowest.to(torch.float64)).exponent - 1
+            ends.append(torch.where(lowest == 0, count, row))
+        pieces.append((column, torch.full_like(column, rank), *ends))
+    columns, ranks, first, last = (torch.cat(x) for x in zip(*pieces, strict=True))
+    return columns, ranks, torch.cat([first, last]).long()
+
+
+def _with_dips(
+    u: Tensor, points: Tensor, values: Tensor, element: _Element
+) -> tuple[Tensor, Tensor]:
+    """Return check points and values (C, n), some moved to the vertex of a dip across zero.
+
+    If three values have one sign, the parabola through them may cross zero twice only where the
+    middle one is at most half the mean of the others.
+    """
+    products = values[1:] * values[:-1]
+    left, right, inner = products[:-1], products[1:], values[1:-1]
+    excess = (left + right).addcmul_(inner, inner, value=-4)
+    dips = torch.minimum(torch.minimum(left, right), excess)
+    if _is_read(u):
+        column = (dips.amax(0) > 0).nonzero().squeeze(-1)
+        row, place = (dips.index_select(1, column) > 0).nonzero(as_tuple=True)
+        column = column[place]
+        if not len(row):
+            return points, values
+    else:
+        axes = (torch.arange(size, device=u.device) for size in dips.shape)
+        row, column = torch.cartesian_prod(*axes).unbind(-1)
+    u, middle = u.index_select(1, column), (row + 1, column)
+    low, mid, high = (values[row + k, column] for k in range(3))
+    # At a vertex the slope is zero.
+    first, last = element.points[row], element.points[row + 2]
+    steps = _ROOT_STEPS.get(u.dtype, 4)
+    x = _roots(element.slopes @ u, first, last, mid - low, high - mid, steps)
+    height = _chebyshev_sum(element.coefficients @ u, x)
+    crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
+    points, values = points.clone(), values.clone()
+    points[middle] = torch.where(crosses, x, points[middle])
+    values[middle] = torch.where(crosses, height, mid)
+    return points, values
+
+
+def _roots(u: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int) -> Tensor:
+    """Find roots (K,) of polynomials with nodal values u (m, K) between ends with unlike values.
+
+    The first guess is a secant's; each step goes to the root of a parabola, which also serves where
+    two roots nearly coincide. Roots that have moved little have no further step.
+    """
+    apart = first != last
+    share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
+    x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
+    rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
+    parts = (_element_like(u).series @ u).unflatten(0, (-1, 3))
+    found, left = x, None
+    for k in range(steps):
+        value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
+        beyond = (value <= 0) == rising
+        low, high = torch.where(beyond, x, low), torch.where(beyond, high, x)
+        rest = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
+        move = -2 * value / (rate + torch.copysign(rest, rate))
+        step = x + move
+        # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
+        valid = ((step >= low) & (step <= high)) | (move.abs() <= least)
+        x = torch.where(valid, step, (low + high) / 2)
+        found = x if left is None else found.index_copy_(0, left, x)
+        if k + 1 < steps and _is_read(x):
+            # The error of a step is the cube of that before.
+            some = (~valid | (move.abs() > _LITTLE * least ** (1 / 3))).nonzero().squeeze(-1)
+            if not len(some):
+                break
+            if 2 * len(some) < len(x):
+                found = found.clone() if left is None else found
+                left = some if left is None else left[some]
+                x, low, high, rising = x[some], low[some], high[some], rising[some]
+                parts = parts.flatten(0, 1).index_select(1, some).unflatten(0, (-1, 3))
+    return found.clamp(-1, 1)
+
+
+# Integrals over cut subintervals
+
+
+def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ...]) -> list[Tensor]:
+    """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
+
+    Arguments are those of `truncated_power.integrals`, which is differentiable.
+    """
+    x = x.contiguous()
+    found = [v * measure for v in power.functions(names, x)]
+    if not _is_cut(power):
+        return found
+    power = replace(power, eps=_by_column(power.eps, x))
+    columns, scale = x.reshape(len(x), -1), measure.flatten(1)
+    scale = scale / _element_like(x).weights.unsqueeze(-1)
+    copies = columns.shape[1] // scale.shape[1]
+    flat = [whole.view_as(columns) for whole in found]
+    for block, values in _candidates(columns, power, names):
+        pieces, cut = _cut_pieces(values, power.take(block), names)
+        own, column = values.index_select(1, pieces.column), block[pieces.column]
+        parts = _piece_weights(own, pieces, power.take(column), names)
+        factor = scale.index_select(1, column // copies)
+        for whole, part in zip(flat, parts, strict=True):
+            _put(whole, column.expand(len(x), -1), part * factor, pieces, cut)
+    return found
+
+
+def _put(whole: Tensor, place: Tensor, part: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
+    """Replace numbers of columns by sums over their pieces, where these are cut."""
+    if cut is not None:
+        plain = torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0)
+        part = torch.where(cut, part, plain)
+    whole.scatter_(-1, place, 0.0).scatter_add_(-1, place, part)
+
+
+def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
+    """Return eps of each column of values (m, *columns), flat, or the number that it is."""
+    return eps.expand(x.shape[1:]).reshape(-1) if isinstance(eps, Tensor) else eps
+
+
+def _is_cut(power: Power) -> bool:
+    """Return whether edges of a power are sharp enough for subintervals to be cut."""
+    return isinstance(power.eps, Tensor) or float(power.exponent) <= _SMOOTH
+
+
+def _candidates(
+    columns: Tensor, power: Power, names: tuple[str, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks."""
+    if not _is_read(columns):
+        yield torch.arange(columns.shape[1], device=columns.device), columns
+        return
+    near = _near_root(columns, power, names).nonzero().squeeze(-1)
+    for block in near.split(_BLOCK) if len(near) else ():
+        yield block, columns.index_select(1, block)
+
+
+def _near_root(x: Tensor, power: Power, names: tuple[str, ...]) -> Tensor:
+    """Return whether the range of columns of x (m, n), widened by a share of it, has the root."""
+    slack = _BEYOND / len(x) ** 2 if _is_polynomial(power, names) else _NEAR
+    root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
+    away = (high - low) * slack
+    return (low < root + away) & (high > root - away)
+
+
+def _cut_pieces(
+    x: Tensor, power: Power, names: tuple[str, ...], rough: bool = False
+) -> tuple[Pieces, Tensor | None]:
+    """Return pieces of subintervals with nodal values (m, n), and whether they are cut (K,).
+
+    Where values are read, only these are returned. The quadrature rule is exact for whole
+    subintervals if the function is a polynomial; they then count as not cut.
+    """
+    pieces = positive_pieces(power.inside(x), rough)
+    cut = (pieces.lower > -1) | (pieces.upper < 1) | (not _is_polynomial(power, names))
+    if _is_read(x):
+        return Pieces(*(part[cut] for part in pieces)), None
+    # Columns whose first piece is empty have none.
+    own = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
+    return pieces, own[pieces.column]
+
+
+def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
+    """Return whether functions of a positive polynomial are polynomials."""
+    k = power.exponent
+    whole = not isinstance(k, Tensor) and k in range(int(_SMOOTH) + 1)
+    return whole and {"power", "lowered"}.issuperset(names)
+
+
+def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor]:
+    """Return integrals (R,) of the power and the lowered power of values (m, G, R).
+
+    They are those of `power_weights` up to about 1e-5, at half of the cost: dips are missed, and
+    pieces are integrated with fewer nodes.
+    """
+    names, rows, element = ("power", "lowered"), x.shape[-1], _element_like(x)
+    share = measure.reshape(len(x), -1, 1)
+    by_cell = [(v * share).sum(0).flatten() for v in power.pair(x)]
+    power = replace(power, eps=_by_column(power.eps, x))
+    density = element.coefficients @ (share.squeeze(-1) / element.weights.unsqueeze(-1))
+    nodes, weights = _unit_rule(_FEW_NODES, x, power, names)
+    for block, values in _candidates(x.flatten(1), power, names) if _is_cut(power) else ():
+        pieces, cut = _cut_pieces(values, power.take(block), names, rough=True)
+        own = element.coefficients @ values.index_select(1, pieces.column)
+        column, width = block[pieces.column], pieces.upper - pieces.lower
+        y = torch.addcmul(pieces.lower, width, nodes.unsqueeze(-1))
+        base = density.index_select(1, column // rows).unsqueeze(1)
+        height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
+        pair = power.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
+        for whole, v in zip(by_cell, pair, strict=True):
+            _put(whole, column, (v * height).sum(0), pieces, cut)
+    mass, rate = (v.reshape(-1, rows).sum(0) for v in by_cell)
+    return mass, rate
+
+
+def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ...]) -> list[Tensor]:
+    """Integrate functions of polynomials x (m, K) times the Lagrange polynomials over pieces (K,).
+
+    The functions are integrated against Chebyshev polynomials by a rule on each piece.
+    """
+    element, order, lower, upper = _element_like(x), len(x), pieces.lower, pieces.upper
+    width = upper - lower
+    nodes, weights = _unit_rule(order, x, power, names)
+    y = torch.addcmul(lower, width, nodes.unsqueeze(-1))
+    basis = _chebyshev_polynomials(y, order)
+    coefficients = element.coefficients @ x
+    values = coefficients[0] * basis[0]
+    for c, b in zip(coefficients[1:], basis[1:], strict=True):
+        values.addcmul_(c, b)
+    share = weights.unsqueeze(-1) * width
+    moments = [
+        torch.stack([(height * b).sum(0) for b in basis])
+        for height in (share * v for v in power.functions(names, values))
+    ]
+    if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
+        place = names.index("lowered")
+        jumps = _at_edges(x, element, lower, upper)
+        moments[place] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[place])
+    return [element.coefficients.T @ part for part in moments]
+
+
+def _at_edges(x: Tensor, element: _Element, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return Chebyshev polynomials at roots over |u'|, the integral of the derivative of a jump."""
+    order = len(x)
+    slope = (element.series @ x)[1::3]
+    total = torch.zeros_like(x)
+    for end in (lower, upper):
+        proper = (upper > lower) & (end.abs() < 1)
+        rate = _chebyshev_sum(slope, end).abs()
+        share = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
+        total += torch.stack(_chebyshev_polynomials(end, order)) * share
+    return total
+
+
+def _unit_rule(
+    order: int, like: Tensor, power: Power, names: tuple[str, ...]
+) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights (q,) on [0, 1] for functions of m coefficients times another such.
+
+    Gauss's rule is exact for powers that are polynomials; others have a graded rule.
+    """
+    if power.is_exponential:
+        count = 2 * order
+    elif _is_polynomial(power, names):
+        count = (int(power.exponent) + 1) * (order - 1) // 2 + 1
+    else:
+        return smooth_unit_rule(3 * order, like)
+    nodes, weights = gauss_legendre(count, like)
+    return (nodes + 1) / 2, weights / 2
+
+
+# Quantiles
+
+
+def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
+    """Return lower and upper ends (P, n) of the pieces of n columns, both 1 where there is none."""
+    most = len(pieces.rank) // max(n, 1)
+    if _is_read(pieces.rank):
+        most = int(pieces.rank[-1]) + 1 if len(pieces.rank) else 1
+    place = pieces.rank, pieces.column
+    lower, upper = (
+        end.new_ones(most, n).index_put(place, end) for end in (pieces.lower, pieces.upper)
+    )
+    return lower, upper
+
+
+def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> Tensor:
+    """Find where a power times a base density, integrated from -1, reaches a mass.
+
+    Args:
+        x: Nodal values (m, n).
+        density: Base density at the nodes (m, n).
+        power: The power, its eps a number or (n,).
+        mass: The masses (n,).
+
+    Returns:
+        Locations (n,) in the positive pieces.
+    """
+    coefficients = _element_like(x).coefficients
+    low, high = pieces_by_column(positive_pieces(power.inside(x)), x.shape[1])
+    x, density = coefficients @ x, coefficients @ density
+    below = _areas(x, density, power, low, high).clamp_min(0).cumsum(0)
+    piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
+    before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
+    first, last = (end.gather(0, piece).squeeze(0) for end in (low, high))
+    due, total = (part.squeeze(0) for part in (mass - before, below.gather(0, piece) - before))
+    share = (due / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    y, low, high = first + (last - first) * share, first, last
+    least, found = 8 * torch.finfo(y.dtype).eps, torch.empty_like(y)
+    rows = torch.arange(len(y), device=y.device)
+    for _ in range(_QUANTILE_STEPS.get(y.dtype, 24)):
+        area = _areas(x, density, power, first, y.unsqueeze(0)).squeeze(0)
+        rate = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+        step = y + torch.where(due == area, 0.0, (due - area) / rate)
+        low, high = torch.where(step >= y, y, low), torch.where(step <= y, y, high)
+        moved = (step - y).abs() > least
+        # Rounding may put a quantile just outside its bracket.
+        y = torch.where(((step >= low) & (step <= high)) | ~moved, step, (low + high) / 2)
+        found.index_copy_(0, rows, y)
+        if _is_read(y):
+            left = moved.nonzero().squeeze(-1)
+            if not len(left):
+                break
+            x, density = x.index_select(1, left), density.index_select(1, left)
+            rows, first, due, low, high, y = (v[left] for v in (rows, first, due, low, high, y))
+            power = power.take(left)
+    return found
+
+
+def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
+    """Integrate a power times a base density, given by coefficients, from lower to upper (P, n)."""
+    nodes, weights = (v.reshape(-1, 1, 1) for v in _unit_rule(len(x), x, power, ("power",)))
+    width = upper - lower
+    y = lower + width * nodes
+    height = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+    return (weights * height).sum(0) * width
+
+
+def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and the measure (m, n) at the nodes of the parts [-1, y] (n) of subintervals."""
+    series, share = table("chebyshev", (len(x),), x), (1 + y) / 2
+    nodes, weights = (v.unsqueeze(-1) for v in gauss_legendre(len(x), x))
+    at = (1 + nodes) * share - 1
+    x, density = (_chebyshev_sum(series @ v, at) for v in (x, measure / weights))
+    return x, density * weights * share
