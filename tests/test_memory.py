@@ -14,8 +14,8 @@ import sparsefam as sf
 from sparsefam.attention import (
     ContractingMemory,
     ForgettingMemory,
+    NormalEquations,
     RidgeRegression,
-    Statistics,
 )
 from sparsefam.bases import GaussianRBF
 
@@ -79,7 +79,7 @@ def test_a_reset_forgets_one_example(kind: type, junk: bool) -> None:
     if junk and isinstance(state, Tensor):
         state = torch.where(reset.reshape(2, 1, 1), torch.nan, state)
     elif junk:
-        state = Statistics(*[x.index_fill(0, torch.tensor([0]), torch.nan) for x in state])
+        state = NormalEquations(*[x.index_fill(0, torch.tensor([0]), torch.nan) for x in state])
     function, _ = memory(positions, 2 * values, state, reset=reset)
     torch.testing.assert_close(function.coefficients[0], fresh.coefficients[0])
     torch.testing.assert_close(function.coefficients[1], kept.coefficients[1])
@@ -230,14 +230,14 @@ def attending(density: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ForgettingMemory(regression(), 1.5), "keep must be above 0 and at most 1, got 1"),
+        (lambda: ForgettingMemory(regression(), 1.5), "forgetting_factor must be above 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
         (lambda: ContractingMemory(regression(), samples=0), "samples must be at least 1, got 0"),
         (lambda: ContractingMemory(regression(), stickiness=1.5), "must be from 0 to 1, got 1.5"),
         (lambda: ContractingMemory(PLANE), "regression must have a basis of numbers"),
         (lambda: attending(sf.Normal(torch.zeros(3), 1)), r"batch shape \(2, ...\) or \(1, ...\)"),
         (lambda: attending(sf.SparseCategorical(torch.ones(2, 3))), "density must be univariate"),
-        (lambda: forgetting(torch.zeros(2, 12, 3)), "state must be a Statistics, got Tensor"),
+        (lambda: forgetting(torch.zeros(2, 12, 3)), "state must be a NormalEquations, got Tensor"),
         (lambda: forgetting(OTHERS), r"state.cross must have shape \(2, 12, 3\), got \(3, 12, 3\)"),
         (lambda: forgetting(NO_COUNT), "num_observations must be finite, got nan at index .0."),
         (lambda: contracting(SUMS.cross * math.nan), "cross must be finite, got nan at index .0"),

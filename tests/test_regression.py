@@ -17,7 +17,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from benchmarks.harness import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
-from sparsefam.attention import RidgeRegression, ValueFunction
+from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
@@ -65,7 +65,7 @@ REPEATED = BSpline(torch.arange(30, dtype=DOUBLE).repeat_interleave(2) / 29, 3)
 @pytest.fixture
 def always_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all B-splines there are only bands of Gram matrices, not only of many."""
-    monkeypatch.setattr(regression_module, "_MANY_SPLINES", 0)
+    monkeypatch.setattr(value_function, "_MANY_SPLINES", 0)
 
 
 # The solution
@@ -500,7 +500,7 @@ def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.Monke
     regression = RidgeRegression(clamped(30), 0.1)
     density = TruncatedParabola(torch.rand(3, 4, dtype=DOUBLE), 0.2)
     weights = regression.observation_weights(density, t, values, mask)
-    monkeypatch.setattr(regression_module, "_MANY_SPLINES", 0)
+    monkeypatch.setattr(value_function, "_MANY_SPLINES", 0)
     again = regression.observation_weights(density, t, values, mask)
     torch.testing.assert_close(again, weights, rtol=1e-9, atol=1e-12)
     first, last = (
@@ -727,7 +727,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             ),
             r"density must have batch_shape \(3, ...\)",
         ),
-        (lambda: SUMS.plus(SUMS, 1.5), "keep must be from 0 to 1, got 1.5"),
+        (lambda: SUMS.plus(SUMS, 1.5), "forgetting_factor must be from 0 to 1, got 1.5"),
         (lambda: RidgeRegression(rbf(5)).solve(SUMS), r"cross must .*5, E\), got \(3, 12"),
         (
             lambda: RidgeRegression(rbf()).solve(SUMS._replace(cross=SUMS.cross / 0)),

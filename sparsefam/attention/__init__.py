@@ -2,7 +2,8 @@
 
 from .layer import ContinuousAttention
 from .memory import ContractingMemory, ForgettingMemory
-from .regression import RidgeRegression, Statistics, ValueFunction
+from .normal_equations import NormalEquations
+from .regression import RidgeRegression
 from .retrieval import retrieval_energy, retrieve
 from .scores import (
     AttentionScore,
@@ -14,6 +15,7 @@ from .scores import (
     Observed,
     QuadraticScore,
 )
+from .value_function import ValueFunction
 
 __all__ = [
     "AttentionScore",
@@ -28,7 +30,7 @@ __all__ = [
     "Observed",
     "QuadraticScore",
     "RidgeRegression",
-    "Statistics",
+    "NormalEquations",
     "ValueFunction",
     "retrieval_energy",
     "retrieve",

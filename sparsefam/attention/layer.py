@@ -31,7 +31,7 @@ from .masks import (
     is_autocasting,
     to_single,
 )
-from .regression import RidgeRegression, ValueFunction, default_basis
+from .regression import RidgeRegression, default_basis
 from .scores import (
     AttentionScore,
     ContentScore,
@@ -44,6 +44,7 @@ from .scores import (
     QuadraticScore,
     init_linear,
 )
+from .value_function import ValueFunction
 
 __all__ = ["ContinuousAttention"]
 

@@ -11,7 +11,9 @@ from ..distributions.torch_adapter import dtype_of
 from ..numerics.roots import increasing_root
 from ..numerics.validation import require_integer
 from .masks import check_mask, check_shape, require_all
-from .regression import RidgeRegression, Statistics, ValueFunction, check_statistics
+from .normal_equations import NormalEquations, check_equations
+from .regression import RidgeRegression
+from .value_function import ValueFunction
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
 
@@ -22,17 +24,17 @@ _STEPS = 20
 class ForgettingMemory(nn.Module):
     r"""The sums of a regression over all chunks so far, with less weight for older chunks.
 
-    With $\gamma$ = `keep` the function after k chunks minimises the sum of the penalty and the
-    squared residuals, those of chunk j times $\gamma^{k - j}$. At $\gamma = 1$ this is the function
-    of the whole sequence, to rounding. The state has about N (N + E) numbers for each example,
-    however long the sequence.
+    With $\gamma$ = `forgetting_factor` the function after k chunks minimises the sum of the penalty
+    and the squared residuals, those of chunk j times $\gamma^{k - j}$. At $\gamma = 1$ this is the
+    function of the whole sequence, to rounding. The state has about N (N + E) numbers for each
+    example, however long the sequence.
 
     Args:
         regression: How functions are fitted.
-        keep: $\gamma \in (0, 1]$, the weight that the past retains with every chunk.
+        forgetting_factor: $\gamma \in (0, 1]$, the weight that the past retains with every chunk.
 
     Raises:
-        ValueError: If `keep` is not in (0, 1].
+        ValueError: If `forgetting_factor` is not in (0, 1].
 
     Examples:
         >>> from sparsefam.bases import GaussianRBF
@@ -44,24 +46,25 @@ class ForgettingMemory(nn.Module):
         torch.Size([1, 1, 1])
     """
 
-    def __init__(self, regression: RidgeRegression, keep: float = 1.0) -> None:
+    def __init__(self, regression: RidgeRegression, forgetting_factor: float = 1.0) -> None:
         super().__init__()
         _check_regression(regression)
-        if not _is_positive_share(keep):
-            raise ValueError(f"keep must be above 0 and at most 1, got {keep!r}")
-        self.regression, self.keep = regression, float(keep)
+        if not _is_positive_share(forgetting_factor):
+            rule = "forgetting_factor must be above 0 and at most 1"
+            raise ValueError(f"{rule}, got {forgetting_factor!r}")
+        self.regression, self.forgetting_factor = regression, float(forgetting_factor)
 
     def extra_repr(self) -> str:
-        return f"keep={self.keep}"
+        return f"forgetting_factor={self.forgetting_factor}"
 
     def forward(
         self,
         positions: Tensor,
         values: Tensor,
-        state: Statistics | None = None,
+        state: NormalEquations | None = None,
         mask: Tensor | None = None,
         reset: Tensor | None = None,
-    ) -> tuple[ValueFunction, Statistics]:
+    ) -> tuple[ValueFunction, NormalEquations]:
         """Add a chunk; return the functions of all chunks so far and the new state.
 
         Args:
@@ -76,10 +79,10 @@ class ForgettingMemory(nn.Module):
             ValueError: As `RidgeRegression.fit`, or if the state or `reset` has another shape.
         """
         sums = self.regression.statistics(positions, values, mask)
-        keep = _keep(self.keep, reset, values)
+        forgetting_factor = _factors(self.forgetting_factor, reset, values)
         if state is not None:
-            check_statistics("state", state, sums.cross.shape, sums.gram.shape[-1])
-            sums = state.plus(sums, keep)
+            check_equations("state", state, sums.cross.shape, sums.gram.shape[-1])
+            sums = state.plus(sums, forgetting_factor)
         return self.regression.solve(sums, values.dtype), sums
 
 
@@ -171,7 +174,7 @@ class ContractingMemory(nn.Module):
             valid = (positions >= 0) & (positions <= 1)
             valid = valid if mask is None else valid | ~mask
             require_all(valid, "positions must be in [0, 1]", positions.expand(valid.shape))
-        keep = _keep(1.0, reset, values)
+        forgetting_factor = _factors(1.0, reset, values)
         if state is None:
             function = self.regression.fit(positions, values, mask)
             return function, _as_state(function)
@@ -183,7 +186,7 @@ class ContractingMemory(nn.Module):
         rows = size + (self.regression.smoothing is not None)
         check_shape("state", state, (batch, rows, channels))
         past = self._past(state, density)
-        function = self.regression.solve(past.plus(sums, keep), values.dtype)
+        function = self.regression.solve(past.plus(sums, forgetting_factor), values.dtype)
         return function, _as_state(function)
 
     def relocate(self, t: Tensor, density: SparseDistribution | None = None) -> Tensor:
@@ -198,7 +201,7 @@ class ContractingMemory(nn.Module):
         """
         return self.tau * (t if density is None else self._share(density, len(t))(t))
 
-    def _past(self, state: Tensor, density: SparseDistribution | None) -> Statistics:
+    def _past(self, state: Tensor, density: SparseDistribution | None) -> NormalEquations:
         """Return sums over samples of the last functions in [0, tau], which every rank knows."""
         steps = torch.arange(self.samples, dtype=torch.float64, device=state.device)
         s = ((steps + 0.5) / self.samples).unsqueeze(0)
@@ -242,13 +245,13 @@ def _as_state(function: ValueFunction) -> Tensor:
     return torch.cat([function.coefficients, function.constant.unsqueeze(1)], 1)
 
 
-def _keep(keep: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
+def _factors(forgetting_factor: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
     """Return the factor of the past, one number or shape (B,)."""
     if reset is None:
-        return keep
+        return forgetting_factor
     batch = (len(values),)
     check_mask("reset", reset, batch)
-    factors = torch.full(batch, keep, dtype=torch.float64, device=values.device)
+    factors = torch.full(batch, forgetting_factor, dtype=torch.float64, device=values.device)
     return factors.masked_fill(reset, 0.0)
 
 

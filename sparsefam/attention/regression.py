@@ -2,11 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from functools import reduce
 from itertools import chain
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypeGuard, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -27,7 +26,7 @@ from ..numerics.least_squares import (
     split_rows,
     zero_masked,
 )
-from ..numerics.validation import differentiable_once, in_eager, require_integer
+from ..numerics.validation import in_eager, require_integer
 from ..supports import Box, Domain, box_of
 from .masks import (
     allowed_by,
@@ -39,8 +38,10 @@ from .masks import (
     full_precision,
     require_all,
 )
+from .normal_equations import NormalEquations, check_equations, gcv_penalty
+from .value_function import ValueFunction, features_of, has_bands
 
-__all__ = ["RidgeRegression", "Statistics", "ValueFunction"]
+__all__ = ["RidgeRegression", "default_basis"]
 
 # Numbers in the design matrix and the values of a chunk, and the least number of rows with which
 # matrix products are fast.
@@ -49,14 +50,7 @@ _NUMBERS, _LEAST_ROWS = 2**19, 256
 _PRODUCTS, _LEAST_POSITIONS = 2**21, 16
 # Positions of an example, about, that are looked at for a warning.
 _LOOKED_AT = 64
-# B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
-_MANY_SPLINES = 32
 
-# Range of cross-validated penalties, relative to the trace of the Gram matrix.
-_LOWEST, _HIGHEST = 1e-11, 1e3
-# Points of the first grid of penalties and of each refinement; refinements and Newton steps.
-_COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
-_TINY = 1e-200
 # The default factor of the roughness on the line, and beyond, where few functions cover an axis.
 SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 # Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
@@ -65,178 +59,11 @@ SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 _RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
 # Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
 _COUNTS, _MANY_AXES, _OVERLAP = {1: 64, 2: 10, 3: 6}, 4, 1.5
-# Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
-_TIE, _RESOLVED = 1e-11, 1e3
-
-
-class ValueFunction:
-    r"""A batch of functions $V_b(t) = c_b + C_b^\top \psi(t)$ from locations to E channels.
-
-    Args:
-        basis: The functions $\psi$.
-        coefficients: The matrices $C_b$, shape (B, N, E).
-        penalty: The factor of the penalty of the fit, if any: a number, or shape (B,) or (G,).
-        constant: The vectors $c_b$, shape (B, E); None is 0.
-
-    Raises:
-        ValueError: If `basis` is not a basis, or `coefficients` or `constant` has another shape.
-    """
-
-    def __init__(
-        self,
-        basis: Basis,
-        coefficients: Tensor,
-        penalty: Tensor | float | None = None,
-        constant: Tensor | None = None,
-    ) -> None:
-        if not isinstance(basis, Basis):
-            raise ValueError(f"basis must be a Basis, got {basis!r}")
-        check_tensor("coefficients", coefficients)
-        if coefficients.shape[1:2] != (len(basis),) or coefficients.ndim != 3:
-            shape = tuple(coefficients.shape)
-            raise ValueError(f"coefficients must have shape (B, {len(basis)}, E), got {shape}")
-        if constant is not None:
-            check_shape("constant", constant, (coefficients.shape[0], coefficients.shape[2]))
-        self.basis = basis
-        self.coefficients = coefficients
-        self.penalty = penalty
-        self.constant = constant
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Evaluate every function at its own locations.
-
-        Args:
-            t: Locations, shape (B, ..., *event) or (1, ..., *event), where event is the shape of
-                one location of the basis. A single location is shared by all functions.
-
-        Returns:
-            The values, shape (B, ..., E), in the wider dtype of basis and coefficients.
-
-        Raises:
-            ValueError: If the first dimension is neither B nor 1, or the last ones do not have the
-                shape of a location.
-        """
-        check_real("t", t)
-        event = self.basis.event_shape
-        if t.ndim == len(event):
-            t = t.unsqueeze(0)
-        batch = self.coefficients.shape[0]
-        fits = t.ndim > len(event) and t.shape[t.ndim - len(event) :] == event
-        if not fits or t.shape[0] not in (1, batch):
-            ends = "".join(f", {size}" for size in event)
-            raise ValueError(
-                f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
-            )
-        if not _has_bands(self.basis):
-            return self._contract(self.basis(t))
-        # The functions that may not be zero, one after the other.
-        index, values = self.basis.nonzero(t)
-        example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
-        pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
-        values = reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
-        return self._add_constant(values)
-
-    def expect(self, density: SparseDistribution) -> Tensor:
-        r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
-
-        Args:
-            density: Any distribution with `expect`, of batch shape (B, ...) or (1, ...).
-
-        Returns:
-            The expectations, shape (B, ..., E).
-
-        Raises:
-            ValueError: If the first dimension of the batch shape is neither B nor 1.
-        """
-        features = _features(density, self.basis, self.coefficients.shape[0])
-        return self._contract(features)
-
-    def _contract(self, features: Tensor) -> Tensor:
-        """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
-        dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
-        with full_precision(features):
-            values = torch.einsum(
-                "b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype)
-            )
-        return self._add_constant(values)
-
-    def _add_constant(self, values: Tensor) -> Tensor:
-        """Add the constant (B, E) to values (B, ..., E)."""
-        if self.constant is None:
-            return values
-        shape = [len(self.constant), *[1] * (values.ndim - 2), self.constant.shape[1]]
-        return values + self.constant.to(values.dtype).reshape(shape)
-
-
-def _has_bands(basis: Basis) -> TypeGuard[BSpline]:
-    """Return whether a basis consists of so many B-splines that most are zero at any location."""
-    return isinstance(basis, BSpline) and len(basis) >= _MANY_SPLINES * (basis.degree + 1)
 
 
 def _exports_to_onnx() -> bool:
     """Return whether this is traced for ONNX, which has no Cholesky factors."""
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
-
-
-class Statistics(NamedTuple):
-    r"""Sums over positions, in float64: all that `RidgeRegression` keeps of its observations.
-
-    The statistics of two parts of a sequence add up to the whole sequence's; see `plus`.
-
-    Attributes:
-        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
-            many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
-        cross: $F^\top H$, shape (B, N, E).
-        sum_of_squares: $\lVert H \rVert^2$, shape (B,).
-        num_observations: Number of observations, shape (B,).
-        sum_of_functions: $F^\top 1$, shape (B, N) or (1, N), as `gram`.
-        sum_of_values: $H^\top 1$, shape (B, E).
-    """
-
-    gram: Tensor
-    cross: Tensor
-    sum_of_squares: Tensor
-    num_observations: Tensor
-    sum_of_functions: Tensor
-    sum_of_values: Tensor
-
-    def plus(self, other: "Statistics", keep: Tensor | float = 1.0) -> "Statistics":
-        """Add the statistics of other positions of the same examples.
-
-        Args:
-            other: Statistics of the same sizes.
-            keep: Factor of these statistics, from 0 to 1, shape () or (B,). 1 forgets nothing, 0
-                forgets all, NaN included.
-
-        Raises:
-            ValueError: If the sizes differ, or `keep` has another shape or range.
-        """
-        check_statistics("other", other, self.cross.shape, self.gram.shape[-1])
-        weights = torch.as_tensor(keep, dtype=self.cross.dtype, device=self.cross.device)
-        check_shape("keep", weights, (), self.num_observations.shape)
-        require_all((weights >= 0) & (weights <= 1), "keep must be from 0 to 1", weights)
-        parts = []
-        for old, new in zip(self, other, strict=True):
-            weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
-            parts.append(weight * torch.where(weight == 0, 0, old) + new)
-        return Statistics(*parts)
-
-    def detach(self) -> "Statistics":
-        """Return the same numbers, cut off from the graph."""
-        return Statistics(*(part.detach() for part in self))
-
-
-def check_statistics(name: str, statistics: Statistics, shape: Size, columns: int) -> None:
-    """Raise ValueError unless `cross` has a shape (B, N, E), `gram` so many columns, all to fit."""
-    if not isinstance(statistics, Statistics):
-        raise ValueError(f"{name} must be a Statistics, got {type(statistics).__name__}")
-    batch, size, channels = shape
-    check_shape(f"{name}.cross", statistics.cross, tuple(shape))
-    check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
-    check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
-    check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
-    check_shape(f"{name}.sum_of_functions", statistics.sum_of_functions, (batch, size), (1, size))
-    check_shape(f"{name}.sum_of_values", statistics.sum_of_values, (batch, channels))
 
 
 class RidgeRegression(nn.Module):
@@ -418,7 +245,7 @@ class RidgeRegression(nn.Module):
         mask: Tensor | None = None,
         *,
         key_padding_mask: Tensor | None = None,
-    ) -> Statistics:
+    ) -> NormalEquations:
         """Compute the sums over observations from which `solve` makes a function.
 
         The arguments are those of `fit`. The sums over pieces of a sequence add up to the sum over
@@ -436,13 +263,13 @@ class RidgeRegression(nn.Module):
 
     def _checked_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Statistics:
+    ) -> NormalEquations:
         """Sum over the observations of all ranks, whose values are checked."""
         sums = self._local_statistics(positions, values, mask)
         if self.group is not None:
             flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
             pieces = flat.split([x.numel() for x in sums])
-            sums = Statistics(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
+            sums = NormalEquations(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
         # After the reduction, as others would wait for a rank that raises before it.
         self._check_values(positions, values, mask)
         return sums
@@ -455,7 +282,7 @@ class RidgeRegression(nn.Module):
             if in_eager() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
-    def solve(self, statistics: Statistics, dtype: torch.dtype | None = None) -> ValueFunction:
+    def solve(self, statistics: NormalEquations, dtype: torch.dtype | None = None) -> ValueFunction:
         """Minimise the penalised sum of squares.
 
         Args:
@@ -469,16 +296,17 @@ class RidgeRegression(nn.Module):
             ValueError: If the sums are not finite or belong to another number of functions, or as
                 `fit`.
         """
-        if not isinstance(statistics, Statistics):
-            raise ValueError(f"statistics must be a Statistics, got {type(statistics).__name__}")
+        if not isinstance(statistics, NormalEquations):
+            rule = "statistics must be NormalEquations"
+            raise ValueError(f"{rule}, got {type(statistics).__name__}")
         size, shape = len(self.basis), statistics.cross.shape
         if len(shape) != 3 or shape[1] != size:
             raise ValueError(f"statistics.cross must have shape (B, {size}, E), got {tuple(shape)}")
         columns = statistics.gram.shape[-1]
-        has_bands = self._factor != "gcv" and _has_bands(self.basis)
-        if not (has_bands and columns == cast(BSpline, self.basis).degree + 1):
+        is_banded = self._factor != "gcv" and has_bands(self.basis)
+        if not (is_banded and columns == cast(BSpline, self.basis).degree + 1):
             columns = size
-        check_statistics("statistics", statistics, shape, columns)
+        check_equations("statistics", statistics, shape, columns)
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -520,7 +348,7 @@ class RidgeRegression(nn.Module):
         mask = _taking_part(mask, key_padding_mask)
         statistics = self.statistics(positions, values, mask)
         batch, length = values.shape[:2]
-        features = _features(density, self.basis, batch)
+        features = features_of(density, self.basis, batch)
         shape = (batch, *features.shape[1:-1], length)
         right = features.double().reshape(len(features), -1, len(self.basis)).mT
         right = right.expand(batch, -1, -1)
@@ -558,12 +386,12 @@ class RidgeRegression(nn.Module):
 
     def _local_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Statistics:
+    ) -> NormalEquations:
         """Sum over the observations of this process."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         # Cross-validation needs eigenvalues.
-        if _has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
+        if has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
             sums = band_sums(basis.nonzero, len(basis), positions, values, mask, rows)
         else:
@@ -576,7 +404,7 @@ class RidgeRegression(nn.Module):
             # NaN where a position is not finite, which other ranks may not see in their sums.
             zeros = (positions - positions).detach()
             count = count + zero_masked(zeros, mask).sum()
-        return Statistics(gram, cross, squares, count, functions, values_sum)
+        return NormalEquations(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
         """Warn, with the first fit, if many of some positions are where all functions are zero."""
@@ -607,7 +435,7 @@ class RidgeRegression(nn.Module):
         Other gradients would lose digits in products in float32.
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
-        has_matrix = self._factor != "gcv" and not _has_bands(self.basis)
+        has_matrix = self._factor != "gcv" and not has_bands(self.basis)
         if not has_matrix or self.group is not None or any(x.requires_grad for x in tensors):
             return False
         if torch.compiler.is_exporting():
@@ -643,7 +471,7 @@ class RidgeRegression(nn.Module):
         self._check_pivots(pivots, matrix.amax((-2, -1)), factor)
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
-    def _solve(self, statistics: Statistics, dtype: torch.dtype) -> ValueFunction:
+    def _solve(self, statistics: NormalEquations, dtype: torch.dtype) -> ValueFunction:
         """Minimise the penalised sum of squares."""
         statistics, constant, factor = self._prepare(statistics)
         coefficients = self._solve_system(statistics, factor, statistics.cross)
@@ -652,7 +480,7 @@ class RidgeRegression(nn.Module):
         constant = None if constant is None else constant.to(dtype)
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
-    def _weigh(self, statistics: Statistics, right: Tensor) -> tuple[Tensor, Tensor]:
+    def _weigh(self, statistics: NormalEquations, right: Tensor) -> tuple[Tensor, Tensor]:
         r"""Return $K^{-1} Y$ for Y (B, N, Q), and what all weights $F K^{-1} Y$ lack, (B, Q)."""
         statistics, constant, factor = self._prepare(statistics)
         solved = self._solve_system(statistics, factor, right)
@@ -661,7 +489,9 @@ class RidgeRegression(nn.Module):
         total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
         return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
 
-    def _prepare(self, statistics: Statistics) -> tuple[Statistics, Tensor | None, Tensor | float]:
+    def _prepare(
+        self, statistics: NormalEquations
+    ) -> tuple[NormalEquations, Tensor | None, Tensor | float]:
         """Check sums; return those of values less their mean, the mean (B, E), and the factor."""
         if self.validate_args:
             check_finite("statistics.gram", statistics.gram, "finite")
@@ -687,7 +517,7 @@ class RidgeRegression(nn.Module):
         return statistics, mean, gcv_penalty(statistics._replace(gram=gram, cross=cross))
 
     def _solve_system(
-        self, statistics: Statistics, factor: Tensor | float, right: Tensor
+        self, statistics: NormalEquations, factor: Tensor | float, right: Tensor
     ) -> Tensor:
         """Solve the normal equations with right sides (B, N, Q)."""
         each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
@@ -767,7 +597,7 @@ class RidgeRegression(nn.Module):
 
     def _statistics_per_query(
         self, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> Statistics:
+    ) -> NormalEquations:
         """Sum for each query over the positions that it may read.
 
         Positions are (B or 1, L, *event) and values by head (B, L, heads, E). The sums are those of
@@ -798,7 +628,7 @@ class RidgeRegression(nn.Module):
         gram, cross, squares, functions, totals = reduce(add_sums, (sums(*x) for x in chunks))
         gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
         count = visible.sum(-1).flatten().to(squares)
-        return Statistics(gram, cross, squares, count, functions.flatten(0, 1), totals)
+        return NormalEquations(gram, cross, squares, count, functions.flatten(0, 1), totals)
 
 
 def default_basis(box: Box) -> GaussianRBF:
@@ -846,19 +676,6 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
     return allowed_by(key_padding_mask)
 
 
-def _features(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
-    """Return expectations (B or 1, ..., N), or raise ValueError."""
-    if not callable(getattr(density, "expect", None)):
-        raise ValueError(f"density must have expectations, got {density!r}")
-    features: Tensor = density.expect(basis)
-    if features.ndim < 2 or features.shape[0] not in (1, batch):
-        raise ValueError(
-            f"density must have batch_shape ({batch}, ...) or (1, ...), "
-            f"got {tuple(features.shape[:-1])}"
-        )
-    return features
-
-
 def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
     """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
     if mask is None:
@@ -867,121 +684,3 @@ def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> N
         x = x.expand(*shape[:2], *x.shape[2:])
         valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
         require_all(valid, f"{name} must be finite where they take part", x)
-
-
-def gcv_penalty(statistics: Statistics) -> Tensor:
-    r"""Minimise generalised cross-validation for each example; return penalties of shape (B,).
-
-    $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
-        {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
-
-    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
-    times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
-    cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
-
-    First derivatives are by the implicit function theorem at a minimum inside the range; at its
-    ends, and where residuals are not resolved, they are those of the trace.
-
-    References:
-        Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good
-        Ridge Parameter. Technometrics 21
-    """
-    with torch.no_grad():
-        curve = _gcv_curve(Statistics(*(x.detach() for x in statistics)))
-        log_penalty = _minimise(
-            curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
-        )
-        _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
-        stationary = (slope.abs() < 1e-6) & (curvature > 1e-6) & (curvature > _RESOLVED * error)
-        rate = torch.where(stationary, 1 / curvature, 0)
-        penalty = log_penalty.exp()
-    if not torch.is_grad_enabled():
-        return penalty
-    trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
-    change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
-    return penalty * (1 + differentiable_once(change))
-
-
-Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-
-def _gcv_curve(statistics: Statistics) -> Curve:
-    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
-    gram, cross, squares, count, *_ = statistics
-    eigenvalues, vectors = torch.linalg.eigh(gram)
-    eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
-    # Eigenvalues that are zero but for rounding have no degrees of freedom.
-    noise = size * eps * eigenvalues[..., -1:]
-    eigenvalues = torch.where(eigenvalues > noise, eigenvalues, 0).unsqueeze(-2)
-    projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
-    trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
-
-    def curve(log_penalty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        penalty = log_penalty.exp().unsqueeze(-1)
-        shrunk = penalty / (eigenvalues + penalty)
-        kept = 1 - shrunk
-        share = projections / (eigenvalues + penalty)
-        residual = squares - (share * (1 + shrunk)).sum(-1)
-        noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
-        known = residual > noise
-        residual = torch.where(known, residual, noise).clamp_min(_TINY)
-        slope = 2 * (share * shrunk.square()).sum(-1)
-        slope = torch.where(known, slope, -0.5 * noise) / residual
-        second = 2 * (share * shrunk.square() * (2 * kept - shrunk)).sum(-1)
-        second = torch.where(known, second, 0.25 * noise) / residual
-        freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
-        freedom_slope = (kept * shrunk).sum(-1) / freedom
-        freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
-        return (
-            residual.log() - 2 * freedom.log(),
-            slope - 2 * freedom_slope,
-            second - slope.square() - 2 * (freedom_second - freedom_slope.square()),
-            noise / residual + 8 * eps * (count + size) / freedom,
-        )
-
-    return curve
-
-
-def _minimise(curve: Curve, trace: Tensor) -> Tensor:
-    """Minimise over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
-    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
-    low, high = lowest, highest
-    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
-        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
-        points = low + (high - low) * grid
-        height, _, _, error = curve(points)
-        height = height + error
-        ties = height <= height.amin(-1, keepdim=True) + _TIE
-        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
-        step = (high - low) / (count - 1)
-        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
-    for _ in range(_NEWTON_STEPS):
-        _, slope, curvature, error = curve(best)
-        newton = best - slope / curvature
-        inside = (curvature > _RESOLVED * error) & (newton > low) & (newton < high)
-        best = torch.where(inside, newton, best)
-    return best.squeeze(-1)
-
-
-def _trace(gram: Tensor) -> Tensor:
-    """Trace (B or 1, 1), positive."""
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
-
-
-def _gcv_slope(statistics: Statistics, penalty: Tensor, stationary: Tensor) -> Tensor:
-    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
-    gram, cross, squares, count, *_ = statistics
-    size = gram.shape[-1]
-    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    ridge = penalty[:, None, None]
-    factor = torch.linalg.cholesky_ex(
-        torch.where(stationary[:, None, None], gram + ridge * eye, eye)
-    )[0]
-    inverse = torch.cholesky_inverse(factor)
-    fitted = inverse @ cross
-    residual = squares - (fitted * (cross + ridge * fitted)).sum((-2, -1))
-    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    freedom = torch.where(stationary, count - size + penalty * trace, 1)
-    residual = torch.where(stationary, residual, 1)
-    slope = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
-    return slope - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / freedom

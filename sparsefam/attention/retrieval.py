@@ -11,7 +11,7 @@ from ..numerics.validation import require, require_integer
 from ..prediction_map import rpm
 from ..scores import BasisExpansion
 from .masks import check_tensor
-from .regression import ValueFunction
+from .value_function import ValueFunction
 
 __all__ = ["retrieval_energy", "retrieve"]
 

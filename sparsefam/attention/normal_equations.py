@@ -1,0 +1,203 @@
+"""Normal equations of regressions: sums over observations, and penalties by cross-validation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Size, Tensor
+
+from ..numerics.validation import differentiable_once
+from .masks import check_shape, require_all
+
+__all__ = ["NormalEquations", "check_equations", "gcv_penalty"]
+
+# Range of cross-validated penalties, relative to the trace of the Gram matrix.
+_LOWEST, _HIGHEST = 1e-11, 1e3
+# Points of the first grid of penalties and of each refinement; refinements and Newton steps.
+_COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
+_TINY = 1e-200
+# Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
+_TIE, _RESOLVED = 1e-11, 1e3
+
+
+class NormalEquations(NamedTuple):
+    r"""Sums over positions, in float64: all that `RidgeRegression` keeps of its observations.
+
+    The sums of two parts of a sequence add up to the whole sequence's; see `plus`.
+
+    Attributes:
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
+            many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
+        cross: $F^\top H$, shape (B, N, E).
+        sum_of_squares: $\lVert H \rVert^2$, shape (B,).
+        num_observations: Number of observations, shape (B,).
+        sum_of_functions: $F^\top 1$, shape (B, N) or (1, N), as `gram`.
+        sum_of_values: $H^\top 1$, shape (B, E).
+    """
+
+    gram: Tensor
+    cross: Tensor
+    sum_of_squares: Tensor
+    num_observations: Tensor
+    sum_of_functions: Tensor
+    sum_of_values: Tensor
+
+    def plus(
+        self, other: "NormalEquations", forgetting_factor: Tensor | float = 1.0
+    ) -> "NormalEquations":
+        """Add the sums over other positions of the same examples.
+
+        Args:
+            other: Sums of the same sizes.
+            forgetting_factor: Factor of these sums, from 0 to 1, shape () or (B,). 1 forgets
+                nothing, 0 forgets all, NaN included.
+
+        Raises:
+            ValueError: If the sizes differ, or `forgetting_factor` has another shape or range.
+        """
+        check_equations("other", other, self.cross.shape, self.gram.shape[-1])
+        options: Any = {"dtype": self.cross.dtype, "device": self.cross.device}
+        weights = torch.as_tensor(forgetting_factor, **options)
+        check_shape("forgetting_factor", weights, (), self.num_observations.shape)
+        rule = "forgetting_factor must be from 0 to 1"
+        require_all((weights >= 0) & (weights <= 1), rule, weights)
+        parts = []
+        for old, new in zip(self, other, strict=True):
+            weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
+            parts.append(weight * torch.where(weight == 0, 0, old) + new)
+        return NormalEquations(*parts)
+
+    def detach(self) -> "NormalEquations":
+        """Return the same numbers, cut off from the graph."""
+        return NormalEquations(*(part.detach() for part in self))
+
+
+def check_equations(name: str, statistics: NormalEquations, shape: Size, columns: int) -> None:
+    """Raise ValueError unless `cross` has a shape (B, N, E), `gram` so many columns, all to fit."""
+    if not isinstance(statistics, NormalEquations):
+        raise ValueError(f"{name} must be a NormalEquations, got {type(statistics).__name__}")
+    batch, size, channels = shape
+    check_shape(f"{name}.cross", statistics.cross, tuple(shape))
+    check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
+    check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
+    check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
+    check_shape(f"{name}.sum_of_functions", statistics.sum_of_functions, (batch, size), (1, size))
+    check_shape(f"{name}.sum_of_values", statistics.sum_of_values, (batch, channels))
+
+
+def gcv_penalty(statistics: NormalEquations) -> Tensor:
+    r"""Minimise generalised cross-validation for each example; return penalties of shape (B,).
+
+    $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
+        {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
+
+    The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
+    times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
+    cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
+
+    First derivatives are by the implicit function theorem at a minimum inside the range; at its
+    ends, and where residuals are not resolved, they are those of the trace.
+
+    References:
+        Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good
+        Ridge Parameter. Technometrics 21
+    """
+    with torch.no_grad():
+        curve = _gcv_curve(NormalEquations(*(x.detach() for x in statistics)))
+        log_penalty = _minimise(
+            curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
+        )
+        _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
+        stationary = (slope.abs() < 1e-6) & (curvature > 1e-6) & (curvature > _RESOLVED * error)
+        rate = torch.where(stationary, 1 / curvature, 0)
+        penalty = log_penalty.exp()
+    if not torch.is_grad_enabled():
+        return penalty
+    trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
+    change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
+    return penalty * (1 + differentiable_once(change))
+
+
+Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def _gcv_curve(statistics: NormalEquations) -> Curve:
+    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
+    gram, cross, squares, count, *_ = statistics
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
+    # Eigenvalues that are zero but for rounding have no degrees of freedom.
+    noise = size * eps * eigenvalues[..., -1:]
+    eigenvalues = torch.where(eigenvalues > noise, eigenvalues, 0).unsqueeze(-2)
+    projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
+    trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
+
+    def curve(log_penalty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        penalty = log_penalty.exp().unsqueeze(-1)
+        shrunk = penalty / (eigenvalues + penalty)
+        kept = 1 - shrunk
+        share = projections / (eigenvalues + penalty)
+        residual = squares - (share * (1 + shrunk)).sum(-1)
+        noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
+        known = residual > noise
+        residual = torch.where(known, residual, noise).clamp_min(_TINY)
+        slope = 2 * (share * shrunk.square()).sum(-1)
+        slope = torch.where(known, slope, -0.5 * noise) / residual
+        second = 2 * (share * shrunk.square() * (2 * kept - shrunk)).sum(-1)
+        second = torch.where(known, second, 0.25 * noise) / residual
+        freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
+        freedom_slope = (kept * shrunk).sum(-1) / freedom
+        freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
+        return (
+            residual.log() - 2 * freedom.log(),
+            slope - 2 * freedom_slope,
+            second - slope.square() - 2 * (freedom_second - freedom_slope.square()),
+            noise / residual + 8 * eps * (count + size) / freedom,
+        )
+
+    return curve
+
+
+def _minimise(curve: Curve, trace: Tensor) -> Tensor:
+    """Minimise over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
+    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
+    low, high = lowest, highest
+    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
+        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
+        points = low + (high - low) * grid
+        height, _, _, error = curve(points)
+        height = height + error
+        ties = height <= height.amin(-1, keepdim=True) + _TIE
+        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
+        step = (high - low) / (count - 1)
+        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
+    for _ in range(_NEWTON_STEPS):
+        _, slope, curvature, error = curve(best)
+        newton = best - slope / curvature
+        inside = (curvature > _RESOLVED * error) & (newton > low) & (newton < high)
+        best = torch.where(inside, newton, best)
+    return best.squeeze(-1)
+
+
+def _trace(gram: Tensor) -> Tensor:
+    """Trace (B or 1, 1), positive."""
+    return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
+
+
+def _gcv_slope(statistics: NormalEquations, penalty: Tensor, stationary: Tensor) -> Tensor:
+    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
+    gram, cross, squares, count, *_ = statistics
+    size = gram.shape[-1]
+    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    ridge = penalty[:, None, None]
+    factor = torch.linalg.cholesky_ex(
+        torch.where(stationary[:, None, None], gram + ridge * eye, eye)
+    )[0]
+    inverse = torch.cholesky_inverse(factor)
+    fitted = inverse @ cross
+    residual = squares - (fitted * (cross + ridge * fitted)).sum((-2, -1))
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    freedom = torch.where(stationary, count - size + penalty * trace, 1)
+    residual = torch.where(stationary, residual, 1)
+    slope = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
+    return slope - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / freedom
