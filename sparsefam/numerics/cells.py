@@ -136,9 +136,10 @@ class Pieces(NamedTuple):
     """Pieces of subintervals on which polynomials are positive."""
 
     column: Tensor  # The polynomial (K,)
-    rank: Tensor  # The number of pieces of the same polynomial before this one (K,)
+    rank: Tensor  # The number of pieces of the same polynomial before this one (K,), increasing
     lower: Tensor  # Lower ends (K,), from -1 to 1
     upper: Tensor  # Upper ends (K,), not below
+    first: int  # The number of those that are the first ones of their polynomials
 
 
 def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
@@ -167,7 +168,8 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     roots = _roots(u.index_select(1, columns), low, high, first, last, steps)
     ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
     lower, upper = ends.reshape(2, -1)
-    return Pieces(column, rank, lower, torch.maximum(lower, upper))
+    first = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
+    return Pieces(column, rank, lower, torch.maximum(lower, upper), first)
 
 
 def _most_pieces(order: int) -> int:
@@ -297,16 +299,16 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
         parts = _piece_weights(own, pieces, power.take(column), names)
         factor = scale.index_select(1, column // copies)
         for whole, part in zip(flat, parts, strict=True):
-            _put(whole, column.expand(len(x), -1), part * factor, pieces, cut)
+            _put(whole, column.expand(len(x), -1), part.mul_(factor), pieces, cut)
     return found
 
 
 def _put(whole: Tensor, place: Tensor, part: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
     """Replace numbers of columns by sums over their pieces, where these are cut."""
     if cut is not None:
-        plain = torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0)
-        part = torch.where(cut, part, plain)
-    whole.scatter_(-1, place, 0.0).scatter_add_(-1, place, part)
+        part = torch.where(cut, part, torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0))
+    whole.scatter_(-1, place[..., : pieces.first], part[..., : pieces.first])
+    whole.scatter_add_(-1, place[..., pieces.first :], part[..., pieces.first :])
 
 
 def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
@@ -348,9 +350,13 @@ def _cut_pieces(
     subintervals if the function is a polynomial; they then count as not cut.
     """
     pieces = positive_pieces(power.inside(x), rough)
-    cut = (pieces.lower > -1) | (pieces.upper < 1) | (not _is_polynomial(power, names))
+    cut = (pieces.lower > -1) | (pieces.upper < 1)
+    if not _is_polynomial(power, names):
+        cut = torch.ones_like(cut)
     if _is_read(x):
-        return Pieces(*(part[cut] for part in pieces)), None
+        place = cut.nonzero().squeeze(-1)
+        column, rank, lower, upper = (part.index_select(0, place) for part in pieces[:4])
+        return Pieces(column, rank, lower, upper, int((rank == 0).sum())), None
     # Columns whose first piece is empty have none.
     own = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
     return pieces, own[pieces.column]
