@@ -43,9 +43,8 @@ _SMOOTH = 12.0
 _BEYOND = 16
 # The same share of the range where the power is not smooth next to a root outside the subinterval.
 _NEAR = 0.2
-# Steps towards a root; a further one where the last was larger than this, in units of rounding.
+# Steps towards a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
-_LITTLE = 0.1
 # So many signs make a number that float32 holds.
 _BITS = 24
 # Subintervals that are integrated together.
@@ -168,8 +167,8 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     roots = _roots(u.index_select(1, columns), low, high, first, last, steps)
     ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
     lower, upper = ends.reshape(2, -1)
-    first = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
-    return Pieces(column, rank, lower, torch.maximum(lower, upper), first)
+    count = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
+    return Pieces(column, rank, lower, torch.maximum(lower, upper), count)
 
 
 def _most_pieces(order: int) -> int:
@@ -244,15 +243,14 @@ def _roots(u: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, st
     """Find roots (K,) of polynomials with nodal values u (m, K) between ends with unlike values.
 
     The first guess is a secant's; each step goes to the root of a parabola, which also serves where
-    two roots nearly coincide. Roots that have moved little have no further step.
+    two roots nearly coincide.
     """
     apart = first != last
     share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
     x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
     rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
     parts = (_element_like(u).series @ u).unflatten(0, (-1, 3))
-    found, left = x, None
-    for k in range(steps):
+    for _ in range(steps):
         value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
         beyond = (value <= 0) == rising
         low, high = torch.where(beyond, x, low), torch.where(beyond, high, x)
@@ -262,18 +260,7 @@ def _roots(u: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, st
         # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
         valid = ((step >= low) & (step <= high)) | (move.abs() <= least)
         x = torch.where(valid, step, (low + high) / 2)
-        found = x if left is None else found.index_copy_(0, left, x)
-        if k + 1 < steps and _is_read(x):
-            # The error of a step is the cube of that before.
-            some = (~valid | (move.abs() > _LITTLE * least ** (1 / 3))).nonzero().squeeze(-1)
-            if not len(some):
-                break
-            if 2 * len(some) < len(x):
-                found = found.clone() if left is None else found
-                left = some if left is None else left[some]
-                x, low, high, rising = x[some], low[some], high[some], rising[some]
-                parts = parts.flatten(0, 1).index_select(1, some).unflatten(0, (-1, 3))
-    return found.clamp(-1, 1)
+    return x.clamp(-1, 1)
 
 
 # Integrals over cut subintervals
