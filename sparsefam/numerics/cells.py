@@ -15,7 +15,6 @@ without waiting for a device, on a CPU, work that changes nothing is left out (`
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .deformed import Power
-from .quadrature import MAKERS, Numbers, constant, gauss_legendre, smooth_unit_rule, table
+from .quadrature import MAKERS, Numbers, gauss_legendre, smooth_unit_rule, table
 
 __all__ = [
     "below",
@@ -43,9 +42,8 @@ _SMOOTH = 12.0
 _BEYOND = 16
 # The same share of the range where the power is not smooth next to a root outside the subinterval.
 _NEAR = 0.2
-# Steps towards a root; a further one where the last was larger than this, in units of rounding.
+# Steps towards a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
-_LITTLE = 0.1
 # So many signs make a number that float32 holds.
 _BITS = 24
 # Subintervals that are integrated together.
@@ -64,50 +62,38 @@ def _is_read(x: Tensor) -> bool:
 # Chebyshev polynomials on the reference element [-1, 1]
 
 
-class _Element(NamedTuple):
-    """Constants of the reference element with m Gauss-Legendre nodes."""
+def _chebyshev(order: int) -> Numbers:
+    """Return matrices from values at m Gauss-Legendre nodes to Chebyshev coefficients (4, m, m).
 
-    weights: Tensor  # Gauss-Legendre weights (m,)
-    coefficients: Tensor  # From nodal values to Chebyshev coefficients (m, m)
-    points: Tensor  # Check points (C,), Chebyshev extrema with both ends
-    checks: Tensor  # From nodal values to values at the check points (C, m)
-    slopes: Tensor  # From nodal values to those of the derivative (m, m)
-    series: Tensor  # To coefficients of the polynomial and two derivatives in turn (3 m, m)
-
-
-def _coefficients(order: int) -> Numbers:
-    """Return the matrix from values at Gauss-Legendre nodes to Chebyshev coefficients."""
+    They are those of the polynomial and of three derivatives.
+    """
     nodes, _ = scipy.special.roots_legendre(order)
-    return np.linalg.inv(chebyshev.chebvander(nodes, order - 1))
-
-
-MAKERS["chebyshev"] = _coefficients
-
-
-@cache
-def _element(order: int, dtype: torch.dtype, device: torch.device) -> _Element:
-    nodes, weights = scipy.special.roots_legendre(order)
-    count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
-    points = -np.cos(np.pi * np.arange(count) / (count - 1))
-    coefficients = _coefficients(order)
     derivative = np.zeros((order, order))
     for k in range(1, order):
         slope = chebyshev.chebder(np.eye(order)[k])
         derivative[: len(slope), k] = slope
-    first = derivative @ coefficients
-    parts = (
-        weights,
-        coefficients,
-        points,
-        chebyshev.chebvander(points, order - 1) @ coefficients,
-        chebyshev.chebvander(nodes, order - 1) @ first,
-        np.stack([coefficients, first, derivative @ first], 1).reshape(-1, order),
-    )
-    return _Element(*(constant(x, dtype, device) for x in parts))
+    found = [np.linalg.inv(chebyshev.chebvander(nodes, order - 1))]
+    for _ in range(3):
+        found.append(derivative @ found[-1])
+    return np.stack(found)
 
 
-def _element_like(x: Tensor) -> _Element:
-    return _element(len(x), x.dtype, x.device)
+def _checks(order: int) -> Numbers:
+    """Return check points (C,), Chebyshev extrema with both ends, and the matrix to values there.
+
+    These are the columns of a matrix (C, 1 + m).
+    """
+    count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
+    points = -np.cos(np.pi * np.arange(count) / (count - 1))
+    return np.column_stack([points, chebyshev.chebvander(points, order - 1) @ _chebyshev(order)[0]])
+
+
+MAKERS.update(chebyshev=_chebyshev, checks=_checks)
+
+
+def _coefficients(u: Tensor) -> Tensor:
+    """Return Chebyshev coefficients of polynomials with nodal values (m, n)."""
+    return table("chebyshev", (len(u),), u)[0] @ u
 
 
 def _chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
@@ -136,9 +122,10 @@ class Pieces(NamedTuple):
     """Pieces of subintervals on which polynomials are positive."""
 
     column: Tensor  # The polynomial (K,)
-    rank: Tensor  # The number of pieces of the same polynomial before this one (K,)
+    rank: Tensor  # The number of pieces of the same polynomial before this one (K,), increasing
     lower: Tensor  # Lower ends (K,), from -1 to 1
     upper: Tensor  # Upper ends (K,), not below
+    first: int  # The number of those that are the first ones of their polynomials
 
 
 def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
@@ -149,11 +136,11 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     number of pieces, of which some are empty. If `rough`, dips are missed, and roots have the error
     of one step.
     """
-    element = _element_like(u)
-    values = element.checks @ u
-    points = element.points.unsqueeze(-1).expand_as(values)
+    checks = table("checks", (len(u),), u)
+    values = checks[:, 1:] @ u
+    points = checks[:, :1].expand_as(values)
     if not rough:
-        points, values = _with_dips(u, points, values, element)
+        points, values = _with_dips(u, points, values)
     column, rank, rows = _sign_changes(values, _most_pieces(len(u)))
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
@@ -164,10 +151,12 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     row = row.clamp(1, len(values) - 1)
     low, high, first, last = (x[row - k, columns] for x in (points, values) for k in (1, 0))
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
-    roots = _roots(u.index_select(1, columns), low, high, first, last, steps)
+    parts = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
+    roots = _roots(parts, low, high, first, last, steps)
     ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
     lower, upper = ends.reshape(2, -1)
-    return Pieces(column, rank, lower, torch.maximum(lower, upper))
+    count = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
+    return Pieces(column, rank, lower, torch.maximum(lower, upper), count)
 
 
 def _most_pieces(order: int) -> int:
@@ -203,9 +192,7 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     return columns, ranks, torch.cat([first, last]).long()
 
 
-def _with_dips(
-    u: Tensor, points: Tensor, values: Tensor, element: _Element
-) -> tuple[Tensor, Tensor]:
+def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return check points and values (C, n), some moved to the vertex of a dip across zero.
 
     If three values have one sign, the parabola through them may cross zero twice only where the
@@ -224,33 +211,35 @@ def _with_dips(
     else:
         axes = (torch.arange(size, device=u.device) for size in dips.shape)
         row, column = torch.cartesian_prod(*axes).unbind(-1)
-    u, middle = u.index_select(1, column), (row + 1, column)
+    middle, parts = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
     low, mid, high = (values[row + k, column] for k in range(3))
     # At a vertex the slope is zero.
-    first, last = element.points[row], element.points[row + 2]
+    first, last = (points[row + k, column] for k in (0, 2))
     steps = _ROOT_STEPS.get(u.dtype, 4)
-    x = _roots(element.slopes @ u, first, last, mid - low, high - mid, steps)
-    height = _chebyshev_sum(element.coefficients @ u, x)
+    x = _roots(parts[1:], first, last, mid - low, high - mid, steps)
+    height = _chebyshev_sum(parts[0], x)
     crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
-    points, values = points.clone(), values.clone()
+    points = points.clone()
     points[middle] = torch.where(crosses, x, points[middle])
     values[middle] = torch.where(crosses, height, mid)
     return points, values
 
 
-def _roots(u: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int) -> Tensor:
-    """Find roots (K,) of polynomials with nodal values u (m, K) between ends with unlike values.
+def _roots(
+    parts: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int
+) -> Tensor:
+    """Find roots (K,) of polynomials between ends with unlike values.
 
+    The parts (3, m, K) are Chebyshev coefficients of polynomials and their two derivatives.
     The first guess is a secant's; each step goes to the root of a parabola, which also serves where
-    two roots nearly coincide. Roots that have moved little have no further step.
+    two roots nearly coincide.
     """
     apart = first != last
     share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
     x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
     rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
-    parts = (_element_like(u).series @ u).unflatten(0, (-1, 3))
-    found, left = x, None
-    for k in range(steps):
+    parts = parts.transpose(0, 1)
+    for _ in range(steps):
         value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
         beyond = (value <= 0) == rising
         low, high = torch.where(beyond, x, low), torch.where(beyond, high, x)
@@ -260,18 +249,7 @@ def _roots(u: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, st
         # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
         valid = ((step >= low) & (step <= high)) | (move.abs() <= least)
         x = torch.where(valid, step, (low + high) / 2)
-        found = x if left is None else found.index_copy_(0, left, x)
-        if k + 1 < steps and _is_read(x):
-            # The error of a step is the cube of that before.
-            some = (~valid | (move.abs() > _LITTLE * least ** (1 / 3))).nonzero().squeeze(-1)
-            if not len(some):
-                break
-            if 2 * len(some) < len(x):
-                found = found.clone() if left is None else found
-                left = some if left is None else left[some]
-                x, low, high, rising = x[some], low[some], high[some], rising[some]
-                parts = parts.flatten(0, 1).index_select(1, some).unflatten(0, (-1, 3))
-    return found.clamp(-1, 1)
+    return x.clamp(-1, 1)
 
 
 # Integrals over cut subintervals
@@ -288,7 +266,7 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
         return found
     power = replace(power, eps=_by_column(power.eps, x))
     columns, scale = x.reshape(len(x), -1), measure.flatten(1)
-    scale = scale / _element_like(x).weights.unsqueeze(-1)
+    scale = scale / gauss_legendre(len(x), x)[1].unsqueeze(-1)
     copies = columns.shape[1] // scale.shape[1]
     flat = [whole.view_as(columns) for whole in found]
     for block, values in _candidates(columns, power, names):
@@ -297,16 +275,16 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
         parts = _piece_weights(own, pieces, power.take(column), names)
         factor = scale.index_select(1, column // copies)
         for whole, part in zip(flat, parts, strict=True):
-            _put(whole, column.expand(len(x), -1), part * factor, pieces, cut)
+            _put(whole, column.expand(len(x), -1), part.mul_(factor), pieces, cut)
     return found
 
 
 def _put(whole: Tensor, place: Tensor, part: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
     """Replace numbers of columns by sums over their pieces, where these are cut."""
     if cut is not None:
-        plain = torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0)
-        part = torch.where(cut, part, plain)
-    whole.scatter_(-1, place, 0.0).scatter_add_(-1, place, part)
+        part = torch.where(cut, part, torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0))
+    whole.scatter_(-1, place[..., : pieces.first], part[..., : pieces.first])
+    whole.scatter_add_(-1, place[..., pieces.first :], part[..., pieces.first :])
 
 
 def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
@@ -348,9 +326,13 @@ def _cut_pieces(
     subintervals if the function is a polynomial; they then count as not cut.
     """
     pieces = positive_pieces(power.inside(x), rough)
-    cut = (pieces.lower > -1) | (pieces.upper < 1) | (not _is_polynomial(power, names))
+    cut = (pieces.lower > -1) | (pieces.upper < 1)
+    if not _is_polynomial(power, names):
+        cut = torch.ones_like(cut)
     if _is_read(x):
-        return Pieces(*(part[cut] for part in pieces)), None
+        place = cut.nonzero().squeeze(-1)
+        column, rank, lower, upper = (part.index_select(0, place) for part in pieces[:4])
+        return Pieces(column, rank, lower, upper, int((rank == 0).sum())), None
     # Columns whose first piece is empty have none.
     own = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
     return pieces, own[pieces.column]
@@ -367,17 +349,21 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     """Return integrals (R,) of the power and the lowered power of values (m, G, R).
 
     They are those of `power_weights` up to about 1e-5, at half of the cost: dips are missed, and
-    pieces are integrated with fewer nodes.
+    pieces are integrated with fewer nodes. Where no subinterval is cut, both may be 1.
     """
-    names, rows, element = ("power", "lowered"), x.shape[-1], _element_like(x)
+    names, rows = ("power", "lowered"), x.shape[-1]
+    columns = replace(power, eps=_by_column(power.eps, x))
+    candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
+    if _is_read(x) and not candidates:
+        mass, rate = x.new_ones(2, rows)
+        return mass, rate
     share = measure.reshape(len(x), -1, 1)
-    by_cell = [(v * share).sum(0).flatten() for v in power.pair(x)]
-    power = replace(power, eps=_by_column(power.eps, x))
-    density = element.coefficients @ (share.squeeze(-1) / element.weights.unsqueeze(-1))
+    by_cell, power = [(v * share).sum(0).flatten() for v in power.pair(x)], columns
+    density = _coefficients(share.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
     nodes, weights = _unit_rule(_FEW_NODES, x, power, names)
-    for block, values in _candidates(x.flatten(1), power, names) if _is_cut(power) else ():
+    for block, values in candidates:
         pieces, cut = _cut_pieces(values, power.take(block), names, rough=True)
-        own = element.coefficients @ values.index_select(1, pieces.column)
+        own = _coefficients(values.index_select(1, pieces.column))
         column, width = block[pieces.column], pieces.upper - pieces.lower
         y = torch.addcmul(pieces.lower, width, nodes.unsqueeze(-1))
         base = density.index_select(1, column // rows).unsqueeze(1)
@@ -394,12 +380,12 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
 
     The functions are integrated against Chebyshev polynomials by a rule on each piece.
     """
-    element, order, lower, upper = _element_like(x), len(x), pieces.lower, pieces.upper
+    order, lower, upper = len(x), pieces.lower, pieces.upper
     width = upper - lower
     nodes, weights = _unit_rule(order, x, power, names)
     y = torch.addcmul(lower, width, nodes.unsqueeze(-1))
     basis = _chebyshev_polynomials(y, order)
-    coefficients = element.coefficients @ x
+    coefficients = _coefficients(x)
     values = coefficients[0] * basis[0]
     for c, b in zip(coefficients[1:], basis[1:], strict=True):
         values.addcmul_(c, b)
@@ -410,15 +396,16 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     ]
     if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
         place = names.index("lowered")
-        jumps = _at_edges(x, element, lower, upper)
+        jumps = _at_edges(x, lower, upper)
         moments[place] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[place])
-    return [element.coefficients.T @ part for part in moments]
+    back = table("chebyshev", (order,), x)[0].T
+    return [back @ part for part in moments]
 
 
-def _at_edges(x: Tensor, element: _Element, lower: Tensor, upper: Tensor) -> Tensor:
+def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return Chebyshev polynomials at roots over |u'|, the integral of the derivative of a jump."""
     order = len(x)
-    slope = (element.series @ x)[1::3]
+    slope = table("chebyshev", (order,), x)[1] @ x
     total = torch.zeros_like(x)
     for end in (lower, upper):
         proper = (upper > lower) & (end.abs() < 1)
@@ -472,9 +459,8 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
     Returns:
         Locations (n,) in the positive pieces.
     """
-    coefficients = _element_like(x).coefficients
     low, high = pieces_by_column(positive_pieces(power.inside(x)), x.shape[1])
-    x, density = coefficients @ x, coefficients @ density
+    x, density = _coefficients(x), _coefficients(density)
     below = _areas(x, density, power, low, high).clamp_min(0).cumsum(0)
     piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
     before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
@@ -514,8 +500,8 @@ def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tenso
 
 def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return x and the measure (m, n) at the nodes of the parts [-1, y] (n) of subintervals."""
-    series, share = table("chebyshev", (len(x),), x), (1 + y) / 2
+    share = (1 + y) / 2
     nodes, weights = (v.unsqueeze(-1) for v in gauss_legendre(len(x), x))
     at = (1 + nodes) * share - 1
-    x, density = (_chebyshev_sum(series @ v, at) for v in (x, measure / weights))
+    x, density = (_chebyshev_sum(_coefficients(v), at) for v in (x, measure / weights))
     return x, density * weights * share
