@@ -29,6 +29,7 @@ from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
+from .line import DoubleExponential
 from .normal import Laplace, Normal
 from .univariate import SymmetricDistribution
 
@@ -51,8 +52,6 @@ __all__ = [
 _PIECE_NODES, _FINE = 80, 512
 # A log density beyond this, positive or negative, counts as zero density.
 _LARGEST_LOG = 640.0
-# The largest number whose exponential leaves room for the size of the distribution.
-_REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # How much of the mass a rule may miss; the lowest order that misses no more.
 _LOST, _LEAST_ORDER = 1e-3, 4
 # Subintervals of the range of a density for integrals that involve other densities.
@@ -323,69 +322,6 @@ class TorchDensity(SparseDistribution):
         return value
 
 
-class _Coordinate:
-    r"""The variable y of double-exponential quadrature, $t = T(a + b \sinh y)$.
-
-    T maps the line onto the support: it is a logistic function, an exponential or a hyperbolic
-    sine. Whatever the tails of a density and its powers at the ends of its support, it decays
-    double exponentially in y, so that the trapezoidal rule converges quickly. `centre` is near most
-    of the mass, and `spread` about the standard deviation.
-
-    References:
-        Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.
-        Inst. Math. Sci. 9.
-    """
-
-    def __init__(
-        self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
-    ) -> None:
-        self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
-        with torch.no_grad():
-            self._a = self.onto_line(centre)
-            self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0)
-            # As far as the exponentials of T do not overflow.
-            reach = _REACH[centre.dtype]
-            self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
-
-    def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return t and dt/dy at y (..., *batch)."""
-        rise = y.exp()  # a quarter of the time of sinh and cosh
-        fall = 1 / rise
-        half = self._b / 2
-        t, slope = self.from_line(self._a + half * (rise - fall))
-        return t, slope * (half * (rise + fall))
-
-    def of(self, t: Tensor) -> Tensor:
-        """Return y at t (..., *batch), clamped to the range."""
-        y = torch.asinh((self.onto_line(t) - self._a) / self._b)
-        return y.clamp(-self.limit, self.limit)
-
-    def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return T and its derivative."""
-        if self._lower is not None and self._upper is not None:
-            width, share = self._upper - self._lower, torch.sigmoid(x)
-            return self._lower + width * share, width * share * torch.sigmoid(-x)
-        if self._lower is not None:
-            slope = x.exp()
-            return self._lower + slope, slope
-        if self._upper is not None:
-            slope = (-x).exp()
-            return self._upper - slope, slope
-        return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
-
-    def onto_line(self, t: Tensor) -> Tensor:
-        """Return the inverse of T, also where rounding puts t on an end of the support."""
-        info = torch.finfo(t.dtype)
-        if self._lower is not None and self._upper is not None:
-            share = (t - self._lower) / (self._upper - self._lower)
-            return torch.logit(share.clamp(info.tiny, 1 - info.eps / 2))
-        if self._lower is not None:
-            return (t - self._lower).clamp_min(info.tiny).log()
-        if self._upper is not None:
-            return -(self._upper - t).clamp_min(info.tiny).log()
-        return torch.asinh((t - self._centre) / self._spread)
-
-
 class TorchUnivariate(TorchDensity):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
@@ -433,7 +369,7 @@ class TorchUnivariate(TorchDensity):
             return lower + lower.abs().clamp_min(1)
         return torch.zeros_like(self.alpha) if upper is None else upper - upper.abs().clamp_min(1)
 
-    def _coordinate(self) -> _Coordinate:
+    def _coordinate(self) -> DoubleExponential:
         with torch.no_grad():
             centre = self._inside()
             half = torch.full_like(centre, 0.5)
@@ -453,9 +389,9 @@ class TorchUnivariate(TorchDensity):
             known = self._known("stddev")
             if known is not None:
                 spread = torch.where(known.isfinite() & (known > 0), known, spread)
-        return _Coordinate(*self.ends, centre, spread)
+        return DoubleExponential(*self.ends, centre, spread)
 
-    def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
+    def _main_interval(self, coordinate: DoubleExponential) -> tuple[Tensor, Tensor]:
         """Return the coordinates (*batch) between which the mass lies."""
         limit, count = coordinate.limit, 64
         share = self._steps(-1.0, count)
@@ -476,7 +412,7 @@ class TorchUnivariate(TorchDensity):
         steps = torch.linspace(start, 1, count + 1, dtype=dtype, device=device)
         return steps.reshape(-1, *(1,) * self.alpha.dim())
 
-    def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
+    def _grid(self, coordinate: DoubleExponential, count: int) -> tuple[Tensor, Tensor]:
         """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
         first, last = self._main_interval(coordinate)
         share = self._steps(0.0, count)
@@ -490,7 +426,7 @@ class TorchUnivariate(TorchDensity):
         return coordinate.locations(y)[0].movedim(0, -1)
 
     def _weighted_nodes(
-        self, coordinate: _Coordinate, y: Tensor, weights: Tensor
+        self, coordinate: DoubleExponential, y: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return locations at y (Q, ...), and the weights times the density of y."""
         t, slope = coordinate.locations(y)
@@ -573,7 +509,7 @@ class TorchUnivariate(TorchDensity):
         first, last = self._main_interval(coordinate)
 
         def locate(t: Tensor) -> Tensor:
-            y = coordinate.of(t.reshape(*t.shape, *ones).to(self.alpha))
+            y = coordinate.onto(t.reshape(*t.shape, *ones).to(self.alpha))
             return torch.minimum(torch.maximum(y, first), last)
 
         low, high = (locate(end) for end in psi.effective_support or ())
