@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 # Nodes for covariances of bases.
-_FINE = 128
+_FINE = 48
 # Steps of the search for a quantile; two Newton steps follow.
 _STEPS = 8
 # Shares of a range at which a density is asked for where it matters, and of what is left of it.
@@ -37,20 +37,25 @@ EVEN = tuple(k / 12 for k in range(13))
 _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # Intervals into which the search for a mode divides the neighbourhood of the best location, and how
 # often.
-_INTERVALS, _ROUNDS = 8, 20
+_INTERVALS, _ROUNDS = 8, 16
 
 
 class Line:
-    """The line of the locations, on which a rule is graded towards breakpoints.
+    """The line of the locations, as the coordinate of a rule between cuts.
+
+    The rule is graded towards kinks and powers of the density.
 
     Args:
-        order: Nodes between two breakpoints.
-        parts: Pieces between two breakpoints on which a distribution function is one polynomial.
+        order: Nodes between two cuts.
+        parts: Pieces between two cuts on which a distribution function is one polynomial.
         degree: The number of nodes on each piece.
+        rough: Those cuts (K, *batch) at which the density is not smooth; default all.
     """
 
-    def __init__(self, order: int = 32, parts: int = 3, degree: int = 24) -> None:
-        self.order, self.parts, self.degree = order, parts, degree
+    def __init__(
+        self, order: int = 32, parts: int = 3, degree: int = 24, rough: Tensor | None = None
+    ) -> None:
+        self.order, self.parts, self.degree, self.rough = order, parts, degree, rough
 
     def onto(self, t: Tensor) -> Tensor:
         """Return coordinates of locations."""
@@ -58,11 +63,31 @@ class Line:
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return locations, and their derivatives, at coordinates y."""
-        return y, torch.ones_like(y)
+        return y, y.new_ones(())
 
-    def place(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def is_rough(self, low: Tensor, high: Tensor) -> Tensor | bool:
+        """Return whether the density is not smooth at one of the cuts (..., *batch) of a pair."""
+        if self.rough is None or not len(self.rough):
+            return self.rough is None
+        batch = self.rough.shape[1:]
+        rough = self.rough.reshape(len(self.rough), *(1,) * (low.dim() - len(batch)), *batch)
+        return ((low == rough) | (high == rough)).any(0)
+
+    def place(
+        self, y: Tensor, low: Tensor, high: Tensor, rough: Tensor | bool
+    ) -> tuple[Tensor, Tensor]:
         """Return locations, and their derivatives, at y in [-1, 1] of the way between cuts."""
-        return graded(y, low, high)
+        if isinstance(rough, Tensor):
+            pairs = [self.place(y, low, high, choice) for choice in (True, False)]
+            t, slope = (torch.where(rough, a, b) for a, b in zip(*pairs, strict=True))
+            return t, slope
+        if rough:
+            x, rate = graded(y, low, high)
+        else:
+            rate = (high - low) / 2
+            x = low + rate * (1 + y)
+        t, slope = self.locations(x)
+        return t, slope * rate
 
 
 class DoubleExponential(Line):
@@ -79,9 +104,14 @@ class DoubleExponential(Line):
     """
 
     def __init__(
-        self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
+        self,
+        lower: Tensor | None,
+        upper: Tensor | None,
+        centre: Tensor,
+        spread: Tensor,
+        order: int = 20,
     ) -> None:
-        super().__init__(20, 1, 20)
+        super().__init__(order, 1, order, centre.new_empty(0, *centre.shape))
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
         with torch.no_grad():
             self._a = self.onto_line(centre)
@@ -102,12 +132,6 @@ class DoubleExponential(Line):
         half = self._b / 2
         t, slope = self.from_line(self._a + half * (rise - fall))
         return t, slope * (half * (rise + fall))
-
-    def place(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Return locations, and their derivatives, at y in [-1, 1] of the way between cuts."""
-        half = (high - low) / 2
-        t, slope = self.locations(low + half * (1 + y))
-        return t, slope * half
 
     def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return T and its derivative."""
@@ -167,10 +191,15 @@ class LineDistribution(SparseDistribution):
         """Logarithm of the mass of `_log_q` (*batch) in float64."""
         raise NotImplementedError
 
-    def _between(self, line: Line, order: int, cuts: Tensor) -> tuple[Tensor, Tensor]:
+    def _between(
+        self, line: Line, order: int, cuts: Tensor, rough: Tensor | bool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
         y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
-        nodes, slope = line.place(y, cuts[:-1, None], cuts[1:, None])
+        low, high = cuts[:-1, None], cuts[1:, None]
+        nodes, slope = line.place(
+            y, low, high, line.is_rough(low, high) if rough is None else rough
+        )
         return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
 
     def _mass_by_quadrature(self, line: Line, order: int) -> Tensor:
@@ -227,7 +256,10 @@ class LineDistribution(SparseDistribution):
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, not rounded to an end without density."""
-        return t.to(self.alpha.dtype)
+        with torch.no_grad():
+            low, high = (end.to(self.alpha.dtype) for end in self._ends())
+            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
+        return torch.minimum(t.to(self.alpha.dtype), last)
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
@@ -254,8 +286,8 @@ class LineDistribution(SparseDistribution):
         cuts, below, _ = self._panels(line)
         y = clamp(line.onto(t.nan_to_num(posinf=0.0)), cuts[..., 0], cuts[..., -1])
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
-        start, before = (entries_of(x, panel) for x in (cuts, below))
-        return (before + self._mass_between(line, start, y)) / below[..., -1]
+        start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
+        return (before + self._mass_between(line, start, end, y)) / below[..., -1]
 
     def _panels(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
         """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
@@ -268,17 +300,18 @@ class LineDistribution(SparseDistribution):
         x, rule = gauss_legendre(line.degree, cuts)
         part, ones = torch.arange(parts, device=cuts.device), (1,) * self.alpha.dim()
         y = _coordinate(x, part.unsqueeze(-1), parts).reshape(parts, -1, *ones)
-        nodes, slope = line.place(y, cuts[:-1, None, None], cuts[1:, None, None])
+        low, high = cuts[:-1, None, None], cuts[1:, None, None]
+        nodes, slope = line.place(y, low, high, line.is_rough(low, high))
         density = self._density(nodes.flatten(0, 2)).reshape(nodes.shape)
         masses = (rule.reshape(-1, *ones) / parts * slope * density).flatten(0, 1)
         below = masses.sum(1).cumsum(0)[parts - 1 :: parts]
         below = torch.cat([torch.zeros_like(below[:1]), below])
         return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
-    def _mass_between(self, line: Line, start: Tensor, y: Tensor) -> Tensor:
-        """Return the mass between coordinates with no cut between them."""
-        ends = torch.stack(torch.broadcast_tensors(start, y))
-        nodes, weights = self._between(line, line.order, ends)
+    def _mass_between(self, line: Line, start: Tensor, end: Tensor, y: Tensor) -> Tensor:
+        """Return the mass between the start of a panel and coordinates on it."""
+        cuts = torch.stack(torch.broadcast_tensors(start, y))
+        nodes, weights = self._between(line, line.order, cuts, line.is_rough(start, end))
         return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -314,8 +347,9 @@ class LineDistribution(SparseDistribution):
         panel = piece // line.parts
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         y = _coordinate(x, (piece % line.parts).squeeze(-1), line.parts)
-        near = line.place(y, start.detach(), end.detach())[0].detach()
-        gap = before - goal + self._mass_between(line, start, line.onto(near).detach())
+        ends = start.detach(), end.detach()
+        near = line.place(y, *ends, line.is_rough(*ends))[0].detach()
+        gap = before - goal + self._mass_between(line, start, end, line.onto(near).detach())
         height = self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -339,13 +373,18 @@ class LineDistribution(SparseDistribution):
 
     # Expectations
 
-    def _rule(self, order: int, psi: Basis | None = None) -> tuple[Tensor, Tensor]:
+    def _rule(
+        self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, Tensor]:
         """Return float64 nodes and weights (Q, *batch), `order` or more between two cuts.
 
-        Cuts are those of the density and of a basis.
+        Cuts are those of the density, of a basis, and other places (N,).
         """
         line = self._line
-        nodes, weights = self._between(line, max(line.order, order), self._cuts_with(line, psi))
+        cuts = self._cuts_with(line, psi)
+        if places:
+            cuts = _join(cuts, line.onto(self._aligned(torch.cat(list(places)))))
+        nodes, weights = self._between(line, max(line.order, order), cuts)
         weights = weights * self._density(nodes)
         return nodes, weights / weights.sum(0)
 
@@ -386,7 +425,10 @@ class LineDistribution(SparseDistribution):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)
-        nodes, weights = self._rule(_FINE, Stack(phi, psi))
+        bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
+        ends = [x.effective_support for x in bases if x.effective_support is not None]
+        places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
+        nodes, weights = self._rule(_FINE, Stack(phi, psi), places)
         f, g = (basis(nodes) for basis in (phi, psi))
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
@@ -402,6 +444,8 @@ def matters(
     negligible: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the first and the last coordinate (K, *batch) at which a density matters.
+
+    They are the same for an interval on which it does not, unless it does on none.
 
     Args:
         height: The log density of coordinates (S, K, *batch).
@@ -424,8 +468,13 @@ def matters(
             torch.where(reached, first, y).amax(0),
             torch.where(left.flip(0), last, y).amin(0),
         )
-        last = torch.maximum(first, last)
-    return first, last
+    some = first < last
+    ends = torch.where(some, first, math.inf).amin(0), torch.where(some, last, -math.inf).amax(0)
+    found = some.any(0)
+    return (
+        torch.where(found, clamp(first, *ends), low),
+        torch.where(found, clamp(last, *ends), high),
+    )
 
 
 def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
@@ -438,12 +487,15 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
     share = share.reshape(-1, *(1,) * ordered.dim())
     grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
+    best = grid.gather(0, function(grid).argmax(0, keepdim=True))
+    # The farther of the two neighbours, as the nearer one may be the same up to rounding.
+    low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
+    high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
+    steps = torch.cat([best - low, high - best])
+    step = torch.where(steps.isfinite(), steps, 0.0).amax(0, keepdim=True)
     for _ in range(_ROUNDS):
-        best = grid.gather(0, function(grid).argmax(0, keepdim=True))
-        low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
-        high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
-        low, high = (torch.where(end.isfinite(), end, best) for end in (low, high))
-        grid = torch.cat([best, low + share[:, 0] * (high - low)])
+        grid = clamp(best + step * (2 * share[:, 0] - 1), ordered[0], ordered[-1])
+        best, step = grid.gather(0, function(grid).argmax(0, keepdim=True)), 2 * step / _INTERVALS
     return best.squeeze(0)
 
 

@@ -322,12 +322,6 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         exists = known.isfinite() | (low.isfinite() & high.isfinite())
         return torch.where(exists, value, known.detach().to(value))
 
-    def _rounded(self, t: Tensor) -> Tensor:
-        with torch.no_grad():
-            low, high = self.low.detach(), self.high.detach()
-            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
-        return torch.minimum(t.to(self.alpha.dtype), last)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
         if self._validate_args:
