@@ -19,7 +19,7 @@ __all__ = ["Density"]
 
 # Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
 # range where it does, between two breakpoints.
-_NEGLIGIBLE, _COUNT = -80.0, 8
+_NEGLIGIBLE, _COUNT = -80.0, 12
 # The same for the width of the peak that a coordinate on the whole line is placed by.
 _NEAR = -2.0
 # Shares of this range at which it is cut, closer at its ends.

@@ -276,7 +276,7 @@ class LineDistribution(SparseDistribution):
             self._validate_sample(value)
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        share = self._share(torch.where(inside, value, torch.where(low.isfinite(), low, high)))
+        share = self._share(torch.where(inside, value, high))
         share = torch.where(inside, share.clamp(max=1), (value >= high).to(share))
         return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
@@ -287,7 +287,8 @@ class LineDistribution(SparseDistribution):
         y = clamp(line.onto(t.nan_to_num(posinf=0.0)), cuts[..., 0], cuts[..., -1])
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
-        return (before + self._mass_between(line, start, end, y)) / below[..., -1]
+        part = self._mass_between(line, start, y, line.is_rough(start, end))
+        return (before + part) / below[..., -1]
 
     def _panels(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
         """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
@@ -308,10 +309,13 @@ class LineDistribution(SparseDistribution):
         below = torch.cat([torch.zeros_like(below[:1]), below])
         return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
-    def _mass_between(self, line: Line, start: Tensor, end: Tensor, y: Tensor) -> Tensor:
-        """Return the mass between the start of a panel and coordinates on it."""
-        cuts = torch.stack(torch.broadcast_tensors(start, y))
-        nodes, weights = self._between(line, line.order, cuts, line.is_rough(start, end))
+    def _mass_between(self, line: Line, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
+        """Return the mass from an end of a panel to coordinates on it, negative if they are below.
+
+        `rough` tells whether the density is not smooth at an end of the panel.
+        """
+        cuts = torch.stack(torch.broadcast_tensors(end, y))
+        nodes, weights = self._between(line, line.order, cuts, rough)
         return (weights * self._density(nodes)).sum(0)
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -347,9 +351,17 @@ class LineDistribution(SparseDistribution):
         panel = piece // line.parts
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         y = _coordinate(x, (piece % line.parts).squeeze(-1), line.parts)
-        ends = start.detach(), end.detach()
-        near = line.place(y, *ends, line.is_rough(*ends))[0].detach()
-        gap = before - goal + self._mass_between(line, start, end, line.onto(near).detach())
+        rough = line.is_rough(start, end)
+        near = line.place(y, start.detach(), end.detach(), rough)[0].detach()
+        # From the end with the smaller tail.
+        above, upper = (
+            masses.sum(1).flip(0).cumsum(0).flip(0)[line.parts :: line.parts],
+            value > 0.5,
+        )
+        above = entries_of(torch.cat([above, torch.zeros_like(above[:1])]).movedim(0, -1), panel)
+        offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
+        place = torch.where(upper, end, start)
+        gap = offset + self._mass_between(line, place, line.onto(near).detach(), rough)
         height = self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -376,7 +388,14 @@ class LineDistribution(SparseDistribution):
     def _rule(
         self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return float64 nodes and weights (Q, *batch), `order` or more between two cuts.
+        """Return float64 nodes and weights (Q, *batch) that sum to 1."""
+        nodes, weights = self._unscaled_rule(order, psi, places)
+        return nodes, weights / weights.sum(0)
+
+    def _unscaled_rule(
+        self, order: int, psi: Basis | None, places: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return nodes and weights (Q, *batch), `order` or more between two cuts.
 
         Cuts are those of the density, of a basis, and other places (N,).
         """
@@ -385,8 +404,7 @@ class LineDistribution(SparseDistribution):
         if places:
             cuts = _join(cuts, line.onto(self._aligned(torch.cat(list(places)))))
         nodes, weights = self._between(line, max(line.order, order), cuts)
-        weights = weights * self._density(nodes)
-        return nodes, weights / weights.sum(0)
+        return nodes, weights * self._density(nodes)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
@@ -425,6 +443,10 @@ class LineDistribution(SparseDistribution):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)
+        return self._line_covariance(phi, psi)
+
+    def _line_covariance(self, phi: Basis, psi: Basis) -> Tensor:
+        """Return the covariance of two bases, (*batch, M, N)."""
         bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
         ends = [x.effective_support for x in bases if x.effective_support is not None]
         places = [x for low, high in ends for x in (low, (low + high) / 2, high)]

@@ -35,8 +35,7 @@ from .univariate import SymmetricDistribution
 __all__ = ["Mixture", "log_weights", "separate_cuts"]
 
 _NO_RSAMPLE = (
-    "rsample needs univariate components with a cdf, and a support of one interval: "
-    "use rsample_components"
+    "rsample needs univariate components, and a support of one interval: use rsample_components"
 )
 # Shift from one density to the next that separates cuts, relative to the scale of each.
 _SHIFT = 2.0**-42
@@ -56,8 +55,7 @@ class Mixture(SoftmaxDistribution):
     false. `rsample_components`, one sample and one mass for each component, always gives unbiased
     gradients.
 
-    Components of torch need `log_prob` and `sample`. `cdf`, `icdf` and `rsample` of the mixture
-    need a `cdf` of each of them.
+    Components of torch need no more than `log_prob`, `support` and `sample`.
 
     Args:
         logits: Unnormalised log weights (*batch, K), -inf for a weight of zero; or a categorical
@@ -195,12 +193,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: of univariate mixtures whose support is one interval."""
-        return self.has_cdf and (self._is_unbounded or bool(self._is_connected.all()))
-
-    @property
-    def has_cdf(self) -> bool:
-        """Whether `cdf` and `icdf` exist: if they do for every component."""
-        return not self.event_shape and all(getattr(p, "has_cdf", True) for p in self._parts)
+        return not self.event_shape and (self._is_unbounded or bool(self._is_connected.all()))
 
     @property
     def _is_connected(self) -> Tensor:
@@ -289,7 +282,7 @@ class Mixture(SoftmaxDistribution):
 
         Raises:
             ValueError: A probability outside [0, 1].
-            NotImplementedError: A multivariate mixture, or a component of torch without a cdf.
+            NotImplementedError: A multivariate mixture.
         """
         if self._validate_args:
             self._validate_probability(value)
@@ -341,7 +334,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
+        if torch.compiler.is_compiling() and not (self.event_shape or self._is_unbounded):
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)

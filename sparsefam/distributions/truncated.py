@@ -14,8 +14,11 @@ from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import broadcast_arguments, in_eager, require
 from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution, SparseDistribution
+from .beta_gaussian import PowerDistribution
 from .interval_laws import Law, law_of
-from .line import COARSE, EVEN, Line, LineDistribution, clamp, matters
+from .line import Line, LineDistribution, clamp
+from .location_scale import LocationScale
+from .normal import DenseLaw
 from .torch_adapter import (
     TorchUnivariate,
     cuts_of,
@@ -23,6 +26,7 @@ from .torch_adapter import (
     intervals_of,
     is_discrete,
     to_float64,
+    torch_name,
     wrap,
 )
 
@@ -32,9 +36,12 @@ __all__ = ["Truncated"]
 _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 # Steps of the difference that finds these lengths: in distances to the next cut, and at least.
 _STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
-# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
-# range where it does: for distribution functions and for moments.
-_MASSES, _MOMENTS = (-45.0, 6), (-80.0, 8)
+# Bases with one peak, and distributions of torch whose mode is right for all parameters.
+_PEAKED = (PowerDistribution, DenseLaw, LocationScale)
+_NAMES = (
+    *("Cauchy", "Chi2", "Exponential", "Gamma", "Gumbel", "HalfCauchy", "HalfNormal", "LogNormal"),
+    *("Pareto", "StudentT"),
+)
 # Share of the mass that may lie within a rounding error of an end where the density is steep.
 _LOST = 1e-8
 
@@ -116,7 +123,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
             line = self._line
             if isinstance(self.base, TorchUnivariate):
                 low, high = (line.onto(end) for end in self._ends())
-                self._region = self._where_it_matters(line, low, high, False)
+                self._region = self.base.region(line, low, high, False)
             self._own_mass = self._mass_by_quadrature(line, line.order)
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
@@ -147,13 +154,14 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     @property
     def _line(self) -> Line:
         """The coordinate in which the density is integrated."""
-        return self.base._coordinate() if isinstance(self.base, TorchUnivariate) else Line()
+        return self.base._line if isinstance(self.base, TorchUnivariate) else Line()
 
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
         """Return coordinates (J, *batch) between which a few nodes integrate the density."""
         low, high = self._ends()
         if isinstance(self.base, TorchUnivariate):
-            return self._cuts_on_line(line, line.onto(low), line.onto(high), fine)
+            region = None if fine else self._region
+            return self.base.cuts_between(line, line.onto(low), line.onto(high), fine, region)
         found = [cuts_of(self.base)]
         for end, other in ((low, high), (high, low)):
             finite = end.isfinite()
@@ -161,32 +169,6 @@ class Truncated(LineDistribution, SoftmaxDistribution):
             layers = torch.where(finite, length, 0.0).unsqueeze(-1) * low.new_tensor(_LAYERS)
             found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
         return sort_cuts(clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
-
-    def _cuts_on_line(self, line: Line, low: Tensor, high: Tensor, fine: bool) -> Tensor:
-        """Return coordinates (J, *batch) between ends that divide where the density matters."""
-        region = None if fine else self._region
-        if region is None:
-            region = self._where_it_matters(line, low, high, fine)
-        first, last = region.unbind(-1)
-        first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
-        # The coordinate is 0 at the mode, and loc may be a kink.
-        more = [torch.zeros_like(first)]
-        if (loc := self.base._known("loc")) is not None:
-            more.append(line.onto(loc).expand_as(first))
-        count = _MOMENTS[1] if fine else _MASSES[1]
-        share = low.new_tensor([k / count for k in range(count + 1)])
-        cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
-        return torch.cat([cuts, clamp(torch.stack(more), first, last)]).sort(dim=0).values
-
-    def _where_it_matters(self, line: Line, low: Tensor, high: Tensor, fine: bool) -> Tensor:
-        """Return coordinates (*batch, 2) beyond which the density does not matter."""
-
-        def height(y: Tensor) -> Tensor:
-            t, slope = line.locations(y)
-            return self._log_q(t) + slope.log()
-
-        ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
-        return torch.stack(matters(height, *ends, (COARSE, EVEN), least), -1).squeeze(0)
 
     def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
         """Return how far from an end, towards the other, the density changes by a factor of e.
@@ -227,7 +209,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         if law is not None or not isinstance(self.base, TorchUnivariate):
             return resolved
         # What lies beyond the outermost cuts decays exponentially on the line.
-        line = self.base._coordinate()
+        line = self.base._line
         cuts, bounds = self._find_cuts(line), self.base.intervals[..., 0, :].movedim(-1, 0)
         first = line.onto_line(line.locations(torch.stack([cuts[0], cuts[-1]]))[0])
         inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self.alpha.dim())
@@ -239,9 +221,9 @@ class Truncated(LineDistribution, SoftmaxDistribution):
 
     def _log_q(self, t: Tensor) -> Tensor:
         """Return the log density of the base in its support; where it is not finite it is lost."""
-        plain = isinstance(self.base, TorchUnivariate) and not torch.is_grad_enabled()
-        log_q: Tensor = (self.base.base if plain else self.base).log_prob(t)  # without checks
-        return log_q
+        base: Any = self.base
+        found: Tensor = base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
+        return found
 
     def _with_parameters(
         self,
@@ -321,6 +303,18 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         low, high = self._ends()
         exists = known.isfinite() | (low.isfinite() & high.isfinite())
         return torch.where(exists, value, known.detach().to(value))
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch); without gradient if it is searched.
+
+        Of a base with one peak it is the location between the ends next to that.
+        """
+        base: Any = self.base
+        peaked = isinstance(base, _PEAKED) or torch_name(getattr(base, "base", base)) in _NAMES
+        if not peaked:
+            return super().mode
+        return clamp(base.mode, *self._ends()).to(self.alpha.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
