@@ -9,6 +9,7 @@ from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
+    Density,
     EllipticalDistribution,
     KernelDeformedExp,
     KernelExp,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BetaGaussian",
     "BetaLaplace",
+    "Density",
     "EllipticalDistribution",
     "KernelDeformedExp",
     "KernelExp",

@@ -28,6 +28,7 @@ BAD_VALUES = {
     "weights": [math.nan, math.inf, -math.inf],
     "logits": [math.nan, math.inf],
     "rate": [0.0, -1.0, math.nan],
+    "slope": [math.nan, math.inf],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
 }
@@ -44,6 +45,7 @@ DOMAINS = {
     "alpha": _powers_of_two(-6, 6).map(lambda x: 1 + x),
     "logits": strategies.floats(-30, 30),
     "rate": _powers_of_two(-8, 8),
+    "slope": _powers_of_two(-8, 8),
     "low": strategies.floats(-100, 100),
     "high": strategies.floats(-100, 100),
 }

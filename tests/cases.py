@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from battery import DOUBLE, SINGLE, Case, Family, scale_of
+from cases_density import DENSITIES
 from cases_kernel import KERNELS
 from cases_mixture import MIXTURES
 from cases_multivariate import MULTIVARIATE
@@ -121,6 +122,7 @@ FAMILIES = [
     ),
     *KERNELS,
     *MIXTURES,
+    *DENSITIES,
     *TRUNCATED,
     *MULTIVARIATE,
 ]

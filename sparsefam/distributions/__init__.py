@@ -4,6 +4,7 @@ from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
 from .beta_laplace import BetaLaplace, Triangular
 from .categorical import SparseCategorical
+from .density import Density
 from .divergences import bregman_divergence, tsallis_divergence
 from .elliptical import (
     EllipticalDistribution,
@@ -21,6 +22,7 @@ from .univariate import SymmetricDistribution
 __all__ = [
     "BetaGaussian",
     "BetaLaplace",
+    "Density",
     "EllipticalDistribution",
     "KernelDeformedExp",
     "KernelDistribution",

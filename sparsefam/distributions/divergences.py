@@ -408,7 +408,8 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
     if all(isinstance(x, SymmetricDistribution) for x in parts):
         is_bounded = not any(map(is_unbounded, parts))
     else:
-        is_bounded = in_eager() and not bool(intervals_of(p).isinf().any())
+        ends = intervals_of(p)
+        is_bounded = in_eager() and not ends.is_meta and not bool(ends.isinf().any())
     if is_bounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))

@@ -13,12 +13,13 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Polynomial, Stack
-from ..numerics.quadrature import line_integral, piecewise_integral, sort_cuts
+from ..numerics.quadrature import line_integral, piecewise_integral
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_shapes, copied, require_shape
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
+from .line import argmax
 from .torch_adapter import (
     cuts_of,
     dtype_of,
@@ -31,15 +32,11 @@ from .torch_adapter import (
 )
 from .univariate import SymmetricDistribution
 
-__all__ = ["Mixture", "argmax", "log_weights", "separate_cuts"]
+__all__ = ["Mixture", "log_weights", "separate_cuts"]
 
 _NO_RSAMPLE = (
-    "rsample needs univariate components with a cdf, and a support of one interval: "
-    "use rsample_components"
+    "rsample needs univariate components, and a support of one interval: use rsample_components"
 )
-# Intervals into which the search for a mode divides the neighbourhood of the best location, and how
-# often.
-_INTERVALS, _ROUNDS = 8, 20
 # Shift from one density to the next that separates cuts, relative to the scale of each.
 _SHIFT = 2.0**-42
 
@@ -58,8 +55,7 @@ class Mixture(SoftmaxDistribution):
     false. `rsample_components`, one sample and one mass for each component, always gives unbiased
     gradients.
 
-    Components of torch need `log_prob` and `sample`. `cdf`, `icdf` and `rsample` of the mixture
-    need a `cdf` of each of them.
+    Components of torch need no more than `log_prob`, `support` and `sample`.
 
     Equivalent to `torch.distributions.MixtureSameFamily(Categorical(logits=logits), components)`,
     whose components have one class.
@@ -200,12 +196,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: of univariate mixtures whose support is one interval."""
-        return self.has_cdf and (self._is_unbounded or bool(self._is_connected.all()))
-
-    @property
-    def has_cdf(self) -> bool:
-        """Whether `cdf` and `icdf` exist: if they do for every component."""
-        return not self.event_shape and all(getattr(p, "has_cdf", True) for p in self._parts)
+        return not self.event_shape and (self._is_unbounded or bool(self._is_connected.all()))
 
     @property
     def _is_connected(self) -> Tensor:
@@ -294,7 +285,7 @@ class Mixture(SoftmaxDistribution):
 
         Raises:
             ValueError: A probability outside [0, 1].
-            NotImplementedError: A multivariate mixture, or a component of torch without a cdf.
+            NotImplementedError: A multivariate mixture.
         """
         if self._validate_args:
             self._validate_probability(value)
@@ -346,7 +337,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
+        if torch.compiler.is_compiling() and not (self.event_shape or self._is_unbounded):
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)
@@ -545,25 +536,6 @@ def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any
     steps = p.loc.new_tensor([_SHIFT * next(index) for _ in range(count)])
     new.loc = p.loc + (steps if counts_components else steps[0]) * p.scale.detach()
     return new
-
-
-def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
-    """Return where a function is highest (*batch).
-
-    The best of the cuts (*batch, J) and of locations between them, improved on finer and finer
-    grids between its neighbours: accurate to the square root of a rounding error at a smooth peak.
-    """
-    ordered = sort_cuts(cuts)
-    share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
-    share = share.reshape(-1, *(1,) * ordered.dim())
-    grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
-    for _ in range(_ROUNDS):
-        best = grid.gather(0, function(grid).argmax(0, keepdim=True))
-        low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
-        high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
-        low, high = (torch.where(end.isfinite(), end, best) for end in (low, high))
-        grid = torch.cat([best, low + share[:, 0] * (high - low)])
-    return best.squeeze(0)
 
 
 def _move_to_support(t: Tensor, intervals: Tensor, reached: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Give torch's continuous distributions the interface of the densities in this package."""
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pyro.distributions
@@ -13,15 +12,12 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis, Fourier
-from ..numerics.quadrature import gauss_legendre
-from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import (
     attributes,
     differentiable_once,
     in_float64,
     map_tensors,
     require,
-    require_integer,
     without_derivative,
 )
 from ..supports import RealLine
@@ -29,6 +25,7 @@ from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
+from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
 from .normal import Laplace, Normal
 from .univariate import SymmetricDistribution
 
@@ -46,17 +43,13 @@ __all__ = [
     "wrap",
 ]
 
-# Gauss-Legendre nodes between two cuts of a basis; order of the trapezoidal rule for waves and
-# products of two bases.
-_PIECE_NODES, _FINE = 80, 512
-# A log density beyond this, positive or negative, counts as zero density.
-_LARGEST_LOG = 640.0
-# The largest number whose exponential leaves room for the size of the distribution.
-_REACH = {torch.float32: 66.0, torch.float64: 600.0}
-# How much of the mass a rule may miss; the lowest order that misses no more.
-_LOST, _LEAST_ORDER = 1e-3, 4
-# Subintervals of the range of a density for integrals that involve other densities.
-_SUBINTERVALS = 32
+# Twice the nodes between two cuts for bases, and for waves.
+_FINE, _WAVES = 64, 512
+# How much of the mass a rule may miss.
+_LOST = 1e-3
+# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
+# range where it does: for distribution functions and for moments.
+_MASSES, _MOMENTS = (-45.0, 6), (-80.0, 8)
 
 
 def torch_name(p: Distribution) -> str | None:
@@ -307,11 +300,11 @@ class TorchDensity(SparseDistribution):
         known = self._known("mean")
         return self.alpha.new_zeros(self.event_shape) if known is None else known.detach()
 
-    def _known(self, name: str, *arguments: Tensor) -> Tensor | None:
+    def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
         """Return a property or the value of a method of `base`, None if it is not implemented."""
         try:
             member: Any = getattr(self.base, name)
-            value: Tensor = member(*arguments) if arguments else member
+            value: Tensor = member(*arguments) if arguments or call else member
             return value
         except (AttributeError, NotImplementedError):
             return None
@@ -323,73 +316,10 @@ class TorchDensity(SparseDistribution):
         return value
 
 
-class _Coordinate:
-    r"""The variable y of double-exponential quadrature, $t = T(a + b \sinh y)$.
-
-    T maps the line onto the support: it is a logistic function, an exponential or a hyperbolic
-    sine. Whatever the tails of a density and its powers at the ends of its support, it decays
-    double exponentially in y, so that the trapezoidal rule converges quickly. `centre` is near most
-    of the mass, and `spread` about the standard deviation.
-
-    References:
-        Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.
-        Inst. Math. Sci. 9.
-    """
-
-    def __init__(
-        self, lower: Tensor | None, upper: Tensor | None, centre: Tensor, spread: Tensor
-    ) -> None:
-        self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
-        with torch.no_grad():
-            self._a = self.onto_line(centre)
-            self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0)
-            # As far as the exponentials of T do not overflow.
-            reach = _REACH[centre.dtype]
-            self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
-
-    def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return t and dt/dy at y (..., *batch)."""
-        rise = y.exp()  # a quarter of the time of sinh and cosh
-        fall = 1 / rise
-        half = self._b / 2
-        t, slope = self.from_line(self._a + half * (rise - fall))
-        return t, slope * (half * (rise + fall))
-
-    def of(self, t: Tensor) -> Tensor:
-        """Return y at t (..., *batch), clamped to the range."""
-        y = torch.asinh((self.onto_line(t) - self._a) / self._b)
-        return y.clamp(-self.limit, self.limit)
-
-    def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return T and its derivative."""
-        if self._lower is not None and self._upper is not None:
-            width, share = self._upper - self._lower, torch.sigmoid(x)
-            return self._lower + width * share, width * share * torch.sigmoid(-x)
-        if self._lower is not None:
-            slope = x.exp()
-            return self._lower + slope, slope
-        if self._upper is not None:
-            slope = (-x).exp()
-            return self._upper - slope, slope
-        return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
-
-    def onto_line(self, t: Tensor) -> Tensor:
-        """Return the inverse of T, also where rounding puts t on an end of the support."""
-        info = torch.finfo(t.dtype)
-        if self._lower is not None and self._upper is not None:
-            share = (t - self._lower) / (self._upper - self._lower)
-            return torch.logit(share.clamp(info.tiny, 1 - info.eps / 2))
-        if self._lower is not None:
-            return (t - self._lower).clamp_min(info.tiny).log()
-        if self._upper is not None:
-            return -(self._upper - t).clamp_min(info.tiny).log()
-        return torch.asinh((t - self._centre) / self._spread)
-
-
-class TorchUnivariate(TorchDensity):
+class TorchUnivariate(TorchDensity, LineDistribution):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
-    Results for classes of torch and Pyro are float64. `cdf` and `icdf` need torch's `cdf`.
+    Results for classes of torch and Pyro are float64. What torch lacks is integrated.
 
     Args:
         base: The distribution (*batch).
@@ -417,13 +347,24 @@ class TorchUnivariate(TorchDensity):
     def mean(self) -> Tensor:
         """Mean (*batch)."""
         known = self._known("mean")
-        return self.expect(lambda t: t) if known is None else known
+        return LineDistribution.mean.__get__(self) if known is None else known
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch)."""
-        known, mean = self._known("variance"), self.mean
-        return self.expect(lambda t: (t - mean).square()) if known is None else known
+        known = self._known("variance")
+        return LineDistribution.variance.__get__(self) if known is None else known
+
+    @property
+    def mode(self) -> Tensor:
+        """Mode (*batch)."""
+        known = self._known("mode")
+        return LineDistribution.mode.__get__(self) if known is None else known
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch)."""
+        known = self._known("entropy", call=True)
+        return LineDistribution.entropy(self) if known is None else known
 
     def _inside(self) -> Tensor:
         lower, upper = (x if x is None else x.detach() for x in self.ends)
@@ -433,7 +374,9 @@ class TorchUnivariate(TorchDensity):
             return lower + lower.abs().clamp_min(1)
         return torch.zeros_like(self.alpha) if upper is None else upper - upper.abs().clamp_min(1)
 
-    def _coordinate(self) -> _Coordinate:
+    @property
+    def _line(self) -> DoubleExponential:
+        """The coordinate, around the mode or what else is known of the middle."""
         with torch.no_grad():
             centre = self._inside()
             half = torch.full_like(centre, 0.5)
@@ -453,149 +396,99 @@ class TorchUnivariate(TorchDensity):
             known = self._known("stddev")
             if known is not None:
                 spread = torch.where(known.isfinite() & (known > 0), known, spread)
-        return _Coordinate(*self.ends, centre, spread)
+        return DoubleExponential(*self.ends, centre, spread)
 
-    def _main_interval(self, coordinate: _Coordinate) -> tuple[Tensor, Tensor]:
-        """Return the coordinates (*batch) between which the mass lies."""
-        limit, count = coordinate.limit, 64
-        share = self._steps(-1.0, count)
-        y = limit * share
-        with torch.no_grad():
-            t, slope = coordinate.locations(y)
-            inside, log_p = self._evaluate(t)
-            height = torch.where(inside & (log_p < math.inf), log_p + slope.log(), -math.inf)
-            matters = height > height.amax(0) - _LARGEST_LOG / 8
-            step = 2 * limit / count
-            first = torch.where(matters, y, limit).amin(0) - step
-            last = torch.where(matters, y, -limit).amax(0) + step
-        return torch.maximum(first, -limit), torch.minimum(last, limit)
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        low, high = self.intervals[..., 0, :].unbind(-1)
+        return low, high
 
-    def _steps(self, start: float, count: int) -> Tensor:
-        """Return count + 1 equidistant numbers from `start` to 1, (count + 1, *ones)."""
-        dtype, device = self.alpha.dtype, self.alpha.device
-        steps = torch.linspace(start, 1, count + 1, dtype=dtype, device=device)
-        return steps.reshape(-1, *(1,) * self.alpha.dim())
+    def _log_q(self, t: Tensor) -> Tensor:
+        # Without checks, where no derivative may be undefined.
+        log_q: Tensor = (self if torch.is_grad_enabled() else self.base).log_prob(t)
+        return log_q
 
-    def _grid(self, coordinate: _Coordinate, count: int) -> tuple[Tensor, Tensor]:
-        """Return count + 1 equidistant coordinates (count + 1, *batch) and their distance."""
-        first, last = self._main_interval(coordinate)
-        share = self._steps(0.0, count)
-        y = first + (last - first) * share
-        return y, (last - first) / count
+    @property
+    def _log_mass(self) -> Tensor:
+        return torch.zeros_like(self.alpha)
 
-    def _cuts(self) -> Tensor:
-        """Return locations (*batch, J) between which the density is smooth."""
-        coordinate = self._coordinate()
-        y, _ = self._grid(coordinate, _SUBINTERVALS)
-        return coordinate.locations(y)[0].movedim(0, -1)
+    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+        low, high = (line.onto(end) for end in self._ends())
+        return self.cuts_between(line, low, high, True)
 
-    def _weighted_nodes(
-        self, coordinate: _Coordinate, y: Tensor, weights: Tensor
+    def region(self, line: Line, low: Tensor, high: Tensor, fine: bool) -> Tensor:
+        """Return coordinates (*batch, 2) beyond which the density does not matter."""
+
+        def height(y: Tensor) -> Tensor:
+            t, slope = line.locations(y)
+            return self._log_q(t) + slope.log()
+
+        ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
+        return torch.stack(matters(height, *ends, (COARSE, EVEN), least), -1).squeeze(0)
+
+    def cuts_between(
+        self, line: Line, low: Tensor, high: Tensor, fine: bool, region: Tensor | None = None
+    ) -> Tensor:
+        """Return coordinates (J, *batch) between ends that divide where the density matters."""
+        region = self.region(line, low, high, fine) if region is None else region
+        first, last = region.unbind(-1)
+        first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
+        # The coordinate is 0 at the mode, and loc may be a kink.
+        more = [torch.zeros_like(first)]
+        if (loc := self._known("loc")) is not None:
+            more.append(line.onto(loc).expand_as(first))
+        count = _MOMENTS[1] if fine else _MASSES[1]
+        share = low.new_tensor([k / count for k in range(count + 1)])
+        cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
+        return torch.cat([cuts, clamp(torch.stack(more), first, last)]).sort(dim=0).values
+
+    def _rule(
+        self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return locations at y (Q, ...), and the weights times the density of y."""
-        t, slope = coordinate.locations(y)
-        # A density may be infinite at an end, and its derivative infinite where it underflows.
-        inside, log_p = self._evaluate(t)
-        positive = inside & (log_p.abs() < _LARGEST_LOG)
-        t = self._move_inside(t, positive)
-        weights = weights * slope * torch.exp(self.base.log_prob(t))
-        return t, torch.where(positive, weights, 0.0)
+        nodes, weights = self._unscaled_rule(order, psi, places)
+        mass, rule = weights.sum(0), "a density on the line whose mass at these nodes is 1"
+        require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
+        return nodes, weights / mass
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Return nodes and weights, (4 order + 1, *batch), with $\sum_q w_q g(t_q) \to E_p[g]$.
+        r"""Return nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
 
         Raises:
             ValueError: The weights do not sum to one, or `order` is not positive.
         """
-        require_integer("order", order, 1)
-        coordinate = self._coordinate()
-        y, step = self._grid(coordinate, 4 * max(order, _LEAST_ORDER))
-        nodes, weights = self._weighted_nodes(coordinate, y, step)
-        mass = weights.sum(0)
-        rule = "a density on the line whose mass at these nodes is 1"
-        require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
-        return nodes, weights / mass
+        return LineDistribution.quadrature(self, order)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function.
-
-        Raises:
-            NotImplementedError: Torch does not implement it.
-        """
-        inside = self.base.support.check(value)
-        below = self._required("cdf", self._move_inside(value, inside))
-        return torch.where(inside, below, (value > self._inside()).to(below.dtype))
-
-    @property
-    def has_cdf(self) -> bool:
-        """Whether torch implements the distribution function."""
-        with torch.no_grad():
-            return self._known("cdf", self._inside()) is not None
+        """Return the distribution function."""
+        low, high = self._ends()
+        inside = (low < value) & (value < high)
+        t = torch.where(inside, value, self._inside())
+        known = self._known("cdf", t)
+        share = self._share(t) if known is None else known
+        return torch.where(inside, share, (value >= high).to(share.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles, by root finding if torch implements only `cdf`."""
+        """Return quantiles of probabilities in [0, 1]."""
         value = value * torch.ones_like(self.alpha)
-        if (known := self._known("icdf", value)) is not None:
-            return known
-        coordinate = self._coordinate()
-        end = coordinate.limit * torch.ones_like(value)
-
-        def excess(t: Tensor) -> Tensor:
-            return self.cdf(t) - value
-
-        y = increasing_root(lambda y: excess(coordinate.locations(y)[0]), -end, end)
-        t = attach_root_gradient(coordinate.locations(y)[0], excess, self.prob)
-        low, high = self.intervals[..., 0, :].unbind(-1)
-        return torch.where(value <= 0, low, torch.where(value >= 1, high, t))
+        known = self._known("icdf", value)
+        return LineDistribution.icdf(self, value) if known is None else known
 
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if isinstance(psi, Basis) and torch_name(self.base) == "Uniform":
             return self._uniform().expect(psi, order)
-        if isinstance(psi, Basis) and psi.effective_support is not None:
-            return self._expect_between_cuts(psi)
-        if not isinstance(psi, Fourier):
-            return super()._quadrature_expect(psi, order)
-        terms = self._weighted_values(psi, *self.quadrature(_FINE))
-        # Every other node is a rule of about the square root of the error.
-        means, rough = terms.sum(0), 2 * terms[::2].sum(0)
-        fits = (rough - means).abs() < 1e-4
-        require(fits, "frequencies", f"low enough to integrate {self}", psi.frequencies)
-        return means
+        order = _WAVES if isinstance(psi, Fourier) else max(order, _FINE)
+        found = LineDistribution._quadrature_expect(self, psi, order)
+        if isinstance(psi, Fourier):
+            rough = LineDistribution._quadrature_expect(self, psi, order // 2)
+            fits = (rough - found).abs() < 1e-4
+            require(fits, "frequencies", f"low enough to integrate {self}", psi.frequencies)
+        return found
 
     def _uniform(self) -> BetaGaussian:
         """Return a uniform distribution as the class that has closed forms."""
         lower, upper = self.intervals[..., 0, :].unbind(-1)
         return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)
 
-    def _expect_between_cuts(self, psi: Basis) -> Tensor:
-        """Integrate each function where it is not negligible, cut where it is not smooth."""
-        coordinate, ones = self._coordinate(), (1,) * self.alpha.dim()
-        first, last = self._main_interval(coordinate)
-
-        def locate(t: Tensor) -> Tensor:
-            y = coordinate.of(t.reshape(*t.shape, *ones).to(self.alpha))
-            return torch.minimum(torch.maximum(y, first), last)
-
-        low, high = (locate(end) for end in psi.effective_support or ())
-        cuts = [low]
-        if psi.breaks is not None:
-            inner = locate(psi.breaks.unsqueeze(-1))
-            cuts += torch.minimum(torch.maximum(inner, low), high).unbind()
-        x, rule = (
-            v.reshape(-1, *(1,) * low.dim()) for v in gauss_legendre(_PIECE_NODES, self.alpha)
-        )
-        means = torch.zeros_like(low).movedim(0, -1)
-        for a, b in pairwise([*cuts, high]):
-            half = (b - a) / 2
-            nodes, weights = self._weighted_nodes(coordinate, a + half * (1 + x), half * rule)
-            values = psi.own(nodes.movedim(1, -1))
-            means = means + (weights.movedim(1, -1) * values).sum(0)
-        return means
-
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         if torch_name(self.base) == "Uniform":
             return self._uniform().generalized_covariance(phi, psi, 1.0)
-        nodes, weights = self.quadrature(_FINE)
-        f, g = (basis(nodes) for basis in (phi, psi))
-        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
-        return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+        return self._line_covariance(phi, psi)

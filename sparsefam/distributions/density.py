@@ -1,0 +1,277 @@
+"""Densities from functions: everything that a density has, from a log density and its ends."""
+
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
+
+from ..numerics.validation import broadcast_arguments, require
+from ..supports import Interval, IntervalUnion, RealLine, finite
+from .base import SoftmaxDistribution, SparseDistribution
+from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
+
+__all__ = ["Density"]
+
+# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
+# range where it does, between two breakpoints.
+_NEGLIGIBLE, _COUNT = -80.0, 12
+# The same for the width of the peak that a coordinate on the whole line is placed by.
+_NEAR = -2.0
+# Shares of this range at which it is cut, closer at its ends.
+_SHARES = tuple(math.sin(math.pi * k / (2 * _COUNT)) ** 2 for k in range(_COUNT + 1))
+# Rounds of the search for this range. Each can divide it by six.
+_ROUNDS = (COARSE, *(EVEN,) * 8)
+# Nodes on each subinterval, and of the rule that must agree with it, and how closely.
+_ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
+
+
+class Density(LineDistribution, SoftmaxDistribution):
+    r"""The density on an interval that is proportional to the exponential of a function.
+
+    $$p(t) = \frac{e^{f(t)}}{\int_a^b e^f}\,[a \le t \le b]$$
+
+    For people who have a formula and no class: what `scipy.stats.make_distribution`, or a subclass
+    of `scipy.stats.rv_continuous`, is for one density, batched and with gradients. Values are
+    computed in float64 by quadrature between the breakpoints, on the part of each subinterval where
+    the density matters. f must be smooth there; powers of the density above -1/2 at breakpoints and
+    finite ends are accurate. A narrow peak needs a breakpoint on it, unless it is the only one.
+
+    The constructor computes the mass and keeps its graph: more than one backward pass through one
+    density needs `retain_graph=True`.
+
+    Args:
+        log_prob: f, from float64 locations (*sample, *batch), and the parameters by name, to values
+            of that shape; -inf where the density is zero. It need not be normalised.
+        low: Lower end a (*batch), learnable; the number -inf if there is none.
+        high: Upper end b (*batch), learnable; the number inf if there is none.
+        breakpoints: Numbers or tensors (*batch), in any order, where f has kinks, jumps or narrow
+            peaks. Those outside of the interval have no effect.
+        validate_args: As in torch.distributions.
+        parameters: Further tensors (*batch), which `log_prob` receives by name in float64 and the
+            density has as attributes. Gradients reach them, and `expand` and indices apply to them,
+            unlike to tensors that the function contains.
+
+    Raises:
+        ValueError: `log_prob` not callable, or its values NaN or of another shape; a parameter not
+            finite; `low` not below `high`, or an infinite tensor; no mass, or one that is infinite
+            or for which two rules differ; shapes that do not broadcast.
+
+    Examples:
+        >>> rate = torch.tensor([1.0, 4.0], requires_grad=True)
+        >>> p = Density(lambda t, rate: -rate * t**1.5, 0.0, 2.0, rate=rate)
+        >>> p.mean.detach()
+        tensor([0.6088, 0.2617])
+        >>> p.rsample((1000,)).requires_grad
+        True
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "low": constraints.real,
+        "high": constraints.real,
+    }
+
+    def __init__(
+        self,
+        log_prob: Callable[..., Tensor],
+        low: Tensor | float,
+        high: Tensor | float,
+        breakpoints: Sequence[Tensor | float] = (),
+        *,
+        validate_args: bool | None = None,
+        **parameters: Tensor | float,
+    ) -> None:
+        if not callable(log_prob):
+            raise ValueError(f"log_prob must be a function of locations, got {log_prob!r}")
+        self._function = log_prob
+        self._is_open = tuple(isinstance(x, Real) and math.isinf(x) for x in (low, high))
+        places = {f"breakpoints[{i}]": x for i, x in enumerate(breakpoints)}
+        given = {"low": low, "high": high, **parameters, **places}
+        tensors = dict(zip(given, broadcast_arguments(**given), strict=True))
+        self.low, self.high = tensors["low"], tensors["high"]
+        self.alpha = torch.ones_like(self.low)
+        own: Any = self
+        own.arg_constraints = {**type(self).arg_constraints}
+        for name in parameters:
+            own.arg_constraints[name] = finite
+            setattr(self, name, tensors[name])
+        # An axis of no breakpoints if there are none.
+        columns = torch.stack([self.low.detach(), *(tensors[name] for name in places)], -1)
+        self._places = columns[..., 1:].double()
+        super().__init__(self.low.shape, validate_args=validate_args)
+        if self._validate_args:
+            ends = {"low": self.low, "high": self.high}
+            require(self.low < self.high, "low", "below high", ends)
+            for end, is_open in zip(ends.items(), self._is_open, strict=True):
+                require(end[1].isfinite() | is_open, end[0], "a finite tensor", end[1])
+        with torch.no_grad():
+            self._place_coordinate()
+        line = self._line
+        self._own_mass = self._mass_by_quadrature(line, _ORDER)
+        if self._validate_args:
+            self._require_mass(line)
+
+    def _require_mass(self, line: Line) -> None:
+        with torch.no_grad():
+            mass, nodes = self._own_mass, self._between(line, _ORDER, self._find_cuts(line))[0]
+            number = ~self._values(nodes).isnan()
+            require(number, "log_prob", "a number, or -inf, between low and high", "NaN")
+            rule = "positive between low and high, with a finite integral"
+            require(mass.isfinite(), "the exponential of log_prob", rule, mass)
+            gap = (self._mass_by_quadrature(line, _LOWER_ORDER) - mass).abs()
+            rule = f"smooth between breakpoints, with two rules for the mass closer than {_CLOSE}"
+            require(gap <= _CLOSE, "log_prob", rule, gap)
+
+    def _place_coordinate(self) -> None:
+        """Find out where the density matters, which the coordinate is placed by."""
+        one = torch.ones_like(self.low, dtype=torch.float64)
+        low, high = self._ends()
+        end = low if self._is_open[1] else high
+        inside = end + (1.0 if self._is_open[1] else -1.0) if not all(self._is_open) else 0 * one
+        self._frame = torch.stack([inside.detach(), one], -1)
+        if all(self._is_open):  # around the peak
+            line = self._line
+            middle = self._where_it_matters(_NEAR, 0.0)
+            first, last = (line.locations(y.movedim(-1, 0))[0] for y in middle.unbind(-1))
+            first, last = first.amin(0), last.amax(0)
+            spread = ((last - first) / 4).clamp_min(torch.finfo(first.dtype).tiny)
+            self._frame = torch.stack([(first + last) / 2, spread], -1)
+        self._region = self._where_it_matters()
+        line = self._line
+        nodes, _ = self._between(line, _ORDER, self._find_cuts(line))
+        heights = self._log_q(nodes)
+        best = torch.where(heights < math.inf, heights, -math.inf).argmax(0, keepdim=True)
+        self._peak = nodes.gather(0, best).squeeze(0)
+
+    @property
+    def _line(self) -> Line:
+        """The coordinate: that of the locations if both ends are finite."""
+        if not any(self._is_open):
+            line = Line(_ORDER, 1, _ORDER)
+        else:
+            (is_open, opens), (low, high) = self._is_open, self._ends()
+            ends = None if is_open else low, None if opens else high
+            line = DoubleExponential(*ends, self._frame[..., 0], self._frame[..., 1], _ORDER)
+        line.rough = self._edges(line)
+        return line
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return self.low.double(), self.high.double()
+
+    def _edges(self, line: Line) -> Tensor:
+        """Return coordinates (K + 1, *batch) of the ends and the breakpoints between them."""
+        low, high = (line.onto(end) for end in self._ends())
+        places = self._places.movedim(-1, 0)
+        places = clamp(line.onto(places), low, high) if len(places) else places
+        return torch.cat([low.unsqueeze(0), places.sort(dim=0).values, high.unsqueeze(0)])
+
+    def _where_it_matters(self, negligible: float = _NEGLIGIBLE, power: float = 1.0) -> Tensor:
+        """Return coordinates (*batch, K, 2) beyond which the density does not matter.
+
+        It is that of the coordinate, or of the locations if the `power` of the slope is 0.
+        """
+        line = self._line
+        edges: Any = line.rough
+
+        def height(y: Tensor) -> Tensor:
+            t, slope = line.locations(y)
+            log_q = self._log_q(t.flatten(0, 1)).reshape(t.shape)
+            return log_q + power * slope.log()
+
+        found = matters(height, edges[:-1], edges[1:], _ROUNDS, negligible)
+        return torch.stack(found, -1).movedim(0, -2)
+
+    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+        edges: Any = line.rough
+        first, last = self._region.movedim(-2, 0).unbind(-1)
+        matter = first < last
+        first, last = (
+            torch.where(matter & (first <= edges[:-1]), edges[:-1], first),
+            torch.where(matter & (last >= edges[1:]), edges[1:], last),
+        )
+        # What does not matter is empty, at the first end so that it moves with that.
+        start = torch.where(matter, first, math.inf).amin(0)
+        first, last = (torch.where(matter, end, start) for end in (first, last))
+        share = first.new_tensor(_SHARES)
+        share = share.reshape(-1, *(1,) * self.low.dim())
+        cuts = first.unsqueeze(1) + (last - first).unsqueeze(1) * share
+        return torch.cat([cuts[:, :-1], last.unsqueeze(1)], 1).flatten(0, 1).sort(dim=0).values
+
+    @property
+    def _log_mass(self) -> Tensor:
+        return self._own_mass
+
+    def _log_q(self, t: Tensor) -> Tensor:
+        with torch.no_grad():
+            log_q = self._values(t)
+        if not torch.is_grad_enabled():
+            return log_q
+        # Where the density is zero the function may have no derivative.
+        finite = log_q.isfinite()
+        return torch.where(finite, self._values(torch.where(finite, t, self._peak)), log_q)
+
+    def _exact_parameters(self) -> dict[str, Tensor]:
+        names = self.arg_constraints.keys() - type(self).arg_constraints.keys()
+        return {name: getattr(self, name).double() for name in names}
+
+    def _values(self, t: Tensor) -> Tensor:
+        """Return the values of the function at float64 locations (..., *batch)."""
+        values = self._function(t, **self._exact_parameters())
+        shape = torch.broadcast_shapes(t.shape, self.batch_shape)
+        if not isinstance(values, Tensor) or values.shape not in (shape, t.shape):
+            found = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
+            raise ValueError(
+                f"log_prob must map locations {tuple(t.shape)} to a tensor of that shape, got "
+                f"{found}"
+            )
+        return values.double().expand(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density at `value`; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        inside = (self.low <= value) & (value <= self.high)
+        log_q = self._log_q(torch.where(inside, value.double(), self._peak))
+        log_p = torch.where(inside & (log_q > -math.inf), log_q - self._log_mass, -math.inf)
+        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """The interval between the ends."""
+        if all(self._is_open):
+            return RealLine(self.alpha)
+        if any(self._is_open):
+            ends = torch.stack([self.low, self.high], -1).unsqueeze(-2)
+            return IntervalUnion.merged(ends, self.log_prob)
+        return Interval(self.low, self.high, self.log_prob)
+
+    def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
+        """Return a moment, infinite where the last terms towards an infinite end matter."""
+        terms, value = (weights * values).detach().abs(), super()._moment(name, values, weights)
+        outer = [terms[i] for i, is_open in zip((0, -1), self._is_open, strict=True) if is_open]
+        if not outer:
+            return value
+        exists = torch.stack(outer).amax(0) < _CLOSE * terms.sum(0)
+        return torch.where(exists, value, math.inf)
+
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: SparseDistribution | None = None,
+    ) -> "Density":
+        new: Any = super()._with_parameters(shape, change, instance)
+        for name, rank in (
+            ("_places", 1),
+            ("_own_mass", 0),
+            ("_frame", 1),
+            ("_region", 2),
+            ("_peak", 0),
+        ):
+            value = getattr(self, name)
+            setattr(new, name, change(value, value.shape[value.dim() - rank :]))
+        return new  # type: ignore[no-any-return]
