@@ -142,8 +142,7 @@ class Basis(nn.Module, ABC):
         """Evaluate the functions in float64, with all parameters converted, (..., N)."""
         tensors = chain(self.named_parameters(), self.named_buffers())
         state = {name: x.double() for name, x in tensors if x.is_floating_point()}
-        values: Tensor = torch.func.functional_call(self, state, (t,))
-        return values
+        return torch.func.functional_call(self, state, (t,))
 
     def own(self, t: Tensor) -> Tensor:
         """Evaluate each function at its own locations.

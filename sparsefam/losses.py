@@ -198,8 +198,7 @@ def mmd(
     size = max(1, _PAIRS // w.numel())
     means = [torch.exp(-0.5 * torch.cdist(x, t).square()) @ w for x in t.split(size, -2)]
     own = (w.mT @ torch.cat(means, -2)).squeeze(-1).squeeze(-1)
-    squared: Tensor = own - 2 * between + within
-    return squared
+    return own - 2 * between + within
 
 
 @torch.no_grad()

@@ -263,8 +263,7 @@ class LogDensity(Score):
         self.density = density
 
     def __call__(self, t: Tensor) -> Tensor:
-        log_p: Tensor = self.density.log_prob(t)
-        return log_p
+        return self.density.log_prob(t)
 
 
 def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
@@ -284,8 +283,7 @@ def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return the derivative of an elementwise function at x, itself differentiable."""
     forward = not in_eager() or forward_ad._current_level >= 0
     if forward or torch.is_inference_mode_enabled():
-        slope: Tensor = torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
-        return slope
+        return torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
     # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would
     # import torch's compiler and sympy, which takes a second.
     keep = torch.is_grad_enabled() and g(x).requires_grad

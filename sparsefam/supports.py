@@ -105,8 +105,7 @@ class _FiniteScaleTril(Constraint):
         # Only finite numbers times 0 are 0. triu would wake threads for the smallest batch.
         index = torch.arange(value.shape[-1], device=value.device)
         upper = index.unsqueeze(-1) < index
-        valid: Tensor = positive & (value * upper == 0).flatten(-2).all(-1)
-        return valid
+        return positive & (value * upper == 0).flatten(-2).all(-1)
 
 
 class _Unnormalised(Constraint):
@@ -115,8 +114,7 @@ class _Unnormalised(Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        valid: Tensor = (value > -math.inf).any(-1) & (value < math.inf).all(-1)
-        return valid
+        return (value > -math.inf).any(-1) & (value < math.inf).all(-1)
 
     def __repr__(self) -> str:
         return "numbers below inf, at least one of them above -inf"
@@ -234,8 +232,7 @@ class Ellipsoid(Constraint):
         eye = torch.eye(value.shape[-1], dtype=u.dtype, device=u.device)
         inverse = torch.linalg.solve_triangular(self.scale_tril, eye, upper=False)
         slack = torch.linalg.vector_norm(inverse.abs() @ moved, dim=(-2, -1))
-        inside: Tensor = size <= 1 + torch.finfo(u.dtype).eps * slack
-        return inside
+        return size <= 1 + torch.finfo(u.dtype).eps * slack
 
     def _standardize(self, value: Tensor) -> Tensor:
         """Compute u = L^-1 (t - loc)."""
@@ -530,8 +527,7 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
         line = constraints.interval(lower, upper)
     elif below or above:
         line = constraints.greater_than(lower) if below else constraints.less_than(upper)
-    transform: Transform = biject_to(line)
-    return transform
+    return biject_to(line)
 
 
 def _map_onto_union(constraint: IntervalUnion) -> Transform:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -90,6 +91,14 @@ def test_imports_go_one_way(module: str) -> None:
     assert part(module) in RANK, f"{module} has no place in LAYERS"
     for name in in_package(imports(module)):
         assert RANK[part(name)] <= RANK[part(module)], f"{module} imports {name}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {module: in_package(imports(module)) - {module} for module in MODULES}
+    # A package's own modules are what its __init__ is for.
+    for module, found in graph.items():
+        graph[module] = {x for x in found if not module.startswith(f"{x}.")}
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("module", MODULES)

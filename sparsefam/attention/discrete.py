@@ -50,8 +50,7 @@ def attend(
     if whole:
         p = entmax_of(_scores(queries, keys, bias), eps, number)
         return p.to(values.dtype) @ values
-    found: Tensor = _Attend.apply(*inputs, number)[0]
-    return found
+    return _Attend.apply(*inputs, number)[0]
 
 
 def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
@@ -192,8 +191,7 @@ class _Attend(torch.autograd.Function):
         number: float | None,
     ) -> tuple[Tensor, Tensor]:
         run = _forward_operator if torch.compiler.is_compiling() else _forward
-        found: tuple[Tensor, Tensor] = run(queries, keys, values, eps, bias, number)
-        return found
+        return run(queries, keys, values, eps, bias, number)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

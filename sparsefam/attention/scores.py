@@ -451,8 +451,7 @@ class DiscreteScore(AttentionScore):
         """Return weights (B, heads, Lq, L), exactly zero where masked."""
         queries, keys = projected
         scores, bias = (queries / temperature) @ keys.mT, mask.added(queries.dtype)
-        weights: Tensor = rpm(Finite(scores if bias is None else scores + bias), alpha).probs
-        return weights
+        return rpm(Finite(scores if bias is None else scores + bias), alpha).probs
 
     def means(
         self,
@@ -585,8 +584,7 @@ def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
 def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
     """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
-    by_head: Tensor = channels.unflatten(-1, counts).transpose(1, 2).contiguous()
-    return by_head
+    return channels.unflatten(-1, counts).transpose(1, 2).contiguous()
 
 
 def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
@@ -647,8 +645,7 @@ def _default_kernel(count: int, box: Box) -> Kernel:
     """Return a constant Gaussian kernel as wide as two steps between `count` inducing points."""
     steps = max(round(count ** (1 / len(box))) - 1, 1)
     lengths = torch.tensor([_LENGTH * (high - low) / steps for low, high in box])
-    kernel: Kernel = RBF(len(box), lengthscale=lengths.squeeze()).requires_grad_(False)
-    return kernel
+    return RBF(len(box), lengthscale=lengths.squeeze()).requires_grad_(False)
 
 
 def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -447,8 +447,7 @@ class StandardizedDistribution(SparseDistribution):
             checkpoint(evaluate, *block, use_reentrant=False, preserve_rng_state=False)
             for block in zip(*columns, strict=True)
         ]
-        joined: Tensor = torch.cat(blocks).unflatten(0, self.batch_shape)
-        return joined
+        return torch.cat(blocks).unflatten(0, self.batch_shape)
 
     def _log_escort(self, log_p: Tensor) -> Tensor:
         r"""$\log_{2-\alpha} p$, accurate as alpha tends to 1 and to infinity."""

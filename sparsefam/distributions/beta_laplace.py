@@ -7,7 +7,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
-from .beta_gaussian import PowerDistribution, exponent_of
+from .beta_gaussian import PowerDistribution
+from .generators import exponent_of
 from .univariate import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]

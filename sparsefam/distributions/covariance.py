@@ -6,7 +6,7 @@ narrow for quadrature are integrated as the Gaussian function that is their prod
 two rules differ are refused.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,8 @@ from torch.distributions import MultivariateNormal
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
 from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
 from ..numerics.validation import require
-from .beta_gaussian import PowerLaw
+from .generators import TruncatedPower
 from .support_quadrature import wave_differences
-
-if TYPE_CHECKING:
-    from .elliptical import EllipticalDistribution
 
 __all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
 
@@ -36,7 +33,7 @@ _QUASI_RANDOM = 1e-2
 _ROUNDING = 1e-14
 
 
-def elliptical_covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis) -> Tensor:
+def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
     r"""Return the covariance of $\phi$ and $\psi$ under p, (*batch, M, N).
 
     Raises:
@@ -46,7 +43,7 @@ def elliptical_covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis) -
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
-def _covariance(p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _covariance(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
@@ -93,7 +90,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 # Polynomials to degree 2
 
 
-def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) -> Tensor:
+def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
     second, fourth, excess = (x[..., None, None] for x in p._moments())
     (f, f2), (g, g2) = (_slope_and_curvature(p, basis) for basis in (phi, psi))
     curved = f2.flatten(-2) @ g2.flatten(-2).mT
@@ -101,9 +98,7 @@ def _polynomials(p: "EllipticalDistribution", phi: Polynomial, psi: Polynomial) 
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
 
 
-def _polynomials_and_gaussians(
-    p: "EllipticalDistribution", phi: Polynomial, gaussians: Gaussians
-) -> Tensor:
+def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) -> Tensor:
     r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
@@ -120,19 +115,19 @@ def _polynomials_and_gaussians(
     f, f2 = _slope_and_curvature(p, phi)
     second = p._moments()[0][..., None, None]
     covariance = f @ slope.mT + f2.flatten(-2) @ bend.flatten(-2).mT
-    if isinstance(p, PowerLaw):
+    if isinstance(p, TruncatedPower):
         covariance = covariance - second * _trace(f2).unsqueeze(-1) * _trace(bend).unsqueeze(-2)
     return second * covariance
 
 
-def exponent_of_ball(p: "EllipticalDistribution") -> Tensor | float | None:
+def exponent_of_ball(p: Any) -> Tensor | float | None:
     """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
-    if not isinstance(p, PowerLaw):
+    if not isinstance(p, TruncatedPower):
         return None
     return p._exponent if p._fixed_exponent is None else p._fixed_exponent
 
 
-def _slope_and_curvature(p: "EllipticalDistribution", basis: Polynomial) -> tuple[Tensor, Tensor]:
+def _slope_and_curvature(p: Any, basis: Polynomial) -> tuple[Tensor, Tensor]:
     """Return derivatives in u at the centre of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
@@ -150,9 +145,7 @@ def _trace(matrices: Tensor) -> Tensor:
 # Quadrature
 
 
-def _by_quadrature(
-    p: "EllipticalDistribution", phi: Basis, psi: Basis, dtype: torch.dtype
-) -> Tensor:
+def _by_quadrature(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     dim = p.loc.shape[-1]
     rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
@@ -180,13 +173,10 @@ def _by_quadrature(
 
 
 def _norm(matrices: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.matrix_norm(matrices.detach())
-    return norm
+    return torch.linalg.matrix_norm(matrices.detach())
 
 
-def _gaussian_product(
-    p: "EllipticalDistribution", phi: Gaussians, psi: Gaussians
-) -> tuple[Tensor, Tensor]:
+def _gaussian_product(p: Any, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
     r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
     (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
@@ -210,13 +200,11 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
     return centers, spread
 
 
-def _means(p: "EllipticalDistribution", gaussians: Gaussians) -> Tensor:
+def _means(p: Any, gaussians: Gaussians) -> Tensor:
     return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
 
 
-def _integrate(
-    p: "EllipticalDistribution", phi: Basis, psi: Basis, fine: bool
-) -> tuple[Tensor, Tensor]:
+def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
@@ -226,10 +214,10 @@ def _integrate(
     return covariance, (sizes[0] * sizes[1]).sqrt()
 
 
-def _rule(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
+def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
-    if isinstance(p, PowerLaw) or dim not in _LATTICE:
+    if isinstance(p, TruncatedPower) or dim not in _LATTICE:
         centred = p.expand(p.batch_shape)
         centred.loc = torch.zeros_like(p.loc)
         return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
@@ -243,7 +231,7 @@ def _rule(p: "EllipticalDistribution", fine: bool) -> tuple[Tensor, Tensor]:
     return steps, weights.expand(steps.shape[:-1])
 
 
-def _differences(p: "EllipticalDistribution", psi: Basis, steps: Tensor) -> Tensor:
+def _differences(p: Any, psi: Basis, steps: Tensor) -> Tensor:
     r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
 
     Accurate also for slow waves and for Gaussian functions much wider than the density.

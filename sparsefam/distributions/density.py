@@ -274,4 +274,4 @@ class Density(LineDistribution, SoftmaxDistribution):
         ):
             value = getattr(self, name)
             setattr(new, name, change(value, value.shape[value.dim() - rank :]))
-        return new  # type: ignore[no-any-return]
+        return new

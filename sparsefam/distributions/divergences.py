@@ -491,8 +491,7 @@ def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
     half = torch.linalg.solve_triangular(q.scale_tril, scatter, upper=False)
     whole = torch.linalg.solve_triangular(q.scale_tril, half.mT, upper=False)
     trace = whole.diagonal(dim1=-2, dim2=-1).sum(-1)
-    cross: Tensor = 0.5 * (trace + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
-    return cross
+    return 0.5 * (trace + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
 
 
 def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: float) -> Tensor:
@@ -546,8 +545,7 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
     if not isinstance(p, Independent):
-        rule: tuple[Tensor, Tensor] = p.quadrature(_NORMAL_ORDERS.get(dim, 64))
-        return rule
+        return p.quadrature(_NORMAL_ORDERS.get(dim, 64))
     if dim not in _PRODUCT_ORDERS:
         raise NotImplementedError(
             f"products of more than {max(_PRODUCT_ORDERS)} univariate densities have no quadrature "
@@ -612,5 +610,4 @@ def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
         outside = ratio((middle - squares).square()) > 1
         low, high = torch.where(outside, middle, low), torch.where(outside, high, middle)
     largest = (high + ratio(high - squares)).squeeze(-1) + along.square().sum(-1)
-    inside: Tensor = largest <= 1 + slack
-    return inside
+    return largest <= 1 + slack

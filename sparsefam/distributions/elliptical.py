@@ -26,9 +26,8 @@ from ..numerics.validation import (
 from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
 from .base import StandardizedDistribution
-from .beta_gaussian import PowerLaw, alpha_of, exponent_of
 from .covariance import elliptical_covariance
-from .normal import DenseLaw
+from .generators import ExponentialPower, TruncatedPower, alpha_of, exponent_of
 
 __all__ = [
     "EllipticalDistribution",
@@ -49,8 +48,7 @@ def _lower_factor(rows: Tensor) -> Tensor:
     """
     _, upper = torch.linalg.qr(rows.mT)
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
-    factor: Tensor = (upper * sign.unsqueeze(-1)).mT
-    return factor
+    return (upper * sign.unsqueeze(-1)).mT
 
 
 def _inverse_factor(factor: Tensor) -> Tensor:
@@ -226,8 +224,7 @@ class EllipticalDistribution(StandardizedDistribution):
         """Inverse of the covariance matrix (*batch, D, D)."""
         unit = torch.eye(self.event_shape[0], dtype=self.loc.dtype, device=self.loc.device)
         inverse = torch.linalg.solve_triangular(self.scale_tril, unit, upper=False)
-        precision: Tensor = inverse.mT @ inverse / self._moments()[0][..., None, None]
-        return precision
+        return inverse.mT @ inverse / self._moments()[0][..., None, None]
 
     @property
     def variance(self) -> Tensor:
@@ -372,14 +369,13 @@ class EllipticalDistribution(StandardizedDistribution):
             for more in (0, 2)
         )
         # Replicates share their radii, whose error their spread does not show.
-        error: Tensor = math.sqrt(REPLICATES) * rough.std(0) + (fine - rough).sum(0).abs()
-        return error
+        return math.sqrt(REPLICATES) * rough.std(0) + (fine - rough).sum(0).abs()
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         return elliptical_covariance(self, phi, psi)
 
 
-class MultivariateBetaGaussian(PowerLaw, EllipticalDistribution):
+class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
     r"""Power of a truncated paraboloid: the alpha-entmax counterpart of the normal.
 
     $$p(t) = \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|L|}\,(1 - u^\top u)_+^m, \qquad
@@ -545,7 +541,9 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
 _LARGE_EXPONENT = 1e16
 
 
-class MultivariateNormal(DenseLaw, EllipticalDistribution, torch.distributions.MultivariateNormal):
+class MultivariateNormal(
+    ExponentialPower, EllipticalDistribution, torch.distributions.MultivariateNormal
+):
     r"""`torch.distributions.MultivariateNormal` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{(2\pi)^{D/2}\,|L|}\, e^{-u^\top u/2}, \qquad u = L^{-1}(t - \mu)$$

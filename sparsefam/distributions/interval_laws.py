@@ -331,8 +331,7 @@ class _LogMass(torch.autograd.Function):
 
     @staticmethod
     def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        pair: _Pair = _STANDARD[name].log_mass(a, b, w)
-        return pair
+        return _STANDARD[name].log_mass(a, b, w)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
@@ -360,8 +359,7 @@ class _Quantile(torch.autograd.Function):
 
     @staticmethod
     def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
-        pair: _Pair = _STANDARD[name].quantile(a, b, w, q, 1 - q)
-        return pair
+        return _STANDARD[name].quantile(a, b, w, q, 1 - q)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
@@ -426,7 +424,7 @@ def _change(slopes: Any, changes: Any) -> Any:
 def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     inputs = (a, b, w)
     if _is_constant(*inputs):
-        return _STANDARD[name].log_mass(*inputs)[0]  # type: ignore[no-any-return]
+        return _STANDARD[name].log_mass(*inputs)[0]
     out: _Pair = by_forward_mode(_LogMass, _LogMassForward).apply(name, *inputs)
     return out[0]
 
@@ -434,9 +432,8 @@ def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
 def _quantile(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
     inputs = (a, b, w, q)
     if _is_constant(*inputs):
-        return _STANDARD[name].quantile(*inputs, 1 - q)  # type: ignore[no-any-return]
-    out: _Pair = by_forward_mode(_Quantile, _QuantileForward).apply(name, *inputs)
-    return out
+        return _STANDARD[name].quantile(*inputs, 1 - q)
+    return by_forward_mode(_Quantile, _QuantileForward).apply(name, *inputs)
 
 
 def _is_constant(*inputs: Tensor) -> bool:

@@ -108,8 +108,7 @@ class KernelDistribution(SparseDistribution):
             rule = "score must be a KernelExpansion or a BasisExpansion"
             raise ValueError(f"{rule}, got {score!r}")
         family: Any = cls
-        density: Self = family(score.weights, score.features, None, *args, **options)
-        return density
+        return family(score.weights, score.features, None, *args, **options)
 
     @property
     def inducing_points(self) -> Tensor:

@@ -215,8 +215,7 @@ class LineDistribution(SparseDistribution):
     def _density(self, t: Tensor) -> Tensor:
         """Return the density between the ends; 0 where rounding to an end makes it infinite."""
         log_p = self._log_q(t)
-        density: Tensor = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
-        return density
+        return torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""

@@ -1,47 +1,21 @@
 """The normal and the Laplace distribution, which are the families at alpha = 1."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Size, Tensor
 from typing_extensions import Self
 
-from ..numerics.validation import require, require_power
 from ..scores import AbsoluteDeviation, Quadratic
 from .base import StandardizedDistribution
+from .generators import ExponentialPower
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
-__all__ = ["DenseLaw", "Laplace", "Normal"]
+__all__ = ["Laplace", "Normal"]
 
 
-class DenseLaw(StandardizedDistribution):
-    r"""$q \propto e^{-|x|^k/k}$ in D dimensions, the prediction maps at $\alpha = 1$.
-
-    The escort multiplies the scale by $\beta^{-1/k}$.
-    """
-
-    _order: ClassVar[int]
-
-    def _log_power_integral(self, beta: Tensor | float) -> Tensor:
-        power = beta * torch.ones_like(self.alpha)
-        peak = self._standard_log_prob(torch.zeros_like(self.alpha))
-        return (power - 1) * peak - power.log() * self.event_shape.numel() / self._order
-
-    def _log_mean_power(self) -> Tensor | float:
-        return -self._standard_entropy()
-
-    def _escort_factor(self, beta: Tensor | float | None) -> Tensor:
-        """Return what the escort multiplies the scale by, or raise if `beta` is not positive."""
-        require_power(beta)
-        power = torch.as_tensor(
-            1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
-        )
-        require(power > 0, "beta", "positive for a density of unbounded support", power)
-        return power ** (-1 / self._order)
-
-
-class _DenseUnivariate(DenseLaw, SymmetricDistribution):
+class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
     """A density on the real line."""
 
     @classmethod
@@ -120,8 +94,7 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
         return 0.5 * torch.erfc(-x * math.sqrt(0.5))
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
-        quantile: Tensor = torch.special.ndtri(value)
-        return quantile
+        return torch.special.ndtri(value)
 
     def _standard_moment(self, order: int) -> float:
         return float(math.prod(range(1, order, 2)))

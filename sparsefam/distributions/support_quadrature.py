@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +10,6 @@ from torch import Tensor
 from ..bases import Basis, Fourier, Polynomial, Stack
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.validation import require
-
-if TYPE_CHECKING:
-    from .univariate import SymmetricDistribution
 
 __all__ = [
     "WAVE_ORDER",
@@ -30,7 +27,7 @@ _Point = tuple[Tensor, ...]
 
 
 def support_rule(
-    p: "SymmetricDistribution",
+    p: Any,
     lower: Tensor,
     upper: Tensor,
     breaks: Tensor | None = None,
@@ -77,7 +74,7 @@ def _divide(
     return lower, upper
 
 
-def _clip(p: "SymmetricDistribution", end: Tensor) -> Tensor:
+def _clip(p: Any, end: Tensor) -> Tensor:
     """Return an end of domains, clipped to the support, as x = (t - loc)/scale."""
     reach, offset = p._reach(), end - p.loc
     inside = offset.abs() < reach * p.scale
@@ -93,7 +90,7 @@ def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return t + (moved - t.detach())
 
 
-def expect_on_support(p: "SymmetricDistribution", psi: Basis, order: int = 64) -> Tensor:
+def expect_on_support(p: Any, psi: Basis, order: int = 64) -> Tensor:
     r"""Return $E_p[\psi]$, (*batch, N), integrating each function where it is not negligible."""
     t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, order)
     return (weights * _own_values(psi, t, 1)).sum(0).movedim(0, -1)
@@ -110,7 +107,7 @@ def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)
 
 
-def gaussians_on_support(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> Tensor:
+def gaussians_on_support(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
     r"""Return $E_p[N(t; c_j, w_j^2)]$, (*batch, N), for any standard density.
 
     Nodes are kept both as $x = (t - loc)/scale$ for the density and as $z = (t - c)/w$ for the
@@ -119,7 +116,7 @@ def gaussians_on_support(p: "SymmetricDistribution", centers: Tensor, widths: Te
     return p._in_blocks(lambda p: _gaussians(p, centers, widths), p._node_count(40) * len(centers))
 
 
-def _gaussians(p: "SymmetricDistribution", centers: Tensor, widths: Tensor) -> Tensor:
+def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
     h = p.scale / w
@@ -166,7 +163,7 @@ def _choose(condition: Tensor, first: _Point, second: _Point) -> _Point:
     return tuple(torch.where(condition, a, b) for a, b in zip(first, second, strict=True))
 
 
-def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
+def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
     r"""Return the covariance of $\phi$ and $\psi$ under a float64 density, (*batch, M, N).
 
     Means are subtracted before products are integrated, between all locations at which a function
@@ -195,7 +192,7 @@ def covariance_on_support(p: "SymmetricDistribution", phi: Basis, psi: Basis) ->
     return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
 
 
-def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -> Tensor:
+def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance of any basis and one that is negligible outside bounded domains."""
     half = p._reach() * p.scale
     t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
@@ -215,7 +212,7 @@ def _covariance_with_local(p: "SymmetricDistribution", phi: Basis, psi: Basis) -
     return torch.einsum("qn...,qn...m->...mn", weights * g, _differences(p, phi, t, x) - mean)
 
 
-def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -> Tensor:
+def _differences(p: Any, psi: Basis, t: Tensor, x: Tensor) -> Tensor:
     r"""Return $\psi(t)$, of waves and powers less $\psi(loc)$, where supports may be narrow."""
     loc, step = p.loc.unsqueeze(-1), (p.scale * x).unsqueeze(-1)
     if isinstance(psi, Fourier):
@@ -226,8 +223,7 @@ def _differences(p: "SymmetricDistribution", psi: Basis, t: Tensor, x: Tensor) -
         for k in range(1, len(psi)):
             powers.append(powers[-1] * (loc + step) + loc ** (k - 1) * step)
         return torch.cat(powers, -1)
-    values: Tensor = psi(t)
-    return values
+    return psi(t)
 
 
 def wave_differences(angle: Tensor, step: Tensor) -> Tensor:

@@ -78,8 +78,7 @@ def dtype_of(p: Distribution) -> torch.dtype:
     """Return the floating-point type of a distribution's parameters."""
     if isinstance(p, SparseDistribution):
         return p.alpha.dtype
-    dtype: torch.dtype = _options(p).get("dtype", torch.get_default_dtype())
-    return dtype
+    return _options(p).get("dtype", torch.get_default_dtype())
 
 
 def _options(p: Distribution) -> dict[str, Any]:
@@ -155,8 +154,7 @@ def is_unbounded(p: Any) -> bool:
 def intervals_of(p: Any) -> Tensor:
     """Return the support of a univariate density as intervals (*batch, J, 2)."""
     support: Any = p if isinstance(p, TorchUnivariate) else p.support
-    intervals: Tensor = support.intervals
-    return intervals
+    return support.intervals
 
 
 def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
@@ -178,8 +176,7 @@ def cuts_of(p: Any) -> Tensor:
     Less than a rounding error of the mass lies outside.
     """
     if (own := getattr(p, "_cuts", None)) is not None:
-        cuts: Tensor = own()
-        return cuts
+        return own()
     ends = intervals_of(p).flatten(-2)
     if isinstance(p, KernelDistribution) and bool((p.alpha > 1).any()):
         # Ends that are roots have no derivatives. First ones of integrals need them only where a
@@ -224,8 +221,7 @@ class TorchDensity(SparseDistribution):
     @constraints.dependent_property
     def support(self) -> Constraint:
         """The support of `base`."""
-        support: Constraint = self.base.support
-        return support
+        return self.base.support
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -274,13 +270,11 @@ class TorchDensity(SparseDistribution):
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event)."""
-        drawn: Tensor = self._expanded().sample(sample_shape)
-        return drawn
+        return self._expanded().sample(sample_shape)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event) with torch's derivatives."""
-        drawn: Tensor = self._expanded().rsample(sample_shape)
-        return drawn
+        return self._expanded().rsample(sample_shape)
 
     def _expanded(self) -> Any:
         p = self._sampler  # torch.jit cannot trace some of torch's `expand`
@@ -304,8 +298,7 @@ class TorchDensity(SparseDistribution):
         """Return a property or the value of a method of `base`, None if it is not implemented."""
         try:
             member: Any = getattr(self.base, name)
-            value: Tensor = member(*arguments) if arguments or call else member
-            return value
+            return member(*arguments) if arguments or call else member
         except (AttributeError, NotImplementedError):
             return None
 
@@ -404,8 +397,7 @@ class TorchUnivariate(TorchDensity, LineDistribution):
 
     def _log_q(self, t: Tensor) -> Tensor:
         # Without checks, where no derivative may be undefined.
-        log_q: Tensor = (self if torch.is_grad_enabled() else self.base).log_prob(t)
-        return log_q
+        return (self if torch.is_grad_enabled() else self.base).log_prob(t)
 
     @property
     def _log_mass(self) -> Tensor:

@@ -15,10 +15,10 @@ from ..numerics.validation import broadcast_arguments, in_eager, require
 from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution, SparseDistribution
 from .beta_gaussian import PowerDistribution
+from .generators import ExponentialPower
 from .interval_laws import Law, law_of
 from .line import Line, LineDistribution, clamp
 from .location_scale import LocationScale
-from .normal import DenseLaw
 from .torch_adapter import (
     TorchUnivariate,
     cuts_of,
@@ -37,7 +37,7 @@ _LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 # Steps of the difference that finds these lengths: in distances to the next cut, and at least.
 _STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
 # Bases with one peak, and distributions of torch whose mode is right for all parameters.
-_PEAKED = (PowerDistribution, DenseLaw, LocationScale)
+_PEAKED = (PowerDistribution, ExponentialPower, LocationScale)
 _NAMES = (
     *("Cauchy", "Chi2", "Exponential", "Gamma", "Gumbel", "HalfCauchy", "HalfNormal", "LogNormal"),
     *("Pareto", "StudentT"),
@@ -144,8 +144,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         if self._own_mass is not None:
             return self._own_mass
         law: Any = self._law
-        mass: Tensor = law.log_mass(self.low.double(), self.high.double())
-        return mass
+        return law.log_mass(self.low.double(), self.high.double())
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the support (*batch) in float64."""
@@ -226,8 +225,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     def _log_q(self, t: Tensor) -> Tensor:
         """Return the log density of the base in its support; where it is not finite it is lost."""
         base: Any = self.base
-        found: Tensor = base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
-        return found
+        return base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
 
     def _with_parameters(
         self,
@@ -240,7 +238,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         for name, event in (("_own_mass", Size()), ("_region", Size([2]))):
             value = getattr(self, name)
             setattr(new, name, None if value is None else change(value, event))
-        return new  # type: ignore[no-any-return]
+        return new
 
     def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "Truncated":
         """Return the density of a part of the batch, with that part of the base."""

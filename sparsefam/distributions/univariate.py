@@ -233,5 +233,4 @@ class SymmetricDistribution(StandardizedDistribution):
     def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
         exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
-        values: Tensor = exact._in_blocks(rule, count).to(self.loc.dtype)
-        return values
+        return exact._in_blocks(rule, count).to(self.loc.dtype)

@@ -202,8 +202,7 @@ class BetaGaussianDensity(DensityEstimator):
             return super()._distance(x)
         p = self.density_
         u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
-        distance: Floats = (u.norm(dim=0) - 1).clamp_min(0).numpy()
-        return distance
+        return (u.norm(dim=0) - 1).clamp_min(0).numpy()
 
     def _plane_box(self) -> tuple[Floats, Floats]:
         p = self.density_

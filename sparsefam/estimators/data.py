@@ -75,8 +75,7 @@ class Places(NamedTuple):
 
     def distance(self, x: Tensor) -> Floats:
         """Return the distances (n,) of observations (n, D) from the nearest place."""
-        distance: Floats = self.tree.query(x.numpy() / self.scale)[0]
-        return distance
+        return self.tree.query(x.numpy() / self.scale)[0]
 
 
 class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -121,13 +120,11 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
     @one_thread()
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
-        log: Floats = self._log_density(self._observations(X)).numpy()
-        return log
+        return self._log_density(self._observations(X)).numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
         """Return -1 where the density is zero, else 1 (n,), as outlier detectors do."""
-        signs: NDArray[np.int_] = np.where(np.isneginf(self.score_samples(X)), -1, 1)
-        return signs
+        return np.where(np.isneginf(self.score_samples(X)), -1, 1)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         r"""Return how usual observations are (n,): positive where the density is, else negative.
@@ -168,8 +165,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         self.offset_ = float(log[log.isfinite()].mean())
 
     def _log_density(self, x: Tensor) -> Tensor:
-        log: Tensor = self.density_.log_prob(as_events(x))
-        return log
+        return self.density_.log_prob(as_events(x))
 
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
@@ -180,8 +176,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             draws = density.sample((n_samples,))
-        samples: Floats = draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
-        return samples
+        return draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
 
     @one_thread()
     def plot(self, ax: Any = None, **options: Any) -> Any:

@@ -90,8 +90,7 @@ def whitening(kernel: Kernel, points: Tensor) -> Tensor:
     """Return the matrix (I, R) from coefficients of orthonormal functions to kernel weights."""
     values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
     keep = values > _RANK * values[-1]
-    mixing: Tensor = vectors[:, keep] / values[keep].sqrt()
-    return mixing
+    return vectors[:, keep] / values[keep].sqrt()
 
 
 @dataclass(frozen=True)

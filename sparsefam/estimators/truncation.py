@@ -268,8 +268,7 @@ class _Near:
 def _relative(x: Tensor, box: Sequence[Uniform]) -> Floats:
     """Return the nearest places (n, D) in a box, relative to it, with ends at 0 and 1."""
     sides = [(t - side.low) / (side.high - side.low) for t, side in zip(x.T, box, strict=True)]
-    relative: Floats = torch.stack(sides, -1).nan_to_num().clamp(0, 1).numpy()
-    return relative
+    return torch.stack(sides, -1).nan_to_num().clamp(0, 1).numpy()
 
 
 def _shape(dim: int) -> tuple[int, ...]:

@@ -107,8 +107,7 @@ class RestrictedPrior(TorchDistribution):
         """Return random places to start, between the ends (*sample, *batch)."""
         shape, like = self.shape(sample_shape), self.low
         noise = torch.randn(shape, dtype=like.dtype, device=like.device)
-        start: Tensor = biject_to(self.support)(noise).detach()
-        return start
+        return biject_to(self.support)(noise).detach()
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "RestrictedPrior":
         """Return the prior with a larger batch."""

@@ -48,8 +48,7 @@ def _slopes(order: int) -> Numbers:
     powers = np.vander(nodes, increasing=True)
     derivative = np.zeros_like(powers)
     derivative[:, 1:] = powers[:, :-1] * np.arange(1, order)
-    slopes: Numbers = derivative @ np.linalg.inv(powers)
-    return slopes
+    return derivative @ np.linalg.inv(powers)
 
 
 MAKERS["slopes"] = _slopes

@@ -31,8 +31,7 @@ def sum_over_ranks(x: Tensor, group: "ProcessGroup") -> Tensor:
 
     The gradient is that of the sum of all ranks' losses, by a reduction that every rank must run.
     """
-    total: Tensor = _AllReduce.apply(x, group)
-    return total
+    return _AllReduce.apply(x, group)
 
 
 class _AllReduce(torch.autograd.Function):

@@ -247,8 +247,7 @@ def _roots(dim: int, count: int) -> Numbers:
     roots = np.linalg.eigvalsh(matrix * (m + middle)[:, None, None]).clip(0)
     waves = np.cos(np.arange(_TABLE)[:, None] * angles) * 2 / _TABLE
     waves[0] /= 2
-    coefficients: Numbers = waves @ np.sqrt(roots)
-    return coefficients
+    return waves @ np.sqrt(roots)
 
 
 def _directions(dim: int, order: int) -> Numbers:

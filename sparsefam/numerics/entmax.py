@@ -72,8 +72,7 @@ def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Return the probabilities of scores in full precision, from `epsilon`."""
     if number == 0:
         return torch.softmax(f, -1)
-    p: Tensor = by_forward_mode(_Entmax, _EntmaxForward).apply(f, eps, number)
-    return p
+    return by_forward_mode(_Entmax, _EntmaxForward).apply(f, eps, number)
 
 
 def require_finite_index(alpha: Tensor | float, batch: Size) -> None:
@@ -254,8 +253,7 @@ class _Entmax(torch.autograd.Function):
             return _solve(scores, eps, number)
         if number == 1 and torch.onnx.is_in_onnx_export():
             return _sparsemax(scores)
-        p: Tensor = _solve_operator(scores, eps, number)
-        return p
+        return _solve_operator(scores, eps, number)
 
     @staticmethod
     def setup_context(

@@ -144,8 +144,7 @@ def _to_units(each: int, size: int) -> Numbers:
     fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
     bases = [2 * fine / (each * _LENGTH) - 1, _chebyshev(_NODES)]
     values, nodes = (np.polynomial.chebyshev.chebvander(x, _NODES - 1) for x in bases)
-    found: Numbers = np.tensordot(_to_powers(size), values @ np.linalg.inv(nodes), (1, 1))
-    return found
+    return np.tensordot(_to_powers(size), values @ np.linalg.inv(nodes), (1, 1))
 
 
 def _kernel(top: int) -> Numbers:
@@ -153,8 +152,7 @@ def _kernel(top: int) -> Numbers:
     starts = _LENGTH * np.arange(top // _LENGTH)[:, None]
     v = (starts + _LENGTH * (_chebyshev(_NODES) + 1) / 2).reshape(-1, 1)
     y = MAKERS["smooth"](top + _FURTHER_NODES, 52)[0]
-    found: Numbers = 2 * (np.sin(v * y / 2) / v) ** 2
-    return found
+    return 2 * (np.sin(v * y / 2) / v) ** 2
 
 
 # The logarithm of a density, up to a constant, at a distance from its middle.
@@ -285,8 +283,7 @@ def _phase_table(count: int, bits: int, span: float, period: float, width: float
     (length, cells), size = waves.loc_cells, _CELLS[dtype][1]
     places = np.arange(cells)[:, None] + (_chebyshev(size) + 1) / 2
     angles = (length * places)[..., None] * (waves.step * np.arange(count))
-    found: Numbers = _to_powers(size) @ np.concatenate([np.cos(angles), np.sin(angles)], -1)
-    return found
+    return _to_powers(size) @ np.concatenate([np.cos(angles), np.sin(angles)], -1)
 
 
 MAKERS["wave phases"] = _phase_table
@@ -323,8 +320,7 @@ def expect_waves(
     compiling = torch.compiler.is_compiling()
     if not compiling and (not in_eager() or any(map(may_have_tangent, given))):
         return _product(loc, half, tables, right, weights, index, waves)
-    found: Tensor = _Product.apply(*tensors, weights, index, waves)
-    return found
+    return _Product.apply(*tensors, weights, index, waves)
 
 
 def _product(

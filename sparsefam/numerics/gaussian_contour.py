@@ -657,13 +657,11 @@ class _FixedNodes:
 
     def partials(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the derivatives in b, A, the spread and m as a function of all inputs."""
-        slopes: tuple[Tensor, ...] = torch.func.grad(
-            lambda *x: self.integrals(*x).sum(), (0, 1, 2, 3)
-        )(*self.coordinates(*inputs))
-        return slopes
+        return torch.func.grad(lambda *x: self.integrals(*x).sum(), (0, 1, 2, 3))(
+            *self.coordinates(*inputs)
+        )
 
 
 def _log_det(matrix: Tensor) -> Tensor:
     sign, size = torch.linalg.slogdet(matrix)
-    out: Tensor = sign.log() + size
-    return out
+    return sign.log() + size

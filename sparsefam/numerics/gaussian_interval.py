@@ -106,8 +106,7 @@ def negligible_distance(x: Tensor) -> float:
 
 
 def _expectation(*arguments: Any) -> Tensor:
-    out: Tensor = by_forward_mode(_Expectation, _ExpectationForward).apply(*arguments)
-    return out
+    return by_forward_mode(_Expectation, _ExpectationForward).apply(*arguments)
 
 
 class _Expectation(torch.autograd.Function):

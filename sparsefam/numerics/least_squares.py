@@ -243,8 +243,7 @@ def _as_columns(x: Tensor, count: int) -> Tensor:
 def _as_examples(x: Tensor, like: Tensor) -> Tensor:
     """Undo `_as_columns` for examples like (B, ..., E)."""
     each = like.shape[0] // max(x.shape[0], 1)
-    examples: Tensor = x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
-    return examples
+    return x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:

@@ -45,10 +45,7 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
         measure: Quadrature weights times a base density (m, G, 1).
         eps: alpha - 1 in [0, 1], a number or (R,).
     """
-    found: tuple[Tensor, ...] = by_forward_mode(_Normalized, _NormalizedForward).apply(
-        f, measure, eps
-    )
-    return found
+    return by_forward_mode(_Normalized, _NormalizedForward).apply(f, measure, eps)
 
 
 def newton_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:

@@ -100,8 +100,7 @@ def table(
     """Return an array that numpy makes once, whatever mode of torch is active."""
     arguments = (name, sizes, numbers, like.dtype, like.device)
     if torch.compiler.is_dynamo_compiling():
-        found: Tensor = _table_operator(*arguments)
-        return found
+        return _table_operator(*arguments)
     # An export without dynamo keeps the numbers, as fake tensors that must not be cached.
     return (_cached.__wrapped__ if torch.compiler.is_compiling() else _cached)(*arguments)
 

@@ -146,8 +146,7 @@ def _mills(count: int) -> Numbers:
     series = steep - fall / (weights / start).sum(-1) * (1 / share + steep)
     polynomials = np.polynomial.chebyshev.chebvander(y, count - 1) * (2 / count)
     polynomials[:, 0] /= 2
-    coefficients: Numbers = polynomials.T @ series @ polynomials
-    return coefficients
+    return polynomials.T @ series @ polynomials
 
 
 MAKERS["mills"] = _mills

@@ -40,10 +40,7 @@ def integrals(
         names: Functions that `Power.functions` knows.
     """
     function = by_forward_mode(_Weights, _WeightsForward)
-    found: tuple[Tensor, ...] = function.apply(
-        x, measure, power.eps, power.ratio, power.order, names
-    )
-    return found
+    return function.apply(x, measure, power.eps, power.ratio, power.order, names)
 
 
 def sum_nodes(w: Tensor) -> Tensor:

@@ -141,8 +141,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Size:
         RuntimeError: Shapes that do not broadcast against each other.
     """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        traced: Size = torch.broadcast_shapes(*map(Size, shapes))
-        return traced
+        return torch.broadcast_shapes(*map(Size, shapes))
     if all(shape == shapes[0] for shape in shapes[1:]):
         return Size(shapes[0])
     try:
@@ -393,14 +392,12 @@ def without_derivative(x: Tensor) -> Tensor:
 
 def differentiable_once(x: Tensor) -> Tensor:
     """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
-    out: Tensor = by_forward_mode(_Once, _OnceForward).apply(x)
-    return out
+    return by_forward_mode(_Once, _OnceForward).apply(x)
 
 
 def _stopped(x: Tensor, y: Tensor) -> Tensor:
     """Return x, which must be differentiated neither in x nor in y."""
-    out: Tensor = by_forward_mode(_NoDerivative, _NoDerivativeForward).apply(x, y)
-    return out
+    return by_forward_mode(_NoDerivative, _NoDerivativeForward).apply(x, y)
 
 
 class _NoDerivative(torch.autograd.Function):
