@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
-from ..kernels import Kernel
+from ..feature_maps import Kernel
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
 from ..numerics.validation import broadcasts_to, in_eager, is_count, require_integer

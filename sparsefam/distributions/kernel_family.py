@@ -13,8 +13,7 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
-from ..kernels import Kernel
+from ..feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
 from ..numerics.deformed import Power, expm1_ratio
 from ..numerics.truncated_power import integrals, sum_nodes
 from ..numerics.validation import (
