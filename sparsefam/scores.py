@@ -8,8 +8,7 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 from .bases import Basis
-from .feature_maps import BasisFeatures, FeatureMap, KernelFeatures, require_weights
-from .kernels import Kernel
+from .feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, require_weights
 from .numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,

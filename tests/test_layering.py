@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"numerics"},
     {"dispatch"},
-    {"supports", "kernels", "feature_maps", "scores", "bases"},
+    {"supports", "feature_maps", "scores", "bases"},
     {"plotting"},
     {"distributions"},
     {"prediction_map"},

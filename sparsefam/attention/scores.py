@@ -30,8 +30,7 @@ from ..distributions import (
 from ..distributions.base_measure import uniform_box
 from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
-from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
-from ..kernels import Kernel, kernel_matrix
+from ..feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, kernel_matrix
 from ..numerics.entmax import require_finite_index
 from ..numerics.quadrature import constant
 from ..numerics.validation import in_eager, is_count, require, require_integer

@@ -263,16 +263,7 @@ def _refined(
     by_row = scores.flatten(0, 1)
     spread = by_row.amax(0) - by_row.amin(0)
     rows = spread.topk(min(_SHARPEST, len(spread))).indices
-    matrix, nodes = mesh.matrix, mesh.axes[0].rule()[0].flatten()
-    if matrix is not None and not features.batch:
-        matrix = matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
-        some = weights.detach().reshape(-1, matrix.shape[0])[rows].double()
-
-    def exact(t: Tensor) -> Tensor:
-        if matrix is None or features.batch or not torch.equal(t, nodes):
-            return _exact_scores(weights, features, t, rows)
-        return some @ matrix
-
+    exact = partial(_exact_scores, weights, features, rows=rows)
     finer = mesh.for_scores(exact, True)
     if finer is mesh:
         return mesh

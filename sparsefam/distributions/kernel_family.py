@@ -13,8 +13,7 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..feature_maps import BasisFeatures, FeatureMap, KernelFeatures
-from ..kernels import Kernel
+from ..feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
 from ..numerics.deformed import Power, expm1_ratio
 from ..numerics.truncated_power import integrals, sum_nodes
 from ..numerics.validation import (
@@ -33,7 +32,7 @@ from .kernel_line import Line
 from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of
 from .kernel_vectors import draw_vectors
 
-__all__ = ["KernelDeformedExp", "KernelDistribution", "KernelEscort", "KernelExp"]
+__all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
 # The share of a moment that its integrand times the distance may be at the end of the mesh.
 _LEFT = 1e-4
@@ -480,7 +479,12 @@ class KernelDistribution(SparseDistribution):
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""
-        raise NotImplementedError
+        score = self._with_weights(self.weights.double())
+        return type(self).from_score(score, self.base, *self._index(), validate_args=False)
+
+    def _index(self) -> tuple[Any, ...]:
+        """Return what the constructor takes after the base, in float64."""
+        return ()
 
 
 class KernelExp(KernelDistribution):
@@ -555,11 +559,6 @@ class KernelExp(KernelDistribution):
             score, self.base, mesh=self.mesh, validate_args=self._validation
         )
 
-    def to_float64(self) -> "KernelExp":
-        """Return the same density computed in float64."""
-        score = self._with_weights(self.weights.double())
-        return KernelExp.from_score(score, self.base, validate_args=False)
-
 
 class KernelDeformedExp(KernelDistribution):
     r"""Kernel deformed exponential family: the map at alpha in (1, 2] of a kernel score.
@@ -622,11 +621,10 @@ class KernelDeformedExp(KernelDistribution):
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         self._solve(alpha, normalization == "inside", tolerance=tolerance, mesh=mesh)
 
-    def to_float64(self) -> "KernelDeformedExp":
-        """Return the same density computed in float64."""
-        score, eps = self._with_weights(self.weights.double()), self._solution.power.eps
-        parts = self.base, self.alpha.double() if isinstance(eps, Tensor) else eps + 1
-        return KernelDeformedExp.from_score(score, *parts, self.normalization, validate_args=False)
+    def _index(self) -> tuple[Any, ...]:
+        eps = self._solution.power.eps
+        alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
+        return alpha, self.normalization
 
 
 class KernelEscort(KernelDistribution):

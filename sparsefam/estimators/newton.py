@@ -11,7 +11,7 @@ from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
-from ..kernels import Kernel, kernel_matrix
+from ..feature_maps import Kernel, kernel_matrix
 from ..numerics.deformed import Power
 from ..numerics.distributed import Group
 from ..numerics.normalizer import initial_normalizer, newton_step

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..kernels import Kernel, require_kernel
+from ..feature_maps import Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer

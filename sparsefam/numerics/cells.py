@@ -23,7 +23,7 @@ import torch
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
-from .deformed import Power
+from .deformed import Power, functions
 from .quadrature import MAKERS, Numbers, gauss_legendre, smooth_unit_rule, table
 
 __all__ = [
@@ -261,7 +261,7 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
     Arguments are those of `truncated_power.integrals`, which is differentiable.
     """
     x = x.contiguous()
-    found = [v * measure for v in power.functions(names, x)]
+    found = [v * measure for v in functions(power, names, x)]
     if not _is_cut(power):
         return found
     power = replace(power, eps=_by_column(power.eps, x))
@@ -392,7 +392,7 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     share = weights.unsqueeze(-1) * width
     moments = [
         torch.stack([(height * b).sum(0) for b in basis])
-        for height in (share * v for v in power.functions(names, values))
+        for height in (share * v for v in functions(power, names, values))
     ]
     if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
         place = names.index("lowered")

@@ -6,12 +6,13 @@ undefined at $\beta = 1$ and inaccurate near it. Both are written in terms of tw
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["LOG_LARGE", "Power", "exp_beta", "expm1_ratio", "log1p_ratio", "log_beta"]
+__all__ = ["LOG_LARGE", "Power", "exp_beta", "expm1_ratio", "functions", "log1p_ratio", "log_beta"]
 
 # Below this a series is used, of which ten terms have float64 accuracy. Above it the second
 # derivatives of the quotients lose a factor of about 1/_SWITCH**2.
@@ -215,36 +216,6 @@ class Power:
         scale = torch.where(small, torch.ones_like(x), self.eps)
         return torch.where(small, series, (far / (1 + far) - torch.log1p(far)) / scale.square())
 
-    def functions(self, names: tuple[str, ...], x: Tensor) -> list[Tensor]:
-        """Return the named functions at x.
-
-        | name | function, where v is the power and L its `log_base` |
-        |---|---|
-        | power | v |
-        | lowered | the power with its exponent less by one |
-        | slope | derivative of v in eps, at order 0 |
-        | log | v L |
-        | log_lowered | derivative of v L in x |
-        | log_slope | derivative of v L in eps, at order 0 |
-        """
-        if names == ("power", "lowered"):
-            return [*self.pair(x)]
-        return [self._function(name, x) for name in names]
-
-    def _function(self, name: str, x: Tensor) -> Tensor:
-        if name == "power":
-            return self.at(x)
-        if name == "lowered":
-            return self.lowered().at(x)
-        if name == "log":
-            return self.at(x) * self.log_base(x)
-        if name == "log_lowered":
-            return self.lowered().at(x) * (1 + self.factor_of_log * self.log_base(x))
-        slope = self.log_slope(x)
-        if name == "slope":
-            return self.at(x) * self.ratio * slope
-        return self.at(x) * slope * (1 + self.ratio * self.log_base(x))
-
 
 def _short_power(u: Tensor, exponent: int) -> Tensor:
     """Return u^k for u >= 0, 0 at u = 0; exponent -1 is the derivative of a jump off the jump."""
@@ -255,3 +226,22 @@ def _short_power(u: Tensor, exponent: int) -> Tensor:
     if exponent > 2:
         return _short_power(u, 2) * _short_power(u, exponent - 2)
     return u if exponent == 1 else u.square()
+
+
+# Functions of a power v and its `log_base` L, by name.
+FUNCTIONS: dict[str, Callable[[Power, Tensor], Tensor]] = {
+    "power": Power.at,  # v
+    "lowered": lambda v, x: v.lowered().at(x),  # The power with its exponent less by one
+    "log": lambda v, x: v.at(x) * v.log_base(x),  # v L, and its derivative in x
+    "log_lowered": lambda v, x: v.lowered().at(x) * (1 + v.factor_of_log * v.log_base(x)),
+    # Derivatives of v and v L in eps, at order 0
+    "slope": lambda v, x: v.at(x) * v.ratio * v.log_slope(x),
+    "log_slope": lambda v, x: v.at(x) * v.log_slope(x) * (1 + v.ratio * v.log_base(x)),
+}
+
+
+def functions(power: Power, names: tuple[str, ...], x: Tensor) -> Sequence[Tensor]:
+    """Return the named functions of a power at x."""
+    if names == ("power", "lowered"):
+        return power.pair(x)
+    return [FUNCTIONS[name](power, x) for name in names]

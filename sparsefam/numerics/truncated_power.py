@@ -37,7 +37,7 @@ def integrals(
         x: Values at the nodes of subintervals (m, *columns), the last axis for the rows of a batch.
         measure: Quadrature weights times a base density, which broadcast against x.
         power: The power, its eps a number or (R,), which broadcasts against the columns.
-        names: Functions that `Power.functions` knows.
+        names: Names of `deformed.FUNCTIONS`.
     """
     function = by_forward_mode(_Weights, _WeightsForward)
     return function.apply(x, measure, power.eps, power.ratio, power.order, names)
