@@ -120,20 +120,20 @@ class Solution:
     def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
         weights = self.unnormalized_on(mesh).flatten(0, 1).to(values)
-        return self._divided(weights.T, values, mesh).reshape(*self.batch, values.shape[1])
+        return self._weighted(values, weights, mesh).reshape(*self.batch, values.shape[1])
 
     def combined_means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, E) of functions with values (*batch[:-1], Q, E)."""
         weights = self.unnormalized_on(mesh).reshape(len(mesh.nodes), *self.batch).to(values)
-        return self._divided(weights.movedim(0, -1), values, mesh)
+        return self._weighted(values, weights.movedim(0, -2), mesh)
 
-    def _divided(self, weights: Tensor, values: Tensor, mesh: KernelMesh) -> Tensor:
+    def _weighted(self, values: Tensor, weights: Tensor, mesh: KernelMesh) -> Tensor:
         if self.power.is_exponential and mesh is self.mesh:
-            return weights @ values
+            return weights.mT @ values
         # A column of ones gives the total, and makes gradients those of centred functions.
         ones = values.new_ones(*values.shape[:-1], 1)
-        sums = weights @ torch.cat([values, ones], -1)
-        return sums[..., :-1] / sums[..., -1:]
+        sums = torch.cat([values, ones], -1).mT @ weights
+        return (sums[..., :-1, :] / sums[..., -1:, :]).mT
 
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at locations (*S, *batch, D); -inf, without gradient, off p."""
@@ -263,7 +263,14 @@ def _refined(
     by_row = scores.flatten(0, 1)
     spread = by_row.amax(0) - by_row.amin(0)
     rows = spread.topk(min(_SHARPEST, len(spread))).indices
-    exact = partial(_exact_scores, weights, features, rows=rows)
+    some, nodes = weights.detach().reshape(-1, weights.shape[-1]), mesh.axes[0].rule()[0].flatten()
+
+    def exact(t: Tensor) -> Tensor:
+        if mesh.matrix is None or features.batch or not torch.equal(t, nodes):
+            return _exact_scores(weights, features, t, rows)
+        matrix: Tensor = mesh.matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
+        return some[rows].double() @ matrix
+
     finer = mesh.for_scores(exact, True)
     if finer is mesh:
         return mesh

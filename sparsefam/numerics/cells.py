@@ -354,9 +354,14 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     names, rows = ("power", "lowered"), x.shape[-1]
     columns = replace(power, eps=_by_column(power.eps, x))
     candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
-    if _is_read(x) and not candidates:
-        mass, rate = x.new_ones(2, rows)
-        return mass, rate
+    blocks = [torch.arange(0), *(block for block, _ in candidates)]
+    if _is_read(x):
+        some = torch.zeros(rows, dtype=torch.bool).index_fill_(0, torch.cat(blocks) % rows, True)
+        if 2 * int(some.sum()) < rows:
+            place = some.nonzero().squeeze(-1)
+            found = torch.stack(rough_masses(x[..., place], measure, power.take(place)))
+            mass, rate = x.new_ones(2, rows).index_copy_(1, place, found)
+            return mass, rate
     share = measure.reshape(len(x), -1, 1)
     by_cell, power = [(v * share).sum(0).flatten() for v in power.pair(x)], columns
     density = _coefficients(share.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
@@ -371,7 +376,7 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
         pair = power.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
         for whole, v in zip(by_cell, pair, strict=True):
             _put(whole, column, (v * height).sum(0), pieces, cut)
-    mass, rate = (v.reshape(-1, rows).sum(0) for v in by_cell)
+    mass, rate = (v.reshape(x.shape[1:]).sum(0) for v in by_cell)
     return mass, rate
 
 
