@@ -1,5 +1,6 @@
 r"""Fenchel-Young losses of scores, last layers that are trained with them, and a kernel loss."""
 
+import copy
 import math
 from collections.abc import Callable
 from numbers import Real
@@ -27,7 +28,7 @@ from .distributions.kernel_family import KernelDistribution
 from .distributions.torch_adapter import cuts_of, to_float64
 from .numerics.deformed import log_beta
 from .numerics.quadrature import line_integral
-from .numerics.validation import attributes, broadcast_shapes, copied, require, require_integer
+from .numerics.validation import broadcast_shapes, require, require_integer
 from .prediction_map import rpm
 from .scores import (
     AbsoluteDeviation,
@@ -324,8 +325,8 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
 
 
 def _to_float64(score: Score) -> Score:
-    new = copied(score)
-    for name, value in attributes(score).items():
+    new = copy.copy(score)
+    for name, value in vars(score).items():
         if isinstance(value, Tensor):
             setattr(new, name, value.double())
     if isinstance(new, LogDensity):

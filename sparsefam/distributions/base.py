@@ -16,7 +16,6 @@ from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
 from ..numerics.validation import (
-    attributes,
     broadcast_shapes,
     in_eager,
     map_tensors,
@@ -289,7 +288,7 @@ class SparseDistribution(TorchDistribution):
         The function receives a parameter and the shape of one event of it.
         """
         new = type(self).__new__(type(self)) if instance is None else instance
-        for name, value in attributes(self).items():
+        for name, value in vars(self).items():
             if name not in self._per_batch:
                 new.__dict__[name] = value
         # Not every constructor takes alpha.

@@ -1,5 +1,6 @@
 """Mixtures of densities, whatever their classes and supports."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from torch.types import _size
 from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, piecewise_integral
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_shapes, copied, require_shape
+from ..numerics.validation import broadcast_shapes, require_shape
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
@@ -244,7 +245,7 @@ class Mixture(SoftmaxDistribution):
         return self._rows(cuts_of)
 
     def _to_float64(self) -> "Mixture":
-        new = copied(self)
+        new = copy.copy(self)
         new.logits, new.alpha, new._dtype = self.logits.double(), self.alpha.double(), torch.float64
         new._parts = [to_float64(part) for part in self._parts]
         new._validate_args = False
@@ -480,7 +481,7 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
 def _without_validation(p: SparseDistribution) -> SparseDistribution:
     if not p._validate_args:
         return p
-    p = copied(p)
+    p = copy.copy(p)
     p._validate_args = False
     return p
 
@@ -526,7 +527,7 @@ def separate_cuts(*densities: Any) -> list[Any]:
 
 def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
     if isinstance(p, Mixture):
-        new = copied(p)
+        new = copy.copy(p)
         new._parts = [_shift(part, index, True) for part in p._parts]
         return new
     if not isinstance(p, SymmetricDistribution):

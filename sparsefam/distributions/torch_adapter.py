@@ -13,7 +13,6 @@ from torch.types import _size
 
 from ..bases import Basis, Fourier
 from ..numerics.validation import (
-    attributes,
     differentiable_once,
     in_float64,
     map_tensors,
@@ -83,7 +82,7 @@ def dtype_of(p: Distribution) -> torch.dtype:
 
 def _options(p: Distribution) -> dict[str, Any]:
     """Return dtype and device of the first floating-point tensor, empty if there is none."""
-    held = attributes(p).values()
+    held = vars(p).values()
     for value in held:
         if isinstance(value, Tensor) and value.is_floating_point():
             return {"dtype": value.dtype, "device": value.device}
@@ -138,7 +137,7 @@ def to_float64(p: Any) -> Any:
         return convert()
     new = p.expand(p.batch_shape)
     new._validate_args = False
-    for name, value in attributes(p).items():
+    for name, value in vars(p).items():
         if isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
     return new

@@ -46,7 +46,7 @@ from torch.distributions.transforms import (
 from torch.types import _size
 
 from ..distributions import EllipticalDistribution, SymmetricDistribution
-from ..numerics.validation import attributes, require
+from ..numerics.validation import require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
 from .flow import Flow, Followed
 
@@ -564,7 +564,7 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
     if isinstance(support, RealLine):
         return []
     tensors: list[Tensor] = []
-    for value in attributes(support).values():
+    for value in vars(support).values():
         for part in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(part, Tensor):
                 tensors.append(part)

@@ -1,5 +1,6 @@
-"""Checks and conversions of arguments, shallow copies, and second derivatives that do not exist."""
+"""Checks and conversions of arguments, copies, and second derivatives that do not exist."""
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +18,12 @@ __all__ = [
     "NO_FORWARD_MODE",
     "NO_SECOND_DERIVATIVE",
     "as_tensors",
-    "attributes",
     "broadcast_arguments",
     "broadcast_location_scale",
     "broadcast_shapes",
     "broadcasts_to",
     "by_forward_mode",
     "cholesky_factor",
-    "copied",
     "difference",
     "differentiable_once",
     "forward_rule",
@@ -285,24 +284,6 @@ def require_power(beta: object) -> None:
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 
-# Copies, also inside compiled graphs: releases of torch before 2.12 trace neither `vars` nor `copy`
-
-
-def attributes(p: object) -> dict[str, Any]:
-    """Return the attributes of an object; in compiled graphs those that its methods name."""
-    if not torch.compiler.is_compiling():
-        return dict(p.__dict__)
-    return {name: p.__dict__[name] for name in _names_in_methods(type(p)) if name in p.__dict__}
-
-
-def copied(p: _Object) -> _Object:
-    """Return a shallow copy."""
-    new = type(p).__new__(type(p))
-    for name, value in attributes(p).items():
-        new.__dict__[name] = value
-    return new
-
-
 def in_float64(x: Tensor) -> Tensor:
     """Return floating-point numbers as float64."""
     return x.double() if x.is_floating_point() else x
@@ -327,25 +308,15 @@ def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any
         for old, new in copies:  # a transform and its inverse hold each other
             if old is x:
                 return new
-        new = copied(x)
+        new = copy.copy(x)
         copies.append((x, new))
-        for name, value in attributes(x).items():
+        for name, value in vars(x).items():
             new.__dict__[name] = of(value)
         for name in fixed if isinstance(x, Distribution) else ():
             new.__dict__[name] = fixed[name]
         return new
 
     return of(x)
-
-
-def _names_in_methods(kind: type) -> tuple[str, ...]:
-    """Return all names in the methods of a class and its parents."""
-    codes = (getattr(f, "__code__", None) for c in kind.__mro__ for f in vars(c).values())
-    return tuple({name: None for code in codes if code for name in code.co_names})
-
-
-# What torch.compiler.assume_constant_result does, which would import the compiler.
-_names_in_methods.__dict__["_dynamo_marked_constant"] = True
 
 
 # Second derivatives that do not exist
