@@ -12,7 +12,7 @@ from ..distributions import BetaGaussian, Mixture, Normal, SparseDistribution
 from ..distributions.base import StandardizedDistribution
 from ..distributions.beta_gaussian import alpha_of
 from ..distributions.kernel_family import KernelDistribution
-from ..distributions.line_gaussians import gaussian_contexts
+from ..distributions.line_gaussians import distinct, gaussian_contexts
 from ..distributions.univariate import SymmetricDistribution
 from ..numerics.fourier import without_values
 from ..numerics.least_squares import recomputed
@@ -119,7 +119,8 @@ def _operator_inputs(
         return None
     number = inner._fixed_exponent
     logits = density.logits if isinstance(density, Mixture) else None
-    alpha = None if number is not None else inner.alpha
+    # As few alphas as there are, each of which has a table.
+    alpha = None if number is not None else distinct(inner.alpha)
     return inner.loc, inner.scale, alpha, logits, basis.centers, basis.widths, by_head, number
 
 
@@ -134,7 +135,7 @@ def _forward(
     number: float | None,
 ) -> Tensor:
     """Return contexts (B, heads, Lq, E) under beta-Gaussians or, with logits, their mixtures."""
-    index = alpha if number is None else alpha_of(number)
+    index: Any = alpha if number is None else alpha_of(number)
     density: SparseDistribution = BetaGaussian(loc, scale, index, validate_args=False)
     if logits is not None:
         density = Mixture(logits, density, validate_args=False)
@@ -156,12 +157,12 @@ def _backward(
 ) -> list[Tensor]:
     """Return the gradients in all tensors, empty where they are not needed."""
     inputs = loc, scale, alpha, logits, centers, widths, by_head
-    leaves = [
+    leaves: Any = [
         None if x is None else x.detach().requires_grad_(need)
         for x, need in zip(inputs, needed, strict=True)
     ]
     with _recording(), without_values():
-        value = _forward(*leaves, number)
+        value = _forward(*leaves, number=number)
         wanted = [x for x in leaves if x is not None and x.requires_grad]
         found = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
     return [next(found).contiguous() if need else slope.new_empty(0) for need in needed]
