@@ -162,7 +162,7 @@ def _backward(
         for x, need in zip(inputs, needed, strict=True)
     ]
     with _recording(), without_values():
-        value = _forward(*leaves, number=number)
+        value = _forward(*(leaves + [number]))
         wanted = [x for x in leaves if x is not None and x.requires_grad]
         found = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
     return [next(found).contiguous() if need else slope.new_empty(0) for need in needed]
