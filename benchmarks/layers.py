@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor.utils import fresh_cache
 
 from sparsefam.attention import ContinuousAttention, LearnedAlpha
 from sparsefam.bases import GaussianRBF
@@ -37,6 +38,11 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "kernel, α = 1, L = 256": (256, 64, {"score": "kernel", "alpha": 1.0}),
     "kernel, L = 256": (256, 64, {"score": "kernel"}),
 }
+# The layers that are also compiled.
+COMPILED = (
+    *("quadratic, L = 128", "quadratic, L = 256", "quadratic, L = 512"),
+    *("quadratic, learned α, L = 256", "mixture of 8, L = 256", "moments, L = 256"),
+)
 
 
 def _step(layer: nn.Module, batch: int, length: int) -> Callable[[], None]:
@@ -54,35 +60,58 @@ def _seconds(step: Callable[[], None]) -> float:
     return time.thread_time() - start
 
 
+def _elapsed(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
 @one_thread()
-def layer_table(names: Sequence[str] = tuple(CASES), batch: int = BATCH) -> Table:
+def layer_table(
+    names: Sequence[str] = tuple(CASES),
+    batch: int = BATCH,
+    compiled: Sequence[str] = (),
+) -> Table:
     """Return the time of each layer over that of discrete attention."""
     rows = []
     for name in names:
         length, functions, options = CASES[name]
         basis = GaussianRBF.grid(functions, 1.6 / functions)
         own: Any = {"batch_first": True, "validate_args": False, **options}
-        ours = _step(ContinuousAttention(CHANNELS, HEADS, basis, **own), batch, length)
-        other = _step(nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True), batch, length)
-        ours(), other()
-        seconds = [(_seconds(ours), _seconds(other)) for _ in range(CALLS)]
-        ratio = statistics.median(a / b for a, b in seconds)
-        rows.append([name, *(f"{1e3 * min(x):.1f}" for x in zip(*seconds, strict=True))])
-        rows[-1].append(f"{ratio:.2f}")
+        layer = ContinuousAttention(CHANNELS, HEADS, basis, **own)
+        other = nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True)
+        layers = [layer, other, *[torch.compile(layer, fullgraph=True)] * (name in compiled)]
+        steps = [_step(x, batch, length) for x in layers]
+        torch.compiler.reset()
+        with fresh_cache():
+            first = [_elapsed(x) for x in steps]
+        rounds = [[_seconds(x) for x in steps] for _ in range(CALLS)]
+        ratios = [
+            statistics.median(x[i] / x[1] for x in rounds) for i in (0, *range(2, len(steps)))
+        ]
+        times = [f"{1e3 * min(x):.1f}" for x in list(zip(*rounds, strict=True))[:2]]
+        shown = [f"{x:.2f}" for x in ratios] + [f"{x:.0f}" for x in first[2:]]
+        rows.append([name, *times, *shown, *[""] * (6 - 1 - len(times) - len(shown))])
         print("  ".join(rows[-1]), flush=True)
     title = (
         f"Forward and backward of layers of {CHANNELS} channels and {HEADS} heads, {batch} "
         "sequences, N = L/4 functions and at most 64, α = 2 if no other is named, float32, one "
-        "thread: milliseconds, and the median of the ratios of neighbouring calls."
+        "thread: milliseconds, the median of the ratios of neighbouring calls, the same compiled, "
+        "and the seconds that compiling takes."
     )
-    header = ["score", "ms", "nn.MultiheadAttention, ms", "ratio"]
+    header = ["score", "ms", "nn.MultiheadAttention, ms", "ratio", "compiled", "compiling, s"]
     return Table(title, header, rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
-    return run("layers", {"layers": lambda: [layer_table()]}, options.write, "long-sequences.md")
+    return run(
+        "layers",
+        {"layers": lambda: [layer_table(compiled=COMPILED)]},
+        options.write,
+        "long-sequences.md",
+    )
 
 
 if __name__ == "__main__":

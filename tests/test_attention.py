@@ -12,6 +12,7 @@ import torch
 from layers import KINDS, SCORES, data, join, make_layer
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
@@ -405,6 +406,29 @@ def test_compiles_whole(
     grads = [torch.autograd.grad(x.square().sum(), parameters) for x in (found, expected)]
     for one, other in zip(*grads, strict=True):
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", ["quadratic", "mixture", "moments"])
+def test_one_graph_serves_sequences_of_all_sizes(
+    score: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of positions that are made in the graph. `torch.linspace` itself fixes its number."""
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score=score, batch_first=True)
+    layer.regression.validate_args = False
+
+    def attend(x: Tensor) -> Tensor:
+        return layer(x, x, x, torch.arange(x.shape[1]) / x.shape[1])[0]
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=counter)
+    for batch, length in ((3, 20), (4, 31), (5, 7)):
+        x = torch.randn(batch, length, 4, requires_grad=True)
+        values = compiled(x), attend(x)
+        found, due = ([y, *torch.autograd.grad(y.square().sum(), x)] for y in values)
+        torch.testing.assert_close(found, due)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize(

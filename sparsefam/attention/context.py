@@ -1,14 +1,20 @@
 r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..bases import Basis, GaussianRBF
-from ..distributions import Mixture, Normal, SparseDistribution
+from ..distributions import BetaGaussian, Mixture, Normal, SparseDistribution
 from ..distributions.base import StandardizedDistribution
+from ..distributions.beta_gaussian import alpha_of
 from ..distributions.kernel_family import KernelDistribution
-from ..distributions.line_gaussians import gaussian_contexts
+from ..distributions.line_gaussians import distinct, gaussian_contexts
 from ..distributions.univariate import SymmetricDistribution
+from ..numerics.fourier import without_values
 from ..numerics.least_squares import recomputed
 from ..numerics.validation import in_eager
 
@@ -26,8 +32,9 @@ def contexts(
 
     Expectations of N functions for every query and head would be more numbers than the rest of a
     layer. Those of Gaussian functions are not needed where a density is a row of waves. Others
-    are computed in blocks of queries, if they are many, and again in the backward pass. Compiled
-    graphs, transforms of `torch.func` and kernel densities take all at once.
+    are computed in blocks of queries, if they are many, and again in the backward pass. Transforms
+    of `torch.func` and kernel densities take all at once. Compiled graphs call this function for
+    Gaussians and beta-Gaussians on a CPU, and take all at once otherwise.
 
     Args:
         density: Densities (B, heads, Lq).
@@ -38,6 +45,11 @@ def contexts(
     by_head = coefficients.transpose(1, 2)
     if isinstance(density, KernelDistribution):
         return density.combination_means(basis, by_head).to(by_head.dtype).transpose(1, 2)
+    if torch.compiler.is_compiling():
+        inputs = _operator_inputs(density, basis, by_head)
+        if inputs is not None:
+            found: Tensor = _Contexts.apply(*inputs)
+            return found.transpose(1, 2)
     context = _by_waves(density, basis, by_head, centred)
     return _by_expectations(density, basis, by_head) if context is None else context
 
@@ -88,3 +100,124 @@ def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor)
 
 def _contract(features: Tensor, by_head: Tensor) -> Tensor:
     return (features.to(by_head.dtype) @ by_head).transpose(1, 2)
+
+
+# Compiled graphs do not read values, by which densities are told apart, and would compile neither
+# blocks nor all cases well: they call operators.
+
+
+def _operator_inputs(
+    density: SparseDistribution, basis: Basis, by_head: Tensor
+) -> tuple[Any, ...] | None:
+    """Return the arguments of `_forward`, or None for other densities, functions and devices."""
+    inner = density.components if isinstance(density, Mixture) else density
+    if not isinstance(basis, GaussianRBF) or not isinstance(inner, BetaGaussian):
+        return None
+    if basis.widths is None or basis.event_shape or not by_head.is_cpu:
+        return None
+    if torch.compiler.is_exporting():
+        return None
+    number = inner._fixed_exponent
+    logits = density.logits if isinstance(density, Mixture) else None
+    # As few alphas as there are, each of which has a table.
+    alpha = None if number is not None else distinct(inner.alpha)
+    return inner.loc, inner.scale, alpha, logits, basis.centers, basis.widths, by_head, number
+
+
+def _forward(
+    loc: Tensor,
+    scale: Tensor,
+    alpha: Tensor | None,
+    logits: Tensor | None,
+    centers: Tensor,
+    widths: Tensor,
+    by_head: Tensor,
+    number: float | None,
+) -> Tensor:
+    """Return contexts (B, heads, Lq, E) under beta-Gaussians or, with logits, their mixtures."""
+    index: Any = alpha if number is None else alpha_of(number)
+    density: SparseDistribution = BetaGaussian(loc, scale, index, validate_args=False)
+    if logits is not None:
+        density = Mixture(logits, density, validate_args=False)
+    basis = GaussianRBF(centers, widths)
+    return contexts(density, basis, by_head.transpose(1, 2)).transpose(1, 2).contiguous()
+
+
+def _backward(
+    slope: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    alpha: Tensor | None,
+    logits: Tensor | None,
+    centers: Tensor,
+    widths: Tensor,
+    by_head: Tensor,
+    number: float | None,
+    needed: list[bool],
+) -> list[Tensor]:
+    """Return the gradients in all tensors, empty where they are not needed."""
+    inputs = loc, scale, alpha, logits, centers, widths, by_head
+    leaves: Any = [
+        None if x is None else x.detach().requires_grad_(need)
+        for x, need in zip(inputs, needed, strict=True)
+    ]
+    with _recording(), without_values():
+        value = _forward(*(leaves + [number]))
+        wanted = [x for x in leaves if x is not None and x.requires_grad]
+        found = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
+    return [next(found).contiguous() if need else slope.new_empty(0) for need in needed]
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Let operations record derivatives, which is switched off where operators are called."""
+    keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView
+    first, second = (torch._C._SetExcludeDispatchKeyGuard(key, False) for key in keys)
+    with first, second, torch.enable_grad():
+        yield
+
+
+_forward_operator = torch.library.custom_op("sparsefam::contexts", _forward, mutates_args=())
+_backward_operator = torch.library.custom_op(
+    "sparsefam::contexts_backward", _backward, mutates_args=()
+)
+
+
+@_forward_operator.register_fake
+def _(
+    loc: Tensor,
+    scale: Tensor,
+    alpha: Any,
+    logits: Any,
+    centers: Any,
+    widths: Any,
+    by_head: Tensor,
+    number: Any,
+) -> Tensor:
+    return by_head.new_empty(*loc.shape[:3], by_head.shape[-1])
+
+
+@_backward_operator.register_fake
+def _(slope: Tensor, *arguments: Any) -> list[Tensor]:
+    inputs, needed = arguments[:7], arguments[-1]
+    return [
+        slope.new_empty(0)
+        if not need
+        else torch.empty_like(x, memory_format=torch.contiguous_format)
+        for x, need in zip(inputs, needed, strict=True)
+    ]
+
+
+class _Contexts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        ctx.save_for_backward(*inputs[:-1])
+        ctx.number = inputs[-1]
+        found: Tensor = _forward_operator(*inputs)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        needed = list(ctx.needs_input_grad[:-1])
+        slopes = _backward_operator(slope, *ctx.saved_tensors, ctx.number, needed)
+        return *(x if need else None for x, need in zip(slopes, needed, strict=True)), None

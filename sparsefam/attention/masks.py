@@ -2,6 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from operator import eq
 from typing import NamedTuple
 
 import torch
@@ -139,7 +140,8 @@ def check_real(name: str, x: Tensor) -> None:
 def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
     """Raise ValueError unless something is a tensor of one of the shapes."""
     check_tensor(name, x)
-    if x.shape not in shapes:
+    # `in` does not compare sizes that a trace holds as symbols.
+    if not any(len(x.shape) == len(y) and all(map(eq, x.shape, y)) for y in shapes):
         listed = " or ".join(map(str, shapes))
         raise ValueError(f"{name} must have shape {listed}{hint}, got {tuple(x.shape)}")
 

@@ -22,7 +22,7 @@ from .normal import Laplace
 from .support_quadrature import gaussians_on_support
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
-__all__ = ["gaussian_contexts", "gaussian_means"]
+__all__ = ["distinct", "gaussian_contexts", "gaussian_means"]
 
 # Pairs of a density and a function from which on making a matrix of waves pays.
 _LEAST_PAIRS = 2**12
@@ -150,7 +150,7 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
         return None
     if law.number is None:
         # Each alpha has a table, which takes as long as pairs with so many densities.
-        cost = _few(p.alpha).numel() * waves.cells[1]
+        cost = distinct(p.alpha).numel() * waves.cells[1]
         return waves if cost <= _CELLS_PER_DENSITY * p.batch_shape.numel() else None
     return waves
 
@@ -238,7 +238,7 @@ class _Rows:
         return log_density.exp()
 
 
-def _few(alpha: Tensor) -> Tensor:
+def distinct(alpha: Tensor) -> Tensor:
     """Return alpha without the axes along which it was expanded, which are one long."""
     return alpha[tuple([slice(None) if step else slice(0, 1) for step in alpha.stride()])]
 
@@ -246,7 +246,7 @@ def _few(alpha: Tensor) -> Tensor:
 def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return exponents and reaches (U,), and which of them each density has."""
     alpha = p.alpha
-    few = _few(alpha)
+    few = distinct(alpha)
     index = torch.arange(few.numel(), device=alpha.device).reshape(few.shape).expand(alpha.shape)
     one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
     return one._exponent, one._reach().detach(), index

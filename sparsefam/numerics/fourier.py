@@ -16,6 +16,8 @@ the functions with supports that end between them.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,12 +30,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .quadrature import MAKERS, Numbers, table
 from .validation import in_eager, may_have_tangent
 
-__all__ = ["LOG_DENSITIES", "Waves", "expect_waves", "law_table", "learned_table", "waves_of"]
+__all__ = [
+    "LOG_DENSITIES",
+    "Waves",
+    "expect_waves",
+    "law_table",
+    "learned_table",
+    "waves_of",
+    "without_values",
+]
 
 # exp(-x^2/2) is negligible beside its peak from here on, for the frequencies of a function, and
 # relative to a sum of many functions, for its reach.
-_BANDS = {torch.float32: 5.7, torch.float64: 8.7}
-_REACHES = {torch.float32: 6.0, torch.float64: 9.0}
+_BANDS = {torch.float32: 5.3, torch.float64: 8.7}
+_REACHES = {torch.float32: 5.3, torch.float64: 9.0}
 # Of polynomials in the half-width: how many cells there are in a width, and their coefficients.
 _CELLS = {torch.float32: (2.5, 6), torch.float64: (3.5, 11)}
 # Of polynomials in frequency times half-width: the same in a unit.
@@ -371,6 +381,20 @@ def _looked_up(
     return phases, cells, sums, _characteristic(half, sums)
 
 
+# Whether only derivatives are asked for.
+_without_values: ContextVar[bool] = ContextVar("without values", default=False)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Let `expect_waves` return zeros, where only their derivatives are asked for."""
+    token = _without_values.set(True)
+    try:
+        yield
+    finally:
+        _without_values.reset(token)
+
+
 class _Product(torch.autograd.Function):
     """`expect_waves` in blocks, whose features are made again in the backward pass."""
 
@@ -388,7 +412,9 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(loc, half, tables, right, weights, index)
         ctx.waves = waves
         rows = loc if weights is None else weights
-        out = right.new_empty(*rows.shape[:2], right.shape[-1])
+        out = right.new_zeros(*rows.shape[:2], right.shape[-1])
+        if not torch.compiler.is_compiling() and _without_values.get():
+            return out
         known = _phases(waves, loc), tables
         for whole, part in _blocks(loc, weights, waves.number):
             phases, _, _, value = _looked_up(loc[part], half[part], _of(index, part), known, waves)
