@@ -10,7 +10,7 @@ from torch import Tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, Normal, SparseDistribution
 from ..distributions.base import StandardizedDistribution
-from ..distributions.beta_gaussian import alpha_of
+from ..distributions.generators import alpha_of
 from ..distributions.kernel_family import KernelDistribution
 from ..distributions.line_gaussians import distinct, gaussian_contexts
 from ..distributions.univariate import SymmetricDistribution
