@@ -117,22 +117,27 @@ class Solution:
         """Return weights at the nodes of a mesh (m, G, R): their sum with g is E_p[g]."""
         return self.unnormalized_on(mesh) / self.Z
 
+    # At alpha = 1 weights sum to 1; elsewhere a column of ones gives the total, and makes gradients
+    # those of centred functions.
+
     def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
         weights = self.unnormalized_on(mesh).flatten(0, 1).to(values)
-        return self._weighted(values, weights, mesh).reshape(*self.batch, values.shape[1])
+        if self.power.is_exponential and mesh is self.mesh:
+            means = weights.T @ values
+        else:
+            sums = weights.T @ _with_ones(values)
+            means = sums[:, :-1] / sums[:, -1:]
+        return means.reshape(*self.batch, values.shape[1])
 
     def combined_means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, E) of functions with values (*batch[:-1], Q, E)."""
         weights = self.unnormalized_on(mesh).reshape(len(mesh.nodes), *self.batch).to(values)
-        return self._weighted(values, weights.movedim(0, -2), mesh)
-
-    def _weighted(self, values: Tensor, weights: Tensor, mesh: KernelMesh) -> Tensor:
+        weights = weights.movedim(0, -2)
         if self.power.is_exponential and mesh is self.mesh:
             return weights.mT @ values
-        # A column of ones gives the total, and makes gradients those of centred functions.
-        ones = values.new_ones(*values.shape[:-1], 1)
-        sums = torch.cat([values, ones], -1).mT @ weights
+        # Gradients then have the layout of weights.
+        sums = _with_ones(values).mT @ weights
         return (sums[..., :-1, :] / sums[..., -1:, :]).mT
 
     def log_density(self, t: Tensor) -> Tensor:
@@ -152,6 +157,10 @@ class Solution:
         """Return a location in the base's support (D,), where the mesh has most mass."""
         place = self.mesh.measure.flatten().argmax(0, keepdim=True)
         return self.mesh.nodes.index_select(0, place).reshape(-1).to(self.weights)
+
+
+def _with_ones(values: Tensor) -> Tensor:
+    return torch.cat([values, values.new_ones(*values.shape[:-1], 1)], -1)
 
 
 def solve(

@@ -354,9 +354,9 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     names, rows = ("power", "lowered"), x.shape[-1]
     columns = replace(power, eps=_by_column(power.eps, x))
     candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
-    blocks = [torch.arange(0), *(block for block, _ in candidates)]
+    blocks = [x.new_empty(0).long(), *(block for block, _ in candidates)]
     if _is_read(x):
-        some = torch.zeros(rows, dtype=torch.bool).index_fill_(0, torch.cat(blocks) % rows, True)
+        some = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
         if 2 * int(some.sum()) < rows:
             place = some.nonzero().squeeze(-1)
             found = torch.stack(rough_masses(x[..., place], measure, power.take(place)))
