@@ -26,6 +26,8 @@ _NEAR = -2.0
 _SHARES = tuple(math.sin(math.pi * k / (2 * _COUNT)) ** 2 for k in range(_COUNT + 1))
 # Rounds of the search for this range. Each can divide it by six.
 _ROUNDS = (COARSE, *(EVEN,) * 8)
+# Steps of the search for a quantile, which may be next to a power.
+_STEPS = 16
 # Nodes on each subinterval, and of the rule that must agree with it, and how closely.
 _ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
 
@@ -156,7 +158,7 @@ class Density(LineDistribution, SoftmaxDistribution):
             (is_open, opens), (low, high) = self._is_open, self._ends()
             ends = None if is_open else low, None if opens else high
             line = DoubleExponential(*ends, self._frame[..., 0], self._frame[..., 1], _ORDER)
-        line.rough = self._edges(line)
+        line.rough, line.steps = self._edges(line), _STEPS
         return line
 
     def _ends(self) -> tuple[Tensor, Tensor]:

@@ -27,8 +27,6 @@ __all__ = [
 
 # Nodes for covariances of bases.
 _FINE = 48
-# Steps of the search for a quantile; two Newton steps follow.
-_STEPS = 8
 # Shares of a range at which a density is asked for where it matters, and of what is left of it.
 _TINY = tuple(16.0**-k for k in range(9, 0, -1))
 COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
@@ -50,12 +48,19 @@ class Line:
         parts: Pieces between two cuts on which a distribution function is one polynomial.
         degree: The number of nodes on each piece.
         rough: Those cuts (K, *batch) at which the density is not smooth; default all.
+        steps: Of the search for a quantile; two Newton steps follow.
     """
 
     def __init__(
-        self, order: int = 32, parts: int = 3, degree: int = 24, rough: Tensor | None = None
+        self,
+        order: int = 32,
+        parts: int = 3,
+        degree: int = 24,
+        rough: Tensor | None = None,
+        steps: int = 8,
     ) -> None:
-        self.order, self.parts, self.degree, self.rough = order, parts, degree, rough
+        self.order, self.parts, self.degree = order, parts, degree
+        self.rough, self.steps = rough, steps
 
     def onto(self, t: Tensor) -> Tensor:
         """Return coordinates of locations."""
@@ -346,7 +351,7 @@ class LineDistribution(SparseDistribution):
             lambda x: _legendre_sum(coefficients, x) - known,
             torch.full_like(known, -1),
             torch.ones_like(known),
-            _STEPS,
+            line.steps,
         )
         panel = piece // line.parts
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))

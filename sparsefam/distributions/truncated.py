@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Size, Tensor
@@ -273,26 +273,28 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     @property
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if the base has none and an end is infinite."""
-        known = self._moments()
-        return super().mean if known is None else known[0].to(self.alpha.dtype)
+        return self._closed("mean") if self._has_moments else super().mean
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if the base has none and an end is infinite."""
-        known = self._moments()
-        return super().variance if known is None else known[1].to(self.alpha.dtype)
+        return self._closed("variance") if self._has_moments else super().variance
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
-        known = self._moments()
-        return super().entropy() if known is None else known[2].to(self.alpha.dtype)
+        return self._closed("entropy") if self._has_moments else super().entropy()
 
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return mean, variance and entropy (*batch) where they are known without a table."""
+    @property
+    def _has_moments(self) -> bool:
         law = self._law
-        if law is None or not law.has_moments:
-            return None
-        return law.moments(self.low.double(), self.high.double())
+        return law is not None and law.has_moments
+
+    def _closed(self, name: str) -> Tensor:
+        """Return a moment or the entropy (*batch) that is known without a table."""
+        law, ends = cast(Law, self._law), (self.low.double(), self.high.double())
+        if name == "entropy":
+            return law.entropy(*ends).to(self.alpha.dtype)
+        return law.moments(*ends)[name == "variance"].to(self.alpha.dtype)
 
     def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
         """Return a moment by quadrature, or that of the base where an infinite tail has none."""
