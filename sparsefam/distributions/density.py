@@ -151,7 +151,7 @@ class Density(LineDistribution, SoftmaxDistribution):
 
     @property
     def _line(self) -> Line:
-        """The coordinate: that of the locations if both ends are finite."""
+        """The coordinate, which is the location itself if both ends are finite."""
         if not any(self._is_open):
             line = Line(_ORDER, 1, _ORDER)
         else:
@@ -174,7 +174,7 @@ class Density(LineDistribution, SoftmaxDistribution):
     def _where_it_matters(self, negligible: float = _NEGLIGIBLE, power: float = 1.0) -> Tensor:
         """Return coordinates (*batch, K, 2) beyond which the density does not matter.
 
-        It is that of the coordinate, or of the locations if the `power` of the slope is 0.
+        The density of the coordinate counts, or of the location if the `power` of the slope is 0.
         """
         line = self._line
         edges: Any = line.rough
