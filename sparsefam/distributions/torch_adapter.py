@@ -45,6 +45,11 @@ __all__ = [
 
 # Twice the nodes between two cuts for bases, and for waves.
 _FINE, _WAVES = 64, 512
+# Distributions of torch and Pyro without kinks inside of their supports.
+_SMOOTH = (
+    *("Beta", "Cauchy", "Chi2", "Exponential", "FisherSnedecor", "Gamma", "Gumbel", "HalfCauchy"),
+    *("HalfNormal", "InverseGamma", "Kumaraswamy", "LogNormal", "Pareto", "StudentT", "Weibull"),
+)
 # How much of the mass a rule may miss.
 _LOST = 1e-3
 
@@ -410,11 +415,12 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         return torch.zeros_like(self.alpha)
 
     def _breakpoints(self, line: Line) -> Tensor:
-        """Return coordinates (J, *batch) that divide the density: the mode, and loc, a kink."""
-        found = [torch.zeros_like(self.alpha)]
-        if (loc := self._known("loc")) is not None:
-            found.append(line.onto(loc).expand_as(self.alpha))
-        return torch.stack(found)
+        """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
+        found = torch.zeros_like(self.alpha).unsqueeze(0)
+        if torch_name(self.base) in _SMOOTH:
+            return found[:0]
+        loc = self._known("loc")
+        return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
 
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
         low, high = (line.onto(end) for end in self._ends())
