@@ -26,6 +26,8 @@ _NEAR = -2.0
 _SHARES = tuple(math.sin(math.pi * k / (2 * _COUNT)) ** 2 for k in range(_COUNT + 1))
 # Rounds of the search for this range. Each can divide it by six.
 _ROUNDS = (COARSE, *(EVEN,) * 8)
+# Steps of the search for a quantile, which may be next to a power.
+_STEPS = 16
 # Nodes on each subinterval, and of the rule that must agree with it, and how closely.
 _ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
 
@@ -149,14 +151,14 @@ class Density(LineDistribution, SoftmaxDistribution):
 
     @property
     def _line(self) -> Line:
-        """The coordinate: that of the locations if both ends are finite."""
+        """The coordinate, which is the location itself if both ends are finite."""
         if not any(self._is_open):
             line = Line(_ORDER, 1, _ORDER)
         else:
             (is_open, opens), (low, high) = self._is_open, self._ends()
             ends = None if is_open else low, None if opens else high
             line = DoubleExponential(*ends, self._frame[..., 0], self._frame[..., 1], _ORDER)
-        line.rough = self._edges(line)
+        line.rough, line.steps = self._edges(line), _STEPS
         return line
 
     def _ends(self) -> tuple[Tensor, Tensor]:
@@ -172,7 +174,7 @@ class Density(LineDistribution, SoftmaxDistribution):
     def _where_it_matters(self, negligible: float = _NEGLIGIBLE, power: float = 1.0) -> Tensor:
         """Return coordinates (*batch, K, 2) beyond which the density does not matter.
 
-        It is that of the coordinate, or of the locations if the `power` of the slope is 0.
+        The density of the coordinate counts, or of the location if the `power` of the slope is 0.
         """
         line = self._line
         edges: Any = line.rough

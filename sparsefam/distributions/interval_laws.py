@@ -1,6 +1,7 @@
 """Laws whose masses and quantiles between two ends have closed forms, accurate in tails."""
 
 import math
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -387,6 +388,12 @@ class _QuantileForward(_Quantile):
         return _change(slopes, changes), None
 
 
+# torch asks for these in each call, and making them takes longer than the functions.
+_functions: Any = (_LogMass, _Quantile)
+for _function in _functions:
+    _function.forward.__signature__ = signature(_function.forward)
+
+
 def _mass_slopes(
     name: str, a: Tensor, b: Tensor, w: Tensor, log_mass: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -496,10 +503,8 @@ class Law(NamedTuple):
             return torch.zeros_like(low, dtype=torch.bool)
         ends = torch.stack(self.ends(low, high))
         x = (ends - self.loc) / self.scale
-        resolved = (1 + x.abs()) * ends.abs() < lost * 2.0**52 * self.scale
-        if _any(~resolved):
-            resolved = resolved | ends.isinf()
-        return resolved.all(0) & (x[0] < x[1])
+        resolved = (1 + x.abs()) * ends.abs() < (lost * 2.0**52) * self.scale
+        return (resolved | ends.isinf()).all(0) & (x[0] < x[1])
 
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
@@ -542,12 +547,26 @@ class Law(NamedTuple):
         """Whether `moments` knows the law."""
         return not self.exponential and self.name in ("normal", "laplace", "exponential")
 
-    def moments(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean, variance and entropy of the law between ends (*batch).
+    def moments(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the law between ends (*batch)."""
+        flip, z, weights, total, u, _ = self._moment_rule(low, high)
+        weights, signed = weights / total, torch.stack([u[0], -u[1]])
+        mean = (weights * signed).sum((0, 1))
+        variance = (weights * (signed - mean).square()).sum((0, 1))
+        x = z + mean
+        return self.loc + self.scale * torch.where(flip, -x, x), self.scale.square() * variance
 
-        By a Gauss-Legendre rule on each side of the mode, in terms of the distance u from it or
-        from the nearer end, at z. There the density is exp(-u) or exp(-u (z + u / 2)), and all
-        terms are positive.
+    def entropy(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return the Shannon entropy of the law between ends (*batch)."""
+        _, _, weights, total, _, exponent = self._moment_rule(low, high)
+        return total.log() + (weights * exponent).sum((0, 1)) / total + self.scale.log()
+
+    def _moment_rule(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
+        """Return a Gauss-Legendre rule on each side of the mode.
+
+        In terms of the distance u from it or from the nearer end, at z, the density is exp(-u) or
+        exp(-u (z + u / 2)), and all terms are positive. Returned are whether the law is mirrored,
+        z, weights (2, Q, *batch) and their sum, u and the exponent.
         """
         a, b, w = self.standardize(*self.ends(low, high))
         flip = a + b < 0
@@ -563,14 +582,7 @@ class Law(NamedTuple):
         u = lengths * ((1 + y) / 2)
         exponent = u * (z + u / 2) if square else u
         weights = lengths * (rule / 2) * torch.exp(-exponent)
-        total = weights.sum((0, 1))
-        weights, signed = weights / total, torch.stack([u[0], -u[1]])
-        mean = (weights * signed).sum((0, 1))
-        variance = (weights * (signed - mean).square()).sum((0, 1))
-        entropy = total.log() + (weights * exponent).sum((0, 1))
-        x = z + mean
-        mean = self.loc + self.scale * torch.where(flip, -x, x)
-        return mean, self.scale.square() * variance, entropy + self.scale.log()
+        return flip, z, weights, weights.sum((0, 1)), u, exponent
 
 
 def _torch_laws(p: Any, name: str) -> Law | None:

@@ -1,4 +1,4 @@
-"""Densities on the line from log densities and breakpoints: one rule for all that follows."""
+"""1-D densities from log densities and breakpoints, by one quadrature rule."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,12 +27,13 @@ __all__ = [
 
 # Nodes for covariances of bases.
 _FINE = 48
-# Steps of the search for a quantile; two Newton steps follow.
-_STEPS = 8
 # Shares of a range at which a density is asked for where it matters, and of what is left of it.
 _TINY = tuple(16.0**-k for k in range(9, 0, -1))
 COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
 EVEN = tuple(k / 12 for k in range(13))
+# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
+# range where it does: for distribution functions and for moments.
+_MASSES, _MOMENTS = (-45.0, 6), (-80.0, 8)
 # The largest number whose exponential leaves room for the size of the distribution.
 _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # Intervals into which the search for a mode divides the neighbourhood of the best location, and how
@@ -50,12 +51,19 @@ class Line:
         parts: Pieces between two cuts on which a distribution function is one polynomial.
         degree: The number of nodes on each piece.
         rough: Those cuts (K, *batch) at which the density is not smooth; default all.
+        steps: Of the search for a quantile; two Newton steps follow.
     """
 
     def __init__(
-        self, order: int = 32, parts: int = 3, degree: int = 24, rough: Tensor | None = None
+        self,
+        order: int = 32,
+        parts: int = 3,
+        degree: int = 24,
+        rough: Tensor | None = None,
+        steps: int = 8,
     ) -> None:
-        self.order, self.parts, self.degree, self.rough = order, parts, degree, rough
+        self.order, self.parts, self.degree = order, parts, degree
+        self.rough, self.steps = rough, steps
 
     def onto(self, t: Tensor) -> Tensor:
         """Return coordinates of locations."""
@@ -160,7 +168,7 @@ class DoubleExponential(Line):
 
 
 class LineDistribution(SparseDistribution):
-    """A density on the line, integrated in float64 by one rule between breakpoints.
+    """A 1-D density, integrated in float64 by one rule between breakpoints.
 
     A subclass implements `_ends`, `_line`, `_find_cuts`, `_log_q` and `_log_mass`, and overrides
     what has a closed form.
@@ -227,6 +235,40 @@ class LineDistribution(SparseDistribution):
         first = torch.where(first | low.isinf(), t[0], low)
         last = torch.where(last | high.isinf(), t[-1], high)
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
+
+    def _region_of(
+        self, line: Line, places: Tensor, low: Tensor, high: Tensor, fine: bool
+    ) -> Tensor:
+        """Return coordinates (*batch, 2) beyond which the density does not matter."""
+
+        def height(y: Tensor) -> Tensor:
+            t, slope = line.locations(y)
+            return self._log_q(t) + slope.log()
+
+        ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
+        found = matters(height, *ends, (COARSE, EVEN), least, places.unsqueeze(1))
+        return torch.stack(found, -1).squeeze(0)
+
+    def _cuts_at(
+        self,
+        line: Line,
+        places: Tensor,
+        low: Tensor,
+        high: Tensor,
+        fine: bool,
+        region: Tensor | None = None,
+    ) -> Tensor:
+        """Return coordinates (J, *batch) between ends that divide where the density matters.
+
+        Among them are the places (K, *batch) between the ends, in coordinates.
+        """
+        region = self._region_of(line, places, low, high, fine) if region is None else region
+        first, last = region.unbind(-1)
+        first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
+        count = _MOMENTS[1] if fine else _MASSES[1]
+        share = low.new_tensor([k / count for k in range(count + 1)])
+        cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
+        return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
 
     # Moments
 
@@ -345,7 +387,7 @@ class LineDistribution(SparseDistribution):
             lambda x: _legendre_sum(coefficients, x) - known,
             torch.full_like(known, -1),
             torch.ones_like(known),
-            _STEPS,
+            line.steps,
         )
         panel = piece // line.parts
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
@@ -396,7 +438,7 @@ class LineDistribution(SparseDistribution):
     ) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (Q, *batch), `order` or more between two cuts.
 
-        Cuts are those of the density, of a basis, and other places (N,).
+        The density and a basis have cuts, and other places (N,) are cuts, too.
         """
         line = self._line
         cuts = self._cuts_with(line, psi)
@@ -430,7 +472,7 @@ class LineDistribution(SparseDistribution):
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
 
     def _cuts_with(self, line: Line, psi: Basis | None) -> Tensor:
-        """Return the cuts (J, *batch) with those of a basis."""
+        """Return the cuts (J, *batch) of the density and a basis."""
         cuts = self._find_cuts(line)
         if psi is None or psi.breaks is None:
             return cuts
@@ -463,6 +505,7 @@ def matters(
     high: Tensor,
     rounds: Sequence[tuple[float, ...]],
     negligible: float,
+    places: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the first and the last coordinate (K, *batch) at which a density matters.
 
@@ -474,12 +517,15 @@ def matters(
         high: The other ends.
         rounds: Shares of what is left at which the density is asked for, one round after the other.
         negligible: The log of the ratio of densities below which a density does not matter.
+        places: Further coordinates (S, K, *batch) at which it is asked for.
     """
     first, last = low, high
     for shares in rounds:
         share = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
         # Ends that matter stay as they are.
         y = torch.where(share < 1, first + (last - first) * share, last)
+        if places is not None:
+            y = torch.cat([y, clamp(places, first, last)]).sort(dim=0).values
         log_p = height(y)
         log_p = torch.where(log_p < math.inf, log_p, -math.inf)
         above = log_p > log_p.amax((0, 1)) + negligible
@@ -552,7 +598,7 @@ def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _join(cuts: Tensor, more: Tensor) -> Tensor:
-    """Return cuts (J, ...) and those of others that lie between them, in ascending order."""
+    """Return cuts (J, ...) and other cuts that lie between them, in ascending order."""
     more = clamp(more, cuts[0], cuts[-1])
     shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
     return torch.cat([x.expand(len(x), *shape) for x in (cuts, more)]).sort(dim=0).values

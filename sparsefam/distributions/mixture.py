@@ -197,7 +197,12 @@ class Mixture(SoftmaxDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: of univariate mixtures whose support is one interval."""
-        return not self.event_shape and (self._is_unbounded or bool(self._is_connected.all()))
+        return self.has_cdf and (self._is_unbounded or bool(self._is_connected.all()))
+
+    @property
+    def has_cdf(self) -> bool:
+        """Whether `cdf` and `icdf` exist: of univariate mixtures."""
+        return not self.event_shape
 
     @property
     def _is_connected(self) -> Tensor:
@@ -338,7 +343,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and not (self.event_shape or self._is_unbounded):
+        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)

@@ -24,7 +24,7 @@ from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
-from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
+from .line import DoubleExponential, Line, LineDistribution
 from .normal import Laplace, Normal
 from .univariate import SymmetricDistribution
 
@@ -44,11 +44,13 @@ __all__ = [
 
 # Twice the nodes between two cuts for bases, and for waves.
 _FINE, _WAVES = 64, 512
+# Distributions of torch and Pyro without kinks inside of their supports.
+_SMOOTH = (
+    *("Beta", "Cauchy", "Chi2", "Exponential", "FisherSnedecor", "Gamma", "Gumbel", "HalfCauchy"),
+    *("HalfNormal", "InverseGamma", "Kumaraswamy", "LogNormal", "Pareto", "StudentT", "Weibull"),
+)
 # How much of the mass a rule may miss.
 _LOST = 1e-3
-# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
-# range where it does: for distribution functions and for moments.
-_MASSES, _MOMENTS = (-45.0, 6), (-80.0, 8)
 
 
 def torch_name(p: Distribution) -> str | None:
@@ -311,7 +313,8 @@ class TorchDensity(SparseDistribution):
 class TorchUnivariate(TorchDensity, LineDistribution):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
-    Results for classes of torch and Pyro are float64. What torch lacks is integrated.
+    Results for classes of torch and Pyro are float64. Quadrature replaces formulas that torch
+    lacks.
 
     Args:
         base: The distribution (*batch).
@@ -402,35 +405,17 @@ class TorchUnivariate(TorchDensity, LineDistribution):
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha)
 
+    def _breakpoints(self, line: Line) -> Tensor:
+        """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
+        found = torch.zeros_like(self.alpha).unsqueeze(0)
+        if torch_name(self.base) in _SMOOTH:
+            return found[:0]
+        loc = self._known("loc")
+        return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
+
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
         low, high = (line.onto(end) for end in self._ends())
-        return self.cuts_between(line, low, high, True)
-
-    def region(self, line: Line, low: Tensor, high: Tensor, fine: bool) -> Tensor:
-        """Return coordinates (*batch, 2) beyond which the density does not matter."""
-
-        def height(y: Tensor) -> Tensor:
-            t, slope = line.locations(y)
-            return self._log_q(t) + slope.log()
-
-        ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
-        return torch.stack(matters(height, *ends, (COARSE, EVEN), least), -1).squeeze(0)
-
-    def cuts_between(
-        self, line: Line, low: Tensor, high: Tensor, fine: bool, region: Tensor | None = None
-    ) -> Tensor:
-        """Return coordinates (J, *batch) between ends that divide where the density matters."""
-        region = self.region(line, low, high, fine) if region is None else region
-        first, last = region.unbind(-1)
-        first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
-        # The coordinate is 0 at the mode, and loc may be a kink.
-        more = [torch.zeros_like(first)]
-        if (loc := self._known("loc")) is not None:
-            more.append(line.onto(loc).expand_as(first))
-        count = _MOMENTS[1] if fine else _MASSES[1]
-        share = low.new_tensor([k / count for k in range(count + 1)])
-        cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
-        return torch.cat([cuts, clamp(torch.stack(more), first, last)]).sort(dim=0).values
+        return self._cuts_at(line, self._breakpoints(line), low, high, True)
 
     def _rule(
         self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Size, Tensor
@@ -32,10 +32,6 @@ from .torch_adapter import (
 
 __all__ = ["Truncated"]
 
-# Distances of cuts from an end, in lengths over which the density there changes by a factor of e.
-_LAYERS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
-# Steps of the difference that finds these lengths: in distances to the next cut, and at least.
-_STEP, _LEAST_STEP = 2.0**-13, 2.0**-44
 # Bases with one peak, and distributions of torch whose mode is right for all parameters.
 _PEAKED = (PowerDistribution, ExponentialPower, LocationScale)
 _NAMES = (
@@ -125,9 +121,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
             line = self._line
-            if isinstance(self.base, TorchUnivariate):
-                low, high = (line.onto(end) for end in self._ends())
-                self._region = self.base.region(line, low, high, False)
+            self._region = self._region_of(line, *self._places(line), False)
             self._own_mass = self._mass_by_quadrature(line, line.order)
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
@@ -157,37 +151,28 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     @property
     def _line(self) -> Line:
         """The coordinate in which the density is integrated."""
-        return self.base._line if isinstance(self.base, TorchUnivariate) else Line()
+        if isinstance(self.base, TorchUnivariate):
+            return self.base._line
+        return Line(32, 1, 32, sort_cuts(cuts_of(self.base)))
+
+    def _places(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the coordinates of what divides the base (J, *batch), and of the ends."""
+        low, high = (line.onto(end) for end in self._ends())
+        if isinstance(self.base, TorchUnivariate):
+            return self.base._breakpoints(line), low, high
+        # Beyond the base's cuts there is less than a rounding error of its mass, but in a tail.
+        places = cast(Tensor, line.rough)
+        first, last = places[0].detach(), places[-1].detach()
+        width = last - first
+        low, high = (
+            torch.where(low.isinf(), torch.minimum(first, high.detach() - width), low),
+            torch.where(high.isinf(), torch.maximum(last, low.detach() + width), high),
+        )
+        return places, low, high
 
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
-        """Return coordinates (J, *batch) between which a few nodes integrate the density."""
-        low, high = self._ends()
-        if isinstance(self.base, TorchUnivariate):
-            region = None if fine else self._region
-            return self.base.cuts_between(line, line.onto(low), line.onto(high), fine, region)
-        found = [cuts_of(self.base)]
-        for end, other in ((low, high), (high, low)):
-            finite = end.isfinite()
-            length = self._length(torch.where(finite, end, 0.0), other, found[0])
-            layers = torch.where(finite, length, 0.0).unsqueeze(-1) * low.new_tensor(_LAYERS)
-            found.append(torch.where(finite, end, math.nan).unsqueeze(-1) + layers)
-        return sort_cuts(clamp(torch.cat(found, -1), low.unsqueeze(-1), high.unsqueeze(-1)))
-
-    def _length(self, end: Tensor, other: Tensor, cuts: Tensor) -> Tensor:
-        """Return how far from an end, towards the other, the density changes by a factor of e.
-
-        From a difference of logarithms: exported graphs have no derivatives inside.
-        """
-        with torch.no_grad():
-            side = torch.where(other > end, 1.0, -1.0)
-            cuts = torch.cat([cuts, other.unsqueeze(-1)], -1)
-            gaps = side.unsqueeze(-1) * (cuts - end.unsqueeze(-1))
-            gap = torch.where((gaps > 0) & gaps.isfinite(), gaps, math.inf).amin(-1)
-            gap = torch.where(gap.isfinite(), gap, end.abs().clamp_min(1))
-            near = end + side * torch.maximum(gap * _STEP, end.abs() * _LEAST_STEP)
-            change = (self.base.log_prob(near) - self.base.log_prob(end)).abs()
-            length = (near - end) / change
-            return torch.where(length.isfinite(), length, 0.0)
+        region = None if fine else self._region
+        return self._cuts_at(line, *self._places(line), fine, region)
 
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
@@ -275,29 +260,31 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     @property
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if the base has none and an end is infinite."""
-        known = self._moments()
-        return super().mean if known is None else known[0].to(self.alpha.dtype)
+        return self._closed("mean") if self._has_moments else super().mean
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if the base has none and an end is infinite."""
-        known = self._moments()
-        return super().variance if known is None else known[1].to(self.alpha.dtype)
+        return self._closed("variance") if self._has_moments else super().variance
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
-        known = self._moments()
-        return super().entropy() if known is None else known[2].to(self.alpha.dtype)
+        return self._closed("entropy") if self._has_moments else super().entropy()
 
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return mean, variance and entropy (*batch) where they are known without a table."""
+    @property
+    def _has_moments(self) -> bool:
         law = self._law
-        if law is None or not law.has_moments:
-            return None
-        return law.moments(self.low.double(), self.high.double())
+        return law is not None and law.has_moments
+
+    def _closed(self, name: str) -> Tensor:
+        """Return a moment or the entropy (*batch) that is known without a table."""
+        law, ends = cast(Law, self._law), (self.low.double(), self.high.double())
+        if name == "entropy":
+            return law.entropy(*ends).to(self.alpha.dtype)
+        return law.moments(*ends)[name == "variance"].to(self.alpha.dtype)
 
     def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
-        """Return a moment by quadrature, or that of the base where an infinite tail has none."""
+        """Return a moment by quadrature, or the base's where an infinite tail has none."""
         value = super()._moment(name, values, weights)
         known = self.base._known(name) if isinstance(self.base, TorchUnivariate) else None
         if known is None:
