@@ -111,9 +111,9 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         law = self._law
         self._own_mass: Tensor | None = None
         self._region: Tensor | None = None
-        if law is not None and self._is_plain(law):
+        checks: Any = Distribution._validate_args if validate_args is None else validate_args
+        if law is not None and (not checks or self._is_plain(law)):
             super().__init__(self.alpha.shape, validate_args=False)
-            checks: Any = Distribution._validate_args if validate_args is None else validate_args
             self._validate_args = checks
             return
         super().__init__(self.alpha.shape, validate_args=validate_args)
