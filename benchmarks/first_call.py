@@ -97,7 +97,9 @@ p.expect(GaussianRBF.grid(128, 0.02)).sum().backward()
 
 def _calls() -> dict[str, tuple[str, float]]:
     """Return the code and its limit in seconds by name."""
-    _, density, attention, pyro = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+    _, density, attention, pyro = re.findall(
+        r"```python\n(.*?)```", README.read_text("utf-8"), re.S
+    )
     calls: dict[str, tuple[str, float]] = {
         "README, a chain of 400 draws": (pyro, math.inf),
         "README, attention": (attention, LIMIT),
