@@ -10,6 +10,7 @@ from typing_extensions import Self
 from ..scores import AbsoluteDeviation, Quadratic
 from .base import StandardizedDistribution
 from .generators import ExponentialPower
+from .interval_laws import Law
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]
@@ -31,6 +32,16 @@ class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
 
     def _reach(self) -> float:
         return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        loc, scale = self.loc.double(), self.scale.double()
+        law, some = Law("normal" if self._order == 2 else "laplace", loc, scale), a < b
+        start, end = torch.where(some, a, loc), torch.where(some, b, loc + scale)
+        found = torch.where(some, law.log_mass(start, end), -math.inf)
+        return found.to(torch.promote_types(self.loc.dtype, a.dtype))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._log_interval(a, b).exp()
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
         r"""Return the escort, of the scale times $\beta^{-1/k}$; default $\beta = 1$.
