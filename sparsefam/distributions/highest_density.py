@@ -128,7 +128,7 @@ class _Edges:
         above = grid.heights >= level * (1 - _ROUNDING * 2.0**-52)
         outside = torch.zeros_like(above[:1])
         change = torch.cat([outside, above]) ^ torch.cat([above, outside])
-        most = max(2, int(change.sum(0).amax()))
+        most = int(change.sum(0).amax()) if level.numel() else 2
         index = torch.arange(len(change), device=level.device)
         index = torch.where(change, index.reshape(-1, *(1,) * level.dim()), len(change))
         index = index.sort(dim=0).values[:most]

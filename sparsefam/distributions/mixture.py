@@ -295,7 +295,9 @@ class Mixture(SoftmaxDistribution):
         return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
-        return self._average(self._map(lambda p: p._moment_about(n, centre.unsqueeze(-1))))
+        return self._average(
+            self._map(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
+        )
 
     def _require_univariate(self) -> None:
         if self.event_shape:

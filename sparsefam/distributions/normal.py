@@ -36,7 +36,8 @@ class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
         law, some = Law("normal" if self._order == 2 else "laplace", loc, scale), a < b
-        start, end = torch.where(some, a, loc), torch.where(some, b, loc + scale)
+        start = torch.where(some, a.double(), loc)
+        end = torch.where(some, b.double(), loc + scale)
         found = torch.where(some, law.log_mass(start, end), -math.inf)
         return found.to(torch.promote_types(self.loc.dtype, a.dtype))
 

@@ -121,13 +121,14 @@ class Summaries(TorchDistribution):
     ) -> tuple[Tensor, Tensor]:
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
-        a, b = (x if isinstance(x, Tensor) else torch.full_like(self.alpha, x) for x in (a, b))
+        own: Any = self
+        ends = [x if isinstance(x, Tensor) else torch.full_like(self.alpha, x) for x in (a, b)]
         if self._validate_args:
-            self._validate_sample(a, "a")
-            self._validate_sample(b, "b")
-            require(a <= b, "a", "at most b", (a, b))
-        a, b = torch.broadcast_tensors(a, b)
-        return a, b
+            for end, place in zip("ab", ends, strict=True):
+                own._validate_sample(place, end)
+            require(ends[0] <= ends[1], "a", "at most b", tuple(ends))
+        low, high = torch.broadcast_tensors(*ends)
+        return low, high
 
     def interval_prob(self, a: Tensor | float, b: Tensor | float) -> Tensor:
         """Return the mass between a and b, from the tails on the side of the smaller one.
