@@ -255,8 +255,10 @@ class LineDistribution(SparseDistribution):
         nodes, weights = self._rule(0)
         value = self._moment("moment", (nodes - centre) ** n, weights)
         below, above = (n >= index for index in self._tail_indices())
-        value = torch.where(above, math.inf, value)
-        return torch.where(below, math.nan if n % 2 else math.inf, value)
+        if n % 2 == 0:
+            return torch.where(below | above, math.inf, value)
+        infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
+        return torch.where(below | above, infinite, value)
 
     def _tail_indices(self) -> tuple[Tensor, Tensor]:
         """Return the orders (*batch) from which moments do not exist, by the tail on each side."""

@@ -246,7 +246,7 @@ class Mixture(SoftmaxDistribution):
         return self._to_float64()
 
     def _breakpoints(self) -> Tensor:
-        return self._cuts()
+        return self._rows(lambda p: p._breakpoints())
 
     def _to_float64(self) -> "Mixture":
         new = copied(self)

@@ -69,6 +69,13 @@ class Summaries(TorchDistribution):
         """Return E[(t - centre)^n] (*batch)."""
         return self.expect(lambda t: (t - centre) ** n)
 
+    def _central_moment(self, n: int) -> Tensor:
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean."""
+        mean = self.mean
+        exists = mean.isfinite()
+        found = self._moment_about(n, torch.where(exists, mean, 0.0))
+        return torch.where(exists, found, math.nan)
+
     # Masses
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
@@ -184,10 +191,7 @@ class Summaries(TorchDistribution):
         require_integer("n", n, 1)
         if not central:
             return self._moment_about(n, torch.zeros_like(self.alpha))
-        mean = self.mean
-        exists = mean.isfinite()
-        found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        return torch.where(exists, found, math.nan)
+        return self._central_moment(n)
 
     @property
     def skewness(self) -> Tensor:

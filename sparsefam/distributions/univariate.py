@@ -214,6 +214,9 @@ class SymmetricDistribution(StandardizedDistribution):
         ends = self.loc - half * self.scale, self.loc + half * self.scale
         return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
+    def _central_moment(self, n: int) -> Tensor:
+        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self._standard_moment(n)
+
     @property
     def skewness(self) -> Tensor:
         """Zero (*batch)."""
@@ -271,6 +274,15 @@ class SymmetricDistribution(StandardizedDistribution):
         share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
         half = self._reach() * self.scale
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+
+    def _breakpoints(self) -> Tensor:
+        # Ends at which a density jumps are exact.
+        cuts, half = self._cuts(), (self._edge() * self.scale).unsqueeze(-1)
+        loc, near = self.loc.unsqueeze(-1), 8 * torch.finfo(self.loc.dtype).eps
+        near = near * torch.maximum(self.scale, self.loc.abs()).unsqueeze(-1)
+        for end in (loc - half, loc + half):
+            cuts = torch.where((cuts - end).abs() <= near, end, cuts)
+        return cuts
 
     def _node_count(self, order: int) -> int:
         return 2 * order
