@@ -67,12 +67,10 @@ class _Grid:
         count = len(places) - 1
         self.count = min(max(_LOCATIONS // count, _LEAST), _MOST)
         low, high = places[:-1], places[1:]
-        size = torch.maximum(low.abs(), high.abs())
-        empty = high - low <= 8 * torch.finfo(low.dtype).eps * size
-        first = low.nextafter(torch.full_like(low, math.inf))
-        last = high.nextafter(torch.full_like(high, -math.inf))
+        step = _ROUNDING * 2.0**-54 * torch.maximum(low.abs(), high.abs())
         # Nothing happens between two breakpoints that are the same up to rounding.
-        first, last = (torch.where(empty, low.nextafter(low - 1), x) for x in (first, last))
+        empty = high - low <= 4 * step
+        first, last = (torch.where(empty, low - step, x) for x in (low + step, high - step))
         share = torch.linspace(0, 1, self.count, dtype=low.dtype, device=low.device)
         share = share.reshape(-1, *(1,) * low.dim())
         t = torch.lerp(first, last, share).movedim(0, 1)

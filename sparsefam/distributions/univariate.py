@@ -276,10 +276,13 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
 
     def _breakpoints(self) -> Tensor:
+        cuts, edge = self._cuts(), self._edge()
+        if isinstance(edge, float) and math.isinf(edge):
+            return cuts
         # Ends at which a density jumps are exact.
-        cuts, half = self._cuts(), (self._edge() * self.scale).unsqueeze(-1)
-        loc, near = self.loc.unsqueeze(-1), 8 * torch.finfo(self.loc.dtype).eps
-        near = near * torch.maximum(self.scale, self.loc.abs()).unsqueeze(-1)
+        half = (edge * self.scale).unsqueeze(-1)
+        size, loc = torch.maximum(self.scale, self.loc.abs()), self.loc.unsqueeze(-1)
+        near = 8 * torch.finfo(size.dtype).eps * size.unsqueeze(-1)
         for end in (loc - half, loc + half):
             cuts = torch.where((cuts - end).abs() <= near, end, cuts)
         return cuts
