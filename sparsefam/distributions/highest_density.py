@@ -94,21 +94,24 @@ class _Grid:
     def _sharpen(self, q: Any) -> None:
         """Move locations towards extrema between their neighbours, by a parabola."""
         (a, b, c), (u, v, w) = ((x[:, :-2], x[:, 1:-1], x[:, 2:]) for x in (self.t, self.heights))
-        peak = ((v > u) & (v >= w)) | ((v >= u) & (v > w))
-        valley = ((v < u) & (v <= w)) | ((v <= u) & (v < w))
+        highest, lowest = torch.maximum(u, w), torch.minimum(u, w)
+        # Next to the first and the last location, which stay, there may be one of a monotone three.
+        first, last = (torch.zeros_like(v, dtype=torch.bool) for _ in range(2))
+        first[:, 0], last[:, -1] = True, True
+        extreme = (v >= highest) | (v <= lowest)
+        start, end = torch.where(extreme | first, a, b), torch.where(extreme | last, c, b)
         left, right = (b - a) * (v - w), (b - c) * (v - u)
         step = ((b - a) * left - (b - c) * right) / (2 * (left - right))
-        moved = b - torch.where(step.isfinite() & (peak | valley), step, 0.0)
-        moved = torch.minimum(torch.maximum(moved, a), c)
-        t = torch.cat([self.t[:, :1], moved, self.t[:, -1:]], 1)
-        heights = self._heights(q, t)
-        inner = heights[:, 1:-1]
-        better = (
-            torch.where(peak, inner > v, inner < v) & (peak | valley) & (a < moved) & (moved < c)
+        moved = b - torch.where(step.isfinite(), step, 0.0)
+        inside = (start < moved) & (moved < end)
+        moved = torch.where(inside, moved, b)
+        inner = self._heights(q, moved)
+        beyond = (inner > torch.maximum(highest, v)) | (inner < torch.minimum(lowest, v))
+        moved, inner = (torch.where(inside & beyond, x, y) for x, y in ((moved, b), (inner, v)))
+        self.t, self.heights = (
+            torch.cat([x[:, :1], y, x[:, -1:]], 1)
+            for x, y in ((self.t, moved), (self.heights, inner))
         )
-        self.t = torch.cat([self.t[:, :1], torch.where(better, moved, b), self.t[:, -1:]], 1)
-        inner = torch.where(better, inner, v)
-        self.heights = torch.cat([self.heights[:, :1], inner, self.heights[:, -1:]], 1)
 
     def level_of(self, mass: Tensor) -> Tensor:
         """Return about the level of a mass (*batch)."""
