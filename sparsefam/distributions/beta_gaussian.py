@@ -11,7 +11,7 @@ from typing_extensions import Self
 from ..numerics.gaussian_interval import Profile
 from ..numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
-from ..supports import finite, positive_finite
+from ..supports import IntervalUnion, finite, positive_finite
 from .generators import TruncatedPower, exponent_of, positive
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
@@ -95,6 +95,11 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_density(x.square() if self._order == 2 else x.abs())
+
+    def _highest_density(self, mass: Tensor) -> IntervalUnion:
+        # A uniform density has one level, whose set is the support.
+        half = -self._standard_icdf((1 - mass) / 2)
+        return self._around(torch.where(self._exponent == 0, 1.0, half))
 
     def _standard_moment(self, order: int) -> Tensor:
         # E (|x|^k)^(order/k), a ratio of rising factorials.
@@ -232,6 +237,9 @@ class BetaGaussian(PowerDistribution):
         tail = 0.5 * torch.exp(self._log_ball_tail(torch.where(x < 0, -x, x)))
         return torch.where(x < 0, tail, 1 - tail)
 
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return self._log_ball_tail(-x) - math.log(2)
+
     def _standard_icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)
         x = self._radius_near(tail.detach())
@@ -293,6 +301,9 @@ class TruncatedParabola(BetaGaussian):
         side = torch.where(x < 0, 1 + x, 1 - x)
         tail = side.square() * (3 - side) / 4
         return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return SymmetricDistribution._standard_log_cdf(self, x)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         # The trigonometric root of the cubic, as a distance from the nearer edge.

@@ -23,10 +23,11 @@ from ..supports import RealLine
 from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
+from .interval_laws import Law, torch_law
 from .kernel_family import KernelDistribution
-from .line import DoubleExponential, Line, LineDistribution
+from .line import DoubleExponential, Line, LineDistribution, clamp
 from .normal import Laplace, Normal
-from .univariate import SymmetricDistribution
+from .summaries import log_positive
 
 __all__ = [
     "TorchDensity",
@@ -36,7 +37,7 @@ __all__ = [
     "intervals_of",
     "is_discrete",
     "is_unbounded",
-    "tail_of",
+    "law_of",
     "to_float64",
     "torch_name",
     "wrap",
@@ -158,17 +159,38 @@ def intervals_of(p: Any) -> Tensor:
     return support.intervals
 
 
-def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
-    """Return the mass below each value, or above it where `upper`.
+def law_of(p: Any) -> Law | None:
+    """Return the law of a float64 density if its masses and quantiles have a closed form.
 
-    A small mass keeps its relative accuracy under the symmetric densities of this package.
+    It is looked up by the exact class, as that of a user may have another `log_prob`. All other
+    bases are integrated: their `cdf` may be approximate, and a difference of its values is
+    inaccurate in the upper tail and between near ends.
     """
-    if isinstance(p, SymmetricDistribution):
-        x, inside = p._standardize(value)
-        outside = ((value < p.loc) == upper).to(x.dtype)
-        return torch.where(inside, p._standard_cdf(torch.where(upper, -x, x)), outside)
-    below = p.cdf(value)
-    return torch.where(upper, 1 - below, below)
+    if type(p) is Normal or type(p) is Laplace:
+        return Law(type(p).__name__.lower(), p.loc, p.scale)
+    if type(p) is TorchUnivariate:
+        return torch_law(p.base, torch_name(p.base))
+    if type(p) is BetaGaussian and p._fixed_exponent == 0:
+        low, high = p.loc - p.scale, p.loc + p.scale
+        return Law("uniform", low, high - low, lower=low, upper=high)
+    return None
+
+
+def tail_index(p: Any) -> Tensor | float:
+    """Return the order (*batch) from which moments of a distribution of torch do not exist.
+
+    It is the power with which the mass in its tails decays, infinite for other distributions.
+    """
+    name = torch_name(p)
+    if name in ("Cauchy", "HalfCauchy"):
+        return 1.0
+    if name == "StudentT":
+        return p.df
+    if name == "Pareto":
+        return p.alpha
+    if name == "InverseGamma":
+        return p.concentration
+    return p.df2 / 2 if name == "FisherSnedecor" else math.inf
 
 
 def cuts_of(p: Any) -> Tensor:
@@ -405,7 +427,7 @@ class TorchUnivariate(TorchDensity, LineDistribution):
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha)
 
-    def _breakpoints(self, line: Line) -> Tensor:
+    def _division(self, line: Line) -> Tensor:
         """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
         found = torch.zeros_like(self.alpha).unsqueeze(0)
         if torch_name(self.base) in _SMOOTH:
@@ -415,7 +437,7 @@ class TorchUnivariate(TorchDensity, LineDistribution):
 
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
         low, high = (line.onto(end) for end in self._ends())
-        return self._cuts_at(line, self._breakpoints(line), low, high, True)
+        return self._cuts_at(line, self._division(line), low, high, True)
 
     def _rule(
         self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
@@ -439,8 +461,42 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
         known = self._known("cdf", t)
-        share = self._share(t) if known is None else known
+        share = self._share(t, torch.zeros_like(t, dtype=torch.bool)) if known is None else known
         return torch.where(inside, share, (value >= high).to(share.dtype))
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        if law_of(self) is not None:
+            return LineDistribution._tail(self, value, upper)
+        below = self.cdf(value)
+        return torch.where(upper, 1 - below, below)
+
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        if (law := law_of(self)) is None:
+            return log_positive(self._tail(t, upper))
+        low, high = self._ends()
+        return law.log_mass(torch.where(upper, t, low), torch.where(upper, high, t))
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        if law_of(self) is None:
+            return LineDistribution._share(self, t, upper)
+        return self._log_share(t.double(), upper).exp()
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        if (law := law_of(self)) is None:
+            return super()._log_interval(a, b)
+        start, end = (clamp(x.double(), *self._ends()) for x in (a, b))
+        some, inside = start < end, self._inside()
+        start, end = torch.where(some, start, inside), torch.where(some, end, inside + 1)
+        return torch.where(some, law.log_mass(start, end), -math.inf)
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return super()._interval(a, b) if law_of(self) is None else self._log_interval(a, b).exp()
+
+    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+        index = tail_index(self.base)
+        both = torch_name(self.base) in ("Cauchy", "StudentT")
+        infinite = torch.full_like(self.alpha, math.inf)
+        return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1]."""

@@ -16,7 +16,7 @@ from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution, SparseDistribution
 from .beta_gaussian import PowerDistribution
 from .generators import ExponentialPower
-from .interval_laws import Law, law_of
+from .interval_laws import Law
 from .line import Line, LineDistribution, clamp
 from .location_scale import LocationScale
 from .torch_adapter import (
@@ -25,6 +25,7 @@ from .torch_adapter import (
     dtype_of,
     intervals_of,
     is_discrete,
+    law_of,
     to_float64,
     torch_name,
     wrap,
@@ -159,7 +160,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         """Return the coordinates of what divides the base (J, *batch), and of the ends."""
         low, high = (line.onto(end) for end in self._ends())
         if isinstance(self.base, TorchUnivariate):
-            return self.base._breakpoints(line), low, high
+            return self.base._division(line), low, high
         # Beyond the base's cuts there is less than a rounding error of its mass, but in a tail.
         places = cast(Tensor, line.rough)
         first, last = places[0].detach(), places[-1].detach()
@@ -315,11 +316,39 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _share(self, t: Tensor) -> Tensor:
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         if (law := self._law) is None:
-            return super()._share(t)
+            return super()._log_share(t, upper)
+        (low, high), t = self._ends(), t.double()
+        start, end = torch.where(upper, t, low), torch.where(upper, high, t)
+        return law.log_share(low, high, start, end)
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        if (law := self._law) is None:
+            return super()._log_interval(a, b)
         low, high = self._ends()
-        return torch.exp(law.log_share(low, t.double(), high))
+        start, end = (clamp(x.double(), low, high) for x in (a, b))
+        some = start < end
+        start, end = torch.where(some, start, low), torch.where(some, end, high)
+        found = torch.where(some, law.log_share(low, high, start, end), -math.inf)
+        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return super()._interval(a, b) if self._law is None else self._log_interval(a, b).exp()
+
+    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+        """Return those of the base on the sides that are not cut."""
+        ends, infinite = self._ends(), torch.full_like(self.alpha, math.inf)
+        if not isinstance(self.base, TorchUnivariate):
+            return infinite, infinite
+        low, high = (
+            torch.where(end.isinf(), index, math.inf)
+            for end, index in zip(ends, self.base._tail_indices(), strict=True)
+        )
+        return low, high
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        return super()._share(t, upper) if self._law is None else self._log_share(t, upper).exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
         law = self._law

@@ -15,8 +15,9 @@ from ..bases import Basis
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
-from ..supports import Interval, RealLine, finite, positive_finite
+from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
+from .summaries import log_positive
 from .support_quadrature import covariance_on_support, expect_on_support
 
 __all__ = ["SymmetricDistribution"]
@@ -101,6 +102,10 @@ class SymmetricDistribution(StandardizedDistribution):
         tail = width * (weights * density).sum(0)
         return torch.where(x < 0, tail, 1 - tail)
 
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        """Logarithm of the distribution function at x <= 0 inside the support."""
+        return log_positive(self._standard_cdf(x))
+
     def _standard_icdf(self, value: Tensor) -> Tensor:
         """Inverse of `_standard_cdf`."""
         lower = torch.where(value <= 0.5, value, 1 - value)
@@ -174,6 +179,55 @@ class SymmetricDistribution(StandardizedDistribution):
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self._standard_cdf(x), outside)
 
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        x, inside = self._standardize(value)
+        outside = ((value < self.loc) == upper).to(x.dtype)
+        return torch.where(inside, self._standard_cdf(torch.where(upper, -x, x)), outside)
+
+    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        x, inside = self._standardize(value)
+        log_tail = self._standard_log_cdf(torch.where(x < 0, x, -x))
+        return torch.where(inside, log_tail, -math.inf)
+
+    def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
+        return (value > self.loc) ^ upper
+
+    @property
+    def median(self) -> Tensor:
+        """The centre (*batch)."""
+        return self.loc
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        # All terms have the same sign.
+        offset, total = self.loc - centre, torch.zeros_like(self.loc)
+        for k in range(0, n + 1, 2):
+            own = self.scale**k * self._standard_moment(k)
+            total = total + math.comb(n, k) * offset ** (n - k) * own
+        return total
+
+    def _highest_density(self, mass: Tensor) -> IntervalUnion:
+        half = -self._standard_icdf((1 - mass) / 2)
+        return self._around(half)
+
+    def _around(self, half: Tensor) -> IntervalUnion:
+        """Return the interval of a half-width of x around the centre."""
+        ends = self.loc - half * self.scale, self.loc + half * self.scale
+        return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
+
+    def _central_moment(self, n: int) -> Tensor:
+        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self._standard_moment(n)
+
+    @property
+    def skewness(self) -> Tensor:
+        """Zero (*batch)."""
+        return torch.zeros_like(self.loc)
+
+    @property
+    def kurtosis(self) -> Tensor:
+        """Excess kurtosis (*batch)."""
+        second = self._standard_moment(2) * torch.ones_like(self.loc)
+        return self._standard_moment(4) / second.square() - 3
+
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
 
@@ -220,6 +274,18 @@ class SymmetricDistribution(StandardizedDistribution):
         share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
         half = self._reach() * self.scale
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+
+    def _breakpoints(self) -> Tensor:
+        cuts, edge = self._cuts(), self._edge()
+        if isinstance(edge, float) and math.isinf(edge):
+            return cuts
+        # Ends at which a density jumps are exact.
+        half = (edge * self.scale).unsqueeze(-1)
+        size, loc = torch.maximum(self.scale, self.loc.abs()), self.loc.unsqueeze(-1)
+        near = 8 * torch.finfo(size.dtype).eps * size.unsqueeze(-1)
+        for end in (loc - half, loc + half):
+            cuts = torch.where((cuts - end).abs() <= near, end, cuts)
+        return cuts
 
     def _node_count(self, order: int) -> int:
         return 2 * order
