@@ -16,6 +16,7 @@ from .kernel_family import KernelDeformedExp, KernelDistribution, KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Laplace, Normal
+from .scaled_beta import ScaledBeta
 from .truncated import Truncated
 from .univariate import SymmetricDistribution
 
@@ -33,6 +34,7 @@ __all__ = [
     "MultivariateBetaGaussian",
     "MultivariateNormal",
     "Normal",
+    "ScaledBeta",
     "SparseCategorical",
     "SparseDistribution",
     "SymmetricDistribution",
