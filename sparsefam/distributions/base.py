@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, cast
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
@@ -25,6 +24,7 @@ from ..numerics.validation import (
     require_tensor,
 )
 from ..scores import LogDensity, Score
+from .summaries import Summaries
 
 __all__ = [
     "BatchIndexError",
@@ -39,7 +39,7 @@ class BatchIndexError(IndexError, ValueError):
     """An index that does not fit the batch of a density."""
 
 
-class SparseDistribution(TorchDistribution):
+class SparseDistribution(Summaries):
     r"""A density that may be exactly zero; a torch and a Pyro distribution at once.
 
     A subclass names its parameters in `arg_constraints`, stores them as attributes that are

@@ -232,6 +232,9 @@ class BetaGaussian(PowerDistribution):
         tail = 0.5 * torch.exp(self._log_ball_tail(torch.where(x < 0, -x, x)))
         return torch.where(x < 0, tail, 1 - tail)
 
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return self._log_ball_tail(-x) - math.log(2)
+
     def _standard_icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)
         x = self._radius_near(tail.detach())
@@ -293,6 +296,9 @@ class TruncatedParabola(BetaGaussian):
         side = torch.where(x < 0, 1 + x, 1 - x)
         tail = side.square() * (3 - side) / 4
         return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return SymmetricDistribution._standard_log_cdf(self, x)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         # The trigonometric root of the cubic, as a distance from the nearer edge.

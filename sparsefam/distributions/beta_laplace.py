@@ -1,5 +1,6 @@
 """Beta-Laplacians: powers of a triangular density, the sparse counterparts of Laplace's."""
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -94,9 +95,11 @@ class BetaLaplace(PowerDistribution):
 
     def _standard_cdf(self, x: Tensor) -> Tensor:
         # Where, not abs: the slope at 0 is the density's.
-        log_side = torch.log1p(torch.where(x < 0, x, -x))
-        tail = 0.5 * torch.exp((self._exponent + 1) * log_side)
+        tail = self._standard_log_cdf(torch.where(x < 0, x, -x)).exp()
         return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return (self._exponent + 1) * torch.log1p(x) - math.log(2)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)

@@ -9,11 +9,8 @@ from torch import Tensor
 
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.validation import by_forward_mode, forward_rule, in_eager, may_have_tangent
-from .beta_gaussian import BetaGaussian
-from .normal import Laplace, Normal
-from .torch_adapter import TorchUnivariate, torch_name
 
-__all__ = ["Law", "law_of"]
+__all__ = ["Law", "torch_law"]
 
 _ROOT = math.sqrt(0.5)
 _HALF_LOG = math.log(2 * math.pi) / 2
@@ -506,20 +503,24 @@ class Law(NamedTuple):
         a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
         return _log_mass(self.name, a, b, w) + self.log_factor
 
-    def log_share(self, low: Tensor, t: Tensor, high: Tensor) -> Tensor:
-        """Return the logarithm of the part of the mass between ends that is below t.
+    def log_share(self, low: Tensor, t: Tensor, high: Tensor, upper: Tensor) -> Tensor:
+        """Return the logarithm of the part of the mass between ends that is below, or above, t.
 
         Far in a tail both masses are tiny, and digits are lost in the difference of their
         logarithms: the value is that of their ratios to the density at the higher end.
         """
-        moved = self.log_mass(low, t) - self.log_mass(low, high)
+        start, end = torch.where(upper, t, low), torch.where(upper, high, t)
+        moved = self.log_mass(start, end) - self.log_mass(low, high)
         with torch.no_grad():
             law, (low, high) = _STANDARD[self.name], self.ends(low, high)
-            pairs = (low, high), (low, t), (t, high)
-            whole, part, rest = (torch.broadcast_tensors(*self.standardize(*x)) for x in pairs)
-            rise, first, last = (law.log_ratio(*x) for x in (whole, part, rest))
-            by_low = first.clamp_min(0) - rise.clamp_min(0)
-            by_high = torch.maximum(-rise, -last) - (-rise).clamp_min(0)
+            pairs = (low, high), (low, t), (t, high), (start, end)
+            whole, left, right, part = (
+                torch.broadcast_tensors(*self.standardize(*x)) for x in pairs
+            )
+            rise, first, last = (law.log_ratio(*x) for x in (whole, left, right))
+            other = torch.where(upper, rise, 0.0)
+            by_low = torch.maximum(first, other) - rise.clamp_min(0)
+            by_high = torch.maximum(-last, other - rise) - (-rise).clamp_min(0)
             ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)
@@ -573,8 +574,8 @@ class Law(NamedTuple):
         return mean, self.scale.square() * variance, entropy + self.scale.log()
 
 
-def _torch_laws(p: Any, name: str) -> Law | None:
-    """Return the law of a distribution of torch or Pyro."""
+def torch_law(p: Any, name: str | None) -> Law | None:
+    """Return the law of a float64 distribution of torch or Pyro, if it has closed forms."""
     if name in ("Cauchy", "Gumbel"):
         return Law(name.lower(), p.loc, p.scale)
     if name == "LogNormal":
@@ -587,21 +588,4 @@ def _torch_laws(p: Any, name: str) -> Law | None:
         return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True)
     if name in ("HalfNormal", "HalfCauchy"):
         return Law(name[4:].lower(), 0.0, p.scale, lower=0.0, log_factor=math.log(2))
-    return None
-
-
-def law_of(p: Any) -> Law | None:
-    """Return the law of a float64 density if its masses and quantiles have a closed form.
-
-    It is looked up by the exact class, as that of a user may have another `log_prob`. All other
-    bases are integrated: their `cdf` may be approximate, and a difference of its values is
-    inaccurate in the upper tail and between near ends.
-    """
-    if type(p) is Normal or type(p) is Laplace:
-        return Law(type(p).__name__.lower(), p.loc, p.scale)
-    if type(p) is TorchUnivariate and (name := torch_name(p.base)) is not None:
-        return _torch_laws(p.base, name)
-    if type(p) is BetaGaussian and p._fixed_exponent == 0:
-        low, high = p.loc - p.scale, p.loc + p.scale
-        return Law("uniform", low, high - low, lower=low, upper=high)
     return None

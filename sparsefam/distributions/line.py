@@ -13,6 +13,7 @@ from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import require_integer
 from ..supports import entries_of
 from .base import SparseDistribution
+from .summaries import log_positive
 
 __all__ = [
     "COARSE",
@@ -273,21 +274,45 @@ class LineDistribution(SparseDistribution):
         """Distribution function, relatively accurate in the lower tail."""
         if self._validate_args:
             self._validate_sample(value)
+        return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        inside, t = self._inner(value, upper)
         low, high = self._ends()
-        inside = (low < value) & (value < high)
-        share = self._share(torch.where(inside, value, high))
-        share = torch.where(inside, share.clamp(max=1), (value >= high).to(share))
+        share = self._share(t, upper).clamp(max=1)
+        share = torch.where(
+            inside, share, torch.where(upper, value <= low, value >= high).to(share)
+        )
         return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _share(self, t: Tensor) -> Tensor:
-        """Return the mass below locations in the support, in float64."""
+    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        inside, t = self._inner(value, upper)
+        log_share = torch.where(inside, self._log_share(t, upper), -math.inf)
+        return log_share.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _inner(self, value: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which values are inside, and the others moved to where all is in the tail."""
+        low, high = self._ends()
+        inside = (low < value) & (value < high)
+        return inside, torch.where(inside, value, torch.where(upper, low, high))
+
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the logarithm of `_share`."""
+        return log_positive(self._share(t, upper))
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass below, or above, locations in the support, in float64."""
         line = self._line
-        cuts, below, _ = self._panels(line)
-        y = clamp(line.onto(t.nan_to_num(posinf=0.0)), cuts[..., 0], cuts[..., -1])
+        cuts, below, masses = self._panels(line)
+        y = line.onto(t.nan_to_num(posinf=0.0, neginf=0.0))
+        y = clamp(y, cuts[..., 0], cuts[..., -1])
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
-        part = self._mass_between(line, start, y, line.is_rough(start, end))
-        return (before + part) / below[..., -1]
+        beyond = torch.where(upper, entries_of(_above(masses, line.parts), panel), before)
+        part = self._mass_between(
+            line, torch.where(upper, end, start), y, line.is_rough(start, end)
+        )
+        return (beyond + torch.where(upper, -part, part)) / below[..., -1]
 
     def _panels(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
         """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
@@ -353,11 +378,7 @@ class LineDistribution(SparseDistribution):
         rough = line.is_rough(start, end)
         near = line.place(y, start.detach(), end.detach(), rough)[0].detach()
         # From the end with the smaller tail.
-        above, upper = (
-            masses.sum(1).flip(0).cumsum(0).flip(0)[line.parts :: line.parts],
-            value > 0.5,
-        )
-        above = entries_of(torch.cat([above, torch.zeros_like(above[:1])]).movedim(0, -1), panel)
+        upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
         offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
         place = torch.where(upper, end, start)
         gap = offset + self._mass_between(line, place, line.onto(near).detach(), rough)
@@ -523,6 +544,12 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
 def _coordinate(x: Tensor, part: Tensor, parts: int) -> Tensor:
     """Return the variable of `Line.place` on a panel at x in [-1, 1] on one of its parts."""
     return (x + 1 + 2 * part) / parts - 1
+
+
+def _above(masses: Tensor, parts: int) -> Tensor:
+    """Return the masses (*batch, J) above panels, from those on their pieces (K, Q, *batch)."""
+    above = masses.sum(1).flip(0).cumsum(0).flip(0)[parts::parts]
+    return torch.cat([above, torch.zeros_like(above[:1])]).movedim(0, -1)
 
 
 def _integral_series(masses: Tensor) -> Tensor:

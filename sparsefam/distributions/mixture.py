@@ -26,7 +26,6 @@ from .torch_adapter import (
     intervals_of,
     is_discrete,
     is_unbounded,
-    tail_of,
     to_float64,
     wrap,
 )
@@ -254,7 +253,11 @@ class Mixture(SoftmaxDistribution):
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
         if self._validate_args:
             self._validate_sample(value)
-        terms = self._map_at(lambda p, t: p.log_prob(t), value) + self.logits.log_softmax(-1)
+        return self._log_sum(self._map_at(lambda p, t: p.log_prob(t), value))
+
+    def _log_sum(self, terms: Tensor) -> Tensor:
+        """Return the logarithm of the weighted sum of exponentials of terms (..., *batch, K)."""
+        terms = terms + self.logits.log_softmax(-1)
         # An infinite density without a weight does not count.
         terms = torch.where(self.logits > -math.inf, terms, -math.inf)
         # torch.logsumexp has NaN derivatives where all vanish or one is infinite.
@@ -274,7 +277,10 @@ class Mixture(SoftmaxDistribution):
     def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return the mass below each value, or above it where `upper`."""
         self._require_univariate()
-        return self._average(self._map_at(tail_of, value, upper))
+        return self._average(self._map_at(lambda p, t, side: p._tail(t, side), value, upper))
+
+    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._log_sum(self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper))
 
     def _require_univariate(self) -> None:
         if self.event_shape:

@@ -93,6 +93,9 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
     def _standard_cdf(self, x: Tensor) -> Tensor:
         return 0.5 * torch.erfc(-x * math.sqrt(0.5))
 
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return torch.special.log_ndtr(x)
+
     def _standard_icdf(self, value: Tensor) -> Tensor:
         return torch.special.ndtri(value)
 
@@ -156,6 +159,9 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     def _standard_cdf(self, x: Tensor) -> Tensor:
         tail = 0.5 * torch.exp(torch.where(x < 0, x, -x))
         return torch.where(x < 0, tail, 1 - tail)
+
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        return x - math.log(2)
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         x = torch.log(2 * torch.where(value < 0.5, value, 1 - value))

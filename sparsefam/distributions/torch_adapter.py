@@ -24,10 +24,11 @@ from ..supports import RealLine
 from .base import SparseDistribution, select_batch
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
+from .interval_laws import Law, torch_law
 from .kernel_family import KernelDistribution
 from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
 from .normal import Laplace, Normal
-from .univariate import SymmetricDistribution
+from .summaries import log_positive
 
 __all__ = [
     "TorchDensity",
@@ -37,7 +38,7 @@ __all__ = [
     "intervals_of",
     "is_discrete",
     "is_unbounded",
-    "tail_of",
+    "law_of",
     "to_float64",
     "torch_name",
     "wrap",
@@ -157,17 +158,21 @@ def intervals_of(p: Any) -> Tensor:
     return support.intervals
 
 
-def tail_of(p: SparseDistribution, value: Tensor, upper: Tensor) -> Tensor:
-    """Return the mass below each value, or above it where `upper`.
+def law_of(p: Any) -> Law | None:
+    """Return the law of a float64 density if its masses and quantiles have a closed form.
 
-    A small mass keeps its relative accuracy under the symmetric densities of this package.
+    It is looked up by the exact class, as that of a user may have another `log_prob`. All other
+    bases are integrated: their `cdf` may be approximate, and a difference of its values is
+    inaccurate in the upper tail and between near ends.
     """
-    if isinstance(p, SymmetricDistribution):
-        x, inside = p._standardize(value)
-        outside = ((value < p.loc) == upper).to(x.dtype)
-        return torch.where(inside, p._standard_cdf(torch.where(upper, -x, x)), outside)
-    below = p.cdf(value)
-    return torch.where(upper, 1 - below, below)
+    if type(p) is Normal or type(p) is Laplace:
+        return Law(type(p).__name__.lower(), p.loc, p.scale)
+    if type(p) is TorchUnivariate:
+        return torch_law(p.base, torch_name(p.base))
+    if type(p) is BetaGaussian and p._fixed_exponent == 0:
+        low, high = p.loc - p.scale, p.loc + p.scale
+        return Law("uniform", low, high - low, lower=low, upper=high)
+    return None
 
 
 def cuts_of(p: Any) -> Tensor:
@@ -455,8 +460,25 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
         known = self._known("cdf", t)
-        share = self._share(t) if known is None else known
+        share = self._share(t, torch.zeros_like(t, dtype=torch.bool)) if known is None else known
         return torch.where(inside, share, (value >= high).to(share.dtype))
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        if law_of(self) is not None:
+            return LineDistribution._tail(self, value, upper)
+        below = self.cdf(value)
+        return torch.where(upper, 1 - below, below)
+
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        if (law := law_of(self)) is None:
+            return log_positive(self._tail(t, upper))
+        low, high = self._ends()
+        return law.log_mass(torch.where(upper, t, low), torch.where(upper, high, t))
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        if law_of(self) is None:
+            return LineDistribution._share(self, t, upper)
+        return self._log_share(t.double(), upper).exp()
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1]."""

@@ -16,7 +16,7 @@ from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution, SparseDistribution
 from .beta_gaussian import PowerDistribution
 from .generators import ExponentialPower
-from .interval_laws import Law, law_of
+from .interval_laws import Law
 from .line import Line, LineDistribution, clamp
 from .location_scale import LocationScale
 from .torch_adapter import (
@@ -25,6 +25,7 @@ from .torch_adapter import (
     dtype_of,
     intervals_of,
     is_discrete,
+    law_of,
     to_float64,
     torch_name,
     wrap,
@@ -328,11 +329,14 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _share(self, t: Tensor) -> Tensor:
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         if (law := self._law) is None:
-            return super()._share(t)
+            return super()._log_share(t, upper)
         low, high = self._ends()
-        return torch.exp(law.log_share(low, t.double(), high))
+        return law.log_share(low, t.double(), high, upper)
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        return super()._share(t, upper) if self._law is None else self._log_share(t, upper).exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
         law = self._law

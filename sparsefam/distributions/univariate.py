@@ -17,6 +17,7 @@ from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
+from .summaries import log_positive
 from .support_quadrature import covariance_on_support, expect_on_support
 
 __all__ = ["SymmetricDistribution"]
@@ -101,6 +102,10 @@ class SymmetricDistribution(StandardizedDistribution):
         tail = width * (weights * density).sum(0)
         return torch.where(x < 0, tail, 1 - tail)
 
+    def _standard_log_cdf(self, x: Tensor) -> Tensor:
+        """Logarithm of the distribution function at x <= 0 inside the support."""
+        return log_positive(self._standard_cdf(x))
+
     def _standard_icdf(self, value: Tensor) -> Tensor:
         """Inverse of `_standard_cdf`."""
         lower = torch.where(value <= 0.5, value, 1 - value)
@@ -173,6 +178,19 @@ class SymmetricDistribution(StandardizedDistribution):
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self._standard_cdf(x), outside)
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        x, inside = self._standardize(value)
+        outside = ((value < self.loc) == upper).to(x.dtype)
+        return torch.where(inside, self._standard_cdf(torch.where(upper, -x, x)), outside)
+
+    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        x, inside = self._standardize(value)
+        log_tail = self._standard_log_cdf(torch.where(x < 0, x, -x))
+        return torch.where(inside, log_tail, -math.inf)
+
+    def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
+        return (value > self.loc) ^ upper
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
