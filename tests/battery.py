@@ -31,6 +31,8 @@ BAD_VALUES = {
     "slope": [math.nan, math.inf],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
+    "mean": [math.nan, math.inf, -100.0],
+    "concentration": [0.0, -1.0, math.nan, math.inf],
 }
 
 
@@ -48,6 +50,8 @@ DOMAINS = {
     "slope": _powers_of_two(-8, 8),
     "low": strategies.floats(-100, 100),
     "high": strategies.floats(-100, 100),
+    "mean": strategies.floats(-100, 100),
+    "concentration": _powers_of_two(-2, 8),
 }
 
 

@@ -34,7 +34,8 @@ def drawn(case: Case, data: Any) -> list[dict[str, Tensor]]:
             case.family.make(**row)
             found.append(row)
         except ValueError as error:
-            assert "low" in row and str(error).startswith(("low must be", "low and high must be"))
+            rules = ("low must be", "low and high must be", "mean must be strictly between")
+            assert "low" in row and str(error).startswith(rules)
     return found
 
 

@@ -121,8 +121,8 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
         a, b = odds.a - 1, odds.b - 1
         within = (low < value) & (value < high)
         t = torch.where(within, value.double(), self.mean.double())
-        x, y = (t - low) / (high - low), (high - t) / (high - low)
-        log_p = odds.log_density(x.log(), y.log()) - ((high - low) * x * y).log()
+        mean, slope = self.mean.double(), (t - low) * (high - t) / (high - low)
+        log_p = odds.log_density(*(_log_ratio(t, mean, end) for end in (low, high))) - slope.log()
         # At an end it is infinite, unless the exponent there is 0.
         for end, power, other in ((low, a, b), (high, b, a)):
             height = torch.where(power > 0, -math.inf, math.inf)
@@ -170,8 +170,8 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha, dtype=torch.float64)
 
-    def _share(self, t: Tensor) -> Tensor:
-        return self._odds._share(_log_odds(t.double(), *self._ends()))
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        return self._odds._share(_log_odds(t.double(), *self._ends()), upper)
 
     def _quantile(self, value: Tensor) -> Tensor:
         return _from_odds(self._odds._quantile(value), *self._ends())
@@ -199,10 +199,8 @@ class _LogOdds(LineDistribution):
         return stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
 
     def log_density(self, log_x: Tensor, log_y: Tensor) -> Tensor:
-        """Return the log density of s at the logarithms of x and of 1 - x."""
-        c = self.a + self.b
-        bend = self.a * (log_x - (self.a / c).log()) + self.b * (log_y - (self.b / c).log())
-        return bend - self.excess
+        """Return the log density of s at the logarithms of x and 1 - x, less those at the mean."""
+        return self.a * log_x + self.b * log_y - self.excess
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         end = torch.full_like(self.a, math.inf)
@@ -230,7 +228,8 @@ class _LogOdds(LineDistribution):
         return low + (high - low) * share.reshape(-1, *(1,) * low.dim())
 
     def _log_q(self, t: Tensor) -> Tensor:
-        return self.log_density(logsigmoid(t), logsigmoid(-t))
+        log_a, log_b, log_c = self.a.log(), self.b.log(), (self.a + self.b).log()
+        return self.log_density(logsigmoid(t) - log_a + log_c, logsigmoid(-t) - log_b + log_c)
 
     @property
     def _log_mass(self) -> Tensor:
@@ -260,6 +259,14 @@ def _log_odds(t: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return log(x/(1 - x)) at locations, large numbers at the ends and beyond."""
     least = torch.finfo(t.dtype).tiny
     return (t - low).clamp_min(least).log() - (high - t).clamp_min(least).log()
+
+
+def _log_ratio(t: Tensor, mean: Tensor, end: Tensor) -> Tensor:
+    """Return the logarithm of the ratio of the distances of t and the mean from an end."""
+    share = (t - mean) / (mean - end)
+    near = share.abs() < 0.5
+    ratio = torch.where(near, 1.0, (t - end) / (mean - end))
+    return torch.where(near, torch.log1p(torch.where(near, share, 0.0)), ratio.log())
 
 
 def _from_odds(s: Tensor, low: Tensor, high: Tensor) -> Tensor:
