@@ -50,8 +50,6 @@ DOMAINS = {
     "slope": _powers_of_two(-8, 8),
     "low": strategies.floats(-100, 100),
     "high": strategies.floats(-100, 100),
-    "mean": strategies.floats(-100, 100),
-    "concentration": _powers_of_two(-2, 8),
 }
 
 

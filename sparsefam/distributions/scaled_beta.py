@@ -9,8 +9,9 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
+from ..numerics.quadrature import gauss_legendre
 from ..numerics.special import digamma_excess, stirling_excess
-from ..numerics.validation import broadcast_arguments, require
+from ..numerics.validation import broadcast_arguments, in_eager, require
 from ..supports import Interval, finite, positive_finite
 from .base import SoftmaxDistribution
 from .line import DoubleExponential, Line, LineDistribution, clamp
@@ -21,6 +22,8 @@ __all__ = ["ScaledBeta"]
 _ORDER, _COUNT = 24, 10
 # Drop of the log density of log odds beyond which it does not matter, and steps that find where.
 _DROP, _STEPS = 80.0, 12
+# Drop from which on tails are integrated by themselves: so many nodes on as much of a drop.
+_DEEP, _TAIL_ORDER = 40.0, 32
 
 
 class ScaledBeta(LineDistribution, SoftmaxDistribution):
@@ -79,8 +82,8 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
             inside = (self.low < self.mean) & (self.mean < self.high)
-            ends = f"strictly between {self.low} and {self.high}"
-            require(inside, "mean", ends, self.mean)
+            rule = "strictly between low and high"
+            require(inside, "mean", rule, (self.mean, self.low, self.high))
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.low.double(), self.high.double()
@@ -122,7 +125,7 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
         within = (low < value) & (value < high)
         t = torch.where(within, value.double(), self.mean.double())
         mean, slope = self.mean.double(), (t - low) * (high - t) / (high - low)
-        log_p = odds.log_density(*(_log_ratio(t, mean, end) for end in (low, high))) - slope.log()
+        log_p = odds.log_density(*(_log_ratio(t, mean, x) for x in (low, high))) - slope.log()
         # At an end it is infinite, unless the exponent there is 0.
         for end, power, other in ((low, a, b), (high, b, a)):
             height = torch.where(power > 0, -math.inf, math.inf)
@@ -213,23 +216,40 @@ class _LogOdds(LineDistribution):
         spread = (1 / a + 1 / b).sqrt()
         return DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
 
-    @torch.no_grad()
     def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
         # By Newton's method from outside, for a concave function.
-        c = self.a + self.b
-        peak = self.a * (self.a / c).log() + self.b * (self.b / c).log() - _DROP
-        ends = torch.stack([peak / self.a, -peak / self.b])
+        a, b = self.a.detach(), self.b.detach()
+        peak = a * (a / (a + b)).log() + b * (b / (a + b)).log() - _DROP
+        ends = torch.stack([peak / a, -peak / b])
         for _ in range(_STEPS):
-            value = self.a * logsigmoid(ends) + self.b * logsigmoid(-ends) - peak
-            slope = self.a * torch.sigmoid(-ends) - self.b * torch.sigmoid(ends)
-            ends = ends - value / slope
+            value = a * logsigmoid(ends) + b * logsigmoid(-ends) - peak
+            ends = ends - value / (a * torch.sigmoid(-ends) - b * torch.sigmoid(ends))
         low, high = line.onto(ends)
         share = low.new_tensor([k / _COUNT for k in range(_COUNT + 1)])
         return low + (high - low) * share.reshape(-1, *(1,) * low.dim())
 
     def _log_q(self, t: Tensor) -> Tensor:
         log_a, log_b, log_c = self.a.log(), self.b.log(), (self.a + self.b).log()
-        return self.log_density(logsigmoid(t) - log_a + log_c, logsigmoid(-t) - log_b + log_c)
+        both = torch.log1p(torch.exp(-t.abs()))
+        return self.log_density(
+            t.clamp(max=0) - both - log_a + log_c, -t.clamp_min(0) - both - log_b + log_c
+        )
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        share = super()._share(t, upper)
+        slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
+        outwards = torch.where(upper, slope < 0, slope > 0)
+        log_q = self._log_q(t)
+        deep = outwards & (log_q < -self.excess - _DEEP)
+        if in_eager() and not deep.any():
+            return share
+        # The log density falls at least as fast as here.
+        length = torch.where(deep, (_DEEP / slope).detach(), 1.0)
+        y, rule = (x.reshape(-1, *(1,) * t.dim()) for x in gauss_legendre(_TAIL_ORDER, t))
+        step = length * (1 + y) / 2
+        t = torch.where(deep, t, 0.0)
+        tail = (length.abs() * rule / 2 * self._log_q(t - step).exp()).sum(0)
+        return torch.where(deep, tail, share)
 
     @property
     def _log_mass(self) -> Tensor:
