@@ -9,8 +9,10 @@ from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
+    Censored,
     Density,
     EllipticalDistribution,
+    Hurdle,
     KernelDeformedExp,
     KernelExp,
     Laplace,
@@ -48,8 +50,10 @@ __version__ = "0.1.0"
 __all__ = [
     "BetaGaussian",
     "BetaLaplace",
+    "Censored",
     "Density",
     "EllipticalDistribution",
+    "Hurdle",
     "KernelDeformedExp",
     "KernelExp",
     "Laplace",

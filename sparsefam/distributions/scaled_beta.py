@@ -15,6 +15,7 @@ from ..numerics.validation import broadcast_arguments, in_eager, require
 from ..supports import Interval, finite, positive_finite
 from .base import SoftmaxDistribution
 from .line import DoubleExponential, Line, LineDistribution, clamp
+from .summaries import log_positive
 
 __all__ = ["ScaledBeta"]
 
@@ -174,7 +175,10 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
         return torch.zeros_like(self.alpha, dtype=torch.float64)
 
     def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._odds._share(_log_odds(t.double(), *self._ends()), upper)
+        return self._log_share(t, upper).exp()
+
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        return self._odds._log_share(_log_odds(t.double(), *self._ends()), upper)
 
     def _quantile(self, value: Tensor) -> Tensor:
         return _from_odds(self._odds._quantile(value), *self._ends())
@@ -235,21 +239,25 @@ class _LogOdds(LineDistribution):
             t.clamp(max=0) - both - log_a + log_c, -t.clamp_min(0) - both - log_b + log_c
         )
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        share = super()._share(t, upper)
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        log_share = log_positive(super()._share(t, upper))
         slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
         outwards = torch.where(upper, slope < 0, slope > 0)
-        log_q = self._log_q(t)
-        deep = outwards & (log_q < -self.excess - _DEEP)
-        if in_eager() and not deep.any():
-            return share
+        deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
+        readable = t.is_cpu and in_eager() and torch._C._get_tracing_state() is None
+        if readable and not deep.any():
+            return log_share
         # The log density falls at least as fast as here.
         length = torch.where(deep, (_DEEP / slope).detach(), 1.0)
         y, rule = (x.reshape(-1, *(1,) * t.dim()) for x in gauss_legendre(_TAIL_ORDER, t))
-        step = length * (1 + y) / 2
         t = torch.where(deep, t, 0.0)
-        tail = (length.abs() * rule / 2 * self._log_q(t - step).exp()).sum(0)
-        return torch.where(deep, tail, share)
+        top = self._log_q(t)
+        heights = (self._log_q(t - length * (1 + y) / 2) - top).exp()
+        tail = top + (length.abs() / 2 * (rule * heights).sum(0)).log()
+        return torch.where(deep, tail, log_share)
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        return self._log_share(t, upper).exp()
 
     @property
     def _log_mass(self) -> Tensor:
