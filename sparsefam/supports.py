@@ -594,10 +594,11 @@ _MAPS: dict[type[Constraint], Callable[..., Transform]] = {
     Ellipsoid: EllipsoidTransform,
     AnyOf: _refuse_union,
     Region: _refuse_region,
-    WithAtoms: _refuse_atoms,
 }
 for _kind, _map in _MAPS.items():
     biject_to.register(_kind, _map)
     transform_to.register(_kind, _map)
 biject_to.register(IntervalUnion, _bijection_onto_union)
+biject_to.register(WithAtoms, _refuse_atoms)
 transform_to.register(IntervalUnion, _map_onto_union)
+transform_to.register(WithAtoms, _map_onto_union)
