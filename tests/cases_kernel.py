@@ -120,7 +120,7 @@ def _base(t: Tensor) -> Tensor:
 
 
 # Of parts of panels only first derivatives exist, and of integrals that end at the edges.
-ONCE = ("cdf", "icdf")
+ONCE = ("cdf", "icdf", "log_survival", "log_interval_prob")
 ONCE_AT_EDGES = ("entropy", "kl", "tsallis", "bregman", "fenchel_young")
 COMPILED = {(2.0, False): ("expect-GaussianRBF",)}
 

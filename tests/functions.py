@@ -31,6 +31,9 @@ SHARED: dict[str, Function] = {
 NUMBERS: dict[str, Function] = {
     "cdf": lambda p, x: p.cdf(x),
     "icdf": lambda p, x: p.icdf(x),
+    "log_survival": lambda p, x: p.log_survival(x),
+    "log_interval_prob": lambda p, x: p.log_interval_prob(x, x + 0.25),
+    "moment": lambda p, x: p.moment(3, central=True) + p.moment(2),
     "covariance": lambda p, x: p.generalized_covariance(
         LINEAR[None], basis(x, None, "GaussianRBF"), beta=1.0
     ),

@@ -37,10 +37,12 @@ class Pieces:
     def centre(self) -> float:
         return self.expect(lambda t: t)
 
-    def integral(self, g: Callable[[Array], Array], upper: float = math.inf) -> float:
-        """Integral of g over the support, as far as `upper`."""
-        t, weights = self.smooth_rule([upper] if math.isfinite(upper) else [])
-        return float((weights * g(t))[t < upper].sum())
+    def integral(
+        self, g: Callable[[Array], Array], upper: float = math.inf, lower: float = -math.inf
+    ) -> float:
+        """Integral of g over the support from `lower` to `upper`."""
+        t, weights = self.smooth_rule([end for end in (lower, upper) if math.isfinite(end)])
+        return float((weights * g(t))[(lower < t) & (t < upper)].sum())
 
     def expect(self, g: Callable[[Array], Array]) -> float:
         return self.integral(lambda t: g(t) * self.density(t))

@@ -26,6 +26,12 @@ EVENTS: dict[str, Member] = {
     "variance": lambda p: p.variance,
     "stddev": lambda p: p.stddev,
     "mode": lambda p: p.mode,
+    "deterministic_sample": lambda p: p.deterministic_sample,
+}
+ONLY_NUMBERS: dict[str, Member] = {
+    "median": lambda p: p.median,
+    "skewness": lambda p: p.skewness,
+    "kurtosis": lambda p: p.kurtosis,
 }
 MATRICES: dict[str, Member] = {"covariance_matrix": lambda p: p.covariance_matrix}
 
@@ -33,7 +39,8 @@ MATRICES: dict[str, Member] = {"covariance_matrix": lambda p: p.covariance_matri
 def members(case: Case) -> dict[str, tuple[Member, Size]]:
     """Each member with the shape that follows the batch's."""
     shape = case.event_shape
-    groups = [(NUMBERS, Size()), (EVENTS, shape), (MATRICES if shape else {}, shape + shape)]
+    own = (MATRICES, shape + shape) if shape else (ONLY_NUMBERS, Size())
+    groups = [(NUMBERS, Size()), (EVENTS, shape), own]
     return {name: (member, tail) for group, tail in groups for name, member in group.items()}
 
 
@@ -65,7 +72,9 @@ def test_samples_have_the_shape_asked_for(case: Case) -> None:
     for shape in ((), (5,), (4, 2)):
         assert p.sample(shape).shape == (*shape, *whole)
         if case.family.connected:
-            assert p.rsample(shape).shape == (*shape, *whole)
+            t, log_p = p.rsample_and_log_prob(shape)
+            assert t.shape == (*shape, *whole)
+            assert torch.equal(log_p, p.log_prob(t))
     if not case.family.connected:
         with pytest.raises(NotImplementedError, match="one interval"):
             p.rsample()
@@ -195,6 +204,7 @@ def test_quantities_of_no_densities_are_empty(case: Case) -> None:
     assert p.log_prob(t).shape == (3, *p.batch_shape)
     if not case.event_shape:
         assert p.icdf(p.cdf(t)).shape == t.shape
+        assert p.highest_density(0.5).intervals.numel() == 0
 
 
 @every_batch

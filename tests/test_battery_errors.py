@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 from battery import BAD_VALUES, DOUBLE, Case, bounded, scale_of
-from cases import SCALARS, every_case, every_multivariate_scalar, every_pair, every_scalar
+from cases import (
+    SCALARS,
+    every_case,
+    every_multivariate_scalar,
+    every_pair,
+    every_scalar,
+    every_univariate_case,
+)
 from torch import Tensor
 
 
@@ -45,7 +52,7 @@ def test_arguments_that_are_no_numbers_are_named(case: Case) -> None:
 def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
     p = case()
     shape = p.batch_shape + p.event_shape
-    for function in [p.log_prob] if case.event_shape else [p.log_prob, p.cdf, p.icdf]:
+    for function in [p.log_prob] if case.event_shape else [p.log_prob, p.cdf, p.icdf, p.log_cdf]:
         with pytest.raises(ValueError, match="value must be real, got .*nan"):
             function(torch.full(shape, math.nan, dtype=DOUBLE))
         with pytest.raises(ValueError, match="value must be a tensor, got float"):
@@ -56,6 +63,36 @@ def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
         if p.batch_shape:
             with pytest.raises(ValueError, match=r"value must broadcast.*\(2, 3\).*\(7,.*\)"):
                 function(torch.zeros(7, *p.event_shape, dtype=DOUBLE))
+
+
+@every_univariate_case
+def test_masses_orders_and_ends_of_a_wrong_kind_are_refused(case: Case) -> None:
+    p = case()
+    for bad in (0.0, 1.0, -0.5, math.nan):
+        with pytest.raises(ValueError, match=rf"mass must be in \(0, 1\), got {bad}"):
+            p.highest_density(bad)
+    for n in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=rf"n must be .*at least 1, got {n}"):
+            p.moment(n)
+    for function in (p.interval_prob, p.log_interval_prob):
+        with pytest.raises(ValueError, match=r"a must be at most b, got .*0\.5"):
+            function(torch.full_like(p.alpha, 0.5), 0.25)
+        with pytest.raises(ValueError, match="b must be real, got .*nan"):
+            function(0.0, math.nan)
+
+
+@every_multivariate_scalar
+def test_vectors_have_no_distribution_functions(case: Case) -> None:
+    p = case()
+    t = torch.zeros(p.event_shape, dtype=DOUBLE)
+    for function in (
+        *(lambda: p.survival(t), lambda: p.log_cdf(t), lambda: p.log_survival(t)),
+        *(lambda: p.interval_prob(t, t), lambda: p.log_interval_prob(t, t), lambda: p.median),
+        *(lambda: p.moment(2), lambda: p.skewness, lambda: p.kurtosis),
+        lambda: p.highest_density(0.5),
+    ):
+        with pytest.raises(NotImplementedError, match="exists for densities of numbers"):
+            function()
 
 
 @every_multivariate_scalar

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import torch
 from battery import DOUBLE, Case, frame, interior, masses
-from cases import every_case, every_multivariate_case, every_scalar, every_scored_case
+from cases import (
+    every_case,
+    every_multivariate_case,
+    every_scalar,
+    every_scored_case,
+    every_univariate_case,
+)
 from references import Values
 from torch import Tensor
 from torch.distributions import kl_divergence
@@ -54,6 +60,23 @@ def test_moments_and_mode(case: Case) -> None:
     torch.testing.assert_close(p.stddev, variance.sqrt(), **CLOSE)
     near = interior(p, 101 if case.event_shape else 4001)
     assert (p.prob(p.mode) >= p.prob(near) * (1 - 1e-12)).all()
+
+
+@every_univariate_case
+def test_moments_of_higher_order(case: Case) -> None:
+    p = case()
+    for n in (1, 3, 4, 5):
+        raw = case.reference(lambda r, n=n: r.expect(lambda t: t**n))
+        torch.testing.assert_close(p.moment(n), raw, **CLOSE)
+    second, third, fourth = (
+        case.reference(lambda r, n=n: r.expect(lambda t: (t - r.centre) ** n)) for n in (2, 3, 4)
+    )
+    torch.testing.assert_close(p.moment(2, central=True), second, **CLOSE)
+    torch.testing.assert_close(p.skewness, third / second**1.5, **CLOSE)
+    torch.testing.assert_close(p.kurtosis, fourth / second**2 - 3, **CLOSE)
+    median = case.reference(lambda r: r.integral(r.density, upper=0.0))
+    assert ((p.median < 0) == (median > 0.5)).all()
+    torch.testing.assert_close(p.cdf(p.median), torch.full_like(p.median, 0.5), **CLOSE)
 
 
 @every_multivariate_case

@@ -7,7 +7,10 @@ from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
 
 # What is a logarithm has the absolute accuracy of one: it may cross zero.
-LOGARITHMS = {"log_prob", "escort", "entropy", "tsallis_entropy", "log_normalizer"}
+LOGARITHMS = {
+    *("log_prob", "escort", "entropy", "tsallis_entropy", "log_normalizer"),
+    *("log_survival", "log_interval_prob"),
+}
 
 
 def error(found: Tensor, expected: Tensor, floor: float = 1e-20) -> float:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 from ..numerics.gaussian_interval import Profile
 from ..numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
-from ..supports import finite, positive_finite
+from ..supports import IntervalUnion, finite, positive_finite
 from .generators import TruncatedPower, exponent_of, positive
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
@@ -95,6 +95,11 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
 
     def _standard_log_prob(self, x: Tensor) -> Tensor:
         return self._log_density(x.square() if self._order == 2 else x.abs())
+
+    def _highest_density(self, mass: Tensor) -> IntervalUnion:
+        # A uniform density has one level, whose set is the support.
+        half = -self._standard_icdf((1 - mass) / 2)
+        return self._around(torch.where(self._exponent == 0, 1.0, half))
 
     def _standard_moment(self, order: int) -> Tensor:
         # E (|x|^k)^(order/k), a ratio of rising factorials.

@@ -503,24 +503,27 @@ class Law(NamedTuple):
         a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
         return _log_mass(self.name, a, b, w) + self.log_factor
 
-    def log_share(self, low: Tensor, t: Tensor, high: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of the part of the mass between ends that is below, or above, t.
+    def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """Return the logarithm of the part of the mass between ends that lies between others.
 
         Far in a tail both masses are tiny, and digits are lost in the difference of their
         logarithms: the value is that of their ratios to the density at the higher end.
         """
-        start, end = torch.where(upper, t, low), torch.where(upper, high, t)
         moved = self.log_mass(start, end) - self.log_mass(low, high)
         with torch.no_grad():
             law, (low, high) = _STANDARD[self.name], self.ends(low, high)
-            pairs = (low, high), (low, t), (t, high), (start, end)
-            whole, left, right, part = (
-                torch.broadcast_tensors(*self.standardize(*x)) for x in pairs
+            (start, end), standard = self.ends(start, end), self.standardize
+            whole, part = standard(low, high), standard(start, end)
+            rise = law.log_ratio(*whole)
+            by_low, by_high = (
+                torch.maximum(*(law.log_ratio(*standard(*pair)) * sign for pair in pairs))
+                for sign, pairs in (
+                    (1, ((low, start), (low, end))),
+                    (-1, ((start, high), (end, high))),
+                )
             )
-            rise, first, last = (law.log_ratio(*x) for x in (whole, left, right))
-            other = torch.where(upper, rise, 0.0)
-            by_low = torch.maximum(first, other) - rise.clamp_min(0)
-            by_high = torch.maximum(-last, other - rise) - (-rise).clamp_min(0)
+            by_low, by_high = by_low - rise.clamp_min(0), by_high - (-rise).clamp_min(0)
+            part, whole = (torch.broadcast_tensors(*x) for x in (part, whole))
             ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)

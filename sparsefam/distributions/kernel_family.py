@@ -413,6 +413,25 @@ class KernelDistribution(SparseDistribution):
             self._validate_sample(value)
         return line.cdf(value)
 
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._line.tail(value, upper)
+
+    def _exact(self) -> "KernelDistribution":
+        return self if self.weights.dtype == torch.float64 else self.to_float64()
+
+    def _breakpoints(self) -> Tensor:
+        breaks = self.mesh.axes[0].breaks.to(self._line.intervals)
+        ends = self._line.intervals.flatten(-2)
+        ends = torch.where(ends.isinf(), math.nan, ends)
+        return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        self._require_moment(n)
+        s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
+        weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
+        nodes = nodes.reshape(-1, *(1,) * len(self.batch_shape))
+        return (weights * (nodes - centre) ** n).sum(0).to(self.weights.dtype)
+
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of a number, differentiable once in the level and the parameters.
 

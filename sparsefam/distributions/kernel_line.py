@@ -70,7 +70,13 @@ class Line:
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function at values (*S, *batch)."""
+        return self.tail(value, torch.zeros_like(value, dtype=torch.bool))
+
+    def tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass below values (*S, *batch), or above them where `upper`."""
         s = self.solution
+        value, upper = torch.broadcast_tensors(value, upper)
+        upper = upper.expand(broadcast_shapes(value.shape, s.batch))
         value = value.expand(broadcast_shapes(value.shape, s.batch))
         if not value.numel():
             return value.clone()
@@ -82,17 +88,28 @@ class Line:
         low, high = breaks[cell], breaks[cell + 1]
         y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
         x, measure, power = self._cell_values(cell)
-        x, measure = below(x, measure, y.reshape(-1).to(x))
+        # The part above is the one below in the mirror.
+        side = upper.reshape(-1)
+        x, measure = (torch.where(side, v.flip(0), v) for v in (x, measure))
+        x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
         (part,) = integrals(x, measure, power, ("power",))
         part = part.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
         masses = self._cell_masses()
-        before = (masses.cumsum(-1) - masses).expand(*cell.shape, -1)
-        before = before.gather(-1, cell.unsqueeze(-1)).squeeze(-1)
-        found = (before + part).to(torch.promote_types(value.dtype, s.weights.dtype))
+        before, after = (
+            (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
+        )
+        place = cell.unsqueeze(-1)
+        before = before.gather(-1, place).squeeze(-1)
+        after = after.gather(-1, masses.shape[-1] - 1 - place).squeeze(-1)
+        found = (torch.where(upper, after, before) + part).to(
+            torch.promote_types(value.dtype, s.weights.dtype)
+        )
         if value.requires_grad or may_have_tangent(value):
             density = self._density(value.detach()).detach()
+            density = torch.where(upper, -density, density)
             found = differentiable_once(found + (value - value.detach()) * density)
-        found = torch.where(value <= first, 0.0, torch.where(value >= last, 1.0, found))
+        outside = ((value <= first) == upper).to(found.dtype)
+        found = torch.where((value <= first) | (value >= last), outside, found)
         return found.clamp(0, 1)
 
     def _density(self, t: Tensor) -> Tensor:

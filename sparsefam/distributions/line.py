@@ -229,6 +229,9 @@ class LineDistribution(SparseDistribution):
         last = torch.where(last | high.isinf(), t[-1], high)
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
+    def _breakpoints(self) -> Tensor:
+        return self._cuts()
+
     # Moments
 
     @property
@@ -247,6 +250,20 @@ class LineDistribution(SparseDistribution):
     def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
         """Return a moment from values and weights (Q, *batch)."""
         return (weights * values).sum(0).to(self.alpha.dtype)
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        nodes, weights = self._rule(0)
+        value = self._moment("moment", (nodes - centre) ** n, weights)
+        below, above = (n >= index for index in self._tail_indices())
+        if n % 2 == 0:
+            return torch.where(below | above, math.inf, value)
+        infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
+        return torch.where(below | above, infinite, value)
+
+    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+        """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
+        infinite = torch.full_like(self.alpha, math.inf)
+        return infinite, infinite
 
     @property
     def mode(self) -> Tensor:

@@ -242,6 +242,12 @@ class Mixture(SoftmaxDistribution):
         """Return locations (*batch, J) between which the density is smooth."""
         return self._rows(cuts_of)
 
+    def _exact(self) -> "Mixture":
+        return self._to_float64()
+
+    def _breakpoints(self) -> Tensor:
+        return self._rows(lambda p: p._breakpoints())
+
     def _to_float64(self) -> "Mixture":
         new = copied(self)
         new.logits, new.alpha, new._dtype = self.logits.double(), self.alpha.double(), torch.float64
@@ -281,6 +287,17 @@ class Mixture(SoftmaxDistribution):
 
     def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         return self._log_sum(self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper))
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        return self._average(
+            self._map(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
+        )
 
     def _require_univariate(self) -> None:
         if self.event_shape:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from ..scores import AbsoluteDeviation, Quadratic
 from .base import StandardizedDistribution
 from .generators import ExponentialPower
+from .interval_laws import Law
 from .univariate import _LOG_TAIL, SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]
@@ -31,6 +32,17 @@ class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
 
     def _reach(self) -> float:
         return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        loc, scale = self.loc.double(), self.scale.double()
+        law, some = Law("normal" if self._order == 2 else "laplace", loc, scale), a < b
+        start = torch.where(some, a.double(), loc)
+        end = torch.where(some, b.double(), loc + scale)
+        found = torch.where(some, law.log_mass(start, end), -math.inf)
+        return found.to(torch.promote_types(self.loc.dtype, a.dtype))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._log_interval(a, b).exp()
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
         r"""Return the escort, of the scale times $\beta^{-1/k}$; default $\beta = 1$.
@@ -94,7 +106,8 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
         return 0.5 * torch.erfc(-x * math.sqrt(0.5))
 
     def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        return torch.special.log_ndtr(x)
+        # torch's log_ndtr has no rule for vmap.
+        return (torch.special.erfcx(-x * math.sqrt(0.5)) / 2).log() - x.square() / 2
 
     def _standard_icdf(self, value: Tensor) -> Tensor:
         return torch.special.ndtri(value)

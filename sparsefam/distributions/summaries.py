@@ -1,10 +1,16 @@
-"""Masses in tails and their logarithms, from distribution functions of densities of numbers."""
+"""Masses in tails and between ends, with their logarithms, and moments, for every density."""
 
 import math
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor
+from torch import Size, Tensor
+from torch.types import _size
+
+from ..numerics.validation import require, require_integer
+from ..supports import IntervalUnion
+from .highest_density import highest_density
 
 __all__ = ["Summaries", "log_positive"]
 
@@ -17,6 +23,8 @@ def log_positive(x: Tensor) -> Tensor:
 
 class Summaries(TorchDistribution):
     """What is asked of a density of numbers besides torch's methods, by hooks of the families."""
+
+    alpha: Tensor
 
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
@@ -33,6 +41,40 @@ class Summaries(TorchDistribution):
         """Return whether a tail is the larger one."""
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the logarithm of the mass between a and b."""
+        with torch.no_grad():
+            upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
+        near, far = torch.where(upper, a, b), torch.where(upper, b, a)
+        whole, rest = (self._log_tail(x, upper) for x in (near, far))
+        some = whole > rest
+        fall = torch.where(some, rest - whole, -1.0)
+        close = fall > -0.5
+        share = torch.where(
+            close,
+            (-torch.expm1(torch.where(close, fall, -1.0))).log(),
+            torch.log1p(-torch.where(close, -1.0, fall).exp()),
+        )
+        return torch.where(some, torch.where(some, whole, 0.0) + share, -math.inf)
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the mass between a and b."""
+        with torch.no_grad():
+            upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
+        near, far = torch.where(upper, a, b), torch.where(upper, b, a)
+        return (self._tail(near, upper) - self._tail(far, upper)).clamp_min(0)
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        """Return E[(t - centre)^n] (*batch)."""
+        return self.expect(lambda t: (t - centre) ** n)
+
+    def _central_moment(self, n: int) -> Tensor:
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean."""
+        mean = self.mean
+        exists = mean.isfinite()
+        found = self._moment_about(n, torch.where(exists, mean, 0.0))
+        return torch.where(exists, found, math.nan)
 
     # Masses
 
@@ -80,3 +122,130 @@ class Summaries(TorchDistribution):
             NotImplementedError: A density of vectors.
         """
         return self._log_tail(value, self._side("log_survival", value, True))
+
+    def _interval_ends(
+        self, name: str, a: Tensor | float, b: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ends of intervals, after the checks of the method of this name."""
+        self._require_numbers(name)
+        own: Any = self
+        ends = [x if isinstance(x, Tensor) else torch.full_like(self.alpha, x) for x in (a, b)]
+        if self._validate_args:
+            for end, place in zip("ab", ends, strict=True):
+                own._validate_sample(place, end)
+            require(ends[0] <= ends[1], "a", "at most b", tuple(ends))
+        low, high = torch.broadcast_tensors(*ends)
+        return low, high
+
+    def interval_prob(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        """Return the mass between a and b, from the tails on the side of the smaller one.
+
+        Args:
+            a: Lower ends (*sample, *batch).
+            b: Upper ends.
+
+        Raises:
+            ValueError: `a` above `b`.
+            NotImplementedError: A density of vectors.
+        """
+        return self._interval(*self._interval_ends("interval_prob", a, b))
+
+    def log_interval_prob(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        """Return the logarithm of `interval_prob`, accurate in far tails: a censored likelihood.
+
+        It is -inf with zero gradient where there is no mass.
+
+        Args:
+            a: Lower ends (*sample, *batch).
+            b: Upper ends.
+
+        Raises:
+            ValueError: `a` above `b`.
+            NotImplementedError: A density of vectors.
+        """
+        return self._log_interval(*self._interval_ends("log_interval_prob", a, b))
+
+    # Quantiles and moments
+
+    @property
+    def median(self) -> Tensor:
+        """The quantile of one half (*batch)."""
+        self._require_numbers("median")
+        return self.icdf(torch.full_like(self.alpha, 0.5))
+
+    def moment(self, n: int, central: bool = False) -> Tensor:
+        """Return E[t^n], or with `central` E[(t - mean)^n], (*batch).
+
+        A moment that does not exist under heavy tails is infinite, or NaN if its sign or the mean
+        is not determined.
+
+        Args:
+            n: The order, from 1.
+            central: Whether the moment is that about the mean.
+
+        Raises:
+            ValueError: `n` not a positive integer; a kernel family without that moment.
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("moment")
+        require_integer("n", n, 1)
+        if not central:
+            return self._moment_about(n, torch.zeros_like(self.alpha))
+        return self._central_moment(n)
+
+    @property
+    def skewness(self) -> Tensor:
+        """Skewness (*batch): the third central moment over the 3/2 power of the variance."""
+        return self.moment(3, central=True) / self.variance**1.5
+
+    @property
+    def kurtosis(self) -> Tensor:
+        """Excess kurtosis (*batch): the fourth central moment over the squared variance, less 3."""
+        return self.moment(4, central=True) / self.variance.square() - 3
+
+    def _exact(self) -> Any:
+        """Return the same density, computed in float64."""
+        return self
+
+    def _breakpoints(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
+        raise NotImplementedError
+
+    def highest_density(self, mass: Tensor | float) -> IntervalUnion:
+        r"""Return the set $\{p \ge c\}$ of a mass, one or several intervals: the smallest of it.
+
+        Where no level has that mass, as of a uniform density, it is the smallest set with more.
+        Its ends are differentiable once. Peaks and valleys much narrower than the distances
+        between breakpoints may be missed.
+
+        Args:
+            mass: In (0, 1), a number or (*batch).
+
+        Raises:
+            ValueError: `mass` outside (0, 1).
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("highest_density")
+        level = torch.as_tensor(mass, dtype=self.alpha.dtype, device=self.alpha.device)
+        require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
+        return self._highest_density(level.expand(self.batch_shape))
+
+    def _highest_density(self, mass: Tensor) -> IntervalUnion:
+        p = self._exact()
+        return IntervalUnion(highest_density(p, mass, p._breakpoints()).to(self.alpha.dtype))
+
+    # What policies ask for
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mean (*batch, *event), by the name that TorchRL asks for."""
+        return self.mean
+
+    def rsample_and_log_prob(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
+        """Draw samples (*sample, *batch, *event), and return them with their log densities.
+
+        Raises:
+            NotImplementedError: A density without `rsample`.
+        """
+        t = self.rsample(sample_shape)
+        return t, self.log_prob(t)

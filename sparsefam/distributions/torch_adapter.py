@@ -176,6 +176,23 @@ def law_of(p: Any) -> Law | None:
     return None
 
 
+def tail_index(p: Any) -> Tensor | float:
+    """Return the order (*batch) from which moments of a distribution of torch do not exist.
+
+    It is the power with which the mass in its tails decays, infinite for other distributions.
+    """
+    name = torch_name(p)
+    if name in ("Cauchy", "HalfCauchy"):
+        return 1.0
+    if name == "StudentT":
+        return p.df
+    if name == "Pareto":
+        return p.alpha
+    if name == "InverseGamma":
+        return p.concentration
+    return p.df2 / 2 if name == "FisherSnedecor" else math.inf
+
+
 def cuts_of(p: Any) -> Tensor:
     """Return locations (*batch, J), in any order, between which a density is smooth.
 
@@ -480,6 +497,23 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         if law_of(self) is None:
             return LineDistribution._share(self, t, upper)
         return self._log_share(t.double(), upper).exp()
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        if (law := law_of(self)) is None:
+            return super()._log_interval(a, b)
+        start, end = (clamp(x.double(), *self._ends()) for x in (a, b))
+        some, inside = start < end, self._inside()
+        start, end = torch.where(some, start, inside), torch.where(some, end, inside + 1)
+        return torch.where(some, law.log_mass(start, end), -math.inf)
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return super()._interval(a, b) if law_of(self) is None else self._log_interval(a, b).exp()
+
+    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+        index = tail_index(self.base)
+        both = torch_name(self.base) in ("Cauchy", "StudentT")
+        infinite = torch.full_like(self.alpha, math.inf)
+        return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1]."""

@@ -332,8 +332,33 @@ class Truncated(LineDistribution, SoftmaxDistribution):
     def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         if (law := self._law) is None:
             return super()._log_share(t, upper)
+        (low, high), t = self._ends(), t.double()
+        start, end = torch.where(upper, t, low), torch.where(upper, high, t)
+        return law.log_share(low, high, start, end)
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        if (law := self._law) is None:
+            return super()._log_interval(a, b)
         low, high = self._ends()
-        return law.log_share(low, t.double(), high, upper)
+        start, end = (clamp(x.double(), low, high) for x in (a, b))
+        some = start < end
+        start, end = torch.where(some, start, low), torch.where(some, end, high)
+        found = torch.where(some, law.log_share(low, high, start, end), -math.inf)
+        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return super()._interval(a, b) if self._law is None else self._log_interval(a, b).exp()
+
+    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+        """Return those of the base on the sides that are not cut."""
+        ends, infinite = self._ends(), torch.full_like(self.alpha, math.inf)
+        if not isinstance(self.base, TorchUnivariate):
+            return infinite, infinite
+        low, high = (
+            torch.where(end.isinf(), index, math.inf)
+            for end, index in zip(ends, self.base._tail_indices(), strict=True)
+        )
+        return low, high
 
     def _share(self, t: Tensor, upper: Tensor) -> Tensor:
         return super()._share(t, upper) if self._law is None else self._log_share(t, upper).exp()

@@ -15,7 +15,7 @@ from ..bases import Basis
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
-from ..supports import Interval, RealLine, finite, positive_finite
+from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
 from .summaries import log_positive
 from .support_quadrature import covariance_on_support, expect_on_support
@@ -192,6 +192,42 @@ class SymmetricDistribution(StandardizedDistribution):
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         return (value > self.loc) ^ upper
 
+    @property
+    def median(self) -> Tensor:
+        """The centre (*batch)."""
+        return self.loc
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        # All terms have the same sign.
+        offset, total = self.loc - centre, torch.zeros_like(self.loc)
+        for k in range(0, n + 1, 2):
+            own = self.scale**k * self._standard_moment(k)
+            total = total + math.comb(n, k) * offset ** (n - k) * own
+        return total
+
+    def _highest_density(self, mass: Tensor) -> IntervalUnion:
+        half = -self._standard_icdf((1 - mass) / 2)
+        return self._around(half)
+
+    def _around(self, half: Tensor) -> IntervalUnion:
+        """Return the interval of a half-width of x around the centre."""
+        ends = self.loc - half * self.scale, self.loc + half * self.scale
+        return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
+
+    def _central_moment(self, n: int) -> Tensor:
+        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self._standard_moment(n)
+
+    @property
+    def skewness(self) -> Tensor:
+        """Zero (*batch)."""
+        return torch.zeros_like(self.loc)
+
+    @property
+    def kurtosis(self) -> Tensor:
+        """Excess kurtosis (*batch)."""
+        second = self._standard_moment(2) * torch.ones_like(self.loc)
+        return self._standard_moment(4) / second.square() - 3
+
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
 
@@ -238,6 +274,15 @@ class SymmetricDistribution(StandardizedDistribution):
         share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
         half = self._reach() * self.scale
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+
+    def _breakpoints(self) -> Tensor:
+        # Ends at which a density jumps are exact.
+        cuts, half = self._cuts(), (self._edge() * self.scale).unsqueeze(-1)
+        loc, near = self.loc.unsqueeze(-1), 8 * torch.finfo(self.loc.dtype).eps
+        near = near * torch.maximum(self.scale, self.loc.abs()).unsqueeze(-1)
+        for end in (loc - half, loc + half):
+            cuts = torch.where((cuts - end).abs() <= near, end, cuts)
+        return cuts
 
     def _node_count(self, order: int) -> int:
         return 2 * order
