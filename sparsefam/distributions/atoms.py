@@ -134,6 +134,9 @@ class MixedDistribution(SparseDistribution):
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 
+    def _breakpoints(self) -> Tensor:
+        raise NotImplementedError("highest_density exists for laws without atoms only")
+
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
         """Return float64 numbers in the type of the parameters and of their argument."""
         return x.to(torch.promote_types(self.alpha.dtype, value.dtype))
