@@ -49,7 +49,7 @@ def parts(p: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     atoms = atoms[~atoms.isnan()]
     base = p.base
     cut = base if isinstance(p, Hurdle) else Truncated(base, p.low, p.high)
-    nodes, weights = cut.quadrature(96)
+    nodes, weights = cut.quadrature(400)
     return atoms, p.prob(atoms), nodes, weights * (p.prob(nodes) / cut.prob(nodes)).nan_to_num()
 
 
