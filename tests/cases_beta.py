@@ -32,7 +32,7 @@ BETAS = [
         batch={
             "low": [[-0.5], [-1.5]],
             "high": [1.5, 1.0, 2.0],
-            "mean": [[0.3125], [0.0]],
+            "mean": [[0.3125], [0.0625]],
             "concentration": [5.0, 12.0, 64.0],
         },
         compiled=("jit", "log_prob", "expect-GaussianRBF"),
