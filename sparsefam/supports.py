@@ -29,6 +29,7 @@ __all__ = [
     "IntervalUnion",
     "RealLine",
     "Region",
+    "WithAtoms",
     "finite",
     "finite_scale_tril",
     "finite_vector",
@@ -326,6 +327,23 @@ class IntervalUnion(Constraint):
         return f"IntervalUnion(intervals={self._intervals})"
 
 
+class WithAtoms(IntervalUnion):
+    """Unions of closed intervals in which single locations have mass.
+
+    Args:
+        intervals: As of `IntervalUnion`; an atom outside of the others is an interval, too.
+        atoms: Their locations (*batch, K), NaN where there are fewer.
+        log_prob: The logarithm of masses and of the density, whose zeros are left out.
+    """
+
+    def __init__(self, intervals: Tensor, atoms: Tensor, log_prob: _LogProb | None = None) -> None:
+        super().__init__(IntervalUnion.merged(intervals).intervals, log_prob)
+        self.atoms = atoms
+
+    def __repr__(self) -> str:
+        return f"WithAtoms(intervals={self.intervals}, atoms={self.atoms})"
+
+
 class AnyOf(Constraint):
     """The union of several supports, such as ellipsoids.
 
@@ -550,6 +568,14 @@ def _refuse_union(constraint: AnyOf) -> Transform:
     )
 
 
+def _refuse_atoms(constraint: WithAtoms) -> Transform:
+    raise ValueError(
+        "support must be without atoms to have a bijection: sample u from Uniform(0, 1) and use "
+        "pyro.deterministic(name, p.icdf(u)) for the site, as sparsefam.inference.SupportReparam "
+        "does"
+    )
+
+
 def _refuse_region(constraint: Region) -> Transform:
     raise ValueError(
         "support must have a known shape to have a bijection, got a region: sample the site "
@@ -573,4 +599,6 @@ for _kind, _map in _MAPS.items():
     biject_to.register(_kind, _map)
     transform_to.register(_kind, _map)
 biject_to.register(IntervalUnion, _bijection_onto_union)
+biject_to.register(WithAtoms, _refuse_atoms)
 transform_to.register(IntervalUnion, _map_onto_union)
+transform_to.register(WithAtoms, _map_onto_union)

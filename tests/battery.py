@@ -31,6 +31,8 @@ BAD_VALUES = {
     "slope": [math.nan, math.inf],
     "low": [math.nan, math.inf],
     "high": [math.nan, -math.inf],
+    "mean": [math.nan, math.inf, -100.0],
+    "concentration": [0.0, -1.0, math.nan, math.inf],
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from battery import DOUBLE, SINGLE, Case, Family, scale_of
+from cases_beta import BETAS
 from cases_density import DENSITIES
 from cases_kernel import KERNELS
 from cases_mixture import MIXTURES
@@ -123,6 +124,7 @@ FAMILIES = [
     *KERNELS,
     *MIXTURES,
     *DENSITIES,
+    *BETAS,
     *TRUNCATED,
     *MULTIVARIATE,
 ]

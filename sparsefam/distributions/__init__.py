@@ -4,6 +4,7 @@ from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
 from .beta_laplace import BetaLaplace, Triangular
 from .categorical import SparseCategorical
+from .censored import Censored
 from .density import Density
 from .divergences import bregman_divergence, tsallis_divergence
 from .elliptical import (
@@ -12,18 +13,22 @@ from .elliptical import (
     MultivariateNormal,
     TruncatedParaboloid,
 )
+from .hurdle import Hurdle
 from .kernel_family import KernelDeformedExp, KernelDistribution, KernelExp
 from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Laplace, Normal
+from .scaled_beta import ScaledBeta
 from .truncated import Truncated
 from .univariate import SymmetricDistribution
 
 __all__ = [
     "BetaGaussian",
     "BetaLaplace",
+    "Censored",
     "Density",
     "EllipticalDistribution",
+    "Hurdle",
     "KernelDeformedExp",
     "KernelDistribution",
     "KernelExp",
@@ -33,6 +38,7 @@ __all__ = [
     "MultivariateBetaGaussian",
     "MultivariateNormal",
     "Normal",
+    "ScaledBeta",
     "SparseCategorical",
     "SparseDistribution",
     "SymmetricDistribution",

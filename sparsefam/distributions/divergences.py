@@ -24,6 +24,7 @@ from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, Multiv
 from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
+from .scaled_beta import ScaledBeta
 from .torch_adapter import (
     cuts_of,
     dtype_of,
@@ -309,6 +310,12 @@ _PROBES, _DECREASE, _LEAST = 61, 0.9, 1e-12
 
 def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
     """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate."""
+    if isinstance(p, ScaledBeta) and isinstance(q, ScaledBeta):
+        same = (p.low == q.low) & (p.high == q.high)
+        if in_eager() and bool(same.all()):
+            return p._kl_on_same_interval(q)
+        other = _integral_over_line(p, q, integrand, nested, eps)
+        return torch.where(same, p._kl_on_same_interval(q), other)
     if isinstance(p, SymmetricDistribution) and isinstance(q, Normal):
         square = (p.variance + (p.mean - q.loc).square()) / q.scale.square()
         cross = 0.5 * square + 0.5 * math.log(2 * math.pi) + q.scale.log()

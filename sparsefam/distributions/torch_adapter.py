@@ -64,9 +64,10 @@ def torch_name(p: Distribution) -> str | None:
 
 
 def is_discrete(p: Distribution) -> bool:
-    """Return whether a distribution has probabilities rather than a density."""
+    """Return whether a distribution has probabilities rather than, or besides, a density."""
     if isinstance(p, SparseDistribution):
-        return bool(p.has_enumerate_support)  # its support may be expensive
+        # Its support may be expensive.
+        return bool(p.has_enumerate_support) or hasattr(p, "_atoms")
     support: Any
     try:
         support = type(p).support

@@ -17,6 +17,7 @@ __all__ = [
     "ball_to_space",
     "characteristic",
     "digamma_difference",
+    "digamma_excess",
     "log_ball_tail",
     "log_gamma_ratio",
     "space_to_ball",
@@ -201,6 +202,14 @@ def _stirling_remainder(x: Tensor) -> Tensor:
 def stirling_excess(x: Tensor) -> Tensor:
     r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
     return _stirling_remainder(x) + 0.5 * torch.log(2 * math.pi / x)
+
+
+def digamma_excess(x: Tensor) -> Tensor:
+    r"""Return $\psi(x) - \log x$ for $x > 0$, the derivative of `stirling_excess`."""
+    large = x > _SHIFT
+    low, high = torch.where(large, 1.0, x), torch.where(large, x, _SHIFT)
+    series = -0.5 / high - _inverse_squares(_DIGAMMA, high)
+    return torch.where(large, series, torch.digamma(low) - low.log())
 
 
 def _log_remainder(ratio: Tensor, excess: Tensor) -> Tensor:

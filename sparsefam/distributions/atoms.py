@@ -1,0 +1,158 @@
+"""Laws of numbers with atoms besides a density."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
+from torch.types import _size
+
+from ..bases import Basis
+from ..supports import WithAtoms
+from .base import SparseDistribution
+
+__all__ = ["MixedDistribution"]
+
+
+class MixedDistribution(SparseDistribution):
+    """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
+
+    A subclass has `base`, a float64 density of the same batch, and implements `_atoms` and `_part`.
+    """
+
+    base: Any
+
+    def _atoms(self) -> tuple[Tensor, Tensor]:
+        """Return locations of atoms, finite also where there is none, and log masses (K, *batch).
+
+        Both are float64.
+        """
+        raise NotImplementedError
+
+    def _part(self) -> tuple[Any, Tensor]:
+        """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
+        raise NotImplementedError
+
+    def _intervals(self) -> Tensor:
+        """Return the support (*batch, J, 2), in any order."""
+        raise NotImplementedError
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Constraint:
+        """Closed intervals, and the `atoms` (*batch, K) in them."""
+        locations, log_masses = self._atoms()
+        atoms = torch.where(log_masses > -math.inf, locations, math.nan).movedim(0, -1)
+        return WithAtoms(self._intervals(), atoms.to(self.alpha.dtype), self.log_prob)
+
+    def _total(self, at_atoms: Tensor, within: Tensor) -> Tensor:
+        """Return the mean of a quantity (K, *batch), and of one of mean `within` elsewhere."""
+        masses, mass = self._atoms()[1].exp(), self._part()[1].exp()
+        extra = (1,) * (within.dim() - mass.dim())
+        masses, mass = (x.reshape((*x.shape, *extra)) for x in (masses, mass))
+        # What has no mass may have no mean.
+        value = (masses * torch.where(masses > 0, at_atoms, 0.0)).sum(0)
+        value = value + mass * torch.where(mass > 0, within, 0.0)
+        return value.to(self.alpha.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch)."""
+        return self._total(self._atoms()[0], self._part()[0].mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch)."""
+        (atoms, _), (part, _), centre = self._atoms(), self._part(), self._centre()
+        within = part.variance + (part.mean - centre).square()
+        return self._total((atoms - centre).square(), within)
+
+    def _centre(self) -> Tensor:
+        """Return the mean in float64."""
+        (atoms, log_masses), (part, log_mass) = self._atoms(), self._part()
+        mass = log_mass.exp()
+        within = mass * torch.where(mass > 0, part.mean, 0.0)
+        return (log_masses.exp() * atoms).sum(0) + within
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
+
+        It is minus the mean of `log_prob`, relative to counting and to Lebesgue measure.
+        """
+        (_, log_masses), (part, log_mass) = self._atoms(), self._part()
+        some = log_masses > -math.inf
+        return self._total(-torch.where(some, log_masses, 0.0), part.entropy() - log_mass)
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        r"""Return nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
+
+        The atoms come first.
+        """
+        (atoms, log_masses), (part, log_mass) = self._atoms(), self._part()
+        nodes, weights = part.quadrature(order)
+        nodes, weights = (
+            torch.cat([atoms, nodes]),
+            torch.cat([log_masses.exp(), log_mass.exp() * weights]),
+        )
+        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+
+    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
+        if not isinstance(psi, Basis):
+            return super()._quadrature_expect(psi, order)
+        return self._total(psi(self._atoms()[0]), self._part()[0].expect(psi, order))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Distribution function, with a jump at each atom that includes its mass."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
+
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
+        """Draw samples (*sample, *batch) without gradients."""
+        with torch.no_grad():
+            t = self._draw(self.base.sample, self._count(sample_shape))
+        return t.detach().to(self.alpha.dtype)
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
+        """Draw samples (*sample, *batch), differentiable in the parameters.
+
+        Raises:
+            NotImplementedError: `has_rsample` is false.
+        """
+        if torch.is_grad_enabled() and not self.has_rsample:
+            raise NotImplementedError("rsample needs a support of one interval: use sample")
+        return self._draw(self.base.rsample, self._count(sample_shape)).to(self.alpha.dtype)
+
+    def _count(self, sample_shape: _size) -> Size:
+        """Return the sample shape after its checks."""
+        shape = self._extended_shape(sample_shape)
+        return shape[: len(shape) - len(self.batch_shape)]
+
+    def _draw(self, draw: Callable[[Size], Tensor], count: Size) -> Tensor:
+        """Draw samples from those that a method of the base draws."""
+        raise NotImplementedError
+
+    def _breakpoints(self) -> Tensor:
+        raise NotImplementedError("highest_density exists for laws without atoms only")
+
+    def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
+        """Return float64 numbers in the type of the parameters and of their argument."""
+        return x.to(torch.promote_types(self.alpha.dtype, value.dtype))
+
+    def _with_parameters(
+        self,
+        shape: Size,
+        change: Callable[[Tensor, Size], Tensor],
+        instance: SparseDistribution | None = None,
+    ) -> Any:
+        new: Any = super()._with_parameters(shape, change, instance)
+        new.base = self.base._with_parameters(shape, change)
+        return new
+
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
+        """Return the law of a part of the batch, with that part of the base."""
+        new = self._with_parameters(shape, take)
+        new.base = self.base._select(shape, take)
+        return new

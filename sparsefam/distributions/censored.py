@@ -1,0 +1,177 @@
+"""Densities of which what lies beyond an end is moved onto it."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
+
+from ..numerics.quadrature import sort_cuts
+from ..numerics.validation import broadcast_arguments, require
+from .atoms import MixedDistribution
+from .line import clamp
+from .torch_adapter import (
+    TorchUnivariate,
+    dtype_of,
+    intervals_of,
+    is_discrete,
+    law_of,
+    to_float64,
+    wrap,
+)
+from .truncated import Truncated
+
+__all__ = ["Censored"]
+
+
+class Censored(MixedDistribution):
+    r"""A univariate density censored at the ends of an interval: the law of its clamped draws.
+
+    $$P(t = a) = \int_{-\infty}^a q,\quad p(t) = q(t)\,[a < t < b],\quad
+    P(t = b) = \int_b^\infty q$$
+
+    For measurements that saturate, Tobit regression and clipped actions. `log_prob` is the log mass
+    at an end, accurate with its gradients in far tails, the log density of the base between the
+    ends, and -inf beyond them. Entropies sum masses and integrate the density. Values are computed
+    in float64.
+
+    In Pyro it is a likelihood as it stands. A latent site has no bijection from the line:
+    sample the base and clamp, or use `sparsefam.inference.SupportReparam`, which does so by
+    `icdf`. `rsample` is right for functions that are continuous at the ends; `log_prob` is not, so
+    an ELBO with this law as guide needs `has_rsample_(False)`.
+
+    Args:
+        base: The density q (*batch): a continuous univariate distribution of torch or of this
+            package.
+        low: Lower end a (*batch), learnable; None or -inf for none.
+        high: Upper end b (*batch), learnable; None or inf for none.
+        validate_args: As in torch.distributions.
+
+    Attributes:
+        base: q in float64, with the batch shape of the result.
+
+    Raises:
+        ValueError: `base` not a continuous univariate distribution, an end that is NaN, `low` not
+            below `high`, an end beyond which the base has no mass, or shapes that do not broadcast.
+
+    Examples:
+        >>> p = Censored(torch.distributions.Normal(0.0, 1.0), 0.0)
+        >>> p.log_prob(torch.tensor([-1.0, 0.0, 1.0])), p.mean
+        (tensor([   -inf, -0.6931, -1.4189]), tensor(0.3989))
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "low": constraints.real,
+        "high": constraints.real,
+    }
+
+    def __init__(
+        self,
+        base: Distribution,
+        low: Tensor | float | None = None,
+        high: Tensor | float | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
+            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
+        part = wrap(base)
+        self.alpha, self.low, self.high = broadcast_arguments(
+            base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
+            low=-math.inf if low is None else low,
+            high=math.inf if high is None else high,
+        )
+        exact = to_float64(part)
+        same = exact.batch_shape == self.alpha.shape
+        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        super().__init__(self.alpha.shape, validate_args=validate_args)
+        if self._validate_args:
+            require(self.low < self.high, "low", "below high", (self.low, self.high))
+            first, last = self._base_ends()
+            rule = "an end beyond which the base has mass"
+            require(self.low.isinf() | (self.low > first), "low", rule, self.low)
+            require(self.high.isinf() | (self.high < last), "high", rule, self.high)
+
+    def _base_ends(self) -> tuple[Tensor, Tensor]:
+        ends = sort_cuts(intervals_of(self.base).detach().flatten(-2))
+        return ends[0], ends[-1]
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return self.low.double(), self.high.double()
+
+    def _atoms(self) -> tuple[Tensor, Tensor]:
+        ends, (first, last) = torch.stack(self._ends()), self._base_ends()
+        some = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
+        base: Any = self.base
+        inner = base._inside() if isinstance(base, TorchUnivariate) else 0.0
+        log_masses = self._log_beyond(*torch.where(some, ends, inner))
+        masses = torch.where(some, log_masses, -math.inf)
+        return torch.where(ends.isfinite(), ends, 0.0), masses
+
+    def _log_beyond(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return the log masses of the base below an end, and above the other (2, *batch)."""
+        if not isinstance(self.base, TorchUnivariate) or law_of(self.base) is not None:
+            ends = torch.stack([low, high])
+            upper = torch.zeros_like(ends, dtype=torch.bool)
+            upper[1] = True
+            return self.base._log_tail(ends, upper)
+        tails = (
+            Truncated(self.base, None, low, validate_args=False),
+            Truncated(self.base, high, None, validate_args=False),
+        )
+        return torch.stack([p._log_mass for p in tails])
+
+    def _part(self) -> tuple[Truncated, Tensor]:
+        part = Truncated(self.base, *self._ends(), validate_args=False)
+        return part, part._log_mass
+
+    def _intervals(self) -> Tensor:
+        low, high = self.low.unsqueeze(-1), self.high.unsqueeze(-1)
+        inner = intervals_of(self.base).to(low)
+        return torch.stack([clamp(x, low, high) for x in inner.unbind(-1)], -1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log mass at an end, log density between the ends, and -inf with zero gradient beyond."""
+        if self._validate_args:
+            self._validate_sample(value)
+        t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
+        log_p = self.base.log_prob(t)
+        log_p = torch.where((self.low < value) & (value < self.high), log_p, -math.inf)
+        for end, log_mass in zip((self.low, self.high), self._atoms()[1], strict=True):
+            log_p = torch.where(value == end, log_mass, log_p)
+        return self._as_given(log_p, value)
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._between(self.base._tail, value, upper, 0.0, 1.0)
+
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._between(self.base._log_tail, value, upper, -math.inf, 0.0)
+
+    def _between(
+        self, tail: Any, value: Tensor, upper: Tensor, none: float, every: float
+    ) -> Tensor:
+        """Return the base's tail between the ends, and beyond them what is none or all."""
+        inside = (self.low <= value) & (value < self.high)
+        outside = torch.where((value < self.low) == upper, every, none)
+        t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
+        return self._as_given(torch.where(inside, tail(t, upper), outside), value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function: that of the base, clamped to the ends.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_probability(value)
+        return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether the base has differentiable samples."""
+        return bool(self.base.has_rsample)
+
+    def _draw(self, draw: Any, count: Size) -> Tensor:
+        return clamp(draw(count), *self._ends())

@@ -1,0 +1,145 @@
+"""Densities with an atom at zero."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
+
+from ..numerics.validation import broadcast_arguments
+from .atoms import MixedDistribution
+from .summaries import log_positive
+from .torch_adapter import dtype_of, intervals_of, is_discrete, to_float64, wrap
+
+__all__ = ["Hurdle"]
+
+
+class Hurdle(MixedDistribution):
+    r"""Exactly zero with a probability, else a draw of a univariate density.
+
+    $$P(t = 0) = g,\quad p(t) = (1 - g)\,q(t)\;\text{elsewhere}$$
+
+    For rain, doses and visits. `log_prob` is the log mass at 0, elsewhere a log density; entropies
+    sum the mass and integrate the density. Values are computed in float64. `rsample` exists where
+    the support with 0 is one interval, and is right for functions that are continuous at 0. In
+    Pyro it is a likelihood as it stands; `sparsefam.inference.SupportReparam` makes it a latent
+    site.
+
+    Args:
+        base: The density q (*batch): a continuous univariate distribution of torch or of this
+            package. Its value at 0 has no effect.
+        gate: g in [0, 1] (*batch).
+        validate_args: As in torch.distributions.
+
+    Attributes:
+        base: q in float64, with the batch shape of the result.
+
+    Raises:
+        ValueError: `base` not a continuous univariate distribution, `gate` outside [0, 1], or
+            shapes that do not broadcast.
+
+    Examples:
+        >>> p = Hurdle(torch.distributions.Gamma(2.0, 1.0), gate=0.75)
+        >>> p.log_prob(torch.tensor([0.0, 1.0])), p.mean
+        (tensor([-0.2877, -2.3863]), tensor(0.5000))
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"gate": constraints.unit_interval}
+
+    def __init__(
+        self, base: Distribution, gate: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
+            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
+        part = wrap(base)
+        self.alpha, self.gate = broadcast_arguments(
+            base=torch.ones_like(part.alpha, dtype=dtype_of(base)), gate=gate
+        )
+        exact = to_float64(part)
+        same = exact.batch_shape == self.alpha.shape
+        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        super().__init__(self.alpha.shape, validate_args=validate_args)
+
+    @property
+    def _log_rest(self) -> Tensor:
+        """Logarithm of 1 - gate in float64; -inf with zero gradient where it is 0."""
+        gate = self.gate.double()
+        some = gate < 1
+        return torch.where(some, torch.log1p(-torch.where(some, gate, 0.0)), -math.inf)
+
+    def _atoms(self) -> tuple[Tensor, Tensor]:
+        log_gate = log_positive(self.gate.double()).unsqueeze(0)
+        return torch.zeros_like(log_gate), log_gate
+
+    def _part(self) -> tuple[Any, Tensor]:
+        return self.base, self._log_rest
+
+    def _intervals(self) -> Tensor:
+        inner = intervals_of(self.base).to(self.alpha.dtype)
+        return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log mass at 0, elsewhere a log density; -inf with zero gradient off the support."""
+        if self._validate_args:
+            self._validate_sample(value)
+        log_p, log_rest = self.base.log_prob(value), self._log_rest
+        some = (log_p > -math.inf) & (log_rest > -math.inf)
+        log_p = torch.where(some, log_p + log_rest, -math.inf)
+        return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        gate, has_atom = self.gate.double(), (value >= 0) ^ upper
+        tail = (1 - gate) * self.base._tail(value.double(), upper)
+        return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
+
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        t, has_atom = value.double(), (value >= 0) ^ upper
+        # The tail without the atom.
+        bare = self._log_rest + self.base._log_tail(t, upper ^ has_atom)
+        bare = torch.where(bare > -math.inf, bare, -math.inf)
+        with_atom = self.gate.double() + (1 - self.gate.double()) * self.base._tail(t, upper)
+        large = has_atom & (with_atom > 0.5)
+        rest = torch.log1p(-torch.where(large, bare, -math.inf).exp())
+        with_atom = torch.where(large, rest, log_positive(with_atom))
+        return self._as_given(torch.where(has_atom, with_atom, bare), value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile function, 0 for as many probabilities as the atom has.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+        """
+        if self._validate_args:
+            self._validate_probability(value)
+        q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
+        zero = torch.zeros_like(gate)
+        start = (1 - gate) * self.base._tail(zero, zero > 0)
+        below, above = q < start, q > start + gate
+        rest = torch.where(gate < 1, 1 - gate, 1.0)
+        share = torch.where(below, q / rest, torch.where(above, 1 - (1 - q) / rest, 0.5))
+        t = self.base.icdf(share.clamp(0, 1))
+        return self._as_given(torch.where(below | above, t, 0.0), value)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether the support of the base is one interval that has 0 in it, or at an end."""
+        intervals = intervals_of(self.base)
+        if intervals.is_meta or intervals.shape[-2] > 1:
+            return False
+        low, high = intervals[..., 0, :].unbind(-1)
+        return bool(((low <= 0) & (0 <= high)).all())
+
+    def _draw(self, draw: Any, count: Size) -> Tensor:
+        t, gate = draw(count), self.gate.double()
+        some = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
+        t = torch.where(some, t, 0.0)
+        if not (torch.is_grad_enabled() and gate.requires_grad):
+            return t
+        # The quantile moves with the gate, too.
+        with torch.no_grad():
+            x = torch.where(some, t, 1.0)
+            excess = self.base.cdf(x) - (x >= 0).to(x)
+            rate = torch.where(some, excess / ((1 - gate) * self.base.prob(x)), 0.0)
+        return t + rate * (gate - gate.detach())
