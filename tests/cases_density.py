@@ -62,7 +62,7 @@ DENSITIES = [
         # One has the kink outside.
         batch={"low": [[-0.5], [0.375]], "high": [1.5, 1.0, 2.0], "slope": [[1.25], [4.0]]},
         ranks=dict.fromkeys(("low", "high", "slope"), 0),
-        compiled=("log_prob",),
+        compiled=(),
         **_SHARED,
     ),
     Family(

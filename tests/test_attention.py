@@ -379,7 +379,10 @@ def test_alpha_is_learned_per_head(score: str, ndim: int, module: bool) -> None:
     ("score", "alpha", "ndim", "options", "masked"),
     [
         ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
-        ("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 2, {}, False),
+        pytest.param(
+            *("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 2, {}, False),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("mixture", 2.0, 1, {}, False, marks=pytest.mark.slow),
         ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
     ],

@@ -22,7 +22,7 @@ def test_first_derivatives(case: Case, name: str) -> None:
 
 # The roots behind icdf, of every evaluation, and integrals of pairs make their second derivatives
 # the slow ones.
-@every_function(SCALARS, slow=("icdf", *PAIRS))
+@every_function(SCALARS, slow=("icdf", "log_interval_prob", "moment", *PAIRS))
 def test_second_derivatives(case: Case, name: str) -> None:
     inputs, once = arguments(case, name), case.family.once
     if once is None or name in once:

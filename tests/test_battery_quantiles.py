@@ -89,7 +89,9 @@ def test_tails_and_intervals_keep_their_digits(case: Case) -> None:
             assert (logs[0] == -math.inf).all() and (logs[1] == 0).all()
 
 
-@every_dtype
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str
+)
 @every_univariate_case
 def test_sets_of_highest_density_have_their_mass_and_level(case: Case, dtype: torch.dtype) -> None:
     p = case(dtype)

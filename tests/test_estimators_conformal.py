@@ -139,6 +139,7 @@ def test_supports_grow_with_coverage_and_hold_all_observations(
         assert all(inside[len(grid) :].all() for inside in held)
 
 
+@pytest.mark.slow
 def test_folds_matter_little() -> None:
     """With one split, the ends moved by a tenth of the range and more."""
     x = np.random.default_rng(0).normal(size=(150, 1))
@@ -150,6 +151,7 @@ def test_folds_matter_little() -> None:
     assert np.ptp(ends, 0).max() < 0.06 * np.ptp(x)
 
 
+@pytest.mark.slow
 def test_places_in_the_plane_that_are_not_far() -> None:
     x, settings = crescent(np.random.default_rng(1), 200), FIXED | {"inducing_points": 40}
     model = SparseDensity(coverage=0.97, random_state=1, **settings).fit(x)

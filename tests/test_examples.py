@@ -95,6 +95,7 @@ def test_the_conclusions_on_streams_hold() -> None:
     assert errors["sparsemax"][3] < errors["discrete softmax, gaps"][3]  # in bursts
 
 
+@pytest.mark.slow
 def test_memories_recall_more_than_windows_and_samples_of_their_size() -> None:
     _, (*_, oldest) = recall.recall(20_000, 0, 100)
     forgetting, window, sample, contracting, *rivals = oldest
