@@ -30,7 +30,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "quadratic, α = 1, L = 256": (256, 64, {"alpha": 1.0}),
     "quadratic, α = 1.7, L = 256": (256, 64, {"alpha": 1.7}),
     "quadratic, learned α, L = 256": (256, 64, {"alpha": LearnedAlpha(HEADS)}),
-    "mixture of 8, L = 256": (256, 64, {"score": "mixture", "components": 8}),
+    "mixture of 8, L = 256": (256, 64, {"score": "mixture"}),
     "moments, L = 256": (256, 64, {"score": "moments"}),
     "moments, L = 2048": (2048, 64, {"score": "moments"}),
     "content, α = 1, L = 256": (256, 64, {"score": "content", "alpha": 1.0}),

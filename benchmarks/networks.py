@@ -26,7 +26,7 @@ from scipy.stats import ttest_1samp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sparsefam.attention import ContinuousAttention
+from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore
 from sparsefam.bases import GaussianRBF
 
 from .classifiers import CHANNELS, GRID, QUERIES, Convolutions, Encoder, Pooling, Recurrent
@@ -90,6 +90,10 @@ def attention(model: str) -> nn.Module:
     if model == MHA:
         return nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True)
     options = {"batch_first": True, **LAYER, **SCORES[model]}
+    if "inducing_points" in options:
+        options["score"] = KernelScore(options.pop("inducing_points"))
+    if "components" in options:
+        options["score"] = QuadraticScore(options.pop("components"))
     return ContinuousAttention(CHANNELS, HEADS, GaussianRBF.grid(**BASIS), **options)
 
 
