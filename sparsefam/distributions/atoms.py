@@ -24,6 +24,7 @@ class MixedDistribution(SparseDistribution):
     """
 
     base: Any
+    _held = ("base",)
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         """Return locations of atoms, finite also where there is none, and log masses (K, *batch).
@@ -140,19 +141,3 @@ class MixedDistribution(SparseDistribution):
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
         """Return float64 numbers in the type of the parameters and of their argument."""
         return x.to(torch.promote_types(self.alpha.dtype, value.dtype))
-
-    def _with_parameters(
-        self,
-        shape: Size,
-        change: Callable[[Tensor, Size], Tensor],
-        instance: SparseDistribution | None = None,
-    ) -> Any:
-        new: Any = super()._with_parameters(shape, change, instance)
-        new.base = self.base._with_parameters(shape, change)
-        return new
-
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
-        """Return the law of a part of the batch, with that part of the base."""
-        new = self._with_parameters(shape, take)
-        new.base = self.base._select(shape, take)
-        return new

@@ -56,6 +56,10 @@ class SparseDistribution(Summaries):
     has_rsample = True
     # Attributes that are not copied to a density of another batch shape.
     _per_batch: ClassVar[tuple[str, ...]] = ()
+    # Densities of the same batch that it holds; and tensors besides parameters, or None, with the
+    # number of dimensions of one event of each.
+    _held: ClassVar[tuple[str, ...]] = ()
+    _derived: ClassVar[dict[str, int]] = {}
     alpha: Tensor
 
     def __init__(
@@ -233,7 +237,7 @@ class SparseDistribution(Summaries):
             ValueError: Not a sequence of sizes.
         """
         shape = require_shape("batch_shape", batch_shape)
-        return self._with_parameters(shape, lambda x, event: x.expand(shape + event), _instance)
+        return self._with_parameters(shape, lambda x, event: x.expand(shape + event))
 
     def __getitem__(self, index: Any) -> Self:
         """Return the densities at an index of the batch, as of a tensor.
@@ -275,26 +279,29 @@ class SparseDistribution(Summaries):
 
     def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "SparseDistribution":
         """Return the density of another batch, which `take` selects from every parameter."""
-        return self._with_parameters(shape, take)
+        new = self._with_parameters(shape, take)
+        for name in self._held:  # distributions of torch are not selected as they are expanded
+            setattr(new, name, getattr(self, name)._select(shape, take))
+        return new
 
     def _with_parameters(
-        self,
-        shape: Size,
-        change: Callable[[Tensor, Size], Tensor],
-        instance: "SparseDistribution | None" = None,
+        self, shape: Size, change: Callable[[Tensor, Size], Tensor]
     ) -> "SparseDistribution":
         """Apply a function to every parameter and return the density of the new batch shape.
 
         The function receives a parameter and the shape of one event of it.
         """
-        new = type(self).__new__(type(self)) if instance is None else instance
+        new = type(self).__new__(type(self))
         for name, value in vars(self).items():
             if name not in self._per_batch:
                 new.__dict__[name] = value
         # Not every constructor takes alpha.
-        for name, constraint in {"alpha": constraints.real, **self.arg_constraints}.items():
-            value = getattr(self, name)
-            setattr(new, name, change(value, value.shape[value.dim() - constraint.event_dim :]))
+        ranks = {name: constraint.event_dim for name, constraint in self.arg_constraints.items()}
+        for name, rank in {"alpha": 0, **ranks, **self._derived}.items():
+            if (value := getattr(self, name)) is not None:
+                setattr(new, name, change(value, value.shape[value.dim() - rank :]))
+        for name in self._held:
+            setattr(new, name, getattr(self, name)._with_parameters(shape, change))
         SparseDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new

@@ -9,17 +9,14 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
 from ..numerics.quadrature import sort_cuts
-from ..numerics.validation import broadcast_arguments, require
+from ..numerics.validation import require
 from .atoms import MixedDistribution
 from .line import clamp
 from .torch_adapter import (
     TorchUnivariate,
-    dtype_of,
+    exact_base,
     intervals_of,
-    is_discrete,
     law_of,
-    to_float64,
-    wrap,
 )
 from .truncated import Truncated
 
@@ -75,17 +72,8 @@ class Censored(MixedDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
-            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
-        part = wrap(base)
-        self.alpha, self.low, self.high = broadcast_arguments(
-            base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
-            low=-math.inf if low is None else low,
-            high=math.inf if high is None else high,
-        )
-        exact = to_float64(part)
-        same = exact.batch_shape == self.alpha.shape
-        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        self.base, self.alpha, self.low, self.high = exact_base(base, low=low, high=high)
         super().__init__(self.alpha.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))

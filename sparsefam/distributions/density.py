@@ -6,13 +6,13 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from ..numerics.validation import broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
-from .base import SoftmaxDistribution, SparseDistribution
+from .base import SoftmaxDistribution
 from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
 
 __all__ = ["Density"]
@@ -76,6 +76,8 @@ class Density(LineDistribution, SoftmaxDistribution):
         "low": constraints.real,
         "high": constraints.real,
     }
+
+    _derived = {"_places": 1, "_own_mass": 0, "_frame": 1, "_region": 2, "_peak": 0}
 
     def __init__(
         self,
@@ -259,21 +261,3 @@ class Density(LineDistribution, SoftmaxDistribution):
             return value
         exists = torch.stack(outer).amax(0) < _CLOSE * terms.sum(0)
         return torch.where(exists, value, math.inf)
-
-    def _with_parameters(
-        self,
-        shape: Size,
-        change: Callable[[Tensor, Size], Tensor],
-        instance: SparseDistribution | None = None,
-    ) -> "Density":
-        new: Any = super()._with_parameters(shape, change, instance)
-        for name, rank in (
-            ("_places", 1),
-            ("_own_mass", 0),
-            ("_frame", 1),
-            ("_region", 2),
-            ("_peak", 0),
-        ):
-            value = getattr(self, name)
-            setattr(new, name, change(value, value.shape[value.dim() - rank :]))
-        return new

@@ -8,10 +8,9 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from ..numerics.validation import broadcast_arguments
 from .atoms import MixedDistribution
 from .summaries import log_positive
-from .torch_adapter import dtype_of, intervals_of, is_discrete, to_float64, wrap
+from .torch_adapter import exact_base, intervals_of
 
 __all__ = ["Hurdle"]
 
@@ -51,15 +50,7 @@ class Hurdle(MixedDistribution):
     def __init__(
         self, base: Distribution, gate: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
-        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
-            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
-        part = wrap(base)
-        self.alpha, self.gate = broadcast_arguments(
-            base=torch.ones_like(part.alpha, dtype=dtype_of(base)), gate=gate
-        )
-        exact = to_float64(part)
-        same = exact.batch_shape == self.alpha.shape
-        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        self.base, self.alpha, self.gate = exact_base(base, gate=gate)
         super().__init__(self.alpha.shape, validate_args=validate_args)
 
     @property

@@ -131,12 +131,9 @@ class KernelDistribution(SparseDistribution):
         return self._solution.mesh
 
     def _with_parameters(
-        self,
-        shape: Size,
-        change: Callable[[Tensor, Size], Tensor],
-        instance: SparseDistribution | None = None,
+        self, shape: Size, change: Callable[[Tensor, Size], Tensor]
     ) -> SparseDistribution:
-        new = cast(Self, super()._with_parameters(shape, change, instance))
+        new = cast(Self, super()._with_parameters(shape, change))
         rows = torch.arange(self.batch_shape.numel(), device=self.weights.device)
         rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
         if self.features.batch:
@@ -654,6 +651,8 @@ class KernelEscort(KernelDistribution):
         power: The power of the escort.
     """
 
+    _held = ("_parent",)
+
     def __init__(self, parent: KernelDistribution, power: Power) -> None:
         self._parent = parent
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
@@ -662,11 +661,6 @@ class KernelEscort(KernelDistribution):
         super().__init__(*fixed, parent._validation)
         with torch.enable_grad():
             self._solution = parent._solution.with_power(power)
-
-    def _with_parameters(self, shape: Size, *others: Any, **options: Any) -> SparseDistribution:
-        new = cast(KernelEscort, super()._with_parameters(shape, *others, **options))
-        new._parent = self._parent._with_parameters(shape, others[0])
-        return new
 
     def to_float64(self) -> "KernelEscort":
         """Return the same density computed in float64."""

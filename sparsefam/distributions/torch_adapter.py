@@ -13,6 +13,7 @@ from torch.types import _size
 
 from ..bases import Basis, Fourier
 from ..numerics.validation import (
+    broadcast_arguments,
     differentiable_once,
     in_float64,
     map_tensors,
@@ -34,6 +35,7 @@ __all__ = [
     "TorchUnivariate",
     "cuts_of",
     "dtype_of",
+    "exact_base",
     "intervals_of",
     "is_discrete",
     "is_unbounded",
@@ -145,6 +147,21 @@ def to_float64(p: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
     return new
+
+
+def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
+    """Return a density of numbers in float64, ones of its own type, and arguments, in one batch.
+
+    Raises:
+        ValueError: `base` not a continuous univariate distribution; shapes that do not broadcast.
+    """
+    if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
+        raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
+    part = wrap(base)
+    ones = torch.ones_like(part.alpha, dtype=dtype_of(base))
+    tensors = broadcast_arguments(base=ones, **arguments)
+    exact, shape = to_float64(part), tensors[0].shape
+    return exact if exact.batch_shape == shape else exact.expand(shape), *tensors
 
 
 def is_unbounded(p: Any) -> bool:

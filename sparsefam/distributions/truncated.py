@@ -1,7 +1,6 @@
 """Densities cut to intervals, whatever their classes."""
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import torch
@@ -11,9 +10,9 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..numerics.quadrature import sort_cuts
-from ..numerics.validation import broadcast_arguments, in_eager, require
+from ..numerics.validation import in_eager, require
 from ..supports import Interval, IntervalUnion
-from .base import SoftmaxDistribution, SparseDistribution
+from .base import SoftmaxDistribution
 from .beta_gaussian import PowerDistribution
 from .generators import ExponentialPower
 from .interval_laws import Law
@@ -22,13 +21,10 @@ from .location_scale import LocationScale
 from .torch_adapter import (
     TorchUnivariate,
     cuts_of,
-    dtype_of,
+    exact_base,
     intervals_of,
-    is_discrete,
     law_of,
-    to_float64,
     torch_name,
-    wrap,
 )
 
 __all__ = ["Truncated"]
@@ -90,6 +86,9 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         "high": constraints.real,
     }
 
+    _held = ("base",)
+    _derived = {"_own_mass": 0, "_region": 1}
+
     def __init__(
         self,
         base: Distribution,
@@ -98,17 +97,8 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
-            raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
-        part = wrap(base)
-        self.alpha, self.low, self.high = broadcast_arguments(
-            base=torch.ones_like(part.alpha, dtype=dtype_of(base)),
-            low=-math.inf if low is None else low,
-            high=math.inf if high is None else high,
-        )
-        exact = to_float64(part)
-        same = exact.batch_shape == self.alpha.shape
-        self.base: Any = exact if same else exact.expand(self.alpha.shape)
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        self.base, self.alpha, self.low, self.high = exact_base(base, low=low, high=high)
         law = self._law
         self._own_mass: Tensor | None = None
         self._region: Tensor | None = None
@@ -212,25 +202,6 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         """Return the log density of the base in its support; where it is not finite it is lost."""
         base: Any = self.base
         return base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
-
-    def _with_parameters(
-        self,
-        shape: Size,
-        change: Callable[[Tensor, Size], Tensor],
-        instance: SparseDistribution | None = None,
-    ) -> "Truncated":
-        new: Any = super()._with_parameters(shape, change, instance)
-        new.base = self.base._with_parameters(shape, change)
-        for name, event in (("_own_mass", Size()), ("_region", Size([2]))):
-            value = getattr(self, name)
-            setattr(new, name, None if value is None else change(value, event))
-        return new
-
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "Truncated":
-        """Return the density of a part of the batch, with that part of the base."""
-        new = self._with_parameters(shape, take)
-        new.base = self.base._select(shape, take)
-        return new
 
     def _to_float64(self) -> "Truncated":
         return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
