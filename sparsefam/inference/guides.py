@@ -64,6 +64,7 @@ class AutoBetaGaussian(AutoNormal):
     Examples:
         >>> import pyro
         >>> import pyro.distributions as dist
+        >>> pyro.clear_param_store()  # of guides before this one
         >>> pyro.set_rng_seed(0)
         >>> def model():
         ...     pyro.sample("z", dist.LogNormal(0.0, 1.0))
