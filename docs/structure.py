@@ -131,7 +131,7 @@ def summary(path: Path) -> str:
 
 def on_page_markdown(markdown: str, **context: Any) -> str:
     """Draw the picture where a page asks for it."""
-    return markdown.replace(PICTURE, picture())
+    return markdown.replace(PICTURE, picture()) if PICTURE in markdown else markdown
 
 
 def contributing(text: str) -> str:
