@@ -60,7 +60,7 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
     powers = []
     for k in range(len(psi)):
         terms = [
-            math.comb(k, j) * p.loc ** (k - j) * p.scale**j * p._standard_moment(j)
+            math.comb(k, j) * p.loc ** (k - j) * p.scale**j * p.generator.moment(j)
             for j in range(0, k + 1, 2)
         ]
         powers.append(torch.stack(terms).sum(0))
@@ -95,7 +95,7 @@ def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
 @register_expect(BetaGaussian, Fourier)
 def _beta_gaussian_fourier(p: BetaGaussian, psi: Fourier) -> Tensor:
     rho = p.scale.unsqueeze(-1) * psi.frequencies
-    return _fourier(p, psi, characteristic(rho, p._exponent.unsqueeze(-1) + 0.5))
+    return _fourier(p, psi, characteristic(rho, p.generator.m.unsqueeze(-1) + 0.5))
 
 
 @register_expect(Triangular, Fourier)
@@ -141,7 +141,7 @@ def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
 
 @register_expect(MultivariateBetaGaussian, Fourier)
 def _multivariate_beta_gaussian_fourier(p: MultivariateBetaGaussian, psi: Fourier) -> Tensor:
-    nu = p._exponent.unsqueeze(-1) + p.loc.shape[-1] / 2
+    nu = p.generator.m.unsqueeze(-1) + p.loc.shape[-1] / 2
     return _elliptical_fourier(p, psi, radial_characteristic(_whitened_square(p, psi), nu))
 
 
@@ -163,7 +163,7 @@ def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Ten
 @register_expect(MultivariateBetaGaussian, Polynomial)
 def _multivariate_beta_gaussian_polynomial(p: MultivariateBetaGaussian, psi: Polynomial) -> Tensor:
     levels = torch.arange(psi.degree // 2, dtype=p.loc.dtype, device=p.loc.device)
-    first = 2 * p._exponent.unsqueeze(-1) + (p.loc.shape[-1] + 2)
+    first = 2 * p.generator.m.unsqueeze(-1) + (p.loc.shape[-1] + 2)
     return _elliptical_polynomial(p, psi, 1 / (first + 2 * levels))
 
 

@@ -115,7 +115,7 @@ def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
 
 def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float]:
     """Return log p in 60 digits, and its condition number with respect to all entries."""
-    dim, m = len(t), p._fixed_exponent
+    dim, m = len(t), p.generator.number
     with mpmath.workdps(60):
         tril = mpmath.matrix(p.scale_tril.double().tolist())
         offset = mpmath.matrix(

@@ -152,8 +152,9 @@ class Leaning(sf.TruncatedParabola):
         self.lean = lean
         super().__init__(loc, scale)
 
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return super()._standard_log_prob(x) + torch.log1p(torch.tanh(self.lean) * x)
+    def log_prob(self, value: Tensor) -> Tensor:
+        x = (value - self.loc) / self.scale
+        return super().log_prob(value) + torch.log1p(torch.tanh(self.lean) * x)
 
 
 def test_one_standard_density_serves_a_site_until_its_form_changes() -> None:

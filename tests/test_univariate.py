@@ -378,7 +378,7 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
     for loc, scale in itertools.product((0.0, 0.1875, -100.0), (1e-9, 1e-5, 1e-2, 1.0, 1e3)):
         p, wide = placed(make, loc, scale, dtype), placed(make, loc, scale, DOUBLE)
         v, centre = wide.variance, wide.loc
-        fourth = wide.scale**4 * wide._standard_moment(4) - v**2
+        fourth = wide.scale**4 * wide.generator.moment(4) - v**2
         zero = torch.zeros_like(v)
         expected = [[zero] * 3, [zero, v, 2 * centre * v], [zero, 2 * centre * v]]
         expected[2].append(fourth + 4 * centre**2 * v)

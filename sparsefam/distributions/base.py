@@ -23,6 +23,7 @@ from ..numerics.validation import (
     require_tensor,
 )
 from ..scores import LogDensity, Score
+from .generators import Generator
 from .summaries import Summaries
 
 __all__ = [
@@ -373,11 +374,15 @@ _BLOCK_SIZE = 1 << 19
 class StandardizedDistribution(SparseDistribution):
     r"""$p(t) = q(x)/|\det A|$ with $x = A^{-1}(t - \mu)$, univariate or multivariate.
 
-    A subclass gives $\log|\det A|$ and $\log q$ as a function of $x$, or of $|x|^2$ if it is
-    multivariate. The mode is at $x = 0$.
+    A subclass gives $\log|\det A|$ and $q$, as a generator. The mode is at $x = 0$.
     """
 
     loc: Tensor
+
+    @property
+    def generator(self) -> Generator:
+        """The standard density q."""
+        raise NotImplementedError
 
     def _log_det(self) -> Tensor:
         r"""$\log|\det A|$ (*batch)."""
@@ -387,21 +392,9 @@ class StandardizedDistribution(SparseDistribution):
         """Return x, or |x|^2, 0 off the support, and which values are inside."""
         raise NotImplementedError
 
-    def _standard_log_prob(self, size: Tensor) -> Tensor:
+    def _log_standard(self, size: Tensor) -> Tensor:
         """Return log q; called only inside the support."""
         raise NotImplementedError
-
-    def _standard_entropy(self) -> Tensor | float:
-        """Shannon entropy of q."""
-        raise NotImplementedError
-
-    def _log_power_integral(self, beta: Tensor | float) -> Tensor | float:
-        r"""$\log \int q(x)^\beta dx$."""
-        raise NotImplementedError
-
-    def _log_mean_power(self) -> Tensor | float:
-        r"""$\log(\int q(x)^\alpha dx)/(\alpha - 1)$."""
-        return self._log_power_integral(self.alpha) / (self.alpha - 1)
 
     def _peak_score(self) -> Tensor | float:
         """Score at the mode."""
@@ -477,11 +470,11 @@ class StandardizedDistribution(SparseDistribution):
         if self._validate_args:
             self._validate_sample(value)
         size, inside = self._standardize(value)
-        return torch.where(inside, self._standard_log_prob(size) - self._log_det(), -math.inf)
+        return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
-        return self._standard_entropy() + self._log_det()
+        return self.generator.entropy() + self._log_det()
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -490,17 +483,17 @@ class StandardizedDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        log_peak = self._standard_log_prob(torch.zeros_like(self.alpha)) - self._log_det()
+        log_peak = self._log_standard(torch.zeros_like(self.alpha)) - self._log_det()
         return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
-        log_mean = self._log_mean_power() - self._log_det()
+        log_mean = self.generator.log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
-        log_norm = self._log_power_integral(power) + (1 - power) * self._log_det()
+        log_norm = self.generator.log_power_integral(power) + (1 - power) * self._log_det()
         norm = torch.exp(log_norm)[..., None, None]
         # The gradient of an infinite product would be NaN; it is zero.
         result = (norm * covariance).detach()

@@ -4,7 +4,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import constraints
 from typing_extensions import Self
 
@@ -12,8 +12,8 @@ from ..numerics.gaussian_interval import Profile
 from ..numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
 from ..supports import IntervalUnion, finite, positive_finite
-from .generators import TruncatedPower, exponent_of, positive
-from .univariate import _LOG_TAIL, SymmetricDistribution
+from .generators import Parabola, TruncatedPower, exponent_of, unvalidated
+from .univariate import SymmetricDistribution
 
 __all__ = [
     "BetaGaussian",
@@ -26,15 +26,18 @@ __all__ = [
 _LARGEST_CLOSED = 3
 
 
-class PowerDistribution(TruncatedPower, SymmetricDistribution):
+class PowerDistribution(SymmetricDistribution):
     r"""Prediction map of the score $-|t-\mu|^k/(k\sigma^k)$ at any alpha, $m = 1/(\alpha - 1)$.
 
     $$q(x) = C\,(1 - |x|^k)_+^m, \qquad
     C = \frac{k\,\Gamma(m + 1 + 1/k)}{2\,\Gamma(1/k)\,\Gamma(m + 1)}, \qquad
     s^{km+1} = C\,(km)^m\,\sigma^{km}$$
 
-    Subclasses set `_order`, which is k.
+    Subclasses set `_kind`, the generator of their k.
     """
+
+    _kind: ClassVar[type[TruncatedPower]]
+    _fixed_exponent: float | None  # m, if alpha is a number
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
         "loc": finite,
@@ -42,14 +45,30 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
         "alpha": constraints.greater_than(1.0),
     }
 
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        alpha: Tensor | float,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self._fixed_exponent = exponent_of(alpha)
+        super().__init__(loc, scale, alpha, validate_args=validate_args)
+
+    @property
+    def generator(self) -> TruncatedPower:
+        """The standard density q of x."""
+        return self._kind(self.alpha, self._fixed_exponent)
+
     @classmethod
     def _from_score(
         cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
     ) -> Self:
         """Construct from the score's scale, called `name` in errors."""
         _require_positive(name, width, loc=loc)
-        p = cls._unvalidated(loc, width, *args, **options)
-        return cls(p.loc, p.scale * p._radius(), *args, **options)
+        p = unvalidated(cls, loc, width, *args, **options)
+        return cls(p.loc, p.scale * p.generator.radius(p._log_det()), *args, **options)
 
     @classmethod
     def from_moments(
@@ -67,21 +86,17 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
             ValueError: `variance` not positive and finite, or as for the class.
         """
         _require_positive("variance", variance, mean=mean)
-        p = cls._unvalidated(mean, variance, *args, **options)
-        return cls(p.loc, (p.scale / p._standard_moment(2)).sqrt(), *args, **options)
-
-    def _reach(self) -> Tensor:
-        tail = _LOG_TAIL.get(self.loc.dtype, 40.0)
-        power = -torch.expm1(-tail / positive(self._exponent.detach()))
-        return (power ** (1 / self._order)).clamp(max=1 - torch.finfo(power.dtype).eps)
+        p = unvalidated(cls, mean, variance, *args, **options)
+        return cls(p.loc, (p.scale / p.generator.moment(2)).sqrt(), *args, **options)
 
     def _cuts(self) -> Tensor:
-        m = self._fixed_exponent
+        q = self.generator
+        m = q.number
         if m is None or m > _LARGEST_CLOSED:
             return super()._cuts()
         # Even powers have no kink at the centre.
-        places = [-1.0, 1.0] if self._order == 2 and m <= 1 else [-1.0, 0.0, 1.0]
-        half = (self._reach() * self.scale).unsqueeze(-1)
+        places = [-1.0, 1.0] if q.order == 2 and m <= 1 else [-1.0, 0.0, 1.0]
+        half = (q.reach() * self.scale).unsqueeze(-1)
         return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(places)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -91,29 +106,19 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
         if self._validate_args:
             self._validate_sample(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
-        return super().log_prob(torch.where((self._exponent == 0) & at_end, self.loc, value))
-
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return self._log_density(x.square() if self._order == 2 else x.abs())
+        return super().log_prob(torch.where((self.generator.m == 0) & at_end, self.loc, value))
 
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
         # A uniform density has one level, whose set is the support.
-        half = -self._standard_icdf((1 - mass) / 2)
-        return self._around(torch.where(self._exponent == 0, 1.0, half))
-
-    def _standard_moment(self, order: int) -> Tensor:
-        # E (|x|^k)^(order/k), a ratio of rising factorials.
-        total, a, m = torch.ones_like(self.alpha), 1 / self._order, self._exponent
-        for j in range(order // self._order):
-            total = total * (a + j) / (a + m + 1 + j)
-        return total
+        q = self.generator
+        return self._around(torch.where(q.m == 0, 1.0, -q.icdf((1 - mass) / 2)))
 
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.
 
         Higher degrees lose accuracy in `numerics.gaussian_interval`.
         """
-        m, k = self._fixed_exponent, self._order
+        m, k = self._fixed_exponent, self._kind.order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
         coefficients, mass = [0.0] * (k * int(m) + 1), 0.0
@@ -164,18 +169,7 @@ class BetaGaussian(PowerDistribution):
         tensor(0.1429)
     """
 
-    _order: ClassVar[int] = 2
-
-    def __init__(
-        self,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._fixed_exponent = exponent_of(alpha)
-        super().__init__(loc, scale, alpha, validate_args=validate_args)
+    _kind = Parabola
 
     @classmethod
     def from_sigma(
@@ -216,7 +210,7 @@ class BetaGaussian(PowerDistribution):
     @property
     def sigma(self) -> Tensor:
         r"""The score's $\sigma$ (*batch); inf or 0 at alpha = inf, where it is not determined."""
-        return self.scale * self._inverse_radius()
+        return self.scale * self.generator.inverse_radius(self._log_det())
 
     @property
     def score(self) -> Quadratic:
@@ -229,39 +223,8 @@ class BetaGaussian(PowerDistribution):
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
         """
-        alpha = self._escort_alpha(beta)
+        alpha = self.generator.escort_alpha(beta)
         return BetaGaussian(self.loc, self.scale, alpha, validate_args=self._validation)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        # Where, not abs: the slope at 0 is the density's.
-        tail = 0.5 * torch.exp(self._log_ball_tail(torch.where(x < 0, -x, x)))
-        return torch.where(x < 0, tail, 1 - tail)
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        return self._log_ball_tail(-x) - math.log(2)
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        tail = torch.where(value < 0.5, value, 1 - value)
-        x = self._radius_near(tail.detach())
-        log_tail = torch.log(2 * tail)
-        for _ in range(2):
-            x = self._radius_of_tail(x, log_tail)
-        return torch.where(value < 0.5, -x, x)
-
-    def _radius_near(self, tail: Tensor) -> Tensor:
-        r"""Return |x| to about two digits for a tail of at most one half, from a normal's quantile.
-
-        For its square $s$, $-2 (m + 1) \log(1 - x^2)$ is $s$ and a little more: $s/(4 (m + 1))$ at
-        the centre, and $\log(s/(2 (m + 1)))$ next to the edge.
-        """
-        b = self._exponent.detach() + 1
-        s = torch.special.ndtri(tail.clamp_min(torch.finfo(tail.dtype).tiny)).square()
-        share = s / (4 * b)
-        more = torch.log1p(share * (1 + share) / (1 + 0.5 * share))
-        return torch.sqrt(-torch.expm1(-(s + more) / (2 * b)))
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        return self._sample_ball(shape).squeeze(-1)
 
 
 class TruncatedParabola(BetaGaussian):
@@ -296,21 +259,3 @@ class TruncatedParabola(BetaGaussian):
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        side = torch.where(x < 0, 1 + x, 1 - x)
-        tail = side.square() * (3 - side) / 4
-        return torch.where(x < 0, tail, 1 - tail)
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        return SymmetricDistribution._standard_log_cdf(self, x)
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        # The trigonometric root of the cubic, as a distance from the nearer edge.
-        tail = torch.where(value < 0.5, value, 1 - value)
-        angle = 2 * torch.asin(tail.sqrt())
-        side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
-        return torch.where(value < 0.5, side - 1, 1 - side)
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        return SymmetricDistribution._standard_sample(self, shape)

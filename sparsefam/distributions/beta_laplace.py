@@ -1,15 +1,13 @@
 """Beta-Laplacians: powers of a triangular density, the sparse counterparts of Laplace's."""
 
-import math
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
 from .beta_gaussian import PowerDistribution
-from .generators import exponent_of
+from .generators import Cone
 from .univariate import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]
@@ -46,18 +44,7 @@ class BetaLaplace(PowerDistribution):
         tensor(0.1000)
     """
 
-    _order: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        loc: Tensor | float,
-        scale: Tensor | float,
-        alpha: Tensor | float,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        self._fixed_exponent = exponent_of(alpha)
-        super().__init__(loc, scale, alpha, validate_args=validate_args)
+    _kind = Cone
 
     @classmethod
     def from_b(cls, loc: Tensor | float, b: Tensor | float, *args: Any, **options: Any) -> Self:
@@ -77,7 +64,7 @@ class BetaLaplace(PowerDistribution):
     @property
     def b(self) -> Tensor:
         """The score's b (*batch); inf or 0 at alpha = inf, where it is not determined."""
-        return self.scale * self._inverse_radius()
+        return self.scale * self.generator.inverse_radius(self._log_det())
 
     @property
     def score(self) -> AbsoluteDeviation:
@@ -90,21 +77,8 @@ class BetaLaplace(PowerDistribution):
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
         """
-        alpha = self._escort_alpha(beta)
+        alpha = self.generator.escort_alpha(beta)
         return BetaLaplace(self.loc, self.scale, alpha, validate_args=self._validation)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        # Where, not abs: the slope at 0 is the density's.
-        tail = self._standard_log_cdf(torch.where(x < 0, x, -x)).exp()
-        return torch.where(x < 0, tail, 1 - tail)
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        return (self._exponent + 1) * torch.log1p(x) - math.log(2)
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        tail = torch.where(value < 0.5, value, 1 - value)
-        x = torch.expm1(torch.log(2 * tail) / (self._exponent + 1))
-        return torch.where(value < 0.5, x, -x)
 
 
 class Triangular(BetaLaplace):

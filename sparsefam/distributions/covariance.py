@@ -91,7 +91,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 
 
 def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
-    second, fourth, excess = (x[..., None, None] for x in p._moments())
+    second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
     (f, f2), (g, g2) = (_slope_and_curvature(p, basis) for basis in (phi, psi))
     curved = f2.flatten(-2) @ g2.flatten(-2).mT
     outer = _trace(f2).unsqueeze(-1) * _trace(g2).unsqueeze(-2)
@@ -113,18 +113,16 @@ def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) ->
     factor = p.scale_tril.unsqueeze(-3)
     slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
     f, f2 = _slope_and_curvature(p, phi)
-    second = p._moments()[0][..., None, None]
+    second = p.generator.moments()[0][..., None, None]
     covariance = f @ slope.mT + f2.flatten(-2) @ bend.flatten(-2).mT
-    if isinstance(p, TruncatedPower):
+    if isinstance(p.generator, TruncatedPower):
         covariance = covariance - second * _trace(f2).unsqueeze(-1) * _trace(bend).unsqueeze(-2)
     return second * covariance
 
 
 def exponent_of_ball(p: Any) -> Tensor | float | None:
     """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
-    if not isinstance(p, TruncatedPower):
-        return None
-    return p._exponent if p._fixed_exponent is None else p._fixed_exponent
+    return getattr(p.generator, "exponent", None)
 
 
 def _slope_and_curvature(p: Any, basis: Polynomial) -> tuple[Tensor, Tensor]:
@@ -217,7 +215,7 @@ def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tens
 def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
-    if isinstance(p, TruncatedPower) or dim not in _LATTICE:
+    if isinstance(p.generator, TruncatedPower) or dim not in _LATTICE:
         centred = p.expand(p.batch_shape)
         centred.loc = torch.zeros_like(p.loc)
         return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])

@@ -464,7 +464,7 @@ def _tsallis_multivariate(
     found = _integral_at_nodes(p, q, integrand, nested, eps)
     if nested and all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
         # Where edges meet the integrand is a power, which has an integral above -1.
-        light = alpha * p._exponent + (1 - alpha) * q._exponent > -1
+        light = alpha * p.generator.m + (1 - alpha) * q.generator.m > -1
         found = torch.where(light | _is_inside(p, q, eps, 1 - 1e-9), found, math.inf)
     return found
 
@@ -567,7 +567,7 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
 
 def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
     """Return a rule whose radii resolve a logarithm at the edge of the support."""
-    m, dim = p._exponent, p.event_shape[0]
+    m, dim = p.generator.m, p.event_shape[0]
     # A sharp density has all but a rounding error of its mass inside a smaller radius.
     reach = (-torch.expm1(-(40 + dim) / m.detach().clamp_min(1e-30))).sqrt().unsqueeze(0)
     radii, rule = (x.squeeze(0) for x in graded_rule(_RADII, torch.zeros_like(reach), reach))

@@ -13,7 +13,7 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count, radial_rule
+from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count
 from ..numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
@@ -27,7 +27,7 @@ from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
 from .base import StandardizedDistribution
 from .covariance import elliptical_covariance
-from .generators import ExponentialPower, TruncatedPower, alpha_of, exponent_of
+from .generators import Gaussian, Parabola, alpha_of, exponent_of, unvalidated
 
 __all__ = [
     "EllipticalDistribution",
@@ -153,31 +153,11 @@ class EllipticalDistribution(StandardizedDistribution):
         r"""$f(t) = -(t - \mu)^\top \Sigma^{-1} (t - \mu)/2$."""
         return MultivariateQuadratic(self.loc, self.sigma_tril)
 
-    # Hooks of subclasses, in terms of u
-
-    def _edge(self) -> float:
-        """Radius of the support of u."""
-        return 1.0
-
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Return $c = E[u_1^2]$, $E[u_1^2 u_2^2]$ and $E[u_1^2 u_2^2] - c^2$, each (*batch)."""
-        raise NotImplementedError
-
-    def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights for |u|, (count, *batch), or (count,) if all agree."""
-        raise NotImplementedError
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        """Draw u (*shape, D), differentiable in the parameters of q."""
-        raise NotImplementedError
-
     def _of_coordinates(
         self, loc: Tensor, scale_tril: Tensor, lost: int
     ) -> "EllipticalDistribution":
         """Return the density of fewer coordinates, after integrals over `lost` of the others."""
         raise NotImplementedError
-
-    # Derived from the hooks
 
     def _log_det(self) -> Tensor:
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -199,15 +179,18 @@ class EllipticalDistribution(StandardizedDistribution):
         """Return |u|^2, 0 off the support, and which values are inside."""
         offset = value - self.loc
         # Points outside the bounding box might overflow.
-        box = self._edge() * self.scale_tril.abs().sum(-1)
+        box = self.generator.edge * self.scale_tril.abs().sum(-1)
         near = (torch.isfinite(offset) & (offset.abs() <= box)).all(-1)
         u = self._mapped(
             lambda x: torch.linalg.solve_triangular(self.scale_tril, x, upper=False),
             torch.where(near.unsqueeze(-1), offset, 0.0),
         )
         squared = u.square().sum(-1)
-        inside = near & (squared < self._edge())
+        inside = near & (squared < self.generator.edge)
         return torch.where(inside, squared, 0.0), inside
+
+    def _log_standard(self, size: Tensor) -> Tensor:
+        return self.generator.log_radial_density(size)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> Constraint:
@@ -217,24 +200,24 @@ class EllipticalDistribution(StandardizedDistribution):
     @property
     def covariance_matrix(self) -> Tensor:
         r"""$c L L^\top$ with $c = E[u_1^2]$, (*batch, D, D)."""
-        return self._moments()[0][..., None, None] * (self.scale_tril @ self.scale_tril.mT)
+        return self.generator.moments()[0][..., None, None] * (self.scale_tril @ self.scale_tril.mT)
 
     @property
     def precision_matrix(self) -> Tensor:
         """Inverse of the covariance matrix (*batch, D, D)."""
         unit = torch.eye(self.event_shape[0], dtype=self.loc.dtype, device=self.loc.device)
         inverse = torch.linalg.solve_triangular(self.scale_tril, unit, upper=False)
-        return inverse.mT @ inverse / self._moments()[0][..., None, None]
+        return inverse.mT @ inverse / self.generator.moments()[0][..., None, None]
 
     @property
     def variance(self) -> Tensor:
         """Variances of the coordinates (*batch, D)."""
-        return self._moments()[0].unsqueeze(-1) * self.scale_tril.square().sum(-1)
+        return self.generator.moments()[0].unsqueeze(-1) * self.scale_tril.square().sum(-1)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, D), differentiable in every parameter."""
         shape = require_shape("sample_shape", sample_shape)
-        u = self._standard_sample(shape + self.batch_shape)
+        u = self.generator.sample_vectors(shape + self.batch_shape)
         return self.loc + self._mapped(lambda x: self.scale_tril @ x, u)
 
     def marginal(self, indices: int | Sequence[int]) -> "EllipticalDistribution":
@@ -298,7 +281,7 @@ class EllipticalDistribution(StandardizedDistribution):
         value, centre = broadcast_arguments(value=value, loc=loc[..., :k])
         offset = (value - centre).unsqueeze(-1)
         v = torch.linalg.solve_triangular(factor[..., :k, :k], offset, upper=False)
-        left = 1 - v.square().sum(-2, keepdim=True) / self._edge()
+        left = 1 - v.square().sum(-2, keepdim=True) / self.generator.edge
         if self._validate_args:
             require(left > 0, "value", "inside the support", value)
         centre = loc[..., k:] + (factor[..., k:, :k] @ v).squeeze(-1)
@@ -347,7 +330,7 @@ class EllipticalDistribution(StandardizedDistribution):
         directions, shares = direction_rule(dim, order, self.loc)
         radii, weights = (
             x.reshape(x.shape[0], *(x.shape[1:] or (1,) * len(batch)))
-            for x in self._radial_rule(radial_count(dim, order) + more)
+            for x in self.generator.radial_rule(radial_count(dim, order) + more)
         )
         steps = (directions @ self.scale_tril.mT).movedim(-2, 0).unsqueeze(1)
         nodes = self.loc + radii.unsqueeze(-1) * steps
@@ -375,7 +358,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return elliptical_covariance(self, phi, psi)
 
 
-class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
+class MultivariateBetaGaussian(EllipticalDistribution):
     r"""Power of a truncated paraboloid: the alpha-entmax counterpart of the normal.
 
     $$p(t) = \frac{\Gamma(m + 1 + D/2)}{\pi^{D/2}\,\Gamma(m + 1)\,|L|}\,(1 - u^\top u)_+^m, \qquad
@@ -415,7 +398,7 @@ class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
         "scale_tril": finite_scale_tril,
         "alpha": constraints.greater_than(1.0),
     }
-    _order: ClassVar[int] = 2
+    _fixed_exponent: float | None  # m, if alpha is a number
 
     def __init__(
         self,
@@ -428,12 +411,22 @@ class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
         self._fixed_exponent = exponent_of(alpha)
         EllipticalDistribution.__init__(self, loc, scale_tril, alpha, validate_args=validate_args)
 
+    @property
+    def generator(self) -> Parabola:
+        """The standard density q of u."""
+        return Parabola(self.alpha, self._fixed_exponent, self.event_shape[0])
+
     @classmethod
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
         loc, sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
         require_scale_tril("sigma_tril", sigma_tril)
-        p = cls._unvalidated(loc, sigma_tril, *args, **options)
-        return cls(p.loc, p._radius()[..., None, None] * p.scale_tril, *args, **options)
+        p = unvalidated(cls, loc, sigma_tril, *args, **options)
+        return cls(
+            p.loc,
+            p.generator.radius(p._log_det())[..., None, None] * p.scale_tril,
+            *args,
+            **options,
+        )
 
     @classmethod
     def from_moments(
@@ -448,14 +441,14 @@ class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
         """
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
-        p = cls._unvalidated(mean, factor, *args, **options)
-        scale = p._moments()[0].rsqrt()[..., None, None]
+        p = unvalidated(cls, mean, factor, *args, **options)
+        scale = p.generator.moments()[0].rsqrt()[..., None, None]
         return cls(p.loc, scale * p.scale_tril, *args, **options)
 
     @property
     def sigma_tril(self) -> Tensor:
         r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf."""
-        factor = self._inverse_radius()[..., None, None]
+        factor = self.generator.inverse_radius(self._log_det())[..., None, None]
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
@@ -465,24 +458,10 @@ class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
         Raises:
             ValueError: A negative exponent (the default beta at alpha > 2 gives $m - 1 < 0$).
         """
-        alpha = self._escort_alpha(beta)
+        alpha = self.generator.escort_alpha(beta)
         return MultivariateBetaGaussian(
             self.loc, self.scale_tril, alpha, validate_args=self._validation
         )
-
-    def _standard_log_prob(self, size: Tensor) -> Tensor:
-        return self._log_density(size)
-
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        total = self.event_shape[0] + 2 + 2 * self._exponent
-        fourth = 1 / (total * (total + 2))
-        return 1 / total, fourth, -2 * fourth / total
-
-    def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
-        m = self._exponent
-        if self._fixed_exponent is not None:
-            m = torch.full((), self._fixed_exponent, dtype=m.dtype, device=m.device)
-        return radial_rule(count, self.event_shape[0], m)
 
     def _of_coordinates(
         self, loc: Tensor, scale_tril: Tensor, lost: int
@@ -491,11 +470,8 @@ class MultivariateBetaGaussian(TruncatedPower, EllipticalDistribution):
         if self._fixed_exponent is not None:
             alpha = alpha_of(self._fixed_exponent + lost / 2)
         elif lost:
-            alpha = 1 + 1 / (self._exponent + lost / 2)
+            alpha = 1 + 1 / (self.generator.m + lost / 2)
         return MultivariateBetaGaussian(loc, scale_tril, alpha, validate_args=self._validation)
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        return self._sample_ball(shape)
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):
@@ -537,13 +513,7 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
         super().__init__(loc, scale_tril, 2.0, validate_args=validate_args)
 
 
-# An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.
-_LARGE_EXPONENT = 1e16
-
-
-class MultivariateNormal(
-    ExponentialPower, EllipticalDistribution, torch.distributions.MultivariateNormal
-):
+class MultivariateNormal(EllipticalDistribution, torch.distributions.MultivariateNormal):
     r"""`torch.distributions.MultivariateNormal` with `expect`, `escort` and the rest.
 
     $$p(t) = \frac{1}{(2\pi)^{D/2}\,|L|}\, e^{-u^\top u/2}, \qquad u = L^{-1}(t - \mu)$$
@@ -574,7 +544,6 @@ class MultivariateNormal(
     """
 
     support = constraints.real_vector
-    _order = 2
 
     def __init__(
         self,
@@ -597,6 +566,11 @@ class MultivariateNormal(
             if precision_matrix is not None:
                 scale_tril = _inverse_factor(scale_tril)
         EllipticalDistribution.__init__(self, loc, scale_tril, 1.0, validate_args=validate_args)
+
+    @property
+    def generator(self) -> Gaussian:
+        """The standard density q of u."""
+        return Gaussian(self.alpha, self.event_shape[0])
 
     @classmethod
     def from_sigma_tril(
@@ -624,7 +598,7 @@ class MultivariateNormal(
         Raises:
             ValueError: `beta` not positive, which gives no finite mass.
         """
-        scale_tril = self._escort_factor(beta)[..., None, None] * self.scale_tril
+        scale_tril = self.generator.escort_factor(beta)[..., None, None] * self.scale_tril
         return MultivariateNormal(self.loc, scale_tril=scale_tril, validate_args=self._validation)
 
     @property
@@ -632,27 +606,5 @@ class MultivariateNormal(
         """The name that torch's KL divergences use."""
         return self.scale_tril
 
-    def _edge(self) -> float:
-        return math.inf
-
-    def _standard_log_prob(self, size: Tensor) -> Tensor:
-        return -0.5 * size - 0.5 * self.event_shape[0] * math.log(2 * math.pi)
-
-    def _standard_entropy(self) -> float:
-        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi))
-
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        one = torch.ones_like(self.alpha)
-        return one, one, torch.zeros_like(one)
-
-    def _radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
-        limit = torch.full((), _LARGE_EXPONENT, dtype=self.loc.dtype, device=self.loc.device)
-        radii, weights = radial_rule(count, self.event_shape[0], limit)
-        return radii * math.sqrt(2 * _LARGE_EXPONENT), weights
-
     def _of_coordinates(self, loc: Tensor, scale_tril: Tensor, lost: int) -> "MultivariateNormal":
         return MultivariateNormal(loc, scale_tril=scale_tril, validate_args=self._validation)
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        size = shape + self.event_shape
-        return torch.randn(size, dtype=self.loc.dtype, device=self.loc.device)

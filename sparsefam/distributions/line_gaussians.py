@@ -18,9 +18,10 @@ from ..numerics.gaussian_ball import gaussians_under_ball
 from ..numerics.gaussian_interval import gaussian_expectation
 from ..numerics.validation import in_eager, is_plain_cpu_tensor
 from .beta_gaussian import BetaGaussian, PowerDistribution
+from .generators import LOG_TAIL
 from .normal import Laplace
 from .support_quadrature import gaussians_on_support
-from .univariate import _LOG_TAIL, SymmetricDistribution
+from .univariate import SymmetricDistribution
 
 __all__ = ["distinct", "gaussian_contexts", "gaussian_means"]
 
@@ -45,7 +46,7 @@ def _by_pairs(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
         loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
         return gaussian_expectation(loc, scale, psi.centers, widths, profile)
     if isinstance(p, BetaGaussian):
-        exponent = p._exponent if p._fixed_exponent is None else p._fixed_exponent
+        exponent = p.generator.exponent
         loc, scale, centers = (
             p.loc.unsqueeze(-1),
             p.scale[..., None, None],
@@ -64,12 +65,12 @@ class _Law(NamedTuple):
 
 
 def _law(p: SymmetricDistribution) -> _Law | None:
-    tail = _LOG_TAIL.get(p.loc.dtype, 40.0)
+    tail = LOG_TAIL.get(p.loc.dtype, 40.0)
     if isinstance(p, Laplace):
         return _Law("laplace", 0.0, tail)
     if not isinstance(p, PowerDistribution):
         return None
-    m, k = p._fixed_exponent, p._order
+    m, k = p._fixed_exponent, p._kind.order
     if m is None:
         return _Law("ball", None, math.nan) if isinstance(p, BetaGaussian) else None
     reach = (-math.expm1(-tail / m)) ** (1 / k) if m > 0 else 1.0
@@ -143,7 +144,7 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
     law = _law(p)
     if in_eager() and not p.loc.numel():
         return None
-    if extent is None or dtype not in _LOG_TAIL or p.loc.dtype != dtype or law is None:
+    if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype or law is None:
         return None
     waves = waves_of(extent, dtype)
     if waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES:
@@ -249,7 +250,7 @@ def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:
     few = distinct(alpha)
     index = torch.arange(few.numel(), device=alpha.device).reshape(few.shape).expand(alpha.shape)
     one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
-    return one._exponent, one._reach().detach(), index
+    return one.generator.m, one.generator.reach().detach(), index
 
 
 def _times_own(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:

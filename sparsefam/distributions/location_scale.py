@@ -12,9 +12,58 @@ from ..numerics.validation import broadcast_arguments, require, require_power
 from ..scores import LocationScale as LocationScaleScore
 from ..scores import require_elementwise, slope_of
 from .beta_gaussian import BetaGaussian
+from .generators import QuadratureGenerator
 from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]
+
+
+class _Convex(QuadratureGenerator):
+    """$q(x) = [g'(a) - g'(|x|)]_+$.
+
+    Args:
+        alpha: Twos (*batch).
+        g: The convex function.
+        root: a.
+        learned: Whether a is differentiable.
+    """
+
+    def __init__(
+        self, alpha: Tensor, g: Callable[[Tensor], Tensor], root: Tensor, learned: bool
+    ) -> None:
+        super().__init__(alpha)
+        self._g = g
+        self.edge: Tensor = self._attached(root) if learned else root
+
+    def _attached(self, root: Tensor) -> Tensor:
+        """Return the half-width with its derivatives in parameters of g."""
+
+        def rate(a: Tensor) -> Tensor:
+            return a * slope_of(lambda x: slope_of(self._g, x), a)
+
+        return attach_root_gradient(root, lambda a: _excess(self._g, a), rate)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        height = slope_of(self._g, self.edge) - slope_of(self._g, x.abs())
+        positive = height > 0
+        return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
+
+    def sample(self, shape: Size) -> Tensor:
+        # Inverts the area between 0 and x, which has a closed form.
+        area = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
+        edge = self.edge * (1 - torch.finfo(self.alpha.dtype).eps)
+        zero = torch.zeros_like(edge)
+
+        def excess(size: Tensor) -> Tensor:
+            below = size * slope_of(self._g, self.edge) - self._g(size) + self._g(zero)
+            return below - area.abs()
+
+        def density(size: Tensor) -> Tensor:
+            return torch.exp(self.log_density(size))
+
+        size = increasing_root(excess, torch.zeros_like(area), edge * torch.ones_like(area))
+        size = torch.minimum(attach_root_gradient(size, excess, density), edge)
+        return torch.where(area < 0, -size, size)
 
 
 class LocationScale(SymmetricDistribution):
@@ -63,48 +112,15 @@ class LocationScale(SymmetricDistribution):
         SymmetricDistribution.__init__(self, loc, scale, 2.0, validate_args=validate_args)
 
     @property
-    def _half_width(self) -> Tensor:
-        """The half-width a, differentiable in parameters of g, with a new graph each time."""
-        # Only parameters of g need the second derivative: torch.export cannot trace it, and the
+    def generator(self) -> "_Convex":
+        """The standard density q of x."""
+        # The second derivative of g only where it is needed: torch.export cannot trace it, and the
         # first one in a process imports torch's compiler.
-        if not self._learned and forward_ad._current_level < 0:
-            return self._root
-
-        def rate(a: Tensor) -> Tensor:
-            return a * slope_of(lambda x: slope_of(self.g, x), a)
-
-        return attach_root_gradient(self._root, lambda a: _excess(self.g, a), rate)
-
-    def _edge(self) -> Tensor:
-        return self._half_width
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return slope_of(self.g, x)
-
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        height = self._slope(self._half_width) - self._slope(x.abs())
-        positive = height > 0
-        return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        # Inverts the area between 0 and x, which has a closed form.
-        area = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device) - 0.5
-        edge = self._half_width * (1 - torch.finfo(self.loc.dtype).eps)
-        zero = torch.zeros_like(edge)
-
-        def excess(size: Tensor) -> Tensor:
-            below = size * self._slope(self._half_width) - self.g(size) + self.g(zero)
-            return below - area.abs()
-
-        def density(size: Tensor) -> Tensor:
-            return torch.exp(self._standard_log_prob(size))
-
-        size = increasing_root(excess, torch.zeros_like(area), edge * torch.ones_like(area))
-        size = torch.minimum(attach_root_gradient(size, excess, density), edge)
-        return torch.where(area < 0, -size, size)
+        learned = self._learned or forward_ad._current_level >= 0
+        return _Convex(self.alpha, self.g, self._root, learned)
 
     def _peak_score(self) -> Tensor:
-        return -self._slope(torch.zeros_like(self.loc)) / self.scale
+        return -slope_of(self.g, torch.zeros_like(self.loc)) / self.scale
 
     @property
     def score(self) -> LocationScaleScore:
@@ -119,7 +135,7 @@ class LocationScale(SymmetricDistribution):
         """
         require_power(beta)
         if beta is None or beta == 0:
-            half = self._half_width * self.scale
+            half = self.generator.edge * self.scale
             return BetaGaussian(self.loc, half, math.inf, validate_args=self._validation)
         if beta == 1:
             return self

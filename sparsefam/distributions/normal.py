@@ -1,23 +1,30 @@
 """The normal and the Laplace distribution, which are the families at alpha = 1."""
 
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation, Quadratic
 from .base import StandardizedDistribution
-from .generators import ExponentialPower
+from .generators import ExponentialPower, Gaussian, Laplacian
 from .interval_laws import Law
-from .univariate import _LOG_TAIL, SymmetricDistribution
+from .univariate import SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]
 
 
-class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
+class _DenseUnivariate(SymmetricDistribution):
     """A density on the real line."""
+
+    _kind: ClassVar[type[ExponentialPower]]
+
+    @property
+    def generator(self) -> ExponentialPower:
+        """The standard density q of x."""
+        return self._kind(self.alpha)
 
     @classmethod
     def _of(cls, loc: Tensor, scale: Tensor) -> Self:
@@ -27,15 +34,9 @@ class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
         StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
         return new
 
-    def _edge(self) -> float:
-        return math.inf
-
-    def _reach(self) -> float:
-        return math.pow(self._order * _LOG_TAIL.get(self.loc.dtype, 40.0), 1 / self._order)
-
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
-        law, some = Law("normal" if self._order == 2 else "laplace", loc, scale), a < b
+        law, some = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
         start = torch.where(some, a.double(), loc)
         end = torch.where(some, b.double(), loc + scale)
         found = torch.where(some, law.log_mass(start, end), -math.inf)
@@ -51,7 +52,7 @@ class _DenseUnivariate(ExponentialPower, SymmetricDistribution):
             ValueError: `beta` not positive, which gives no finite mass.
         """
         family: Any = type(self)
-        scale = self.scale * self._escort_factor(beta)
+        scale = self.scale * self.generator.escort_factor(beta)
         return cast(Self, family(self.loc, scale, validate_args=self._validation))
 
 
@@ -75,7 +76,7 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
         tensor(0.9189)
     """
 
-    _order = 2
+    _kind = Gaussian
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
@@ -99,28 +100,6 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
         r"""$f(t) = -(t - \mu)^2/(2\sigma^2)$."""
         return Quadratic(self.loc, self.scale)
 
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return -0.5 * x.square() - 0.5 * math.log(2 * math.pi)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        return 0.5 * torch.erfc(-x * math.sqrt(0.5))
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        # torch's log_ndtr has no rule for vmap.
-        return (torch.special.erfcx(-x * math.sqrt(0.5)) / 2).log() - x.square() / 2
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        return torch.special.ndtri(value)
-
-    def _standard_moment(self, order: int) -> float:
-        return float(math.prod(range(1, order, 2)))
-
-    def _standard_entropy(self) -> float:
-        return 0.5 + 0.5 * math.log(2 * math.pi)
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-
 
 class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     r"""`torch.distributions.Laplace` with `expect`, `escort` and the rest.
@@ -142,7 +121,7 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
         tensor(0.6931)
     """
 
-    _order = 1
+    _kind = Laplacian
 
     def __init__(
         self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
@@ -165,23 +144,3 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     def score(self) -> AbsoluteDeviation:
         r"""$f(t) = -|t - \mu|/b$."""
         return AbsoluteDeviation(self.loc, self.scale)
-
-    def _standard_log_prob(self, x: Tensor) -> Tensor:
-        return -x.abs() - math.log(2)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        tail = 0.5 * torch.exp(torch.where(x < 0, x, -x))
-        return torch.where(x < 0, tail, 1 - tail)
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        return x - math.log(2)
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        x = torch.log(2 * torch.where(value < 0.5, value, 1 - value))
-        return torch.where(value < 0.5, x, -x)
-
-    def _standard_moment(self, order: int) -> float:
-        return float(math.factorial(order))
-
-    def _standard_entropy(self) -> float:
-        return 1 + math.log(2)

@@ -54,7 +54,7 @@ def support_rule(
     middle = torch.minimum(low.clamp_min(0), high)
     x = torch.cat([low + (middle - low) * share, middle + (high - middle) * share])
     lengths = torch.cat([(middle - low) * rule, (high - middle) * rule]).clamp_min(0)
-    weights = lengths * torch.exp(p._standard_log_prob(x))
+    weights = lengths * torch.exp(p.generator.log_density(x))
     t = _move_inside(p.loc + p.scale * x, lower, upper)
     return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
 
@@ -76,7 +76,7 @@ def _divide(
 
 def _clip(p: Any, end: Tensor) -> Tensor:
     """Return an end of domains, clipped to the support, as x = (t - loc)/scale."""
-    reach, offset = p._reach(), end - p.loc
+    reach, offset = p.generator.reach(), end - p.loc
     inside = offset.abs() < reach * p.scale
     # Replaced before the division, whose derivative overflows far away.
     return torch.where(inside, torch.where(inside, offset, 0.0) / p.scale, offset.sign() * reach)
@@ -120,7 +120,7 @@ def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
     h = p.scale / w
-    ends = _overlap((p.loc - c) / w, h, p._reach())
+    ends = _overlap((p.loc - c) / w, h, p.generator.reach())
     order = 80 if p.loc.dtype == torch.float64 else 64
     share, rule = (x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc))
     total = torch.zeros_like(h)
@@ -128,7 +128,7 @@ def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
         # The length in z only where the Gaussian ends: between edges of a density that is narrow
         # because alpha is near 1, z hardly changes.
         length = torch.where((h > 1) & (cut0 | cut1), (z1 - z0) / h.clamp_min(1), x1 - x0)
-        density = torch.exp(p._standard_log_prob(x0 + length * share))
+        density = torch.exp(p.generator.log_density(x0 + length * share))
         gauss = torch.exp(-0.5 * (z0 + length * h * share).square())
         total = total + length * (rule * density * gauss).sum(0)
     return (total / (w * math.sqrt(2 * math.pi))).movedim(0, -1)
@@ -194,10 +194,10 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance of any basis and one that is negligible outside bounded domains."""
-    half = p._reach() * p.scale
+    half = p.generator.reach() * p.scale
     t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
-    nodes, shares = p._standard_rule(WAVE_ORDER)
+    nodes, shares = p.generator.rule(WAVE_ORDER)
     differences = _differences(p, phi, p.loc + p.scale * nodes, nodes)
     mean = (shares.unsqueeze(-1) * differences).sum(0)
     if isinstance(phi, Fourier):

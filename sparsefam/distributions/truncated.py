@@ -14,10 +14,10 @@ from ..numerics.validation import in_eager, require
 from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution
 from .beta_gaussian import PowerDistribution
-from .generators import ExponentialPower
 from .interval_laws import Law
 from .line import Line, LineDistribution, clamp
 from .location_scale import LocationScale
+from .normal import Laplace, Normal
 from .torch_adapter import (
     TorchUnivariate,
     cuts_of,
@@ -30,7 +30,7 @@ from .torch_adapter import (
 __all__ = ["Truncated"]
 
 # Bases with one peak, and distributions of torch whose mode is right for all parameters.
-_PEAKED = (PowerDistribution, ExponentialPower, LocationScale)
+_PEAKED = (PowerDistribution, Normal, Laplace, LocationScale)
 _NAMES = (
     *("Cauchy", "Chi2", "Exponential", "Gamma", "Gumbel", "HalfCauchy", "HalfNormal", "LogNormal"),
     *("Pareto", "StudentT"),

@@ -12,27 +12,19 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..numerics.quadrature import smooth_unit_rule
-from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
-from .summaries import log_positive
 from .support_quadrature import covariance_on_support, expect_on_support
 
 __all__ = ["SymmetricDistribution"]
 
 
-# Minus the log of the tail mass that quadrature leaves out, less than a rounding error.
-_LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
-
-
 class SymmetricDistribution(StandardizedDistribution):
     r"""Symmetric density $p(t) = q(|t - loc|/scale)/scale$.
 
-    A subclass must implement `_standard_log_prob`, and `_edge` if the support is not $[-1, 1]$. The
-    other hooks default to quadrature and root finding, which are accurate to rounding if the
-    density is smooth inside each half of its support.
+    A subclass must implement `generator`, which returns q: a `QuadratureGenerator` needs only its
+    logarithm.
 
     Args:
         loc: Centre (*batch).
@@ -78,89 +70,24 @@ class SymmetricDistribution(StandardizedDistribution):
         valid = (low < high) & torch.isfinite(high - low)
         require(valid, "low", "below high, and both finite", {"low": low, "high": high})
         p = cls((low + high) / 2, (high - low) / 2, *args, **options)
-        edge = p._edge()
+        edge = p.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
             raise ValueError(f"from_bounds must be that of a bounded family, got {cls.__name__}")
         return cls(p.loc, p.scale / edge, *args, **options)
 
-    # Hooks of subclasses, in terms of x
-
-    def _edge(self) -> Tensor | float:
-        """Half-width of the support of x; infinite if it is the line."""
-        return 1.0
-
-    def _reach(self) -> Tensor | float:
-        """Half-width of the interval of x on which quadrature integrates."""
-        return self._edge() * (1 - torch.finfo(self.loc.dtype).eps)
-
-    def _standard_cdf(self, x: Tensor) -> Tensor:
-        """Distribution function inside the support, relatively accurate in the lower tail."""
-        share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
-        size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
-        width = (self._reach() - size).clamp_min(0)
-        density = torch.exp(self._standard_log_prob(size + width * share))
-        tail = width * (weights * density).sum(0)
-        return torch.where(x < 0, tail, 1 - tail)
-
-    def _standard_log_cdf(self, x: Tensor) -> Tensor:
-        """Logarithm of the distribution function at x <= 0 inside the support."""
-        return log_positive(self._standard_cdf(x))
-
-    def _standard_icdf(self, value: Tensor) -> Tensor:
-        """Inverse of `_standard_cdf`."""
-        lower = torch.where(value <= 0.5, value, 1 - value)
-        lowest = -self._reach() * torch.ones_like(lower)
-
-        def excess(x: Tensor) -> Tensor:
-            return self._standard_cdf(x) - lower
-
-        x = increasing_root(excess, lowest, torch.zeros_like(lower))
-        x = torch.where(lower == 0.5, 0.0, x)
-        x = attach_root_gradient(x, excess, lambda x: torch.exp(self._standard_log_prob(x)))
-        return torch.where(value <= 0.5, x, -x)
-
-    def _standard_moment(self, order: int) -> Tensor | float:
-        """E[x^order] for even order."""
-        nodes, weights = self._standard_rule(64)
-        return (weights * nodes**order).sum(0) if order else 1.0
-
-    def _standard_entropy(self) -> Tensor | float:
-        """Shannon entropy of x."""
-        nodes, weights = self._standard_rule(64)
-        return -(weights * self._standard_log_prob(nodes)).sum(0)
-
-    def _log_power_integral(self, beta: Tensor | float) -> Tensor | float:
-        r"""$\log \int q(x)^\beta dx$."""
-        nodes, weights = self._standard_rule(64)
-        return torch.log((weights * torch.exp((beta - 1) * self._standard_log_prob(nodes))).sum(0))
-
-    def _standard_sample(self, shape: Size) -> Tensor:
-        """Draw x, differentiable in the parameters of q."""
-        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self._standard_icdf(uniform.clamp_min(torch.finfo(self.loc.dtype).eps / 2))
-
-    # Derived from the hooks
-
-    def _standard_rule(self, order: int) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
-        reach = self._reach() * torch.ones_like(self.loc)
-        share, rule = (
-            x.reshape(order, *(1,) * self.loc.dim()) for x in smooth_unit_rule(order, self.loc)
-        )
-        right = reach * share
-        weights = reach * rule * torch.exp(self._standard_log_prob(right))
-        return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
-
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return x = (value - loc)/scale, 0 off the support, and which values are inside."""
-        inside = ((value - self.loc) / self.scale).abs() < self._edge()
+        inside = ((value - self.loc) / self.scale).abs() < self.generator.edge
         # Replaced before the division, whose derivative overflows far away.
         return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
+
+    def _log_standard(self, size: Tensor) -> Tensor:
+        return self.generator.log_density(size)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The interval from loc - edge * scale to loc + edge * scale, or the real line."""
-        edge = self._edge()
+        edge = self.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
             return RealLine(self.loc)
         half = edge * self.scale
@@ -169,7 +96,7 @@ class SymmetricDistribution(StandardizedDistribution):
     @property
     def variance(self) -> Tensor:
         """Variance (*batch)."""
-        return self.scale.square() * self._standard_moment(2)
+        return self.scale.square() * self.generator.moment(2)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, relatively accurate in the lower tail."""
@@ -177,16 +104,16 @@ class SymmetricDistribution(StandardizedDistribution):
             self._validate_sample(value)
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
-        return torch.where(inside, self._standard_cdf(x), outside)
+        return torch.where(inside, self.generator.cdf(x), outside)
 
     def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
         x, inside = self._standardize(value)
         outside = ((value < self.loc) == upper).to(x.dtype)
-        return torch.where(inside, self._standard_cdf(torch.where(upper, -x, x)), outside)
+        return torch.where(inside, self.generator.cdf(torch.where(upper, -x, x)), outside)
 
     def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         x, inside = self._standardize(value)
-        log_tail = self._standard_log_cdf(torch.where(x < 0, x, -x))
+        log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
         return torch.where(inside, log_tail, -math.inf)
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
@@ -201,12 +128,12 @@ class SymmetricDistribution(StandardizedDistribution):
         # All terms have the same sign.
         offset, total = self.loc - centre, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
-            own = self.scale**k * self._standard_moment(k)
+            own = self.scale**k * self.generator.moment(k)
             total = total + math.comb(n, k) * offset ** (n - k) * own
         return total
 
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
-        half = -self._standard_icdf((1 - mass) / 2)
+        half = -self.generator.icdf((1 - mass) / 2)
         return self._around(half)
 
     def _around(self, half: Tensor) -> IntervalUnion:
@@ -215,7 +142,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
     def _central_moment(self, n: int) -> Tensor:
-        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self._standard_moment(n)
+        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
 
     @property
     def skewness(self) -> Tensor:
@@ -225,8 +152,8 @@ class SymmetricDistribution(StandardizedDistribution):
     @property
     def kurtosis(self) -> Tensor:
         """Excess kurtosis (*batch)."""
-        second = self._standard_moment(2) * torch.ones_like(self.loc)
-        return self._standard_moment(4) / second.square() - 3
+        second = self.generator.moment(2) * torch.ones_like(self.loc)
+        return self.generator.moment(4) / second.square() - 3
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
@@ -238,15 +165,15 @@ class SymmetricDistribution(StandardizedDistribution):
             self._validate_probability(value)
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
-        x = self._standard_icdf(torch.where(inside, value, 0.5))
+        x = self.generator.icdf(torch.where(inside, value, 0.5))
         # NaN outside [0, 1], where values are not validated.
         sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
-        edge = torch.where(sign == 0, math.nan, self._edge() * sign)
+        edge = torch.where(sign == 0, math.nan, self.generator.edge * sign)
         return self.loc + self.scale * torch.where(inside, x, edge)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch), differentiable in every parameter."""
-        return self.loc + self.scale * self._standard_sample(self._extended_shape(sample_shape))
+        return self.loc + self.scale * self.generator.sample(self._extended_shape(sample_shape))
 
     def _log_det(self) -> Tensor:
         return self.scale.log()
@@ -258,7 +185,7 @@ class SymmetricDistribution(StandardizedDistribution):
         the edges.
         """
         require_integer("order", order, 1)
-        x, weights = self._standard_rule(order)
+        x, weights = self.generator.rule(order)
         return self.loc + self.scale * x, weights
 
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
@@ -272,11 +199,11 @@ class SymmetricDistribution(StandardizedDistribution):
         """Return locations (*batch, J) between which the density is smooth."""
         # Besides the ends and the centre, where it may have a kink, two on each side.
         share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
-        half = self._reach() * self.scale
+        half = self.generator.reach() * self.scale
         return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
 
     def _breakpoints(self) -> Tensor:
-        cuts, edge = self._cuts(), self._edge()
+        cuts, edge = self._cuts(), self.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
             return cuts
         # Ends at which a density jumps are exact.

@@ -151,7 +151,7 @@ class SupportReparam(Reparam):
             low, width = fn.low, fn.high - fn.low
             require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
             return self._base(fn), lambda v: low + width * v, lambda y: (y - low) / width
-        edge = fn._edge() if isinstance(fn, SymmetricDistribution) else math.inf
+        edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
         if isinstance(edge, Tensor) or edge < math.inf:
             loc, half = fn.loc, edge * fn.scale
             require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
@@ -528,7 +528,7 @@ def _standardized(fn: Any) -> Any:
     new: Any = fn.expand(fn.batch_shape)
     if isinstance(fn, SymmetricDistribution):
         new.loc = torch.full_like(fn.loc, 0.5)
-        new.scale = new.loc / fn._edge()
+        new.scale = new.loc / fn.generator.edge
         return _OnUnitInterval(new)
     new.loc = torch.zeros_like(fn.loc)
     new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
