@@ -314,11 +314,11 @@ class Parabola(TruncatedPower):
     def icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)
         if self.number == 1:
-            # The trigonometric root of the cubic, or its distance from the nearer edge.
-            central = 2 * torch.sin(torch.asin((1 - 2 * tail).clamp(max=0.9)) / 3)
+            # The trigonometric root of the cubic, as a distance from the nearer edge; 0 exactly at
+            # the centre.
             angle = 2 * torch.asin(tail.sqrt())
             side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
-            x = torch.where(tail > 0.1, central, 1 - side)
+            x = torch.where(tail == 0.5, (0.5 - tail) * (4 / 3), 1 - side)
             return torch.where(value < 0.5, -x, x)
         x = self._radius_near(tail.detach())
         log_tail = torch.log(2 * tail)
