@@ -13,6 +13,7 @@ from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import require_integer
 from ..supports import entries_of
 from .base import SparseDistribution
+from .interval_laws import Law
 from .summaries import log_positive
 
 __all__ = [
@@ -200,6 +201,15 @@ class LineDistribution(SparseDistribution):
         """Logarithm of the mass of `_log_q` (*batch) in float64."""
         raise NotImplementedError
 
+    @property
+    def _law(self) -> Law | None:
+        """Closed forms that stand in front of the rule, if there are any."""
+        return None
+
+    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+        """Return the logarithm of the mass between places in the support, by closed forms."""
+        raise NotImplementedError
+
     def _between(
         self, line: Line, order: int, cuts: Tensor, rough: Tensor | bool | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -357,10 +367,28 @@ class LineDistribution(SparseDistribution):
 
     def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of `_share`."""
-        return log_positive(self._share(t, upper))
+        if self._law is None:
+            return log_positive(self._share(t, upper))
+        (low, high), t = self._ends(), t.double()
+        return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
+
+    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        if self._law is None:
+            return super()._log_interval(a, b)
+        low, high = self._ends()
+        start, end = (clamp(x.double(), low, high) for x in (a, b))
+        some = start < end
+        start, end = torch.where(some, start, low), torch.where(some, end, high)
+        found = torch.where(some, self._log_part(start, end), -math.inf)
+        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+
+    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+        return super()._interval(a, b) if self._law is None else self._log_interval(a, b).exp()
 
     def _share(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the mass below, or above, locations in the support, in float64."""
+        if self._law is not None:
+            return self._log_share(t, upper).exp()
         line = self._line
         cuts, below, masses = self._panels(line)
         y = line.onto(t.nan_to_num(posinf=0.0, neginf=0.0))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pyro.distributions
 import torch
@@ -26,9 +26,8 @@ from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .interval_laws import Law, torch_law
 from .kernel_family import KernelDistribution
-from .line import DoubleExponential, Line, LineDistribution, clamp
+from .line import DoubleExponential, Line, LineDistribution
 from .normal import Laplace, Normal
-from .summaries import log_positive
 
 __all__ = [
     "TorchDensity",
@@ -442,6 +441,10 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         return (self if torch.is_grad_enabled() else self.base).log_prob(t)
 
     @property
+    def _law(self) -> Law | None:
+        return law_of(self)
+
+    @property
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha)
 
@@ -483,32 +486,13 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         return torch.where(inside, share, (value >= high).to(share.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        if law_of(self) is not None:
+        if self._law is not None:
             return LineDistribution._tail(self, value, upper)
         below = self.cdf(value)
         return torch.where(upper, 1 - below, below)
 
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        if (law := law_of(self)) is None:
-            return log_positive(self._tail(t, upper))
-        low, high = self._ends()
-        return law.log_mass(torch.where(upper, t, low), torch.where(upper, high, t))
-
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        if law_of(self) is None:
-            return LineDistribution._share(self, t, upper)
-        return self._log_share(t.double(), upper).exp()
-
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
-        if (law := law_of(self)) is None:
-            return super()._log_interval(a, b)
-        start, end = (clamp(x.double(), *self._ends()) for x in (a, b))
-        some, inside = start < end, self._inside()
-        start, end = torch.where(some, start, inside), torch.where(some, end, inside + 1)
-        return torch.where(some, law.log_mass(start, end), -math.inf)
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return super()._interval(a, b) if law_of(self) is None else self._log_interval(a, b).exp()
+    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+        return cast(Law, self._law).log_mass(start, end)
 
     def _tail_indices(self) -> tuple[Tensor, Tensor]:
         index = tail_index(self.base)

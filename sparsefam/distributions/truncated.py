@@ -287,25 +287,8 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        if (law := self._law) is None:
-            return super()._log_share(t, upper)
-        (low, high), t = self._ends(), t.double()
-        start, end = torch.where(upper, t, low), torch.where(upper, high, t)
-        return law.log_share(low, high, start, end)
-
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
-        if (law := self._law) is None:
-            return super()._log_interval(a, b)
-        low, high = self._ends()
-        start, end = (clamp(x.double(), low, high) for x in (a, b))
-        some = start < end
-        start, end = torch.where(some, start, low), torch.where(some, end, high)
-        found = torch.where(some, law.log_share(low, high, start, end), -math.inf)
-        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return super()._interval(a, b) if self._law is None else self._log_interval(a, b).exp()
+    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+        return cast(Law, self._law).log_share(*self._ends(), start, end)
 
     def _tail_indices(self) -> tuple[Tensor, Tensor]:
         """Return those of the base on the sides that are not cut."""
@@ -317,9 +300,6 @@ class Truncated(LineDistribution, SoftmaxDistribution):
             for end, index in zip(ends, self.base._tail_indices(), strict=True)
         )
         return low, high
-
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return super()._share(t, upper) if self._law is None else self._log_share(t, upper).exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
         law = self._law
