@@ -289,15 +289,24 @@ class LineDistribution(SparseDistribution):
     @property
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if there is none."""
+        if (known := self._closed_moments()) is not None:
+            return known[0].to(self.alpha.dtype)
         nodes, weights = self._rule(0)
         return self._moment("mean", nodes, weights)
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if there is none."""
+        if (known := self._closed_moments()) is not None:
+            return known[1].to(self.alpha.dtype)
         nodes, weights = self._rule(0)
         offset = nodes - (weights * nodes).sum(0)
         return self._moment("variance", offset.square(), weights)
+
+    def _closed_moments(self) -> tuple[Tensor, Tensor] | None:
+        """Return mean and variance (*batch) in float64 if they have closed forms."""
+        law = self._law
+        return None if law is None or not law.has_moments else law.moments(*self._ends())
 
     def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
         """Return a moment from values and weights (Q, *batch)."""
@@ -332,6 +341,9 @@ class LineDistribution(SparseDistribution):
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
+        law = self._law
+        if law is not None and law.has_moments:
+            return law.entropy(*self._ends()).to(self.alpha.dtype)
         nodes, weights = self._rule(0)
         log_p = self.log_prob(nodes)
         # The derivative of 0 log 0 would be infinite.
@@ -445,6 +457,8 @@ class LineDistribution(SparseDistribution):
 
     def _quantile(self, value: Tensor) -> Tensor:
         """Return quantiles of float64 probabilities in (0, 1)."""
+        if self._law is not None:
+            return self._law.icdf(*self._ends(), value)
         line, (first, last) = self._line, self._ends()
         cuts, below, masses = self._panels(line)
         goal = value * below[..., -1]
@@ -479,7 +493,7 @@ class LineDistribution(SparseDistribution):
         return t + (moved - moved.detach())
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch), differentiable in all parameters.
+        """Samples (*sample, *batch), differentiable in all parameters and ends.
 
         Raises:
             NotImplementedError: The support has a gap, which samples cannot cross.
@@ -488,7 +502,8 @@ class LineDistribution(SparseDistribution):
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
         uniform = torch.rand(shape, dtype=torch.float64, device=self.alpha.device)
-        return self._rounded(self._quantile(uniform.clamp_min(2.0**-54)))
+        t = self._quantile(uniform.clamp_min(2.0**-54))
+        return self._rounded(t) if self._law is None else t.to(self.alpha.dtype)
 
     # Expectations
 

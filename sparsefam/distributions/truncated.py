@@ -4,10 +4,9 @@ import math
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
-from torch.types import _size
 
 from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import in_eager, require
@@ -229,32 +228,6 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         whole = self._law is not None or intervals_of(self.base).shape[-2] == 1
         return whole or bool(intervals_of(self)[..., 1:, :].isnan().all())
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean (*batch); not finite if the base has none and an end is infinite."""
-        return self._closed("mean") if self._has_moments else super().mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance (*batch); not finite if the base has none and an end is infinite."""
-        return self._closed("variance") if self._has_moments else super().variance
-
-    def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
-        return self._closed("entropy") if self._has_moments else super().entropy()
-
-    @property
-    def _has_moments(self) -> bool:
-        law = self._law
-        return law is not None and law.has_moments
-
-    def _closed(self, name: str) -> Tensor:
-        """Return a moment or the entropy (*batch) that is known without a table."""
-        law, ends = cast(Law, self._law), (self.low.double(), self.high.double())
-        if name == "entropy":
-            return law.entropy(*ends).to(self.alpha.dtype)
-        return law.moments(*ends)[name == "variance"].to(self.alpha.dtype)
-
     def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
         """Return a moment by quadrature, or the base's where an infinite tail has none."""
         value = super()._moment(name, values, weights)
@@ -300,19 +273,3 @@ class Truncated(LineDistribution, SoftmaxDistribution):
             for end, index in zip(ends, self.base._tail_indices(), strict=True)
         )
         return low, high
-
-    def _quantile(self, value: Tensor) -> Tensor:
-        law = self._law
-        return super()._quantile(value) if law is None else law.icdf(*self._ends(), value)
-
-    def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch), differentiable in the ends and in the base's parameters.
-
-        Raises:
-            NotImplementedError: The support has a gap, which samples cannot cross.
-        """
-        if self._law is None:
-            return super().rsample(sample_shape)
-        shape = self._extended_shape(sample_shape)
-        uniform = torch.rand(shape, dtype=torch.float64, device=self.alpha.device)
-        return self._quantile(uniform.clamp_min(2.0**-54)).to(self.alpha.dtype)
