@@ -4,7 +4,7 @@ from .layer import ContinuousAttention
 from .memory import ContractingMemory, ForgettingMemory
 from .normal_equations import NormalEquations
 from .regression import RidgeRegression
-from .retrieval import retrieval_energy, retrieve
+from .retrieval import retrieve
 from .scores import (
     AttentionScore,
     ContentScore,
@@ -32,6 +32,5 @@ __all__ = [
     "RidgeRegression",
     "NormalEquations",
     "ValueFunction",
-    "retrieval_energy",
     "retrieve",
 ]

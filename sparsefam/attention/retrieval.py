@@ -6,14 +6,13 @@ from numbers import Real
 from torch import Tensor
 
 from ..distributions import SparseDistribution
-from ..losses import conjugate
 from ..numerics.validation import require, require_integer
 from ..prediction_map import rpm
 from ..scores import BasisExpansion
 from .masks import check_tensor
 from .value_function import ValueFunction
 
-__all__ = ["retrieval_energy", "retrieve"]
+__all__ = ["retrieve"]
 
 # The largest number of steps.
 _MOST = 10_000
@@ -30,8 +29,9 @@ def retrieve(
 
     Every step replaces the query by a mean of X, $q \leftarrow \mathbb E_p[X(t)]$, where p is the
     density of the score $f(t) = q^\top X(t)/\tau$ relative to the uniform density on the basis's
-    domain. The `retrieval_energy` of the query does not increase. This is the continuous Hopfield
-    network with X as its memory; alpha above 1 reads X on a part of the domain only.
+    domain. The energy $\frac12 \lVert q\rVert^2 - \tau\,\Omega^*_\alpha(q^\top X/\tau)$, whose
+    gradient is the step, does not increase. This is the continuous Hopfield network with X as its
+    memory; alpha above 1 reads X on a part of the domain only.
 
     Args:
         function: X, for instance what `RidgeRegression.fit` or a memory returns: B functions with E
@@ -63,45 +63,6 @@ def retrieve(
         >>> found.shape
         torch.Size([1, 1, 8])
     """
-    _check(function, query, temperature)
-    require_integer("steps", steps, 1, _MOST)
-    for _ in range(steps):
-        density = _density(function, query, alpha, temperature)
-        query = function.expect(density)
-    return query, density
-
-
-def retrieval_energy(
-    function: ValueFunction, query: Tensor, alpha: float = 1.0, temperature: float = 1.0
-) -> Tensor:
-    r"""Return $\frac12 \lVert q\rVert^2 - \tau\,\Omega^*_\alpha(q^\top X/\tau)$ (B, Lq).
-
-    Its gradient is $q - \mathbb E_p[X(t)]$, so that it is stationary where `retrieve` ends. Up to a
-    constant it is the difference of two Fenchel-Young losses. It takes the arguments of `retrieve`.
-
-    Raises:
-        ValueError: As `retrieve`.
-
-    References:
-        Santos et al. (2024), Hopfield-Fenchel-Young Networks. arXiv:2411.08590
-    """
-    _check(function, query, temperature)
-    density = _density(function, query, alpha, temperature)
-    energy = query.square().sum(-1) / 2 - temperature * conjugate(density.score, density)
-    if function.constant is None:
-        return energy
-    # A constant changes no density, and the conjugate by itself.
-    return energy - (query @ function.constant.unsqueeze(-1).to(query.dtype)).squeeze(-1)
-
-
-def _density(
-    function: ValueFunction, query: Tensor, alpha: float, temperature: float
-) -> SparseDistribution:
-    weights = query @ function.coefficients.mT.to(query.dtype) / temperature
-    return rpm(BasisExpansion(weights, function.basis), alpha)
-
-
-def _check(function: ValueFunction, query: Tensor, temperature: float) -> None:
     if not isinstance(function, ValueFunction):
         raise ValueError(f"function must be a ValueFunction, got {function!r}")
     if not all(math.isfinite(high - low) for low, high in function.basis.domain):
@@ -116,3 +77,9 @@ def _check(function: ValueFunction, query: Tensor, temperature: float) -> None:
     require(query.isfinite(), "query", "finite", query)
     if not isinstance(temperature, Real) or not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
+    require_integer("steps", steps, 1, _MOST)
+    for _ in range(steps):
+        weights = query @ function.coefficients.mT.to(query.dtype) / temperature
+        density = rpm(BasisExpansion(weights, function.basis), alpha)
+        query = function.expect(density)
+    return query, density
