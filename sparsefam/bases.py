@@ -569,7 +569,7 @@ class GaussianRBF(Basis):
         return self.own(t.unsqueeze(t.dim() - len(self.event_shape))) if values is None else values
 
     def _near(self, t: Tensor) -> Tensor | None:
-        """Return the values, zero where they are negligible, or None where few are, in float64."""
+        """Return values, 0 where negligible; None unless most are, in float64 and on a CPU."""
         reach, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
         if reach is None or any(x.dtype != torch.float64 for x in tensors):
             return None

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from ..numerics.quadrature import gauss_legendre
-from ..numerics.validation import by_forward_mode, forward_rule, in_eager, may_have_tangent
+from ..numerics.validation import (
+    by_forward_mode,
+    forward_rule,
+    in_eager,
+    is_readable,
+    may_have_tangent,
+)
 
 __all__ = ["Law", "torch_law"]
 
@@ -154,8 +160,7 @@ def _between(ends: Tensor, q: Tensor) -> Tensor:
 
 def _any(mask: Tensor) -> bool:
     """Return whether any is true, or cannot be read; what is left out then is not selected."""
-    readable = mask.is_cpu and in_eager() and torch._C._get_tracing_state() is None
-    return not readable or bool(mask.any())
+    return not is_readable(mask) or bool(mask.any())
 
 
 def _mean_shape(width: Tensor, slope: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..feature_maps import BasisFeatures, FeatureMap
 from ..numerics.deformed import LOG_LARGE, Power
 from ..numerics.normalizer import normalized_weights
 from ..numerics.truncated_power import integrals, sum_nodes
-from ..numerics.validation import in_eager, is_finite_number, require
+from ..numerics.validation import is_finite_number, is_readable, require
 from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, require_inside
 
@@ -197,7 +197,7 @@ def solve(
         with torch.no_grad():
             mesh.require_fit(features, base, weights.dtype, validate)
     scores = _scores_at_nodes(weights, features, mesh, exponential)
-    if is_given and features.dim == 1 and scores.numel() and _is_at_hand(scores):
+    if is_given and features.dim == 1 and scores.numel() and is_readable(scores):
         if (finer := _refined(mesh, weights, features, scores, alpha)) is not mesh:
             mesh = finer
             scores = _scores_at_nodes(weights, features, mesh, exponential)
@@ -210,11 +210,6 @@ def solve(
     if not is_given:
         _require_resolved(solution)
     return solution
-
-
-def _is_at_hand(x: Tensor) -> bool:
-    """Return whether values can be read without waiting for a device."""
-    return in_eager() and x.is_cpu
 
 
 # Nodes and scores
@@ -316,7 +311,7 @@ def _scores_at_nodes(
     """
     dtype = torch.float64 if mesh.is_wide and features.dim == 1 else weights.dtype
     scores = _scores_in(dtype, weights, features, mesh, exponential)
-    if dtype == torch.float64 or not scores.numel() or not _is_at_hand(scores):
+    if dtype == torch.float64 or not scores.numel() or not is_readable(scores):
         return scores
     # Contiguous in memory.
     low, high = (scores.detach().movedim(-1, 0) if exponential else scores.detach()).aminmax()

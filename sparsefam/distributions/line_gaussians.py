@@ -57,10 +57,10 @@ def _by_pairs(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
 
 
 class _Law(NamedTuple):
-    """A family in x = (t - loc)/scale: its name in `LOG_DENSITIES` and its number."""
+    """A family in x = (t - loc)/scale: its name in `LOG_DENSITIES` and exponent."""
 
     name: str
-    number: float | None  # None if it is a tensor
+    exponent: float | None  # None if it is a tensor
     reach: float  # |x| beyond which the density is negligible
 
 
@@ -149,7 +149,7 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
     waves = waves_of(extent, dtype)
     if waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES:
         return None
-    if law.number is None:
+    if law.exponent is None:
         # Each alpha has a table, which takes as long as pairs with so many densities.
         cost = distinct(p.alpha).numel() * waves.cells[1]
         return waves if cost <= _CELLS_PER_DENSITY * p.batch_shape.numel() else None
@@ -164,7 +164,7 @@ class _Rows:
         law, loc, scale = cast(_Law, _law(density)), density.loc, density.scale
         self.density, self._index = density, None
         reach: Any = law.reach
-        if law.number is None:
+        if law.exponent is None:
             exponents, reaches, index = _unique(p)
             index = index.reshape(shape)
             reach = reaches[index]
@@ -183,10 +183,10 @@ class _Rows:
             share = next((x for x in _SHARES if most < x), 1.0)
             waves = waves_of(cast(tuple[float, ...], psi.extent()), waves.dtype, share)
         self.waves = waves
-        if law.number is None:
+        if law.exponent is None:
             self.tables = learned_table(law.name, exponents, reaches, waves)
         else:
-            self.tables = law_table(law.name, law.number, law.reach, waves, loc.detach())
+            self.tables = law_table(law.name, law.exponent, law.reach, waves, loc.detach())
 
     def times(
         self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF, weights: Tensor | None = None

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from ..numerics.quadrature import gauss_legendre
 from ..numerics.special import digamma_excess, stirling_excess
-from ..numerics.validation import broadcast_arguments, in_eager, require
+from ..numerics.validation import broadcast_arguments, is_readable, require
 from ..supports import Interval, finite, positive_finite
 from .base import SoftmaxDistribution
 from .line import DoubleExponential, Line, LineDistribution, clamp
@@ -244,8 +244,7 @@ class _LogOdds(LineDistribution):
         slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
         outwards = torch.where(upper, slope < 0, slope > 0)
         deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
-        readable = t.is_cpu and in_eager() and torch._C._get_tracing_state() is None
-        if readable and not deep.any():
+        if is_readable(deep) and not deep.any():
             return log_share
         # The log density falls at least as fast as here.
         length = torch.where(deep, (_DEEP / slope).detach(), 1.0)

@@ -174,16 +174,16 @@ LOG_DENSITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _NAMES = (*LOG_DENSITIES,)
 
 
-def learned_table(law: str, number: Tensor, reach: Tensor, waves: Waves) -> Tensor:
-    """Return tables (U C, J, K) of densities (U), differentiable in their numbers.
+def learned_table(law: str, exponent: Tensor, reach: Tensor, waves: Waves) -> Tensor:
+    """Return tables (U C, J, K) of densities (U), differentiable in their exponents.
 
     Args:
         law: Name of the family in `LOG_DENSITIES`.
-        number: Its numbers (U,).
+        exponent: The exponents m (U,).
         reach: Where each ends (U,).
         waves: The frequencies (K,).
     """
-    exact, reach = number.double(), reach.double()
+    exact, reach = exponent.double(), reach.double()
     (length, cells), size = waves.cells, _CELLS[waves.dtype][1]
     top = math.ceil(cells * length * waves.step * waves.number / _LENGTH) * _LENGTH
     y, weights = table("smooth", (top + _FURTHER_NODES, 52), exact).unsqueeze(-1).unbind()
@@ -208,19 +208,19 @@ def learned_table(law: str, number: Tensor, reach: Tensor, waves: Waves) -> Tens
     return (to_powers @ (h * omega.square())).flatten(0, 1).to(waves.dtype)
 
 
-def law_table(law: str, number: float, reach: float, waves: Waves, like: Tensor) -> Tensor:
+def law_table(law: str, exponent: float, reach: float, waves: Waves, like: Tensor) -> Tensor:
     """Return the table (C, J, K) of one density, which is made once."""
     bits = 64 if waves.dtype == torch.float64 else 32
-    numbers = (number, reach, waves.low, waves.high, waves.period, waves.width)
+    numbers = (exponent, reach, waves.low, waves.high, waves.period, waves.width)
     return table("waves", (_NAMES.index(law), waves.number, bits), like, numbers)
 
 
 def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
-    number, reach, low, high, period, width = numbers
+    exponent, reach, low, high, period, width = numbers
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
     with _disable_current_modes(), torch._C._DisableFuncTorch():
-        one, end = torch.tensor([[number], [reach]], dtype=torch.float64)
+        one, end = torch.tensor([[exponent], [reach]], dtype=torch.float64)
         found: Numbers = learned_table(_NAMES[law], one, end, waves).double().numpy()
     return found
 

@@ -170,6 +170,11 @@ def in_eager() -> bool:
     return not torch._C._functorch.get_interpreter_stack()
 
 
+def is_readable(x: Tensor) -> bool:
+    """Return whether a value can be read without waiting for a device, to leave out work."""
+    return x.is_cpu and in_eager() and torch._C._get_tracing_state() is None
+
+
 def is_plain_cpu_tensor(*tensors: Tensor) -> bool:
     """Return whether numpy can read tensors in place, outside a trace and without a tangent."""
     if torch._C._get_tracing_state() is not None:
