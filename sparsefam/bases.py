@@ -12,15 +12,16 @@ from torch import Size, Tensor, nn
 from torch.nn.functional import pad
 from typing_extensions import Self
 
-from .numerics.dirichlet_energy import PanelRule, gaussian_energy, quadrature_energy
+from .numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
 from .numerics.gaussian_interval import negligible_distance
-from .numerics.least_squares import band_sums
+from .numerics.special import normal_density
+from .numerics.spline import nonzero_splines, spline_energy
 from .numerics.validation import (
     as_tensors,
-    cholesky_factor,
     in_eager,
     is_plain_cpu_tensor,
     require,
+    require_covariance,
     require_integer,
 )
 from .supports import Box
@@ -56,9 +57,10 @@ def _require_rows(name: str, values: Tensor, max_dim: int = 2) -> None:
     """Raise ValueError unless values are finite, not empty, and (N,) or (N, D)."""
     require(values.isfinite(), name, "finite", values)
     if not 1 <= values.dim() <= max_dim or values.numel() == 0:
-        shapes = "(N,)" if max_dim == 1 else "(N,) or (N, D)"
-        shape = tuple(values.shape)
-        raise ValueError(f"{name} must have shape {shapes}, not empty, got shape {shape}")
+        rule = (
+            "have shape (N,), not empty" if max_dim == 1 else "have shape (N,) or (N, D), not empty"
+        )
+        raise ValueError(f"{name} must {rule}, got shape {tuple(values.shape)}")
 
 
 class Basis(nn.Module, ABC):
@@ -136,7 +138,7 @@ class Basis(nn.Module, ABC):
             ends = torch.linspace(low, high, count + 1, dtype=torch.float64, device=like.device)
             breaks = [x.clamp(low, high) for x in breaks_along(self, axis)]
             cuts.append(torch.cat([ends, *breaks]).sort().values)
-        return quadrature_energy(self.in_float64, cuts, _energy_scale(box))
+        return quadrature_energy(self.in_float64, cuts, energy_scale(box))
 
     def in_float64(self, t: Tensor) -> Tensor:
         """Evaluate the functions in float64, with all parameters converted, (..., N)."""
@@ -153,8 +155,7 @@ class Basis(nn.Module, ABC):
         Returns:
             The values, shape (..., N).
         """
-        values: Tensor = self(t)
-        return values.diagonal(dim1=-2, dim2=-1)
+        return torch.diagonal(self(t), dim1=-2, dim2=-1)
 
     def __add__(self, other: "Basis") -> "Stack":
         return Stack(self, other)
@@ -188,12 +189,6 @@ def breaks_along(basis: Basis, axis: int) -> list[Tensor]:
     if isinstance(basis, Product):
         return breaks_along(basis.bases[axis], 0)
     return [] if basis.breaks is None else [basis.breaks.double()]
-
-
-def _energy_scale(box: Box) -> list[float]:
-    """Return the factors of an energy for each axis: squared sides over the volume."""
-    sides = [high - low for low, high in box]
-    return [side**2 / math.prod(sides) for side in sides]
 
 
 class _Compound(Basis):
@@ -383,8 +378,6 @@ _SQRT_TWO_PI = math.sqrt(2 * math.pi)
 # Functions and locations from which on Gaussians are evaluated only where they are not negligible,
 # if that is at most one in so many pairs.
 _MANY, _SPARSE = 128, 4
-# Infinite locations are moved here before a covariance is divided by: squares of it are finite.
-_LARGEST_OFFSET = 1e100
 
 
 class GaussianRBF(Basis):
@@ -449,7 +442,7 @@ class GaussianRBF(Basis):
         elif covariance is not None:
             centers, covariance = _tensors(centers=centers, covariance=covariance)
             _require_rows("centers", centers)
-            _require_covariance(covariance, centers)
+            require_covariance(covariance, centers)
             self._store(centers=centers, widths=None, covariance=covariance)
         self._read_extent()
 
@@ -554,7 +547,7 @@ class GaussianRBF(Basis):
             covariance = covariance.reshape(-1, *covariance.shape[-2:])
         else:
             covariance = self.widths.double().square().reshape(-1, 1)
-        return gaussian_energy(centers, covariance, centers.new_tensor(_energy_scale(box)))
+        return gaussian_energy(centers, covariance, centers.new_tensor(energy_scale(box)))
 
     @property
     def effective_support(self) -> tuple[Tensor, Tensor] | None:
@@ -591,44 +584,14 @@ class GaussianRBF(Basis):
     def own(self, t: Tensor) -> Tensor:
         self._check(t)
         if self.widths is None:
-            return _full(t, self.centers, cast(Tensor, self.covariance))
+            return normal_density(t, self.centers, cast(Tensor, self.covariance))
         if not self.event_shape:
             # One expression, which frees each large temporary at once.
-            return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / (
-                self.widths * _SQRT_TWO_PI
-            )
+            peak = self.widths * _SQRT_TWO_PI
+            return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / peak
         z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
         # The power comes last: that of a width alone may leave float32's range.
         return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
-
-
-def _full(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
-    """Return normal densities with covariance matrices, computed in float64.
-
-    A factor of condition number 1e3 amplifies the rounding of `t - centers` as much.
-    """
-    dtype = torch.promote_types(t.dtype, centers.dtype)
-    factor, failed = torch.linalg.cholesky_ex(covariance.double())
-    factor = factor.masked_fill((failed > 0)[..., None, None], math.nan)
-    offset = (t.double() - centers.double()).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
-    # All locations are right-hand sides of one system per function.
-    columns = offset.reshape(-1, *centers.shape).movedim(0, -1)
-    z = torch.linalg.solve_triangular(factor, columns, upper=False)
-    log_peak = -(factor.diagonal(dim1=-2, dim2=-1) * _SQRT_TWO_PI).log().sum(-1)
-    values = torch.exp(log_peak.unsqueeze(-1) - 0.5 * z.square().sum(-2))
-    return values.mT.reshape(offset.shape[:-1]).to(dtype)
-
-
-def _require_covariance(covariance: Tensor, centers: Tensor) -> None:
-    """Raise ValueError unless matrices are covariances (D, D) or (N, D, D) for centers (N, D)."""
-    if centers.dim() != 2:
-        shape = tuple(centers.shape)
-        raise ValueError(f"centers must have shape (N, D) with a covariance, got shape {shape}")
-    n, d = centers.shape
-    if covariance.shape not in ((d, d), (n, d, d)):
-        shape = tuple(covariance.shape)
-        raise ValueError(f"covariance must have shape {(d, d)} or {(n, d, d)}, got shape {shape}")
-    cholesky_factor("covariance", covariance.detach())
 
 
 class BSpline(Basis):
@@ -696,24 +659,8 @@ class BSpline(Basis):
         return upper + upper.triu(1).mT
 
     def roughness_bands(self, box: Box) -> Tensor:
-        """Return the diagonal of `roughness` and the bands on its right, (N, bands), float64.
-
-        Indicators have no slope: theirs is that of straight lines between the middles of intervals.
-        """
-        knots, (scale,) = self.knots.double(), _energy_scale(box)
-        if not self.degree:
-            middles = (knots[1:] + knots[:-1]) / 2
-            steep = pad(scale / middles.diff(), (1, 1))
-            return torch.stack([steep[:-1] + steep[1:], -steep[1:]], -1)
-        rule = PanelRule(knots, self.degree + 1)
-
-        def slopes(t: Tensor) -> tuple[Tensor, Tensor]:
-            index, values = self.nonzero(t.squeeze(0))
-            values = rule.slopes(values.unflatten(0, (-1, rule.order))) * rule.weights.sqrt()
-            return index.unsqueeze(0), math.sqrt(scale) * values.flatten(0, 1).unsqueeze(0)
-
-        nodes = rule.nodes.unsqueeze(0)
-        return band_sums(slopes, len(self), nodes, nodes.unsqueeze(-1), None, len(nodes.mT))[0][0]
+        """Return the diagonal of `roughness` and the bands on its right, (N, bands), float64."""
+        return spline_energy(self.knots.double(), self.degree, energy_scale(box)[0])
 
     def own(self, t: Tensor) -> Tensor:
         index, values = self.nonzero(t)
@@ -731,29 +678,7 @@ class BSpline(Basis):
             are not zero, some values are 0, and an index may occur twice.
         """
         self._check(t)
-        dtype = torch.promote_types(t.dtype, self.knots.dtype)
-        knots, degree, t = self.knots.to(dtype), self.degree, t.to(dtype)
-        inside = (knots[0] <= t) & (t <= knots[-1])
-        t = t.clamp(knots[0], knots[-1])
-        # Each location has an interval of positive length: the last one is closed.
-        interval = torch.minimum(_count_knots(knots, t), (knots < knots[-1]).sum()) - 1
-        steps = torch.arange(1 - degree, degree + 1, device=t.device)
-        near = knots[(interval.unsqueeze(-1) + steps).clamp(0, len(knots) - 1)]
-        t, values = t.unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
-        for order in range(1, degree + 1):
-            start, end = near[..., degree - order : degree], near[..., degree : degree + order]
-            rise = (t - start) / (end - start)
-            values = pad(rise * values, (1, 0)) + pad((1 - rise) * values, (0, 1))
-        index = interval.unsqueeze(-1) + torch.arange(-degree, 1, device=t.device)
-        last = len(self) - 1
-        return index.clamp(0, last), torch.where((index >= 0) & (index <= last), values, 0)
-
-
-def _count_knots(knots: Tensor, t: Tensor) -> Tensor:
-    """Count the knots at or below each location."""
-    if torch.compiler.is_exporting():  # ONNX has no sorted search
-        return (knots <= t.unsqueeze(-1)).sum(-1)
-    return torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
+        return nonzero_splines(self.knots, self.degree, t)
 
 
 class Indicator(BSpline):

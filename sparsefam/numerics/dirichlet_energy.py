@@ -9,10 +9,16 @@ from torch import Tensor
 
 from .quadrature import MAKERS, Numbers, gauss_legendre, table
 
-__all__ = ["PanelRule", "gaussian_energy", "quadrature_energy"]
+__all__ = ["PanelRule", "energy_scale", "gaussian_energy", "quadrature_energy"]
 
 # Nodes of a panel: functions are taken for polynomials of degree 11 there.
 _ORDER = 12
+
+
+def energy_scale(box: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the factors of an energy for each axis: squared sides over the volume."""
+    sides = [high - low for low, high in box]
+    return [side**2 / math.prod(sides) for side in sides]
 
 
 def gaussian_energy(centers: Tensor, covariance: Tensor, scale: Tensor) -> Tensor:

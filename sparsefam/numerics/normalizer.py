@@ -190,7 +190,7 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
         for _ in range(_STEPS.get(f.dtype, 3)):
             found = _Solution.at(found.A + found.step(power.eps), f, measure, power)
         return found
-    close, rows = _CLOSE.get(f.dtype, 1e-3), torch.arange(len(A))
+    close, rows = _CLOSE.get(f.dtype, 1e-3), torch.arange(len(A), device=A.device)
     going = (found.mass - 1).abs() > close
     for _ in range(_MOST_STEPS):
         left = going.nonzero().squeeze(-1)

@@ -1,4 +1,4 @@
-r"""Gamma functions, tails and characteristic functions of beta-Gaussians, maps onto the ball.
+r"""Gamma functions, normal densities, tails and characteristic functions, maps onto the ball.
 
 Subtracting values of `lgamma` or `digamma` cancels at large arguments. The differences here are
 sums of small terms.
@@ -20,6 +20,7 @@ __all__ = [
     "digamma_excess",
     "log_ball_tail",
     "log_gamma_ratio",
+    "normal_density",
     "space_to_ball",
     "space_to_ball_log_det",
     "stirling_excess",
@@ -356,3 +357,29 @@ def _atanh_ratio(s: Tensor) -> Tensor:
     for k in range(_DEPTH_OF_FRACTIONS - 1, -1, -1):
         total = 2 * k + 1 - (k + 1) ** 2 * s / total
     return 1 / total
+
+
+# Infinite locations are moved here before a covariance is divided by: squares of it are finite.
+_LARGEST_OFFSET = 1e100
+
+
+def normal_density(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
+    """Return normal densities (..., N) at t (..., N or 1, D), computed in float64.
+
+    A factor of condition number 1e3 amplifies the rounding of `t - centers` as much.
+
+    Args:
+        t: Locations, one for each density or one for all.
+        centers: Shape (N, D).
+        covariance: Shape (N, D, D) or (D, D).
+    """
+    dtype = torch.promote_types(t.dtype, centers.dtype)
+    factor, failed = torch.linalg.cholesky_ex(covariance.double())
+    factor = factor.masked_fill((failed > 0)[..., None, None], math.nan)
+    offset = (t.double() - centers.double()).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
+    # All locations are right-hand sides of one system per function.
+    columns = offset.reshape(-1, *centers.shape).movedim(0, -1)
+    z = torch.linalg.solve_triangular(factor, columns, upper=False)
+    log_peak = -(factor.diagonal(dim1=-2, dim2=-1) * math.sqrt(2 * math.pi)).log().sum(-1)
+    values = torch.exp(log_peak.unsqueeze(-1) - 0.5 * z.square().sum(-2))
+    return values.mT.reshape(offset.shape[:-1]).to(dtype)

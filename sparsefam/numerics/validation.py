@@ -241,6 +241,18 @@ def cholesky_factor(name: str, matrix: Tensor) -> Tensor:
     return factor
 
 
+def require_covariance(covariance: Tensor, centers: Tensor) -> None:
+    """Raise ValueError unless matrices are covariances (D, D) or (N, D, D) for centers (N, D)."""
+    if centers.dim() != 2:
+        shape = tuple(centers.shape)
+        raise ValueError(f"centers must have shape (N, D) with a covariance, got shape {shape}")
+    n, d = centers.shape
+    if covariance.shape not in ((d, d), (n, d, d)):
+        shape = tuple(covariance.shape)
+        raise ValueError(f"covariance must have shape {(d, d)} or {(n, d, d)}, got shape {shape}")
+    cholesky_factor("covariance", covariance.detach())
+
+
 def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
     """Return whether a tensor of some shape can be expanded to a batch."""
     axes = range(-len(shape), 0)
