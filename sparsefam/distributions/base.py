@@ -25,6 +25,7 @@ from ..numerics.validation import (
 from ..scores import LogDensity, Score
 from .generators import Generator
 from .summaries import Summaries
+from .support_quadrature import require_resolved
 
 __all__ = [
     "BatchIndexError",
@@ -139,6 +140,10 @@ class SparseDistribution(Summaries):
         Returns:
             (*batch, N) for a basis, (*batch, *shape) for a callable.
 
+        Raises:
+            ValueError: `psi` no basis of such locations and no callable, or waves that vary too fast
+                for the order.
+
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
         """
@@ -148,7 +153,10 @@ class SparseDistribution(Summaries):
         return self._quadrature_expect(psi, order) if result is NotImplemented else result
 
     def _quadrature_expect(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
-        return self._weighted_values(psi, *self.quadrature(order)).sum(0)
+        nodes, weights = self.quadrature(order)
+        if isinstance(psi, Basis):
+            require_resolved(psi, nodes, order)
+        return self._weighted_values(psi, nodes, weights).sum(0)
 
     @staticmethod
     def _weighted_values(psi: Callable[[Tensor], Tensor], nodes: Tensor, weights: Tensor) -> Tensor:

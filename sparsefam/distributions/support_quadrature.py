@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, Polynomial, Stack
+from ..bases import Basis, Fourier, Polynomial, Product, Stack
 from ..numerics.quadrature import smooth_unit_rule
 from ..numerics.validation import require
 
@@ -233,12 +233,17 @@ def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
 
 
 def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:
-    """Raise if a wave has more than `order` radians on half of the range of nodes (Q, ...)."""
+    """Raise if a wave has more than `order` radians on half of the range of nodes (Q, ...).
+
+    Waves of vectors are not asked for: they have closed forms.
+    """
     if not nodes.numel():
         return
-    half = (nodes.detach().amax(0) - nodes.detach().amin(0)).amax() / 2
-    for basis in psi.bases if isinstance(psi, Stack) else [psi]:
-        if isinstance(basis, Fourier):
-            fits = basis.frequencies.abs() * half < order
-            rule = f"below {order} radians on half of the domain of integration"
-            require(fits, "frequencies", rule, basis.frequencies)
+    if isinstance(psi, Stack | Product):
+        along = nodes.unbind(-1) if isinstance(psi, Product) else [nodes] * len(psi.bases)
+        for basis, t in zip(psi.bases, along, strict=True):
+            require_resolved(basis, t, order)
+    elif isinstance(psi, Fourier) and not psi.event_shape:
+        half = (nodes.detach().amax(0) - nodes.detach().amin(0)).amax() / 2
+        rule = f"below {order} radians on half of the domain of integration"
+        require(psi.frequencies.abs() * half < order, "frequencies", rule, psi.frequencies)
