@@ -141,8 +141,8 @@ class SparseDistribution(Summaries):
             (*batch, N) for a basis, (*batch, *shape) for a callable.
 
         Raises:
-            ValueError: `psi` no basis of such locations and no callable, or waves that vary too fast
-                for the order.
+            ValueError: `psi` no basis of such locations and no callable, or waves that vary too
+                fast for the order.
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
