@@ -5,7 +5,7 @@ and those follow a parabola, whose support moves with two other unknowns. NUTS i
 interval of its first trace for granted, and samples a wrong posterior without a warning; with
 `AutoSupportReparam` it samples the posterior.
 
-`python -m examples.pickups` prints the table of docs/tutorials/pickups.md and draws its picture,
+`python -m examples.pickups` prints the table of docs/tutorials/moving-supports.md and draws its picture,
 demo/pickups.png.
 
 References:

@@ -147,7 +147,7 @@ def test_models_of_daylight_are_drawn_and_scored(name: str) -> None:
 
 
 def test_the_exact_posterior_is_that_of_the_page() -> None:
-    text = (TUTORIALS / "pickups.md").read_text(encoding="utf-8")
+    text = (TUTORIALS / "moving-supports.md").read_text(encoding="utf-8")
     assert " | ".join(pickups.moments(*pickups.solve(pickups.load()))) in text
 
 
