@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import sparsefam
+from benchmarks import readme
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
@@ -122,6 +123,18 @@ def test_links_of_the_readme_lead_somewhere() -> None:
             titles = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M) if anchor else []
             slugs = [re.sub(r"[^\w\- ]", "", x.lower()).replace(" ", "-") for x in titles]
             assert not anchor or anchor in slugs, link
+
+
+def test_numbers_of_the_readme_are_those_of_the_tables() -> None:
+    """Made by `python -m benchmarks.readme --write`."""
+    assert readme.measured().markdown() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", readme.NEIGHBOURS, ids=lambda pair: pair.what)
+def test_lines_of_other_libraries_go_wrong_as_the_readme_says(pair: readme.Pair) -> None:
+    pytest.importorskip(pair.package, exc_type=ImportError)
+    assert f"| {' | '.join(readme.row(pair))} |" in (ROOT / "README.md").read_text()
 
 
 def public_classes() -> list[type]:
