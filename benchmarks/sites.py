@@ -102,7 +102,10 @@ def particles_table(calls: int = 3, rounds: int = 5) -> Table:
         [name, f"{1e3 * statistics.median(times):.1f}", f"{ratio(times, fast):.1f}"]
         for name, times in zip(names, (slow, fast), strict=True)
     ]
-    title = "A step of `TsallisELBO` with 20 particles and four tosses of a coin; processor time, one thread."
+    title = (
+        "A step of `TsallisELBO` with 20 particles and four tosses of a coin; milliseconds of "
+        "processor time, one thread."
+    )
     return Table(title, ["particles", "ms", "ratio"], rows)
 
 

@@ -22,7 +22,7 @@ from .common import run
 STAGES = {
     estimation: "--folds 3",
     pooling: "--seeds 2",
-    pickups: "--draws 80",
+    pickups: "--draws 120",
     stream: "--seeds 2 --epochs 15 --rates 0.03",
     digits: "--seeds 2 --canvases 2400",
 }
