@@ -12,7 +12,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the tour on real data: writes demo/index.html
-	@echo "Running the tour: 6 stages, about 5 minutes; it writes demo/index.html"
+	@echo "Running the tour: 5 stages, about 3 minutes; it writes demo/index.html"
 	$(BIN)/python -m examples.tour
 
 # One thread in each of two processes: torch's own threads would compete with the other process.

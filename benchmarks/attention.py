@@ -1,6 +1,6 @@
 """Cost of attention and its regression as sequences grow, beside alternatives.
 
-`--write` puts the tables into docs/long-sequences.md.
+`--write` puts the tables into docs/learn/attention.md.
 """
 
 import sys
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
     sections = {"attention": lambda: [cost_table()], "splines": lambda: [spline_table()]}
-    return run("attention", sections, options.write, "long-sequences.md")
+    return run("attention", sections, options.write, "learn/attention.md")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         "layers",
         {"layers": lambda: [layer_table(compiled=COMPILED)]},
         options.write,
-        "long-sequences.md",
+        "learn/attention.md",
     )
 
 

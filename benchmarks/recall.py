@@ -1,7 +1,7 @@
 """The price of recall: how exactly N functions give back L vectors, by content and by place.
 
 Vectors are stored in order. A question is one of them with noise, and the answer should be the
-vector itself. `--write` puts the table and the picture into docs/long-sequences.md.
+vector itself. `--write` puts the table and the picture into docs/learn/attention.md.
 """
 
 import statistics
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__, write=True).parse_args(arguments)
     torch.set_num_threads(1)
     sections = {"recall": lambda: [table(picture=options.write)]}
-    return run("recall", sections, options.write, "long-sequences.md")
+    return run("recall", sections, options.write, "learn/attention.md")
 
 
 if __name__ == "__main__":

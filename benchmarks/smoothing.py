@@ -2,7 +2,7 @@
 
 Contexts of a wave are read by truncated parabolas of half-width 0.23 at nine places, from the first
 40, 31 or 25 of 40 random times, 20 draws; errors are taken where windows are within the times.
-`--write` puts the tables into docs/value-functions.md.
+`--write` puts the tables into docs/learn/attention.md.
 """
 
 import sys
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
     tables = {"smoothing": lambda: [smoothing_table(), start_table()]}
-    return run("smoothing", tables, options.write, "value-functions.md")
+    return run("smoothing", tables, options.write, "learn/attention.md")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,13 @@ PICTURE = re.compile(
 
 def start_page(text: str) -> str:
     """Return README.md with links and pictures as pages in docs/ have them."""
-    pair = r"![\2](\1-light.png#only-light)\n![\2](\1-dark.png#only-dark)"
-    text = PICTURE.sub(pair, text).replace("](docs/", "](")
+    # The style sheet shows the wide or the narrow ones.
+    parts = [
+        rf"![\2](\1{narrow}-{tone}.png#only-{tone}){{ {kind} }}"
+        for narrow, kind in (("", ".wide"), ("-narrow", ".narrow"))
+        for tone in ("light", "dark")
+    ]
+    text = PICTURE.sub("\n".join(parts), text).replace("](docs/", "](")
     # Files outside of docs/ are not on the site.
     return re.sub(r"\[([^\]]+)\]\((?!https?:)([^)]*\.cff)\)", r"\1", text)
 

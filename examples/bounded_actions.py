@@ -2,7 +2,7 @@
 
 `python -m examples.bounded_actions` prints what the truncated normal density of TorchRL answers,
 beside ours, and steps a second of PPO and SAC on Pendulum with each policy. It needs
-`pip install '.[actions]'`; `--write` puts the tables into docs/bounded-actions.md.
+`pip install '.[actions]'`; `--write` puts the tables into docs/use-with.md.
 """
 
 import time
@@ -157,7 +157,7 @@ def main() -> None:
         ),
     ]
     command = "python -m examples.bounded_actions"
-    show_and_write("actions", command, tables, chosen.write, "bounded-actions.md")
+    show_and_write("actions", command, tables, chosen.write, "use-with.md")
 
 
 if __name__ == "__main__":

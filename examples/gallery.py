@@ -12,7 +12,7 @@ References:
 
 import argparse
 import math
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,14 @@ QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation
 WIDTH = 9.4  # of a page, in inches
 
 
-def draw_start() -> Figure:
-    """Draw a density with a gap, attention to an irregular series, and a posterior that ends."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(WIDTH, 2.7))
+def draw_start(narrow: bool = False) -> Figure:
+    """Draw a density with a gap, attention to an irregular series, and a posterior that ends.
+
+    Args:
+        narrow: Whether for a phone, one below the other.
+    """
+    shape, size = ((3, 1), (3.6, 6.6)) if narrow else ((1, 3), (WIDTH, 2.7))
+    figure, (left, middle, right) = plt.subplots(*shape, figsize=size)
     petals = load_iris().data[:, 2:3]
     estimate = SparseDensity(bandwidth=0.88, penalty=1e-5).fit(petals)
     t = np.linspace(0, 8.5, 401)
@@ -228,6 +233,7 @@ def draw_errors() -> Figure:
 
 PICTURES = {
     "start": draw_start,
+    "start-narrow": partial(draw_start, narrow=True),
     "families": draw_families,
     "tree": draw_tree,
     "martins-figure-1": draw_dimensions,

@@ -5,8 +5,8 @@ and those follow a parabola, whose support moves with two other unknowns. NUTS i
 interval of its first trace for granted, and samples a wrong posterior without a warning; with
 `AutoSupportReparam` it samples the posterior.
 
-`python -m examples.pickups` prints the table of docs/tutorials/pickups.md and draws its picture,
-demo/pickups.png.
+`python -m examples.pickups` prints a table of docs/tutorials/moving-supports.md and draws its
+picture, demo/pickups.png.
 
 References:
     Guna, Humar and Pogacnik (2012), Intuitive gesture based user identification system: ten

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import sparsefam
+from benchmarks import readme
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
@@ -124,6 +125,18 @@ def test_links_of_the_readme_lead_somewhere() -> None:
             assert not anchor or anchor in slugs, link
 
 
+def test_numbers_of_the_readme_are_those_of_the_tables() -> None:
+    """Made by `python -m benchmarks.readme --write`."""
+    assert readme.measured().markdown() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", readme.NEIGHBOURS, ids=lambda pair: pair.what)
+def test_lines_of_other_libraries_go_wrong_as_the_readme_says(pair: readme.Pair) -> None:
+    pytest.importorskip(pair.package, exc_type=ImportError)
+    assert f"| {' | '.join(readme.row(pair))} |" in (ROOT / "README.md").read_text()
+
+
 def public_classes() -> list[type]:
     found = {}
     for info in pkgutil.walk_packages(sparsefam.__path__, "sparsefam."):
@@ -149,7 +162,7 @@ def test_members_are_documented(cls: type) -> None:
 
 
 # The limit of all words, without tables that commands write.
-WORDS = 28_000
+WORDS = 26_000
 
 
 def test_pages_are_in_plain_english() -> None:
@@ -160,6 +173,11 @@ def test_pages_are_in_plain_english() -> None:
     assert {name: words.undefined(pages[name]) for name in words.FIRST} == {
         name: [] for name in words.FIRST
     }
+
+
+def test_the_left_bar_is_short() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    assert len(re.findall(r": [\w/-]+\.md$", nav, re.M)) <= 30
 
 
 def test_contributing_has_the_map_of_files() -> None:

@@ -46,7 +46,6 @@ def test_the_tour_completes_its_page_after_every_stage(
         stream: "--seeds 2 --epochs 1 --rates 0.03 --streams 256",
         pickups: "--draws 16",
         digits: "--seeds 2 --epochs 1 --canvases 64",
-        series: "--seeds 2 --epochs 1",
     }
     monkeypatch.setattr(tour, "STAGES", {stage: quick[stage] for stage in tour.STAGES})
     folder, counts = tmp_path / "new" / "demo", []
@@ -65,14 +64,17 @@ def test_the_tour_completes_its_page_after_every_stage(
     assert set(re.findall(r'src="([^"]*)"', html)) == pictures
     assert "<!--" not in html
     printed = capsys.readouterr().out
-    for name in (
-        *pooling.KINDS,
-        *stream.METHODS,
-        *digits.READERS,
-        *series.NETWORKS,
-        "gaussian_kde, tuned",
-    ):
+    for name in (*pooling.KINDS, *stream.METHODS, *digits.READERS, "gaussian_kde, tuned"):
         assert name in printed and name in html
+
+
+def test_all_networks_of_series_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common.run(series.main, ["--seeds", "2", "--epochs", "1", "--out", str(tmp_path)])
+    assert (tmp_path / "series.png").stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert [name for name in series.NETWORKS if name not in printed] == []
 
 
 def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +149,7 @@ def test_models_of_daylight_are_drawn_and_scored(name: str) -> None:
 
 
 def test_the_exact_posterior_is_that_of_the_page() -> None:
-    text = (TUTORIALS / "pickups.md").read_text(encoding="utf-8")
+    text = (TUTORIALS / "moving-supports.md").read_text(encoding="utf-8")
     assert " | ".join(pickups.moments(*pickups.solve(pickups.load()))) in text
 
 
