@@ -101,6 +101,9 @@ class PowerDistribution(TruncatedPower, SymmetricDistribution):
         half = -self._standard_icdf((1 - mass) / 2)
         return self._around(torch.where(self._exponent == 0, 1.0, half))
 
+    def _highest_density_mass(self, value: Tensor) -> Tensor:
+        return torch.where(self._exponent == 0, 1.0, super()._highest_density_mass(value))
+
     def _standard_moment(self, order: int) -> Tensor:
         # E (|x|^k)^(order/k), a ratio of rising factorials.
         total, a, m = torch.ones_like(self.alpha), 1 / self._order, self._exponent
