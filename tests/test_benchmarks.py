@@ -152,6 +152,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "sites": lambda: sites.sites_table(1, 2),
     "particles": lambda: sites.particles_table(1, 1),
     "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
+    "neighbours": lambda: estimation.neighbour_tables({40: 1}, jobs=1),
     "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
     "fitted observations": lambda: estimation.own_table(),
     "anomalies": lambda: estimation.anomaly_table(estimation.ANOMALIES[:1], 1),
@@ -165,6 +166,7 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "costs", lambda rows, _: [dict.fromkeys(x, one) for x in rows])
     monkeypatch.setattr(expect, "SUPPORTS", ("wide",))
     monkeypatch.setattr(estimation, "DENSITIES", {"ramp": estimation.DENSITIES["ramp"]})
+    monkeypatch.setattr(estimation, "LAWS", {"uniform": estimation.LAWS["uniform"]})
     monkeypatch.setattr(estimation, "own_data", lambda: {"three": np.array([0.0, 1.0, 3.0])})
     monkeypatch.setattr(estimation, "COLUMNS", {"petals": estimation.COLUMNS["petal length"]})
     tables = TINY[name]()

@@ -25,7 +25,9 @@ def test_agents_of_stable_baselines_learn_with_actions_in_the_box(name: str) -> 
     assert all(x.isfinite().all() for x in model.policy.parameters())
 
 
-@pytest.mark.parametrize("name", ["truncated_normal", "beta_gaussian"])
+@pytest.mark.parametrize(
+    "name", ["truncated_normal", "adjusted_normal", "censored_normal", "beta_gaussian"]
+)
 def test_actors_of_torchrl_take_the_densities_as_they_are(name: str) -> None:
     low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torchrl.NormalParamExtractor())

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial import cKDTree
-from scipy.stats import binomtest
+from scipy.stats import binomtest, kstest
 from torch.distributions import Normal, Uniform
 
-from sparsefam import Mixture
+from sparsefam import BetaGaussian, Mixture
 from sparsefam.distributions.base_measure import UniformOn
-from sparsefam.estimators import SparseDensity
+from sparsefam.estimators import SparseDensity, conformal_mass
 from sparsefam.estimators.conformal import _intervals
 
 FIXED: dict[str, Any] = {"bandwidth": 0.5, "penalty": 1e-3, "inducing_points": 10}
@@ -249,3 +249,52 @@ def test_ends_contain_the_observations_that_they_are_made_from() -> None:
     # 3.6 + (7.7 - 3.6) is less than 7.7.
     found = _intervals([np.array([[0.0, 3.6]])], [np.array([7.7 - 3.6])], 1)
     assert found[0, 1] >= 7.7
+
+
+# Answers of a regression
+
+DOUBLE = torch.float64
+
+
+def regressed(count: int) -> tuple[Mixture, torch.Tensor]:
+    """Densities with a gap, and answers that are not their draws."""
+    generator = torch.Generator().manual_seed(count)
+    x = torch.rand(count, 1, dtype=DOUBLE, generator=generator)
+    logits, centres = torch.cat([x, 1 - x], -1), torch.cat([x - 2, 2 * x + 1], -1)
+    p = Mixture(logits, BetaGaussian(centres, 1.2, 1.5))
+    noise = 0.4 * torch.randn(count, dtype=DOUBLE, generator=generator)
+    return p, centres[torch.arange(count), torch.arange(count) % 2] + noise.clamp(-1, 1)
+
+
+@pytest.mark.parametrize(("count", "coverage"), [(40, 0.9), (41, 0.5), (33, 0.93)])
+def test_sets_calibrated_on_the_others_contain_the_exact_share(count: int, coverage: float) -> None:
+    """Of n + 1 answers, each in turn as the new one, exactly ceil((n + 1) c): without ties."""
+    p, y = regressed(count)
+    others = ~torch.eye(count, dtype=torch.bool)
+    mass = torch.stack([conformal_mass(p[here], y[here], coverage) for here in others])
+    sets = p.highest_density(mass)
+    inside = (sets.intervals[..., 0] <= y[:, None]) & (y[:, None] <= sets.intervals[..., 1])
+    assert int(inside.any(-1).sum()) == math.ceil(count * coverage)
+    assert (sets.count == 2).any()
+
+
+def test_masses_of_draws_are_uniform() -> None:
+    p, _ = regressed(400)
+    torch.manual_seed(0)
+    assert kstest(p.highest_density_mass(p.sample()), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("shift", "coverage", "message"),
+    [
+        (0.0, 1.0, "coverage must be a number between 0 and 1, got 1.0"),
+        (0.0, 0.96, "coverage=0.96 takes at least 24 answers, got 20"),
+        (9.0, 0.9, "y must be where p is positive for a share of 0.9, got 100% of the answers"),
+    ],
+)
+def test_answers_that_cannot_be_calibrated(shift: float, coverage: float, message: str) -> None:
+    p, y = regressed(20)
+    with pytest.raises(ValueError, match=message):
+        conformal_mass(p, y + shift, coverage)
+    with pytest.raises(ValueError, match=r"y and p must have the same shape \(n,\), got \(19,\)"):
+        conformal_mass(p, y[1:], 0.9)

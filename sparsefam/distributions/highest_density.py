@@ -13,7 +13,7 @@ from torch import Tensor
 from ..numerics.quadrature import sort_cuts
 from ..numerics.roots import increasing_root
 
-__all__ = ["highest_density"]
+__all__ = ["highest_density", "mass_above"]
 
 # Locations in all, and the least and the largest number between two breakpoints.
 _LOCATIONS, _LEAST, _MOST = 256, 8, 64
@@ -58,6 +58,20 @@ def highest_density(p: Any, mass: Tensor, cuts: Tensor) -> Tensor:
         edges = _Edges(q, grid, level)
     t = edges.polished(p, q, mass, places)
     return t.unflatten(0, (-1, 2)).movedim((0, 1), (-2, -1))
+
+
+@torch.no_grad()
+def mass_above(q: Any, value: Tensor, cuts: Tensor) -> Tensor:
+    """Return the mass (*batch) of the set {q >= q(value)}, 1 where q(value) is 0.
+
+    Args:
+        q: A density of numbers (*batch), in float64.
+        value: Locations (*batch).
+        cuts: Locations (*batch, J) between which the density is smooth, padded with NaN.
+    """
+    level = q.prob(value.double())
+    edges = _Edges(q, _Grid(q, sort_cuts(cuts.double())), level)
+    return torch.where(level > 0, edges.mass(q, edges.t), 1.0)
 
 
 class _Grid:
@@ -115,10 +129,14 @@ class _Grid:
 
     def level_of(self, mass: Tensor) -> Tensor:
         """Return about the level of a mass (*batch)."""
-        heights, order = self.heights.sort(dim=0, descending=True)
-        below = (self.weights * self.heights).gather(0, order).cumsum(0)
-        place = (below < mass * below[-1]).sum(0, keepdim=True).clamp_max(len(heights) - 1)
-        return heights.gather(0, place).squeeze(0)
+        last = (x.movedim(0, -1).contiguous() for x in (self.heights, self.weights))
+        heights, weights = last  # sorts are fast along the last axis
+        order = heights.argsort(-1, descending=True)
+        heights = heights.gather(-1, order)
+        below = (heights * weights.gather(-1, order)).cumsum(-1)
+        due = mass.unsqueeze(-1) * below[..., -1:]
+        place = (below < due).sum(-1, keepdim=True).clamp_max(heights.shape[-1] - 1)
+        return heights.gather(-1, place).squeeze(-1)
 
 
 class _Edges:
@@ -132,7 +150,9 @@ class _Edges:
         most = int(change.sum(0).amax()) if level.numel() else 2
         index = torch.arange(len(change), device=level.device)
         index = torch.where(change, index.reshape(-1, *(1,) * level.dim()), len(change))
-        index = index.sort(dim=0).values[:most]
+        # The first ones; a sort of all is most of the time.
+        first = index.movedim(0, -1).contiguous().topk(most, largest=False)
+        index = first.values.movedim(-1, 0)
         self.present = index < len(change)
         index = torch.where(self.present, index, 0)
         sign = torch.where(torch.arange(most, device=level.device) % 2 == 0, -1.0, 1.0)

@@ -10,7 +10,7 @@ from torch.types import _size
 
 from ..numerics.validation import require, require_integer
 from ..supports import IntervalUnion
-from .highest_density import highest_density
+from .highest_density import highest_density, mass_above
 
 __all__ = ["Summaries", "log_positive"]
 
@@ -233,6 +233,30 @@ class Summaries(TorchDistribution):
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
         p = self._exact()
         return IntervalUnion(highest_density(p, mass, p._breakpoints()).to(self.alpha.dtype))
+
+    def highest_density_mass(self, value: Tensor) -> Tensor:
+        r"""Return the mass of the set $\{p \ge p(t)\}$ of locations t: inverts `highest_density`.
+
+        It is 0 at the mode and 1 where the density is zero; of draws of the density it is uniform
+        if no level has mass. Without gradient. Calibrate sets of highest density by it.
+
+        Args:
+            value: Locations t (*sample, *batch).
+
+        Raises:
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("highest_density_mass")
+        own: Any = self
+        if self._validate_args:
+            own._validate_sample(value)
+        with torch.no_grad():
+            return self._highest_density_mass(value).to(self.alpha.dtype)
+
+    def _highest_density_mass(self, value: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        p = self._exact().expand(shape)
+        return mass_above(p, value.expand(shape), p._breakpoints())
 
     # What policies ask for
 

@@ -136,6 +136,10 @@ class SymmetricDistribution(StandardizedDistribution):
         half = -self.generator.icdf((1 - mass) / 2)
         return self._around(half)
 
+    def _highest_density_mass(self, value: Tensor) -> Tensor:
+        mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
+        return torch.where(self.log_prob(value) == -math.inf, 1.0, mass)
+
     def _around(self, half: Tensor) -> IntervalUnion:
         """Return the interval of a half-width of x around the centre."""
         ends = self.loc - half * self.scale, self.loc + half * self.scale

@@ -8,7 +8,8 @@ except ImportError as missing:
     ) from missing
 
 from .beta_gaussian import BetaGaussianDensity
+from .conformal import conformal_mass
 from .model_selection import quadratic_score
 from .sparse_density import SparseDensity
 
-__all__ = ["BetaGaussianDensity", "SparseDensity", "quadratic_score"]
+__all__ = ["BetaGaussianDensity", "SparseDensity", "conformal_mass", "quadratic_score"]
