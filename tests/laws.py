@@ -11,13 +11,11 @@ import pyro.distributions as pyro_distributions
 import torch
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
-from numpy.typing import NDArray
-from references import pieces
+from references import Array, Kernel, gaussian, pieces
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
-from benchmarks.reference import KernelReference, gaussian
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
@@ -32,7 +30,6 @@ from sparsefam import (
 )
 
 DOUBLE = torch.float64
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +139,7 @@ LONG = [-38.0, -24.0, -16.0, -8.0, -4.0, 0.0, 4.0, 8.0, 16.0, 24.0, 38.0]
 
 def _kernel(weights: Sequence[float], alpha: float) -> Law:
     """Of the kernel that the battery has."""
-    reference = KernelReference(
+    reference = Kernel(
         np.array(weights), np.array(POINTS), gaussian(KERNEL_WIDTH), KERNEL_WIDTH, alpha=alpha
     )
 

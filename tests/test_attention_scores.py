@@ -12,7 +12,7 @@ import torch
 from layers import SCORES, data, make_layer
 from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
-from torch.distributions import Distribution, Uniform
+from torch.distributions import Uniform
 from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
@@ -260,17 +260,6 @@ def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer(*(x.float() for x in inputs))[1].mesh is not density.mesh
 
 
-def test_meshes_are_found_again_for_another_kernel() -> None:
-    layer, inputs = make_layer("kernel", kernel=constant(0.2)), data()
-    layer.score_proj.kernel = constant(0.1)
-    layer.rebuild_cache()
-    expected = fresh(layer, inputs, constant(0.1))
-    assert close(layer(*inputs)[0], expected, 1e-6)
-    layer.score_proj.kernel.requires_grad_(True)  # without a word to the layer
-    layer(*inputs)[0].sum().backward()
-    assert layer.score_proj.kernel.lengthscale_unconstrained.grad.abs() > 0
-
-
 def test_meshes_follow_what_a_function_has_learned() -> None:
     length, inputs = torch.tensor(0.3, dtype=DOUBLE, requires_grad=True), data()
     gaussian = lambda x, z: torch.exp(-0.5 * ((x - z.mT) / length).square())  # noqa: E731
@@ -280,17 +269,6 @@ def test_meshes_follow_what_a_function_has_learned() -> None:
     assert close(layer(*inputs)[0], fresh(layer, inputs, constant(0.15)), 1e-6)
     layer.score_proj.kernel = lambda x, z: torch.exp(-0.5 * ((x - z.mT) / 0.1).square())
     assert close(layer(*inputs)[0], fresh(layer, inputs, constant(0.1)), 1e-6)
-
-
-def test_meshes_of_transforms_leave_those_of_compiled_graphs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # torch's own validation does not trace; its first compilation switches it off.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make_layer("kernel"), data()
-    single = lambda *inputs: layer(*(x.unsqueeze(0) for x in inputs))[0].squeeze(0)  # noqa: E731
-    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(torch.func.vmap(single)(*inputs), compiled(*inputs))
 
 
 # Learned alphas
@@ -371,15 +349,6 @@ def test_content_is_an_inner_product_with_a_key_function() -> None:
     p = (1 + 0.5 * (f - density.log_normalizer)).clamp_min(0).square()
     assert close(density.prob(t[0].reshape(-1, 1, 1, 1)), p, 1e-9)
     assert ((p == 0).double().mean((0, 1, 3)) > 0.1).all()
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_constant_keys_give_the_base(masked: bool) -> None:
-    layer, (query, _, value, positions) = make_layer("content"), data(9)
-    key = torch.randn(2, 1, 4, dtype=DOUBLE).expand(2, 9, 4)
-    mask = torch.rand(3, 9).argsort() > 5 if masked else None
-    density = layer(1e3 * query, key, value, positions, attn_mask=mask)[1]
-    assert (density.prob(torch.tensor(0.3)) - 1).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])

