@@ -37,5 +37,5 @@ BETAS = [
         },
         compiled=("jit", "log_prob"),
         **_SHARED,
-    ),
+    )
 ]

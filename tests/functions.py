@@ -78,9 +78,21 @@ def functions(case: Case) -> dict[str, Function]:
     return shared | own | expectations
 
 
-def every_function(cases: list[Case], slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+# Of a family whose function is differentiated with respect to its argument: transforms of that
+# are slow, and the same for all that is computed.
+FEW = ("log_prob", "entropy", "expect-GaussianRBF")
+
+
+def asked(case: Case, few: bool = False) -> list[str]:
+    """Names of all functions, or few of some families."""
+    return [x for x in functions(case) if not few or x in FEW or "LocationScale" not in case.name]
+
+
+def every_function(
+    cases: list[Case], slow: tuple[str, ...] = (), few: bool = False
+) -> pytest.MarkDecorator:
     """All functions of all cases; some of them slow."""
-    rows = [weighed(case, name, slow=name in slow) for case in cases for name in functions(case)]
+    rows = [weighed(case, name, slow=name in slow) for case in cases for name in asked(case, few)]
     return pytest.mark.parametrize(("case", "name"), rows)
 
 

@@ -89,8 +89,6 @@ def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pi
 
 
 # Kernel families
-
-
 def gaussian(width: float) -> KernelFunction:
     return lambda t, c: np.exp(-0.5 * (np.subtract.outer(t, c) / width) ** 2)
 
@@ -260,8 +258,8 @@ class Kernel:
         nodes, weights = self.weighted(t)
         return np.concatenate([[0.0], np.cumsum(weights)])[np.searchsorted(nodes, t)]
 
-    def _centred(self, psi: Functions) -> tuple[Array, Array, Array, Array, Array]:
-        """Functions less what a constant score adds, and nodes, x = f - A, escort and density."""
+    def jacobian(self, psi: Functions) -> Array:
+        """The derivatives (N, I) of `expect` in the weights."""
         t, weights = self.rule()
         x, weights = self.score(t) - self.shift, weights * self.law.pdf(t) / self.mass
         p, escort, values = (
@@ -270,22 +268,10 @@ class Kernel:
             psi(t),
         )
         mean = escort @ values / escort.sum() if self.inside else p @ values
-        return values - mean, t, x, escort, p
-
-    def jacobian(self, psi: Functions) -> Array:
-        """The derivatives (N, I) of `expect` in the weights."""
-        values, t, _, escort, _ = self._centred(psi)
-        return (values * escort[:, None]).T @ self.kernel(t, self.centers)
-
-    def slope(self, psi: Functions) -> Array:
-        """The derivatives (N,) of `expect` in alpha, above 1."""
-        values, _, x, escort, p = self._centred(psi)
-        return (escort * x - p * self._log(x)) / (self.alpha - 1) @ values
+        return ((values - mean) * escort[:, None]).T @ self.kernel(t, self.centers)
 
 
 # Vectors
-
-
 @dataclass(frozen=True, eq=False)
 class Ball:
     """A density of vectors on the image of the unit ball, integrated in spherical coordinates.

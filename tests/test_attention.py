@@ -17,12 +17,7 @@ from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
 from sparsefam import SparseDistribution
-from sparsefam.attention import (
-    ContinuousAttention,
-    ForgettingMemory,
-    LearnedAlpha,
-    ValueFunction,
-)
+from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAlpha, ValueFunction
 from sparsefam.attention.masks import AttentionMask
 from sparsefam.bases import GaussianRBF
 
@@ -50,8 +45,6 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
 
 
 # Contexts
-
-
 @pytest.mark.parametrize(
     ("score", "combine", "alpha", "ndim"),
     [
@@ -109,8 +102,6 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
 
 
 # In the place of torch's attention
-
-
 @every_score
 def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
     layer, (query, key, value, _) = make_layer(score, domain=(-3.0, 7.0)), data()
@@ -134,8 +125,7 @@ def transformer_layer(score: str, **options: Any) -> nn.TransformerEncoderLayer:
     return block
 
 
-@every_score
-@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(("score", "norm_first"), [("kernel", False), ("moments", True)])
 def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
     block, (_, x, _, _) = transformer_layer(score, norm_first=norm_first), data()
     padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
@@ -165,20 +155,13 @@ def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
 
 
 # Weights of observations
-
 PADDED = (torch.arange(9) >= 7).expand(2, 9)
 LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
 
 
 @pytest.mark.filterwarnings("ignore:in .* of the contexts:UserWarning")  # of noise, by gcv
-@pytest.mark.parametrize(
-    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
-)
-@pytest.mark.parametrize(
-    "masks",
-    [(), (PADDED, LATER.expand(4, 3, 9))],
-    ids=["all", "masked"],
-)
+@pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": "gcv"}], ids=str)
+@pytest.mark.parametrize("masks", [(), (PADDED, LATER.expand(4, 3, 9))], ids=["all", "masked"])
 @every_kind
 def test_contexts_are_weighted_sums_of_observations(
     score: str, combine: bool, masks: tuple[Tensor | None, ...], options: dict[str, Any]
@@ -251,12 +234,8 @@ def test_layers_pickled_before_there_were_scales_stay_as_they_were() -> None:
 
 
 # Value functions in place of sequences
-
-
-@pytest.mark.parametrize(
-    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
-)
-@pytest.mark.parametrize("score", ["quadratic", "mixture", "kernel"])
+@pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": "gcv"}], ids=str)
+@pytest.mark.parametrize("score", ["quadratic", "kernel"])
 def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any]) -> None:
     layer, (query, key, value, t) = make_layer(score, **options), data(40)
     memory, state = ForgettingMemory(layer.regression), None
@@ -272,8 +251,6 @@ def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any])
 
 
 # Gradients, transforms, state
-
-
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
     [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
@@ -328,13 +305,10 @@ def test_compiles_whole(
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("score", ["quadratic", "mixture", "moments"])
-def test_one_graph_serves_sequences_of_all_sizes(
-    score: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_graph_serves_sequences_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of positions that are made in the graph. `torch.linspace` itself fixes its number."""
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score=score, batch_first=True)
+    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score="moments", batch_first=True)
     layer.regression.validate_args = False
 
     def attend(x: Tensor) -> Tensor:
@@ -408,7 +382,6 @@ def test_key_and_value_may_have_their_own_channels() -> None:
 
 
 # Precision and export
-
 SINGLE = torch.float32
 # Unit roundoff: inputs, values and contexts are rounded, and nothing in between.
 UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -468,40 +441,6 @@ class Contexts(nn.Module):
         return context
 
 
-# Packed weights that are no contiguous piece of memory are copied, on any device.
-@pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
-@pytest.mark.slow
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    ("score", "alpha", "penalty", "masks"),
-    [
-        *((score, 2.0, 0.01, 0) for score in SCORES),
-        ("quadratic", LearnedAlpha(2, [1.3, 1.8]), "gcv", 0),
-        ("quadratic", 1.5, 0.01, 1),
-        ("moments", 1.0, 0.01, 2),
-    ],
-    ids=[*SCORES, "learned", "padding", "mask"],
-)
-def test_exported_layers_say_the_same(
-    score: str, alpha: Any, penalty: Any, masks: int, strict: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # torch.compile, which other tests call, switches validation off for the rest of the process.
-    monkeypatch.setattr(Distribution, "_validate_args", True)
-    layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
-    program = torch.export.export(
-        Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=strict
-    )
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    loaded = torch.export.load(file).module()
-    # More positions than a chunk has, and other numbers of queries and examples.
-    for shape in ((4, 30, 5), (2, 300, 3)) if masks == 2 else ((4, 30, 5), (512, 300, 3)):
-        other = export_inputs(masks, *shape)
-        expected = layer(*other)[0]
-        assert (loaded(*other) - expected).norm() < 1e-5 * expected.norm()
-
-
 def export_inputs(
     masks: int, batch: int = 3, length: int = 9, queries: int = 4
 ) -> tuple[Tensor, ...]:
@@ -525,7 +464,6 @@ def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], .
 @pytest.mark.parametrize(
     ("score", "alpha", "combine", "masks"),
     [
-        ("quadratic", 1.0, False, 0),
         ("quadratic", 1.5, False, 1),
         ("quadratic", 2.0, True, 2),
         ("mixture", 1.5, False, 0),
@@ -555,7 +493,6 @@ def test_onnx_runtime_computes_the_same(
 
 
 # Errors
-
 FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)

@@ -32,8 +32,6 @@ def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 
 # Moments of discrete weights
-
-
 def discrete(layer: ContinuousAttention, query: Tensor, key: Tensor, alpha: float) -> Tensor:
     """Weights of each head by hand, (B, heads, Lq, L)."""
     queries, keys = layer.score_proj.q_proj(query), layer.score_proj.k_proj(key)
@@ -87,8 +85,6 @@ def test_positions_on_a_line_have_a_valid_density(stretch: float) -> None:
 
 
 # Quadratic scores and mixtures, and where heads start
-
-
 @pytest.mark.parametrize("score", ["quadratic", "mixture"])
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_location_and_scale_are_read_off_the_query(score: str, ndim: int) -> None:
@@ -177,8 +173,6 @@ def test_supports_start_wide(score: str) -> None:
 
 
 # Densities of kernel scores
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("normalization", ["inside", "outside"])
 def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: str) -> None:
@@ -206,8 +200,6 @@ def test_an_empty_support_is_an_error() -> None:
 
 
 # The cache of kernel scores
-
-
 def fresh(layer: Any, inputs: Any, kernel: Any) -> Tensor:
     """The context of a new layer with the same weights and another kernel."""
     twin = make_layer("kernel", kernel=kernel)
@@ -272,8 +264,6 @@ def test_meshes_follow_what_a_function_has_learned() -> None:
 
 
 # Learned alphas
-
-
 @pytest.mark.parametrize("high", [3.0, math.inf])
 def test_learned_alpha_starts_as_given_and_stays_in_its_range(high: float) -> None:
     alpha = LearnedAlpha(3, start=[1.1, 1.5, 1.9], high=high)
@@ -291,8 +281,6 @@ def test_learned_alpha_starts_as_given_and_stays_in_its_range(high: float) -> No
 
 
 # Errors
-
-
 def kernel(ndim: int = 1, **options: Any) -> Any:
     return make_layer("kernel", ndim=ndim, **options)
 
@@ -329,8 +317,6 @@ def test_bad_settings_are_named(call: Callable[[], object], message: str) -> Non
 
 
 # Content
-
-
 def test_content_is_an_inner_product_with_a_key_function() -> None:
     """Its density is the kernel family's on the functions of the basis."""
     layer, inputs = make_layer("content", alpha=1.5), data(30)

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import KernelDeformedExp, KernelExp, Triangular
+from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.bases import GaussianRBF
 from sparsefam.distributions.base_measure import BaseMeasure
 
@@ -25,8 +25,6 @@ BUMPS = gaussians(CENTERS, 0.25)
 
 
 # Kernels, for torch and for arrays
-
-
 def bell(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-32 * torch.cdist(x, z).square())
 
@@ -129,40 +127,6 @@ def test_densities_and_moments(
         assert p.entropy().item() == pytest.approx(-shares @ log, abs=close)
 
 
-# Bases by their location.
-MOVED: dict[str, Callable[[Tensor], Any]] = {
-    "Laplace": lambda c: td.Laplace(c, 1.0),
-    "Normal": lambda c: td.Normal(c, 1.0),
-    "StudentT": lambda c: td.StudentT(5.0, c, 1.0),
-    "Uniform": lambda c: td.Uniform(c - 2, c + 2),
-    "Triangular": lambda c: Triangular(c, 2.0),
-}
-
-
-@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
-@pytest.mark.parametrize("alpha", [1.1, 2.0])
-@pytest.mark.parametrize("name", MOVED)
-def test_bases_at_any_centre(name: str, alpha: float, dtype: torch.dtype) -> None:
-    """Where the base's kink and the middle of the mesh differ by rounding, too."""
-
-    def members(centre: float) -> list[Tensor]:
-        c = torch.tensor(centre, dtype=dtype)
-        kernel, weights = (bell, 1.0) if alpha == 2 else (wide, 0.3)
-        heights = weights * torch.as_tensor(SIGNED, dtype=dtype)
-        p = kernel_density(heights, c + torch.as_tensor(POINTS, dtype=dtype), kernel, base, alpha)
-        return [p.mean - c, p.variance, p.entropy(), p.log_prob(c + 0.3125)]
-
-    def wide(x: Tensor, z: Tensor) -> Tensor:
-        return torch.exp(-torch.cdist(x, z).square() / 18)
-
-    close = 2e-5 if dtype == SINGLE else 1e-9
-    base = MOVED[name](torch.zeros((), dtype=dtype))
-    due = members(0.0)
-    for centre in (0.1, -0.37):
-        base = MOVED[name](torch.tensor(centre, dtype=dtype))
-        torch.testing.assert_close(members(centre), due, rtol=close, atol=close)
-
-
 @pytest.mark.parametrize("width", [1e-7, 1e7])
 def test_bases_of_any_width(width: float) -> None:
     # With f = t/width: exp(f) N(0, width) is N(width, width).
@@ -173,7 +137,6 @@ def test_bases_of_any_width(width: float) -> None:
 
 
 # What is refused: growth that outweighs the base, moments that do not exist, and no bases
-
 GROWTH = [
     ("Normal", quadratic, 1.0),
     ("Normal", fourth, 1.0),
@@ -265,8 +228,6 @@ def test_data_may_lie_where_a_base_vanishes_at_its_ends() -> None:
 
 
 # Products
-
-
 PAIRS = [
     td.Independent(td.Normal(torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.5])), 1),
     [td.Normal(0.0, 1.0), td.Normal(0.5, 0.5)],

@@ -15,9 +15,8 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+
 # Shapes
-
-
 @every_case
 def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
     p = case()
@@ -55,8 +54,6 @@ def test_masks_leave_zeros(case: Case) -> None:
 
 
 # Plates
-
-
 @every_case
 def test_runs_in_a_plate(case: Case) -> None:
     def model() -> Tensor:
@@ -74,8 +71,6 @@ def test_runs_in_a_plate(case: Case) -> None:
 
 
 # Inference
-
-
 @every_connected_scalar
 def test_variational_inference_improves_its_bound(case: Case) -> None:
     seen = torch.full((3, *case.event_shape), 0.9)

@@ -85,13 +85,6 @@ def test_expand_shapes_and_enumeration() -> None:
     assert torch.equal(sf.SparseCategorical([1, 3]).probs, torch.tensor([0.25, 0.75]))
 
 
-def test_escorts_keep_validation_and_take_tensors() -> None:
-    p = sf.SparseCategorical(PROBS, validate_args=False)
-    q = p.escort(torch.tensor([0.5, 2.0]))
-    assert q._validation is False
-    torch.testing.assert_close(q.probs[1], PROBS[1])
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [

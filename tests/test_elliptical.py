@@ -9,15 +9,11 @@ import torch
 from torch import Tensor
 from vectors import DOUBLE, centre, elliptical, factor, member
 
-from sparsefam import (
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    TruncatedParaboloid,
-)
+from sparsefam import MultivariateBetaGaussian, MultivariateNormal, TruncatedParaboloid
+from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial, Product
+
 
 # Parametrisations
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, 3.0])
 @pytest.mark.parametrize("dim", [1, 5, 16])
 def test_parametrisations_come_back(dim: int, alpha: float) -> None:
@@ -69,8 +65,6 @@ def test_the_normal_is_torchs(name: str) -> None:
 
 
 # Arguments
-
-
 EYE = torch.eye(2)
 SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
 UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
@@ -104,8 +98,6 @@ def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
 
 
 # Conditionals
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, torch.tensor(1.7, dtype=DOUBLE), math.inf])
 def test_a_conditional_is_the_density_over_the_marginal(alpha: Tensor | float) -> None:
     p = member(5, alpha)
@@ -132,3 +124,17 @@ def test_gradients_of_conditionals(alpha: float) -> None:
         return given.entropy() + given.mean.sum()
 
     assert torch.autograd.gradcheck(entropy, inputs)
+
+
+# Covariances
+def test_pairs_that_no_rule_resolves_are_refused() -> None:
+    loc, tril = torch.tensor([0.3, -0.2]).double(), torch.tensor([[0.9, 0.0], [0.2, 0.6]]).double()
+    p = MultivariateBetaGaussian(loc, tril, 1.5)
+    steps = Product(Indicator([-0.3, 0.1, 0.5]), Polynomial(1)).double()
+    hill = GaussianRBF([[0.3, -0.2]], 0.004).double()
+    waves = Fourier([[0.2, 0.0], [-0.8, -1.5]]).double()
+    for phi in (steps, hill):
+        with pytest.raises(ValueError, match="phi and psi must be smooth enough for quadrature"):
+            p.generalized_covariance(phi, waves)
+    q = MultivariateBetaGaussian(loc, tril, 1.5, validate_args=False)
+    assert q.generalized_covariance(hill, waves).isfinite().all()

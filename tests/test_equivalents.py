@@ -81,6 +81,5 @@ def test_mixtures_and_categories_of_torch() -> None:
     torch.testing.assert_close(sf.Mixture(logits, NORMALS).log_prob(t), same.log_prob(t))
     probs, k = torch.tensor([0.2, 0.5, 0.3]), torch.arange(3)
     torch.testing.assert_close(
-        sf.SparseCategorical(probs).log_prob(k),
-        torch.distributions.Categorical(probs).log_prob(k),
+        sf.SparseCategorical(probs).log_prob(k), torch.distributions.Categorical(probs).log_prob(k)
     )

@@ -11,12 +11,7 @@ from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 from torch.distributions import Uniform
 
-from sparsefam.estimators import (
-    BetaGaussianDensity,
-    SparseDensity,
-    quadratic_score,
-    sparse_density,
-)
+from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score, sparse_density
 from sparsefam.estimators.model_selection import held_out_loss
 
 SETTINGS: dict[str, Any] = {
@@ -35,10 +30,7 @@ def two_bumps(count: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        SparseDensity(1.5, **SETTINGS),
-        BetaGaussianDensity(1.0),
-    ],
+    [SparseDensity(1.5, **SETTINGS), BetaGaussianDensity(1.0)],
     ids=lambda model: type(model).__name__,
 )
 def test_the_quadratic_score_on_a_grid(model: Any) -> None:
@@ -83,13 +75,6 @@ def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.alpha_ == 1.5
     due = SparseDensity(1.5, **SETTINGS).fit(x)
     np.testing.assert_array_equal(model.score_samples(x), due.score_samples(x))
-
-
-def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.random.default_rng(5).random((300, 1))
-    found = SparseDensity(inducing_points=40).fit(x)
-    monkeypatch.setattr(sparse_density, "BIAS_FACTOR", 1)
-    assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
 
 
 @pytest.mark.parametrize(

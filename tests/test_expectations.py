@@ -5,21 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import (
-    DOUBLE,
-    Case,
-    every_placed_scalar,
-    every_univariate_case,
-)
+from cases import DOUBLE, Case, every_placed_scalar, every_univariate_case
 from references import Pieces
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam import (
-    BetaLaplace,
-    LocationScale,
-    SparseDistribution,
-)
+from sparsefam import BetaLaplace, LocationScale, SparseDistribution
 from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial
 from sparsefam.dispatch import _RULES, find_expect, register_expect
 
@@ -31,8 +22,6 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 # Narrow and wide
-
-
 def gaussian_expectations(r: Pieces, centers: list[float]) -> Tensor:
     """E_p[N(t; c, 1)] by a rule that is cut around each center: a narrow one is not missed."""
     found = []
@@ -60,14 +49,9 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
 
 
 # What is not a closed form
-
-
 @pytest.mark.parametrize(
     "p",
-    [
-        BetaLaplace(0.0, 3.0, alpha=1.5),
-        LocationScale(torch.zeros(2), 3.0, lambda x: x**2 / 2),
-    ],
+    [BetaLaplace(0.0, 3.0, alpha=1.5), LocationScale(torch.zeros(2), 3.0, lambda x: x**2 / 2)],
     ids=["BetaLaplace", "LocationScale"],
 )
 def test_frequencies_too_high_to_resolve_are_refused(p: SparseDistribution) -> None:
@@ -94,8 +78,6 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
 
 
 # The registry
-
-
 @pytest.fixture(autouse=True)
 def restore_rules():
     before = dict(_RULES)

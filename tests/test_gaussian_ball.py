@@ -21,9 +21,7 @@ def test_the_widest_input_says_what_is_computed(double: int) -> None:
     inputs = [(x.double() if i == double else x).requires_grad_() for i, x in enumerate(inputs)]
     exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
     value, exact_value = (gaussians_under_ball(*x) for x in (inputs, exact_inputs))
-    compiled = torch.compile(gaussians_under_ball, fullgraph=True, backend="aot_eager")
-    for found in (value, compiled(*inputs)):
-        assert torch.equal(found, exact_value)
+    assert torch.equal(value, exact_value)
     slopes = torch.autograd.grad(value.square().sum(), inputs)
     exact = torch.autograd.grad(exact_value.square().sum(), exact_inputs)
     for x, slope, exact_slope in zip(inputs, slopes, exact, strict=True):
@@ -32,8 +30,6 @@ def test_the_widest_input_says_what_is_computed(double: int) -> None:
 
 
 # One dimension
-
-
 def pairs(*inputs: Tensor) -> Tensor:
     """Densities (n,), each against a Gaussian of its own: loc, scale, center, width, and m."""
 

@@ -10,15 +10,7 @@ import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
-from cases_kernel import (
-    density,
-    distance,
-    expansion,
-    frozen,
-    jacobian,
-    kernel_density,
-    reference,
-)
+from cases_kernel import density, distance, frozen, jacobian, kernel_density, reference
 from references import Kernel, KernelFunction, gaussian, gaussians
 from torch import Tensor
 from torch import distributions as td
@@ -38,7 +30,6 @@ def basis(dtype: torch.dtype, width: float = 0.125) -> GaussianRBF:
 
 
 # Arguments
-
 POINTS, WEIGHTS = torch.tensor([0.25, 0.5, 0.75]), torch.tensor([4.0, -4.0, 3.0])
 
 
@@ -164,19 +155,6 @@ def test_expectations_gradients_edges_and_densities(
     torch.testing.assert_close(p.log_prob(t).double(), due.log(), rtol=close, atol=close)
 
 
-@every_dtype
-@pytest.mark.parametrize("inside", [True, False])
-def test_derivatives_in_alpha(inside: bool, dtype: torch.dtype) -> None:
-    for width, value in ((0.05, 1.125), (0.2, 1.5), (0.05, 1.8125)):
-        r = reference(width, value, inside)
-        alpha = torch.tensor(value, dtype=dtype, requires_grad=True)
-        weights, points = (torch.tensor(x, dtype=dtype) for x in expansion(width))
-        p = kernel_density(weights, points, frozen(gp.RBF, width), None, alpha, inside)
-        means = p.expect(basis(dtype))
-        assert distance(means, r.expect(BUMPS)) < TOLERANCE[dtype]
-        assert distance(jacobian(means, alpha), r.slope(BUMPS)) < 30 * TOLERANCE[dtype]
-
-
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_bases_that_the_mesh_of_the_kernel_does_not_resolve(alpha: float) -> None:
     r, p = reference(0.2, alpha), density(0.2, alpha)
@@ -191,25 +169,7 @@ def test_bases_that_the_mesh_of_the_kernel_does_not_resolve(alpha: float) -> Non
     assert distance(p.expect(psi), due) < 1e-10
 
 
-def test_counts_of_intervals_in_a_large_batch() -> None:
-    # Outside, edges are roots of the score itself: many references cost little.
-    width, count = 0.05, 60
-    rows = [expansion(width, 3.0, seed) for seed in range(count)]
-    due = [reference(width, 2.0, False, 3.0, seed).edges for seed in range(count)]
-    for dtype in (SINGLE, DOUBLE):
-        weights = torch.tensor(np.stack([row for row, _ in rows]), dtype=dtype)
-        points, kernel = torch.tensor(rows[0][1], dtype=dtype), frozen(gp.RBF, width)
-        support = KernelDeformedExp(weights, points, kernel, None, 2.0, "outside").support
-        found = [row[~row.isnan()].double().numpy() for row in support.intervals.flatten(1)]
-        pairs = [(a, b) for a, b in zip(found, due, strict=True) if len(a) == len(b)]
-        # Float32 cannot tell a near miss from a crossing.
-        assert len(pairs) >= (count if dtype == DOUBLE else count - 1)
-        assert max(np.abs(a - b).max() for a, b in pairs) < (1e-5 if dtype == SINGLE else 1e-8)
-        assert support.count.shape == (count,)
-
-
 # Kernels
-
 LINE = np.linspace(0.0625, 0.9375, 8)
 HEIGHTS = np.array([1.5, -2.25, 3.0, 0.5, -3.5, 2.0, 1.25, -1.75])
 WIDTH = 0.125
@@ -274,8 +234,6 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
 
 
 # Scores so large that their last digits matter
-
-
 def peak(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-20 * torch.cdist(x, z).square())
 
@@ -317,25 +275,10 @@ def test_scores_without_digits_after_the_point() -> None:
         )
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_log_densities_of_large_weights_in_the_plane(alpha: float) -> None:
-    found = []
-    for dtype in (SINGLE, DOUBLE):
-        points = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=dtype)
-        p = kernel_density(torch.tensor([1e4, -5e3], dtype=dtype), points, peak, None, alpha)
-        found.append(torch.stack([p.log_prob(points[0]), p.entropy(), p.tsallis_entropy()]))
-    torch.testing.assert_close(*found, rtol=2e-7, atol=0, check_dtype=False)
-
-
 # Batches, transforms and compiled graphs of wide kernels, whose large weights cancel
-
 MANY = torch.linspace(0, 1, 200)
 # alpha, inside, bandwidth, standard deviation of the scores, number of densities.
-SCENES = [
-    (1.0, True, 0.25, 3.0, 6),
-    (1.25, False, 0.25, 3.0, 300),
-    (2.0, False, 0.03, 12.0, 6),
-]
+SCENES = [(1.0, True, 0.25, 3.0, 6), (1.25, False, 0.25, 3.0, 300), (2.0, False, 0.03, 12.0, 6)]
 
 
 def wide(bandwidth: float = 0.25) -> Any:

@@ -8,15 +8,7 @@ import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE
-from cases_kernel import (
-    ONE,
-    POINTS,
-    TWO,
-    WIDTH,
-    frozen,
-    jacobian,
-    kernel_density,
-)
+from cases_kernel import ONE, POINTS, TWO, WIDTH, frozen, jacobian, kernel_density
 from references import Array, Kernel, gaussian
 from scipy import stats
 from torch import Tensor
@@ -26,9 +18,8 @@ from torch.distributions import biject_to
 from sparsefam import SparseDistribution
 from sparsefam.distributions import kernel_vectors
 
+
 # Numbers
-
-
 def make(weights: Tensor, alpha: float, inside: bool = True) -> SparseDistribution:
     points = torch.tensor(POINTS, dtype=weights.dtype)
     return kernel_density(weights, points, frozen(gp.RBF, WIDTH), None, alpha, inside)
@@ -57,8 +48,6 @@ def test_many_draws_are_the_quantiles_of_their_levels(alpha: float, dtype: torch
 
 
 # Gradients of draws
-
-
 def moments(t: Array) -> Array:
     return np.stack([t**2, np.sin(5 * t)], -1)
 
@@ -114,7 +103,6 @@ def test_absent_components_have_no_mass() -> None:
 
 
 # Vectors, against masses of cells by the midpoint rule
-
 COUNT, SIZE = 20_000, 0.15
 # Two modes and a valley between them.
 PLANE = torch.tensor([[0.2, 0.3], [0.5, 0.5], [0.8, 0.7]], dtype=DOUBLE)

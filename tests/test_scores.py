@@ -44,10 +44,7 @@ def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
             lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE)(torch.zeros(4, 1)),
             r"t must have shape \(\.\.\., 2\), got \(4, 1\)",
         ),
-        (
-            lambda: scores.LocationScale(0.0, 1.0, lambda x: x.numpy()),
-            "g must be a callable on ten",
-        ),
+        (lambda: scores.LocationScale(0.0, 1.0, lambda x: x.numpy()), "g must be a callable on te"),
         (lambda: scores.Finite(torch.tensor([0.0, math.inf])), r"numbers below \+inf, got .*inf"),
     ],
 )
