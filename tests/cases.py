@@ -85,7 +85,7 @@ FAMILIES = [
         "TruncatedParabola",
         sf.TruncatedParabola,
         _power(2, 2.0),
-        compiled=("jit", "log_prob", "expect-GaussianRBF"),
+        compiled=("jit", "expect-GaussianRBF"),
     ),
     *[
         _powers("BetaGaussian", sf.BetaGaussian, 2, alpha)

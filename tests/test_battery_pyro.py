@@ -42,6 +42,7 @@ def test_masks_leave_zeros(case: Case) -> None:
     assert (masked.mean - p.mean).abs().max() == 0
     assert not p.mask(False).log_prob(t).any()
     assert torch.equal(p.mask(True).log_prob(t), whole)
+    torch.testing.assert_close(p.to_event(1).log_prob(t), whole.sum(-1))
     # A value off the support that is masked costs nothing, nor do its gradients.
     if bounded(p):
         far = (p.mean + 1e3 * p.stddev).requires_grad_()

@@ -138,6 +138,13 @@ def test_units_and_places_do_not_matter() -> None:
     )
 
 
+def test_squares_of_units_do_not_matter() -> None:
+    x, unit = draws(2, 1.5, 50), 1e200
+    fit, far = (BetaGaussianDensity(alpha=1.5).fit(data).density_ for data in (x, x * unit))
+    np.testing.assert_allclose(far.loc / unit, fit.loc, rtol=1e-9)
+    np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
+
+
 def test_the_support_of_two_columns_is_a_mask() -> None:
     model = BetaGaussianDensity(alpha=2.0).fit(draws(2, 2.0, 100))
     x, y, mask, outline = model.support_

@@ -77,6 +77,13 @@ def test_the_best_alpha_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(model.score_samples(x), due.score_samples(x))
 
 
+def test_kernels_of_densities_are_the_wider_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(5).random((300, 1))
+    found = SparseDensity(inducing_points=40).fit(x)
+    monkeypatch.setattr(sparse_density, "BIAS_FACTOR", 1)
+    assert found.bandwidth_ > SparseDensity(inducing_points=40).fit(x).bandwidth_
+
+
 @pytest.mark.parametrize(
     ("terminal", "verbose", "shown"),
     [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
