@@ -10,6 +10,7 @@ import pytest
 import scipy.interpolate
 import scipy.stats
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -309,10 +310,7 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), ERRORS, ids=[m for _, m in ERRORS])
-def test_bad_arguments_are_named(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
+test_bad_arguments_are_named = refused(ERRORS, ids=[m for _, m in ERRORS])
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3)])

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from battery import DOUBLE, SINGLE
 from cases_kernel import distance
 from entmax import entmax_bisect
 from references import Array, Kernel
+from refusals import refused
 from torch import Tensor
 from torch.distributions import Uniform
 
@@ -136,8 +136,7 @@ def test_a_mesh_of_other_functions_is_refused() -> None:
         KernelDeformedExp.from_score(BasisExpansion(torch.ones(20), others), UNIT, mesh=p.mesh)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+test_bad_input_is_named = refused(
     [
         (lambda: BasisExpansion(torch.ones(3), Polynomial(3)), "weights must have .* 4, got"),
         (lambda: BasisExpansion(torch.full((4,), math.nan), Polynomial(3)), "weights must be fin"),
@@ -145,8 +144,5 @@ def test_a_mesh_of_other_functions_is_refused() -> None:
         (lambda: rpm(BasisExpansion(torch.ones(4), Polynomial(3)), 1.5), "base must be given"),
         (lambda: rpm(BasisExpansion(torch.ones(24), BASES["GaussianRBF"]), 2.5), "alpha must be"),
         (lambda: KernelExp.from_score(torch.sin), "score must be a KernelExpansion or a Basis"),
-    ],
+    ]
 )
-def test_bad_input_is_named(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

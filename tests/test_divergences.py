@@ -447,6 +447,15 @@ def test_tsallis_and_bregman_of_balls(name: str) -> None:
             assert found == pytest.approx(expected, rel=1e-7 if nested else 5e-3), alpha
 
 
+def test_tsallis_on_one_ellipse() -> None:
+    """p^alpha q^(1 - alpha) is a power of the distance to the edge, integrable above -1."""
+    p, q = sf.MultivariateBetaGaussian(ZERO, EYE, math.inf), sf.TruncatedParaboloid(ZERO, EYE)
+    assert sf.tsallis_divergence(p, q, 2.0) == math.inf
+    # In the plane the integral of (1 - r^2)^(-1/2) is 2 pi.
+    expected = (math.pi**-1.5 * (2 / math.pi) ** -0.5 * 2 * math.pi - 1) / 0.5
+    assert sf.tsallis_divergence(p, q, 1.5).item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_unbounded_ones_do_not_fit_in_bounded_ones() -> None:
     normal, far_ball = (
         sf.MultivariateNormal(ZERO, scale_tril=EYE),

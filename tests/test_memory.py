@@ -1,13 +1,13 @@
 """Memories: chunks against the whole, against a weighted regression, resets, gradients."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor
 
 import sparsefam as sf
@@ -227,8 +227,7 @@ def attending(density: Any) -> object:
     return contracting(SUMS.cross, density=density)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: ForgettingMemory(regression(), 1.5), "forgetting_factor must be above 0"),
         (lambda: ContractingMemory(regression(), tau=1.0), "tau must be between 0 and 1"),
@@ -246,8 +245,5 @@ def attending(density: Any) -> object:
             lambda: ContractingMemory(regression())(2 * torch.ones(1, 3), torch.ones(1, 3, 1)),
             r"positions must be in \[0, 1\]",
         ),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

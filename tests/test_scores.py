@@ -1,10 +1,10 @@
 """Scores as functions of locations: values, shapes, gradients, and refused arguments."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
+from refusals import refused
 
 from sparsefam import scores
 
@@ -29,8 +29,7 @@ def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
     torch.testing.assert_close(same(T.unsqueeze(-1)), line(T), rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: scores.Quadratic(0.0, math.inf), r"sigma must be positive and finite, got .*inf"),
         (lambda: scores.AbsoluteDeviation(0.0, 0.0), r"b must be positive and finite, got .*0"),
@@ -46,11 +45,8 @@ def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
         ),
         (lambda: scores.LocationScale(0.0, 1.0, lambda x: x.numpy()), "g must be a callable on te"),
         (lambda: scores.Finite(torch.tensor([0.0, math.inf])), r"numbers below \+inf, got .*inf"),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(make: Callable[[], scores.Score], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_functions_of_another_shape_are_refused_in_inference_mode() -> None:
