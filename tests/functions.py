@@ -78,14 +78,19 @@ def functions(case: Case) -> dict[str, Function]:
     return shared | own | expectations
 
 
-# Of a family whose function is differentiated with respect to its argument: transforms of that
-# are slow, and the same for all that is computed.
+# What transforms are asked of some families: of one with a function that is differentiated in its
+# argument, where they are slow, and of those of whose class another member is asked everything.
 FEW = ("log_prob", "entropy", "expect-GaussianRBF")
+ASKED_FEW = (
+    *("LocationScale-quartic", "BetaGaussian-3", "BetaGaussian-inf", "BetaLaplace-inf"),
+    "KernelDeformedExp-2.0-outside",
+)
 
 
 def asked(case: Case, few: bool = False) -> list[str]:
     """Names of all functions, or few of some families."""
-    return [x for x in functions(case) if not few or x in FEW or "LocationScale" not in case.name]
+    few = few and case.family.name in ASKED_FEW
+    return [x for x in functions(case) if not few or x in FEW]
 
 
 def every_function(

@@ -260,7 +260,8 @@ def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any])
 def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: Any) -> None:
     """Also of alphas that are learned, one for each head."""
     if alpha == "learned":
-        alpha = LearnedAlpha(2, [1.3, 1.8], dtype=DOUBLE)
+        high = math.inf if score in ("quadratic", "moments") else 2.0
+        alpha = LearnedAlpha(2, [1.3, 1.8], high, dtype=DOUBLE)
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(4, ndim)
     query, *sequence = (x.requires_grad_() for x in inputs)
     weights = {name: x for name, x in layer.named_parameters() if x.requires_grad}

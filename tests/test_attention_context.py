@@ -8,6 +8,7 @@ import pytest
 import torch
 from memory import allocated_megabytes
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 import sparsefam as sf
 from sparsefam.attention import context
@@ -99,6 +100,22 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
         slopes = torch.autograd.grad(value, inputs, create_graph=True)
         found.append(torch.autograd.grad(sum(x.square().sum() for x in slopes), inputs))
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_PAIRS", 50)
+    monkeypatch.setattr(Distribution, "_validate_args", False)  # as compiling would
+    loc, width, _, coefficients = (x.float() for x in draws(2, 11, len(RBF)))
+    leaves = [x.requires_grad_() for x in (loc, width, coefficients)]
+
+    def loss(loc: Tensor, width: Tensor, coefficients: Tensor) -> Tensor:
+        density = sf.TruncatedParabola(loc[..., 0], 0.1 + width[..., 0].square())
+        return contexts(density, RBF, coefficients).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    due, found = (torch.autograd.grad(f(*leaves), leaves) for f in (loss, compiled))
+    assert all(apart(a, b) < 2e-6 for a, b in zip(found, due, strict=True))
 
 
 @pytest.mark.parametrize("queries", [5, 1500])

@@ -87,6 +87,12 @@ def test_monomials_have_the_order_of_scikit_learn() -> None:
     assert [len(Polynomial(d, ndim=n)) for d, n in ((0, 4), (2, 2), (6, 8))] == [1, 6, 3003]
 
 
+def test_lowered_monomials_are_the_derivatives() -> None:
+    basis, t = Polynomial(4, ndim=3), torch.randn(3, dtype=DOUBLE)
+    expected = torch.autograd.functional.jacobian(basis, t)
+    torch.testing.assert_close(basis(t)[basis.lowered] * basis.exponents, expected)
+
+
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_splines_are_scipys(degree: int) -> None:
     inner = [0.0, 0.2, 0.5, 0.5, 0.9, 1.0]

@@ -47,7 +47,7 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
         square, log_mass = integral(lambda t: (t - first / mass) ** 2), mpmath.log(mass) + top
         return [log_mass, log_density(at) - log_mass, square / mass, log_mass - log / mass]
 
-    with mpmath.workdps(40):
+    with mpmath.workdps(30):
         numbers, rows = [mpmath.mpf(x) for x in (0, 1, low, high)], []
         due = double([float(x) for x in exactly(*numbers)])
         for i in range(3 if math.isinf(high) else 4):
