@@ -211,8 +211,6 @@ def scale_of(case: Case) -> str | None:
 
 
 # Locations
-
-
 def ends(p: SparseDistribution) -> tuple[Tensor, Tensor]:
     """Lower and upper end of the support of numbers, each (*batch)."""
     lower, upper = p.support.intervals.detach().unbind(-1)
@@ -300,8 +298,6 @@ def _padded(column: Array, size: int) -> Array:
 
 
 # Bases
-
-
 def bases(dim: int | None, dtype: torch.dtype) -> dict[str, Basis]:
     """Bases for events of a shape, exact in float32."""
     if dim is None:

@@ -22,16 +22,7 @@ from references import Array
 from scipy.optimize import brentq
 from torch import Tensor
 
-from sparsefam import (
-    BetaGaussian,
-    BetaLaplace,
-    Laplace,
-    LocationScale,
-    Normal,
-    SparseDistribution,
-    Triangular,
-    TruncatedParabola,
-)
+import sparsefam as sf
 
 
 def _power(order: int, alpha: float = math.nan) -> Callable[..., Array]:
@@ -57,7 +48,9 @@ def _quartic_density(t: Array, loc: float, scale: float) -> Array:
     return np.maximum(0.0, _EDGE**3 + 2 * _EDGE / 3 - x**3 - 2 * x / 3)
 
 
-def _powers(name: str, cls: Callable[..., SparseDistribution], order: int, alpha: float) -> Family:
+def _powers(
+    name: str, cls: Callable[..., sf.SparseDistribution], order: int, alpha: float
+) -> Family:
     """A member of fixed alpha. Default escorts exist up to alpha = 2."""
     return Family(
         f"{name}-{alpha:.3g}",
@@ -71,7 +64,7 @@ def _powers(name: str, cls: Callable[..., SparseDistribution], order: int, alpha
 
 
 def _learned(
-    name: str, cls: Callable[..., SparseDistribution], order: int, compiled: str
+    name: str, cls: Callable[..., sf.SparseDistribution], order: int, compiled: str
 ) -> Family:
     return Family(
         f"{name}-learned",
@@ -90,25 +83,28 @@ def _learned(
 FAMILIES = [
     Family(
         "TruncatedParabola",
-        TruncatedParabola,
+        sf.TruncatedParabola,
         _power(2, 2.0),
-        compiled=("jit", "log_prob", "expect-GaussianRBF"),
+        compiled=("jit", "expect-GaussianRBF"),
     ),
-    *[_powers("BetaGaussian", BetaGaussian, 2, alpha) for alpha in (1.05, 1.5, 1.7, 3.0, math.inf)],
-    _learned("BetaGaussian", BetaGaussian, 2, "expect-GaussianRBF"),
-    Family("Triangular", Triangular, _power(1, 2.0), compiled=("jit", "icdf")),
-    *[_powers("BetaLaplace", BetaLaplace, 1, alpha) for alpha in (1.5, math.inf)],
-    _learned("BetaLaplace", BetaLaplace, 1, "expect-BSpline"),
+    *[
+        _powers("BetaGaussian", sf.BetaGaussian, 2, alpha)
+        for alpha in (1.05, 1.5, 1.7, 3.0, math.inf)
+    ],
+    _learned("BetaGaussian", sf.BetaGaussian, 2, "expect-GaussianRBF"),
+    Family("Triangular", sf.Triangular, _power(1, 2.0), compiled=("jit", "icdf")),
+    *[_powers("BetaLaplace", sf.BetaLaplace, 1, alpha) for alpha in (1.5, math.inf)],
+    _learned("BetaLaplace", sf.BetaLaplace, 1, "expect-BSpline"),
     Family(
         "LocationScale-quartic",
-        partial(LocationScale, g=quartic),
+        partial(sf.LocationScale, g=quartic),
         _quartic_density,
         escorts=(None, 0.0, 1.0),
         no_escorts=(0.5, 2.0),
     ),
     Family(
         "Normal",
-        Normal,
+        sf.Normal,
         lambda t, loc, scale: np.exp(-0.5 * ((t - loc) / scale) ** 2),
         escorts=(None, 0.4, 1.0, 1.5),
         no_escorts=(0.0, -0.5),
@@ -116,7 +112,7 @@ FAMILIES = [
     ),
     Family(
         "Laplace",
-        Laplace,
+        sf.Laplace,
         lambda t, loc, scale: np.exp(-np.abs(t - loc) / scale),
         escorts=(None, 0.4, 1.0, 1.5),
         no_escorts=(0.0, -0.5),

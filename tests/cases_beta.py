@@ -35,7 +35,6 @@ BETAS = [
             "mean": [[0.3125], [0.0625]],
             "concentration": [5.0, 12.0, 64.0],
         },
-        compiled=("jit", "log_prob"),
         **_SHARED,
-    ),
+    )
 ]

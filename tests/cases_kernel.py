@@ -8,10 +8,9 @@ import numpy as np
 import pyro.contrib.gp.kernels as gp
 import torch
 from battery import DOUBLE, Family
-from references import Array, Pieces
+from references import Array, Kernel, Pieces, gaussian
 from torch import Tensor
 
-from benchmarks.reference import KernelReference, gaussian
 from sparsefam import KernelDeformedExp, KernelExp, SparseDistribution
 
 
@@ -49,9 +48,9 @@ def expansion(width: float, size: float = 2.0, seed: int = 0) -> tuple[Array, Ar
 @lru_cache
 def reference(
     width: float, alpha: float, inside: bool = True, size: float = 2.0, seed: int = 0
-) -> KernelReference:
+) -> Kernel:
     weights, points = expansion(width, size, seed)
-    return KernelReference(weights, points, gaussian(width), width, alpha=alpha, inside=inside)
+    return Kernel(weights, points, gaussian(width), width, alpha=alpha, inside=inside)
 
 
 def density(
@@ -81,8 +80,6 @@ def jacobian(values: Tensor, inputs: Tensor) -> Tensor:
 
 
 # The battery's
-
-
 POINTS, WIDTH = (0.0625, 0.28125, 0.5, 0.71875, 0.9375), 0.125
 ONE, TWO = [-4.0, 1.5, 2.5, 1.0, -3.5], [-4.0, 2.5, -3.5, 2.0, 1.0]
 
@@ -108,11 +105,8 @@ def _make(inside: bool, weights: Tensor, alpha: Tensor | float, **options: Any) 
 
 
 def _pieces(inside: bool, weights: Array, alpha: float) -> Pieces:
-    r = KernelReference(
-        weights, np.array(POINTS), gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside
-    )
-    intervals = tuple((a, b) for a, b in r.edges.reshape(-1, 2).tolist())
-    return Pieces(r.density, r.rule, intervals)
+    points = np.array(POINTS)
+    return Kernel(weights, points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside).pieces()
 
 
 def _base(t: Tensor) -> Tensor:

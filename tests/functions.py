@@ -78,9 +78,26 @@ def functions(case: Case) -> dict[str, Function]:
     return shared | own | expectations
 
 
-def every_function(cases: list[Case], slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+# What transforms are asked of some families: of one with a function that is differentiated in its
+# argument, where they are slow, and of those of whose class another member is asked everything.
+FEW = ("log_prob", "entropy", "expect-GaussianRBF")
+ASKED_FEW = (
+    *("LocationScale-quartic", "BetaGaussian-3", "BetaGaussian-inf", "BetaLaplace-inf"),
+    "KernelDeformedExp-2.0-outside",
+)
+
+
+def asked(case: Case, few: bool = False) -> list[str]:
+    """Names of all functions, or few of some families."""
+    few = few and case.family.name in ASKED_FEW
+    return [x for x in functions(case) if not few or x in FEW]
+
+
+def every_function(
+    cases: list[Case], slow: tuple[str, ...] = (), few: bool = False
+) -> pytest.MarkDecorator:
     """All functions of all cases; some of them slow."""
-    rows = [weighed(case, name, slow=name in slow) for case in cases for name in functions(case)]
+    rows = [weighed(case, name, slow=name in slow) for case in cases for name in asked(case, few)]
     return pytest.mark.parametrize(("case", "name"), rows)
 
 

@@ -11,28 +11,14 @@ import pyro.distributions as pyro_distributions
 import torch
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
-from numpy.typing import NDArray
-from references import pieces
+from references import Array, Kernel, gaussian, pieces
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
-from benchmarks.reference import KernelReference, gaussian
-from sparsefam import (
-    BetaGaussian,
-    BetaLaplace,
-    Laplace,
-    LocationScale,
-    Mixture,
-    Normal,
-    SparseDistribution,
-    Triangular,
-    Truncated,
-    TruncatedParabola,
-)
+import sparsefam as sf
 
 DOUBLE = torch.float64
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +45,7 @@ class Law:
 
     @property
     def is_ours(self) -> bool:
-        return isinstance(self.made(DOUBLE), SparseDistribution)
+        return isinstance(self.made(DOUBLE), sf.SparseDistribution)
 
     @cache  # noqa: B019
     def made(self, dtype: torch.dtype) -> Any:
@@ -90,8 +76,6 @@ def _excess(p: Array, q: Array) -> Array:
 
 
 # The laws
-
-
 def law(
     cls: Callable[..., Any],
     numbers: Sequence[float],
@@ -125,14 +109,14 @@ def _tent(t: Array) -> Array:
     return 5 / 6 * (1 - np.abs(t + 0.5) / 3).clip(0) ** 4
 
 
-def _cubic(dtype: torch.dtype) -> LocationScale:
+def _cubic(dtype: torch.dtype) -> sf.LocationScale:
     # The parabola of half-width 1.5^(1/3) times the scale.
     loc, scale = torch.tensor([0.25, 0.75], dtype=dtype)
-    return LocationScale(loc, scale, lambda x: x**3 / 6)
+    return sf.LocationScale(loc, scale, lambda x: x**3 / 6)
 
 
-def _half(loc: Tensor, scale: Tensor) -> Truncated:
-    return Truncated(Normal(loc, scale), 0.0, 2.0)
+def _half(loc: Tensor, scale: Tensor) -> sf.Truncated:
+    return sf.Truncated(sf.Normal(loc, scale), 0.0, 2.0)
 
 
 CUBIC_WIDTH = 0.75 * 1.5 ** (1 / 3)
@@ -142,7 +126,7 @@ LONG = [-38.0, -24.0, -16.0, -8.0, -4.0, 0.0, 4.0, 8.0, 16.0, 24.0, 38.0]
 
 def _kernel(weights: Sequence[float], alpha: float) -> Law:
     """Of the kernel that the battery has."""
-    reference = KernelReference(
+    reference = Kernel(
         np.array(weights), np.array(POINTS), gaussian(KERNEL_WIDTH), KERNEL_WIDTH, alpha=alpha
     )
 
@@ -170,13 +154,13 @@ def mixed(
     """A mixture of (weight, class, parameters, law of scipy): of one class, it is one batch."""
     weights, classes, numbers, laws = zip(*parts, strict=True)
 
-    def make(dtype: torch.dtype) -> Mixture:
+    def make(dtype: torch.dtype) -> sf.Mixture:
         if len({*classes}) == 1:
             components = classes[0](*torch.tensor(numbers, dtype=dtype).unbind(-1))
         else:
             rows = [torch.tensor(row, dtype=dtype).unbind() for row in numbers]
             components = [cls(*row) for cls, row in zip(classes, rows, strict=True)]
-        return Mixture(logits(*weights, dtype=dtype), components)
+        return sf.Mixture(logits(*weights, dtype=dtype), components)
 
     def log_pdf(t: Array) -> Array:
         with np.errstate(divide="ignore"):
@@ -191,20 +175,20 @@ def mixed(
 
 NORMALS = mixed(
     [-9.5, -4.0, 0.0, 1.5, 9.5],
-    (0.5, Normal, (0.0, 1.0), stats.norm(0, 1)),
-    (0.2, Normal, (1.5, 0.25), stats.norm(1.5, 0.25)),
-    (0.3, Normal, (-4.0, 0.5), stats.norm(-4, 0.5)),
+    (0.5, sf.Normal, (0.0, 1.0), stats.norm(0, 1)),
+    (0.2, sf.Normal, (1.5, 0.25), stats.norm(1.5, 0.25)),
+    (0.3, sf.Normal, (-4.0, 0.5), stats.norm(-4, 0.5)),
 )
 DISJOINT = mixed(
     [-1.0, 1.0, 2.5, 3.5, 4.25, 6.75],
-    (0.3, TruncatedParabola, (0.0, 1.0), bell(0, 1)),
-    (0.6, TruncatedParabola, (3.0, 0.5), bell(3, 0.5)),
-    (0.1, TruncatedParabola, (5.5, 1.25), bell(5.5, 1.25)),
+    (0.3, sf.TruncatedParabola, (0.0, 1.0), bell(0, 1)),
+    (0.6, sf.TruncatedParabola, (3.0, 0.5), bell(3, 0.5)),
+    (0.1, sf.TruncatedParabola, (5.5, 1.25), bell(5.5, 1.25)),
 )
 UNLIKE = mixed(
     [-17.0, 0.0, 0.25, 0.75, 1.0, 1.25, 3.0, 23.0],
     (0.1, td.Uniform, (0.0, 1.0), stats.uniform(0, 1)),
-    (0.2, Triangular, (0.75, 0.5), triangle(0.75, 0.5)),
+    (0.2, sf.Triangular, (0.75, 0.5), triangle(0.75, 0.5)),
     (0.3, td.HalfNormal, (0.5,), stats.halfnorm(scale=0.5)),
     (0.15, td.Exponential, (2.0,), stats.expon(scale=0.5)),
     (0.25, td.Laplace, (3.0, 0.5), stats.laplace(3, 0.5)),
@@ -217,22 +201,24 @@ HALF_LINE = mixed(
 # Between the peaks of this one the logarithm bends sharply.
 NARROW = mixed(
     [*np.linspace(-0.3, 1.3, 17).tolist(), *np.linspace(0.49, 0.51, 9).tolist()],
-    (0.5, Normal, (0.0, 2**-5), stats.norm(0, 2**-5)),
-    (0.5, Normal, (1.0, 2**-5), stats.norm(1, 2**-5)),
+    (0.5, sf.Normal, (0.0, 2**-5), stats.norm(0, 2**-5)),
+    (0.5, sf.Normal, (1.0, 2**-5), stats.norm(1, 2**-5)),
 )
 
 LAWS = {
-    "parabola": law(TruncatedParabola, (0.25, 1.5), bell(0.25, 1.5).logpdf, [-1.25, 1.75]),
-    "biweight": law(BetaGaussian, (0.5, 0.5, 1.5), bell(0.5, 0.5, 2.0).logpdf, [0.0, 1.0]),
-    "root": law(BetaGaussian, (0.5, 0.5, 3.0), bell(0.5, 0.5, 0.5).logpdf, [0.0, 1.0]),
-    "uniform": law(BetaGaussian, (0.5, 0.5, math.inf), stats.uniform.logpdf, [0.0, 1.0]),
-    "triangle": law(Triangular, (0.375, 0.25), triangle(0.375, 0.25).logpdf, [0.125, 0.375, 0.625]),
-    "tent": law(BetaLaplace, (-0.5, 3.0, 1.25), _log(_tent), [-3.5, -0.5, 2.5]),
+    "parabola": law(sf.TruncatedParabola, (0.25, 1.5), bell(0.25, 1.5).logpdf, [-1.25, 1.75]),
+    "biweight": law(sf.BetaGaussian, (0.5, 0.5, 1.5), bell(0.5, 0.5, 2.0).logpdf, [0.0, 1.0]),
+    "root": law(sf.BetaGaussian, (0.5, 0.5, 3.0), bell(0.5, 0.5, 0.5).logpdf, [0.0, 1.0]),
+    "uniform": law(sf.BetaGaussian, (0.5, 0.5, math.inf), stats.uniform.logpdf, [0.0, 1.0]),
+    "triangle": law(
+        sf.Triangular, (0.375, 0.25), triangle(0.375, 0.25).logpdf, [0.125, 0.375, 0.625]
+    ),
+    "tent": law(sf.BetaLaplace, (-0.5, 3.0, 1.25), _log(_tent), [-3.5, -0.5, 2.5]),
     "cubic": Law(
         _cubic, bell(0.25, CUBIC_WIDTH).logpdf, [0.25 - CUBIC_WIDTH, 0.25, 0.25 + CUBIC_WIDTH]
     ),
-    "normal": law(Normal, (0.0, 1.0), stats.norm.logpdf, SPREAD),
-    "laplace": law(Laplace, (0.0, 1.0), stats.laplace.logpdf, LONG),
+    "normal": law(sf.Normal, (0.0, 1.0), stats.norm.logpdf, SPREAD),
+    "laplace": law(sf.Laplace, (0.0, 1.0), stats.laplace.logpdf, LONG),
     "kernel": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 1.0),
     "kernel-1.5": _kernel([-4.0, 1.5, 2.5, 1.0, -3.5], 1.5),
     "kernel-2": _kernel([-4.0, 2.5, -3.5, 2.0, 1.0], 2.0),

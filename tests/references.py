@@ -8,12 +8,30 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
-from scipy.special import roots_gegenbauer
+from numpy.typing import NDArray
+from scipy import special, stats
+from scipy.optimize import brentq
 
-from benchmarks.reference import Array, tanh_sinh
-
+Array = NDArray[np.float64]
 # A number, or the values at many locations of vectors.
 Values = Any
+# Of locations (n,) and centers (m,), values (n, m); of locations (n,), values (n, N).
+KernelFunction = Callable[[Array, Array], Array]
+Functions = Callable[[Array], Array]
+
+
+def tanh_sinh(step: float, low: Any, high: Any, dtype: Any = np.float64) -> tuple[Array, Array]:
+    """Nodes and weights between numbers or columns of numbers.
+
+    They integrate what is smooth but for singularities at the ends, such as powers and logarithms.
+    """
+    count = round(3.3 / step)
+    u, pi = np.arange(-count, count + 1).astype(dtype) * dtype(step), 4 * np.arctan(dtype(1))
+    share, rest = (1 / (1 + np.exp(sign * pi * np.sinh(u))) for sign in (-1, 1))
+    length = high - low
+    # From the nearer end, whose digits the density needs.
+    nodes = np.where(share < rest, low + length * share, high - length * rest)
+    return nodes, length * (pi * dtype(step) * np.cosh(u) * share * rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +88,190 @@ def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pi
     return Pieces(density, cells, tuple((cuts[0], cuts[-1]) for cuts in intervals))
 
 
+# Kernel families
+def gaussian(width: float) -> KernelFunction:
+    return lambda t, c: np.exp(-0.5 * (np.subtract.outer(t, c) / width) ** 2)
+
+
+def gaussians(centers: Array, width: float) -> Functions:
+    """Normalised Gaussians."""
+    return lambda t: gaussian(width)(t, centers) / (width * math.sqrt(2 * math.pi))
+
+
+def _roots(f: Callable[[Array], Array], t: Array) -> Array:
+    """Where f changes its sign between neighbours in t, by bisection."""
+    above = f(t) > 0
+    (k,) = np.nonzero(above[1:] != above[:-1])
+    low, high = t[k], t[k + 1]
+    for _ in range(55):
+        middle = (low + high) / 2
+        beyond = (f(middle) > 0) == above[k + 1]
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return low
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """The density exp_{2-alpha}(f - A) base or, outside, exp_{2-alpha}(f) base / Z.
+
+    Integrals are cut at the roots of f that end the support, at minima and maxima of f and where
+    it is not smooth.
+
+    Attributes:
+        weights: Of the score f(t) = sum_i weights_i kernel(t, centers_i).
+        centers: Inducing points.
+        kernel: Smooth but for kinks.
+        width: Its bandwidth, or that of narrower functions whose expectations are asked for.
+        law: Base density, frozen by scipy.
+        kinks: Where the kernel or the base are not smooth.
+        alpha: From 1 to 2.
+        inside: Whether A normalises, else Z does.
+    """
+
+    weights: Array
+    centers: Array
+    kernel: KernelFunction
+    width: float
+    law: Any = stats.uniform
+    kinks: Sequence[float] = ()
+    alpha: float = 2.0
+    inside: bool = True
+
+    def score(self, t: Array) -> Array:
+        return (self.kernel(np.ravel(t), self.centers) @ self.weights).reshape(np.shape(t))
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """Of the base, but for a mass that rounding loses."""
+        return float(self.law.ppf(1e-40)), float(self.law.isf(1e-40))
+
+    def _inside(self, *locations: Any) -> Array:
+        t = np.unique(np.concatenate([np.ravel(x) for x in locations]))
+        return t[(t >= self.ends[0]) & (t <= self.ends[1])]
+
+    @cached_property
+    def cuts(self) -> Array:
+        """Locations between which score and base are smooth and the score is monotone."""
+        tails = 10.0 ** -np.arange(1, 41)
+        quantiles = [self.law.ppf(np.linspace(0.1, 0.9, 9))]
+        for quantile, end in zip((self.law.ppf, self.law.isf), self.law.support(), strict=True):
+            quantiles += [quantile(tails)] if math.isinf(end) else []
+        low = max(self.centers.min() - 12 * self.width, self.ends[0])
+        high = min(self.centers.max() + 12 * self.width, self.ends[1])
+        # If the score is large, its exponential is narrower than the kernel.
+        size = np.ptp(self.score(np.linspace(low, high, 2000)))
+        count = math.ceil((high - low) / self.width * max(1.0, math.sqrt(size) / 4))
+        cuts = self._inside(*quantiles, np.linspace(low, high, count + 1), self.kinks, self.ends)
+        scan = self._inside(cuts[:-1, None] + np.diff(cuts)[:, None] * np.linspace(0, 1, 17))
+        step = 1e-5 * self.width
+        turns = _roots(lambda t: self.score(t + step) - self.score(t - step), scan)
+        return self._inside(cuts, turns)
+
+    def _level(self, shift: float) -> float:
+        """Where the score is at the edges of the support."""
+        return shift - 1 / (self.alpha - 1) if self.alpha > 1 else -math.inf
+
+    def _crossings(self, level: float) -> Array:
+        return _roots(lambda t: self.score(t) - level, self.cuts)
+
+    def _rule(self, level: float, marks: Any = ()) -> tuple[Array, Array]:
+        """Nodes and weights of integrals over {f > level}, cut at marks."""
+        cuts = self._inside(self.cuts, self._crossings(level), marks)
+        above = self.score((cuts[1:] + cuts[:-1]) / 2) > level
+        nodes, weights = tanh_sinh(0.12, cuts[:-1, None][above], cuts[1:, None][above])
+        return nodes.ravel(), weights.ravel()
+
+    def rule(self, marks: Any = ()) -> tuple[Array, Array]:
+        return self._rule(self._level(self.shift), marks)
+
+    def _log(self, x: Array) -> Array:
+        """The logarithm of exp_{2-alpha}(x), or the least of those that are not rounded to zero."""
+        eps = self.alpha - 1
+        with np.errstate(divide="ignore"):
+            return np.maximum(np.log1p(np.maximum(eps * x, -1)) / eps if eps else x, -1e3)
+
+    def _power(self, x: Array, power: float = 1.0) -> Array:
+        """exp_{2-alpha}(x)^power where it is positive, else 0."""
+        return np.where((self.alpha - 1) * x > -1, np.exp(power * self._log(x)), 0.0)
+
+    @cached_property
+    def normalizer(self) -> float:
+        """A inside, Z outside."""
+        t, weights = self._rule(self._level(0.0) if not self.inside else -math.inf)
+        f, weights = self.score(t), weights * self.law.pdf(t)
+        if not self.inside:
+            return float(weights @ self._power(f))
+        if self.alpha == 1:
+            return float(special.logsumexp(f, b=weights))
+
+        def log_mass(shift: float) -> float:
+            return float(special.logsumexp(self._log(f - shift), b=weights))
+
+        # Newton's method, with rules that know the edges.
+        shift, step = brentq(log_mass, f @ weights - 1, f.max() + 1, xtol=1e-3), math.inf
+        while abs(step) > 1e-10 * (1 + abs(shift)):
+            t, weights = self._rule(self._level(shift))
+            x, weights = self.score(t) - shift, weights * self.law.pdf(t)
+            mass = weights @ self._power(x)
+            step = math.log(mass) * mass / (weights @ self._power(x, 2 - self.alpha))
+            shift += step
+        return float(shift)
+
+    @property
+    def shift(self) -> float:
+        return self.normalizer if self.inside else 0.0
+
+    @property
+    def mass(self) -> float:
+        return 1.0 if self.inside else self.normalizer
+
+    @property
+    def log_normalizer(self) -> float:
+        """A, or outside the A that Z stands for: exp_{2-alpha}(-A) = 1/Z."""
+        log, eps = math.log(self.mass), self.alpha - 1
+        return self.shift + (-math.expm1(-eps * log) / eps if eps else log)
+
+    def density(self, t: Any) -> Array:
+        t = np.asarray(t, dtype=float)
+        return self._power(self.score(t) - self.shift) * self.law.pdf(t) / self.mass
+
+    @cached_property
+    def edges(self) -> Array:
+        """Ends of the support's intervals, ascending; they may be those of the base."""
+        level = self._level(self.shift)
+        inner = np.array(self.law.support())[self.score(np.array(self.ends)) > level]
+        return np.sort(np.concatenate([inner, self._crossings(level)]))
+
+    def pieces(self) -> Pieces:
+        return Pieces(self.density, self.rule, tuple(map(tuple, self.edges.reshape(-1, 2))))
+
+    def weighted(self, marks: Any = ()) -> tuple[Array, Array]:
+        """Nodes and weights of expectations of what is smooth between the marks."""
+        t, weights = self.rule(marks)
+        return t, weights * self.density(t)
+
+    def expect(self, psi: Functions, marks: Any = ()) -> Array:
+        t, weights = self.weighted(marks)
+        return weights @ psi(t)
+
+    def cdf(self, t: Array) -> Array:
+        nodes, weights = self.weighted(t)
+        return np.concatenate([[0.0], np.cumsum(weights)])[np.searchsorted(nodes, t)]
+
+    def jacobian(self, psi: Functions) -> Array:
+        """The derivatives (N, I) of `expect` in the weights."""
+        t, weights = self.rule()
+        x, weights = self.score(t) - self.shift, weights * self.law.pdf(t) / self.mass
+        p, escort, values = (
+            weights * self._power(x),
+            weights * self._power(x, 2 - self.alpha),
+            psi(t),
+        )
+        mean = escort @ values / escort.sum() if self.inside else p @ values
+        return ((values - mean) * escort[:, None]).T @ self.kernel(t, self.centers)
+
+
+# Vectors
 @dataclass(frozen=True, eq=False)
 class Ball:
     """A density of vectors on the image of the unit ball, integrated in spherical coordinates.
@@ -148,7 +350,7 @@ class Ball:
         In the ball's preimage, in three dimensions or more.
         """
         r, weights = tanh_sinh(0.01, 0.0, 1.0)
-        c, shares = roots_gegenbauer(120, len(self.centre) / 2 - 1)
+        c, shares = special.roots_gegenbauer(120, len(self.centre) / 2 - 1)
         each = (weights * self._radial(r))[:, None] * (shares / shares.sum())
         return np.tensordot(each, g(*np.broadcast_arrays(r[:, None], c)), 2)
 

@@ -11,21 +11,16 @@ import pytest
 import torch
 from layers import KINDS, SCORES, data, join, make_layer
 from pyro.contrib.gp.kernels import RBF
+from refusals import refused
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.autograd import gradcheck
 from torch.distributions import Distribution
 
 from sparsefam import SparseDistribution
-from sparsefam.attention import (
-    ContinuousAttention,
-    ForgettingMemory,
-    LearnedAlpha,
-    RidgeRegression,
-    ValueFunction,
-)
+from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAlpha, ValueFunction
 from sparsefam.attention.masks import AttentionMask
-from sparsefam.bases import Fourier, GaussianRBF, Indicator
+from sparsefam.bases import GaussianRBF
 
 DOUBLE = torch.float64
 
@@ -51,8 +46,6 @@ def by_hand(layer: Any, inputs: Any, heads: Tensor) -> Tensor:
 
 
 # Contexts
-
-
 @pytest.mark.parametrize(
     ("score", "combine", "alpha", "ndim"),
     [
@@ -109,38 +102,7 @@ def test_no_queries_or_examples_have_no_contexts(score: str, combine: bool) -> N
         assert not slope.any()
 
 
-@pytest.mark.parametrize(
-    ("score", "combine", "ndim"),
-    [*((*kind, 1) for kind in KINDS), ("moments", True, 2)],
-)
-def test_padding_changes_neither_context_nor_gradients(
-    score: str, combine: bool, ndim: int
-) -> None:
-    layer, (query, *sequence) = make_layer(score, combine, 1.5, ndim=ndim), data(ndim=ndim)
-    parameters = [x for x in layer.parameters() if x.requires_grad]
-
-    def run(*parts: Tensor, padding: Tensor | None = None) -> list[Tensor]:
-        leaves = [x.detach().requires_grad_() for x in (query, *parts)]
-        context = layer(*leaves, key_padding_mask=padding)[0]
-        inputs = [*leaves, *parameters]
-        grads = torch.autograd.grad(context.square().sum(), inputs, materialize_grads=True)
-        return [context, *grads]
-
-    junk = torch.tensor([math.nan, math.inf, -1e300], dtype=DOUBLE)
-    longer = [
-        torch.cat([x, junk.reshape(3, *(1,) * (x.dim() - 2)).expand(2, 3, *x.shape[2:])], 1)
-        for x in sequence
-    ]
-    found = run(*longer, padding=(torch.arange(12) >= 9).expand(2, -1))
-    assert not any(slope[:, 9:].any() for slope in found[2:5])  # of keys, values and positions
-    found[2:5] = (slope[:, :9] for slope in found[2:5])
-    for ours, due in zip(found, run(*sequence), strict=True):
-        torch.testing.assert_close(ours, due, rtol=1e-8, atol=1e-12)
-
-
 # In the place of torch's attention
-
-
 @every_score
 def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
     layer, (query, key, value, _) = make_layer(score, domain=(-3.0, 7.0)), data()
@@ -164,8 +126,7 @@ def transformer_layer(score: str, **options: Any) -> nn.TransformerEncoderLayer:
     return block
 
 
-@every_score
-@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(("score", "norm_first"), [("kernel", False), ("moments", True)])
 def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
     block, (_, x, _, _) = transformer_layer(score, norm_first=norm_first), data()
     padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
@@ -194,27 +155,14 @@ def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
     assert (rounded - found).norm() < 16 * UNITS[torch.bfloat16] * found.norm()
 
 
-def test_weights_may_be_left_out() -> None:
-    layer, inputs = make_layer(), data()
-    context, density = layer(*inputs, need_weights=False, average_attn_weights=True)
-    assert density is None and torch.equal(context, layer(*inputs)[0])
-
-
 # Weights of observations
-
 PADDED = (torch.arange(9) >= 7).expand(2, 9)
 LATER = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3
 
 
 @pytest.mark.filterwarnings("ignore:in .* of the contexts:UserWarning")  # of noise, by gcv
-@pytest.mark.parametrize(
-    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
-)
-@pytest.mark.parametrize(
-    "masks",
-    [(), (PADDED, LATER.expand(4, 3, 9))],
-    ids=["all", "masked"],
-)
+@pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": "gcv"}], ids=str)
+@pytest.mark.parametrize("masks", [(), (PADDED, LATER.expand(4, 3, 9))], ids=["all", "masked"])
 @every_kind
 def test_contexts_are_weighted_sums_of_observations(
     score: str, combine: bool, masks: tuple[Tensor | None, ...], options: dict[str, Any]
@@ -287,12 +235,8 @@ def test_layers_pickled_before_there_were_scales_stay_as_they_were() -> None:
 
 
 # Value functions in place of sequences
-
-
-@pytest.mark.parametrize(
-    "options", [{"penalty": 0.1}, {"smoothing": 0.1}, {"smoothing": "gcv"}], ids=str
-)
-@pytest.mark.parametrize("score", ["quadratic", "mixture", "kernel"])
+@pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": "gcv"}], ids=str)
+@pytest.mark.parametrize("score", ["quadratic", "kernel"])
 def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any]) -> None:
     layer, (query, key, value, t) = make_layer(score, **options), data(40)
     memory, state = ForgettingMemory(layer.regression), None
@@ -307,28 +251,17 @@ def test_a_memory_in_chunks_is_the_sequence(score: str, options: dict[str, Any])
     assert torch.equal(turned.transpose(0, 1), context)
 
 
-def test_functions_may_have_another_basis() -> None:
-    """The quadrature of a kernel score then follows the knots of that basis."""
-    layer, (query, _, value, t) = make_layer("kernel"), data(40)
-    function = RidgeRegression(Indicator([0.0, 0.21, 0.64, 1.0]), 0.1).fit(t, layer.v_proj(value))
-    context, density = layer(query, function=function)
-    heads = torch.einsum(
-        "bhqn,bnhe->bqhe",
-        density.expect(function.basis),
-        function.coefficients.unflatten(-1, (2, 2)),
-    )
-    assert torch.allclose(context, join(layer, heads), rtol=1e-9)
-
-
 # Gradients, transforms, state
-
-
 @pytest.mark.parametrize(
     ("score", "combine", "ndim"),
     [*((*kind, 1) for kind in KINDS), ("quadratic", False, 2), ("moments", True, 2)],
 )
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [1.0, "learned"])
+def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alpha: Any) -> None:
+    """Also of alphas that are learned, one for each head."""
+    if alpha == "learned":
+        high = math.inf if score in ("quadratic", "moments") else 2.0
+        alpha = LearnedAlpha(2, [1.3, 1.8], high, dtype=DOUBLE)
     layer, inputs = make_layer(score, combine, alpha, ndim=ndim), data(4, ndim)
     query, *sequence = (x.requires_grad_() for x in inputs)
     weights = {name: x for name, x in layer.named_parameters() if x.requires_grad}
@@ -343,50 +276,13 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
     assert gradcheck(context, parts, rtol=1e-3, atol=1e-6, fast_mode=True)
 
 
-STARTS = {"moments": [1.9, 2.6], "kernel": [1.02, 1.98], "content": [1.3, 1.8]}
-
-
-@pytest.mark.parametrize(
-    ("score", "ndim", "module"),
-    [
-        *((score, 1, False) for score in SCORES),
-        ("quadratic", 2, False),
-        ("moments", 2, False),
-        *((score, 1, True) for score in ("quadratic", "moments", "kernel")),
-    ],
-)
-def test_alpha_is_learned_per_head(score: str, ndim: int, module: bool) -> None:
-    """As a parameter, or by a module that keeps it in a range."""
-    start = torch.tensor(STARTS.get(score, [1.02, 2.2]), dtype=DOUBLE).unsqueeze(-1)
-    high = 2.0 if score in ("kernel", "content") else math.inf
-    given = LearnedAlpha(2, start.flatten(), high, dtype=DOUBLE) if module else nn.Parameter(start)
-    layer, inputs = make_layer(score, module, given, ndim=ndim), data(5, ndim)
-    name = "alpha.weight" if module else "alpha"
-
-    def context(alpha: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(layer, {name: alpha}, inputs)[0]
-        return found
-
-    parameter = dict(layer.named_parameters())[name]
-    assert gradcheck(context, (parameter,), rtol=1e-4, atol=1e-7)
-    density = layer(*inputs)[1]
-    if score == "mixture":
-        density, start = density.components, start.unsqueeze(-1)
-    torch.testing.assert_close(density.alpha, start.expand(density.batch_shape))
-
-
 @pytest.mark.parametrize(
     ("score", "alpha", "ndim", "options", "masked"),
     [
         ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
-        pytest.param(
-            *("moments", torch.tensor([[1.2], [2.0]], dtype=DOUBLE), 2, {}, False),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("mixture", 2.0, 1, {}, False, marks=pytest.mark.slow),
         ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
     ],
-    ids=["masked", "plane", "mixture", "kernel"],
+    ids=["masked", "kernel"],
 )
 def test_compiles_whole(
     score: str,
@@ -411,13 +307,10 @@ def test_compiles_whole(
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("score", ["quadratic", "mixture", "moments"])
-def test_one_graph_serves_sequences_of_all_sizes(
-    score: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_graph_serves_sequences_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of positions that are made in the graph. `torch.linspace` itself fixes its number."""
     monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score=score, batch_first=True)
+    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score="moments", batch_first=True)
     layer.regression.validate_args = False
 
     def attend(x: Tensor) -> Tensor:
@@ -471,13 +364,12 @@ def test_layers_on_the_meta_device(score: str) -> None:
     assert torch.equal(layer(*inputs)[0], twin(*inputs)[0])
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("score", ["kernel", "content"])
-def test_layers_with_a_mesh_run_on_the_meta_device(score: str, alpha: float) -> None:
+def test_layers_with_a_mesh_run_on_the_meta_device(score: str) -> None:
     """Where reading a value raises."""
     basis = GaussianRBF.grid(10, 0.15)
     options = {"batch_first": True, "validate_args": False}
-    layer = ContinuousAttention(4, 2, basis, alpha, score, **options).to("meta")
+    layer = ContinuousAttention(4, 2, basis, 1.5, score, **options).to("meta")
     x = torch.zeros(2, 5, 4, device="meta", requires_grad=True)
     context, density = layer(x, x, x)
     (slope,) = torch.autograd.grad(context.sum(), x)
@@ -492,7 +384,6 @@ def test_key_and_value_may_have_their_own_channels() -> None:
 
 
 # Precision and export
-
 SINGLE = torch.float32
 # Unit roundoff: inputs, values and contexts are rounded, and nothing in between.
 UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -552,40 +443,6 @@ class Contexts(nn.Module):
         return context
 
 
-# Packed weights that are no contiguous piece of memory are copied, on any device.
-@pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
-@pytest.mark.slow
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    ("score", "alpha", "penalty", "masks"),
-    [
-        *((score, 2.0, 0.01, 0) for score in SCORES),
-        ("quadratic", LearnedAlpha(2, [1.3, 1.8]), "gcv", 0),
-        ("quadratic", 1.5, 0.01, 1),
-        ("moments", 1.0, 0.01, 2),
-    ],
-    ids=[*SCORES, "learned", "padding", "mask"],
-)
-def test_exported_layers_say_the_same(
-    score: str, alpha: Any, penalty: Any, masks: int, strict: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # torch.compile, which other tests call, switches validation off for the rest of the process.
-    monkeypatch.setattr(Distribution, "_validate_args", True)
-    layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
-    program = torch.export.export(
-        Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=strict
-    )
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    loaded = torch.export.load(file).module()
-    # More positions than a chunk has, and other numbers of queries and examples.
-    for shape in ((4, 30, 5), (2, 300, 3)) if masks == 2 else ((4, 30, 5), (512, 300, 3)):
-        other = export_inputs(masks, *shape)
-        expected = layer(*other)[0]
-        assert (loaded(*other) - expected).norm() < 1e-5 * expected.norm()
-
-
 def export_inputs(
     masks: int, batch: int = 3, length: int = 9, queries: int = 4
 ) -> tuple[Tensor, ...]:
@@ -609,7 +466,6 @@ def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], .
 @pytest.mark.parametrize(
     ("score", "alpha", "combine", "masks"),
     [
-        ("quadratic", 1.0, False, 0),
         ("quadratic", 1.5, False, 1),
         ("quadratic", 2.0, True, 2),
         ("mixture", 1.5, False, 0),
@@ -639,7 +495,6 @@ def test_onnx_runtime_computes_the_same(
 
 
 # Errors
-
 FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
 Q, K, V, T = torch.zeros(2, 3, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), torch.zeros(2, 9)
@@ -649,19 +504,6 @@ PADDING = torch.zeros(2, 9, dtype=torch.bool)
 def build(**options: Any) -> Any:
     layer: Callable[..., Any] = ContinuousAttention
     return layer(**{"embed_dim": 4, "num_heads": 2, "basis": BASIS, "batch_first": True} | options)
-
-
-@pytest.mark.parametrize(
-    ("options", "domain"),
-    [
-        ({}, (0.0, 1.0)),
-        ({"basis": GaussianRBF.grid(8, 6.0, high=48.0)}, (0.0, 48.0)),
-        ({"basis": Fourier([1.0])}, (0.0, 1.0)),
-        ({"domain": (0.4, 0.51)}, (0.4, 0.51)),
-    ],
-)
-def test_the_domain_is_the_range_of_the_basis(options: dict[str, Any], domain: Any) -> None:
-    assert build(**options).domain == domain
 
 
 @pytest.mark.parametrize(
@@ -691,8 +533,7 @@ def attend(*inputs: Any) -> Callable[[], object]:
     return lambda: build(score="moments", validate_args=True)(*inputs)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: build(num_heads=3), "embed_dim must be .*num_heads, got 4 and 3"),
         (lambda: build(vdim=0), "vdim must be at least 1, got 0"),
@@ -753,8 +594,5 @@ def attend(*inputs: Any) -> Callable[[], object]:
             lambda: build(validate_args=True)(Q, function=ValueFunction(BASIS, K[:, :4] / 0)),
             "function.coefficients must be finite .*got nan",
         ),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 import torch
+from memory import allocated_megabytes
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import sparsefam as sf
-from benchmarks.harness import allocated_megabytes
 from sparsefam.attention import context
 from sparsefam.attention.context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
@@ -102,23 +102,19 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 
-def loss_of(loc: Tensor, width: Tensor, coefficients: Tensor) -> Tensor:
-    density = sf.TruncatedParabola(loc[..., 0], 0.1 + width[..., 0].square())
-    return contexts(density, RBF, coefficients).square().sum()
-
-
-@pytest.mark.parametrize("way", ["func", pytest.param("compile", marks=pytest.mark.slow)], ids=str)
-def test_transformed_and_compiled_as_in_eager(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_PAIRS", 50)
+    monkeypatch.setattr(Distribution, "_validate_args", False)  # as compiling would
     loc, width, _, coefficients = (x.float() for x in draws(2, 11, len(RBF)))
     leaves = [x.requires_grad_() for x in (loc, width, coefficients)]
-    due = torch.autograd.grad(loss_of(*leaves), leaves)
-    if way == "func":
-        found = torch.func.grad(loss_of, (0, 1, 2))(*leaves)
-    else:
-        monkeypatch.setattr(Distribution, "_validate_args", False)  # as compiling would
-        compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
-        found = torch.autograd.grad(compiled(*leaves), leaves)
+
+    def loss(loc: Tensor, width: Tensor, coefficients: Tensor) -> Tensor:
+        density = sf.TruncatedParabola(loc[..., 0], 0.1 + width[..., 0].square())
+        return contexts(density, RBF, coefficients).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    due, found = (torch.autograd.grad(f(*leaves), leaves) for f in (loss, compiled))
     assert all(apart(a, b) < 2e-6 for a, b in zip(found, due, strict=True))
 
 

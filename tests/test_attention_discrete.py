@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from memory import allocated_megabytes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks.harness import allocated_megabytes
 from sparsefam.attention import ContinuousAttention, discrete
 from sparsefam.attention.discrete import attend
 from sparsefam.bases import GaussianRBF

@@ -8,12 +8,12 @@ import pytest
 import torch
 from battery import DOUBLE, SINGLE
 from cases_kernel import distance, jacobian, kernel_density
+from references import Array, Kernel, gaussian, gaussians
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
-from benchmarks.reference import Array, KernelReference, gaussian, gaussians
-from sparsefam import KernelDeformedExp, KernelExp, Triangular
+from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.bases import GaussianRBF
 from sparsefam.distributions.base_measure import BaseMeasure
 
@@ -25,8 +25,6 @@ BUMPS = gaussians(CENTERS, 0.25)
 
 
 # Kernels, for torch and for arrays
-
-
 def bell(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-32 * torch.cdist(x, z).square())
 
@@ -59,48 +57,30 @@ LAWS: dict[str, tuple[Any, Any]] = {
     "Uniform": (td.Uniform(-1.0, 2.0), stats.uniform(-1, 3)),
     "Normal": (td.Normal(0.5, 0.75), stats.norm(0.5, 0.75)),
     "Laplace": (td.Laplace(0.0, 1.0), stats.laplace()),
-    "StudentT": (td.StudentT(5.0), stats.t(5)),
     "StudentT(3)": (td.StudentT(3.0), stats.t(3)),
     "Cauchy": (td.Cauchy(0.0, 1.0), stats.cauchy()),
-    "Gumbel": (td.Gumbel(0.0, 1.0), stats.gumbel_r()),
-    "Exponential": (td.Exponential(1.0), stats.expon()),
     "HalfNormal": (td.HalfNormal(1.0), stats.halfnorm()),
     "Gamma": (td.Gamma(2.0, 1.0), stats.gamma(2)),
     "LogNormal": (td.LogNormal(0.0, 1.0), stats.lognorm(1)),
-    "Weibull": (td.Weibull(1.0, 2.0), stats.weibull_min(2)),
     "Weibull(1/2)": (td.Weibull(1.0, 0.5), stats.weibull_min(0.5)),
     "Pareto": (td.Pareto(0.125, 5.0), stats.pareto(5, scale=0.125)),
     "Beta": (td.Beta(2.0, 3.0), stats.beta(2, 3)),
-    "Logistic": (
-        td.TransformedDistribution(td.Uniform(0.0, 1.0), [td.SigmoidTransform().inv]),
-        stats.logistic(),
-    ),
 }
 # Base, kernel, alpha, and how many moments exist: a bounded kernel, then growth that the base
 # outweighs (Prop. 1).
 DENSITIES = [
-    ("Uniform", bell, 1.5, 2),
     ("Normal", bell, 1.0, 2),
-    ("Laplace", bell, 2.0, 2),
-    ("StudentT", bell, 2.0, 2),
     ("StudentT(3)", bell, 1.5, 1),
     ("Cauchy", bell, 2.0, 0),
-    ("Gumbel", bell, 1.0, 2),
-    ("Exponential", bell, 1.5, 2),
-    ("HalfNormal", bell, 2.0, 2),
     ("Gamma", bell, 1.0, 2),
     ("LogNormal", bell, 1.5, 2),
-    ("Weibull", bell, 2.0, 2),
     ("Weibull(1/2)", bell, 2.0, 2),
     ("Pareto", bell, 2.0, 2),
     ("Beta", bell, 1.0, 2),
-    ("Logistic", bell, 1.5, 2),
     ("Normal", quadratic, 2.0, 2),
     ("Normal", fourth, 1.25, 2),
     ("Laplace", brownian, 1.0, 2),
-    ("Gumbel", brownian, 1.0, 2),
     ("HalfNormal", linear, 1.0, 2),
-    ("Exponential", fourth, 2.0, 2),
     ("StudentT(3)", quadratic, 2.0, 0),
     ("Uniform", fourth, 1.0, 2),
 ]
@@ -114,7 +94,7 @@ def test_densities_and_moments(
     base, law = LAWS[name]
     inside, heights = name in ("Normal", "Laplace"), SIGNED if kernel is bell else POSITIVE
     kinks = (0.0, *POINTS)
-    r = KernelReference(heights, POINTS, in_numpy(kernel), 0.125, law, kinks, alpha, inside)
+    r = Kernel(heights, POINTS, in_numpy(kernel), 0.125, law, kinks, alpha, inside)
     weights, points = (torch.tensor(x, dtype=dtype) for x in (heights, POINTS))
     p = kernel_density(weights.requires_grad_(), points, kernel, base, alpha, inside)
     close = 2e-5 if dtype == SINGLE else 1e-8
@@ -143,42 +123,8 @@ def test_densities_and_moments(
     if moments > 1 and dtype == DOUBLE:
         log = np.log(np.maximum(r.density(nodes), 1e-300))
         # Meshes do not resolve the logarithm of a base that vanishes at an end.
-        close = 1e-6 if name in ("Beta", "Gamma", "Weibull") else close
+        close = 1e-6 if name in ("Beta", "Gamma") else close
         assert p.entropy().item() == pytest.approx(-shares @ log, abs=close)
-
-
-# Bases by their location.
-MOVED: dict[str, Callable[[Tensor], Any]] = {
-    "Laplace": lambda c: td.Laplace(c, 1.0),
-    "Normal": lambda c: td.Normal(c, 1.0),
-    "StudentT": lambda c: td.StudentT(5.0, c, 1.0),
-    "Uniform": lambda c: td.Uniform(c - 2, c + 2),
-    "Triangular": lambda c: Triangular(c, 2.0),
-}
-
-
-@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=["float32", "float64"])
-@pytest.mark.parametrize("alpha", [1.0, 1.1, 2.0])
-@pytest.mark.parametrize("name", MOVED)
-def test_bases_at_any_centre(name: str, alpha: float, dtype: torch.dtype) -> None:
-    """Where the base's kink and the middle of the mesh differ by rounding, too."""
-
-    def members(centre: float) -> list[Tensor]:
-        c = torch.tensor(centre, dtype=dtype)
-        kernel, weights = (bell, 1.0) if alpha == 2 else (wide, 0.3)
-        heights = weights * torch.as_tensor(SIGNED, dtype=dtype)
-        p = kernel_density(heights, c + torch.as_tensor(POINTS, dtype=dtype), kernel, base, alpha)
-        return [p.mean - c, p.variance, p.entropy(), p.log_prob(c + 0.3125)]
-
-    def wide(x: Tensor, z: Tensor) -> Tensor:
-        return torch.exp(-torch.cdist(x, z).square() / 18)
-
-    close = 2e-5 if dtype == SINGLE else 1e-9
-    base = MOVED[name](torch.zeros((), dtype=dtype))
-    due = members(0.0)
-    for centre in (0.2, 0.1, -0.37, 1.9):
-        base = MOVED[name](torch.tensor(centre, dtype=dtype))
-        torch.testing.assert_close(members(centre), due, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e7])
@@ -191,7 +137,6 @@ def test_bases_of_any_width(width: float) -> None:
 
 
 # What is refused: growth that outweighs the base, moments that do not exist, and no bases
-
 GROWTH = [
     ("Normal", quadratic, 1.0),
     ("Normal", fourth, 1.0),
@@ -283,8 +228,6 @@ def test_data_may_lie_where_a_base_vanishes_at_its_ends() -> None:
 
 
 # Products
-
-
 PAIRS = [
     td.Independent(td.Normal(torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.5])), 1),
     [td.Normal(0.0, 1.0), td.Normal(0.5, 0.5)],

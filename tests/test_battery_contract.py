@@ -112,8 +112,6 @@ def test_values_broadcast_against_the_batch(case: Case) -> None:
 
 
 # Expansion and reshaping
-
-
 @every_case
 def test_expand_copies_nothing_and_changes_nothing(case: Case) -> None:
     p = case()
@@ -138,7 +136,6 @@ def test_expand_copies_nothing_and_changes_nothing(case: Case) -> None:
 
 
 # Parts of a batch
-
 SOME: list[Any] = [
     (0, 1),
     (1, slice(0, 2)),
@@ -172,10 +169,7 @@ def test_a_batch_is_its_parts_however_they_are_made(case: Case) -> None:
     for index in SOME:
         own = rows[index]
         made = case.family.make(**{k: v.flatten(0, 1)[own] for k, v in spread.items()})
-        for q, close, asked in (
-            (p[index], 1e-11, functions + quantiles),
-            (made, fresh, functions),
-        ):
+        for q, close, asked in ((p[index], 1e-11, functions + quantiles), (made, fresh, functions)):
             assert type(q) is type(p)
             assert (q.batch_shape, q.event_shape) == (own.shape, p.event_shape)
             for function in asked:
@@ -214,10 +208,7 @@ def test_gradients_pass_parts_and_expansion_and_end_at_detach(case: Case) -> Non
     t = interior(p).detach()
     whole = p.log_prob(t)
     expanded = p.expand((4, *p.batch_shape)).log_prob(t.unsqueeze(1))
-    for found, expected in (
-        (p[:, 1].log_prob(t[:, :, 1]), whole[:, :, 1]),
-        (expanded, 4 * whole),
-    ):
+    for found, expected in ((p[:, 1].log_prob(t[:, :, 1]), whole[:, :, 1]), (expanded, 4 * whole)):
         slopes = (
             torch.autograd.grad(x.sum(), inputs, retain_graph=True, allow_unused=True)
             for x in (found, expected)

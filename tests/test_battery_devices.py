@@ -65,7 +65,6 @@ def test_draws_are_made_on_the_same_device(case: Case) -> None:
 
 
 # On the meta device, where reading a value raises: nothing waits for a GPU.
-
 DRAWS: dict[str, Callable[[SparseDistribution], Tensor]] = {
     "sample": lambda p: p.sample((3,)),
     "rsample": lambda p: p.rsample((3,)),

@@ -9,9 +9,9 @@ import torch
 from battery import DOMAINS, DOUBLE, Case
 from cases import SCALARS
 from hypothesis import Phase, given, settings, strategies
+from references import tanh_sinh
 from torch import Tensor
 
-from benchmarks.reference import tanh_sinh
 from sparsefam import SparseDistribution, Truncated
 from sparsefam.distributions.torch_adapter import cuts_of
 

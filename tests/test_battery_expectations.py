@@ -45,8 +45,6 @@ def test_expectations_of_bases(case: Case, name: str) -> None:
 
 
 # Quadrature
-
-
 @every_case
 def test_quadrature_integrates_any_smooth_function(case: Case) -> None:
     p = case()
@@ -101,8 +99,6 @@ def test_functions_of_another_dimension_are_refused(case: Case) -> None:
 
 
 # Escorts and covariances
-
-
 @every_case
 def test_escorts_are_powers_on_the_same_support(case: Case) -> None:
     p = case()
@@ -200,9 +196,8 @@ def test_generalized_covariance(case: Case, rows: str, columns: str) -> None:
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 1.0])
-def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: float) -> None:
-    p = case()
+def test_covariances_of_gaussians_follow_from_their_products(case: Case) -> None:
+    p, width = case(), 0.03125
     centers = interior(p, 3)
     psi = GaussianRBF(centers, width)
     # N(t; a, w^2) N(t; b, w^2) = N(a; b, 2 w^2) N(t; (a + b)/2, w^2/2).
@@ -214,9 +209,8 @@ def test_covariances_of_gaussians_follow_from_their_products(case: Case, width: 
 
 
 @every_scalar
-@pytest.mark.parametrize("width", [0.03125, 1.0])
-def test_covariances_of_locations_follow_from_derivatives(case: Case, width: float) -> None:
-    p = case()
+def test_covariances_of_locations_follow_from_derivatives(case: Case) -> None:
+    p, width = case(), 0.03125
     centers = nn.Parameter(interior(p, 3))
     psi = GaussianRBF(centers, width)
     means = p.expect(psi)

@@ -27,8 +27,6 @@ def log(x: Values) -> Values:
 
 
 # The density
-
-
 @every_case
 def test_prob_is_the_stated_density(case: Case) -> None:
     p = case()
@@ -48,8 +46,6 @@ def test_the_mass_is_one(case: Case) -> None:
 
 
 # Moments and entropies
-
-
 @every_case
 def test_moments_and_mode(case: Case) -> None:
     p = case()
@@ -115,8 +111,6 @@ def _power_integral(case: Case, power: float) -> Tensor:
 
 
 # Divergences
-
-
 @every_case
 def test_divergences_from_escorts(case: Case) -> None:
     p = case()
@@ -139,8 +133,6 @@ def test_divergences_are_infinite_where_a_support_is_too_small(case: Case) -> No
 
 
 # The prediction map
-
-
 @every_scored_case
 def test_log_normalizer_completes_the_deformed_exponential(case: Case) -> None:
     p = case()

@@ -2,7 +2,7 @@
 
 import torch
 from battery import DOUBLE, SINGLE, Case, interior, scale_of
-from cases import CASES, SCALARS, every_case
+from cases import BATCHES, SCALARS, every_case
 from functions import arguments, every_function, function, functions, gradients
 from torch import Tensor
 
@@ -17,7 +17,7 @@ def error(found: Tensor, expected: Tensor, floor: float = 1e-20) -> float:
     return ((found.double() - expected).norm() / expected.norm().clamp_min(floor)).item()
 
 
-@every_function(CASES)
+@every_function(BATCHES)
 def test_float32_keeps_its_digits(case: Case, name: str) -> None:
     inputs, exact_inputs = arguments(case, name, SINGLE), arguments(case, name)
     found, expected = (function(case, name)(*x) for x in (inputs, exact_inputs))

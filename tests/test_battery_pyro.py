@@ -15,9 +15,8 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+
 # Shapes
-
-
 @every_case
 def test_shapes_are_inferred_from_those_of_parameters(case: Case) -> None:
     p = case()
@@ -43,6 +42,7 @@ def test_masks_leave_zeros(case: Case) -> None:
     assert (masked.mean - p.mean).abs().max() == 0
     assert not p.mask(False).log_prob(t).any()
     assert torch.equal(p.mask(True).log_prob(t), whole)
+    torch.testing.assert_close(p.to_event(1).log_prob(t), whole.sum(-1))
     # A value off the support that is masked costs nothing, nor do its gradients.
     if bounded(p):
         far = (p.mean + 1e3 * p.stddev).requires_grad_()
@@ -55,8 +55,6 @@ def test_masks_leave_zeros(case: Case) -> None:
 
 
 # Plates
-
-
 @every_case
 def test_runs_in_a_plate(case: Case) -> None:
     def model() -> Tensor:
@@ -74,8 +72,6 @@ def test_runs_in_a_plate(case: Case) -> None:
 
 
 # Inference
-
-
 @every_connected_scalar
 def test_variational_inference_improves_its_bound(case: Case) -> None:
     seen = torch.full((3, *case.event_shape), 0.9)

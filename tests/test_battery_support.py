@@ -18,13 +18,7 @@ from cases import (
 from torch import Tensor
 from torch.distributions import Uniform, biject_to
 
-from sparsefam import (
-    BetaGaussian,
-    BetaLaplace,
-    Mixture,
-    SparseDistribution,
-    Truncated,
-)
+from sparsefam import BetaGaussian, BetaLaplace, Mixture, SparseDistribution, Truncated
 
 
 @every_dtype
@@ -130,8 +124,6 @@ def test_the_map_onto_the_support_knows_its_volume(case: Case) -> None:
 
 
 # Copies
-
-
 @every_case
 def test_pickles_and_deep_copies(case: Case) -> None:
     p, file = case(), io.BytesIO()

@@ -14,9 +14,8 @@ from torch.autograd import gradcheck
 
 from sparsefam.bases import Fourier, GaussianRBF
 
+
 # Marginals
-
-
 @every_multivariate_case
 def test_marginals_have_the_characteristic_function(case: Case) -> None:
     p, dim = case(), case.event_shape[0]
@@ -31,8 +30,6 @@ def test_marginals_have_the_characteristic_function(case: Case) -> None:
 
 
 # Many dimensions
-
-
 AXIAL = [case for case in SCALARS if case.family.dim in (3, 8)]
 every_axial_scalar = pytest.mark.parametrize("case", AXIAL, ids=str)
 
@@ -86,8 +83,6 @@ def aligned_gaussians(case: Case, centers: Tensor, spread: Tensor) -> Array:
 
 
 # Factors whose eigenvectors are not determined, or nearly not
-
-
 @pytest.mark.parametrize("gap", [0.0, 1e-9])
 @pytest.mark.parametrize("dim", [2, 3, 8])
 @pytest.mark.parametrize("name", ["GaussianRBF", "GaussianRBF-full", "Fourier", "log_prob"])

@@ -32,60 +32,42 @@ def make(
     return Density(function, *ends, marks, **given)
 
 
-# The function, ends, breakpoints, parameters, the distribution of scipy, and the error.
+LINE, HALF = (-math.inf, math.inf, ()), (0.0, math.inf, ())
+
+
+def student(t: Tensor, a: Tensor) -> Tensor:
+    return -(a + 1) / 2 * torch.log1p(t.square() / a)
+
+
+# The function, ends and breakpoints, parameters, the distribution of scipy, and the error. Of a far
+# peak rounding of locations is 1e-10 of the scale.
 LAWS: dict[str, tuple[Any, ...]] = {
-    "normal": (
-        normal,
-        -math.inf,
-        math.inf,
-        (),
-        {"loc": 3.0, "scale": 2.0},
-        stats.norm(3, 2),
-        1e-13,
-    ),
-    # Rounding of locations is 1e-10 of the scale.
-    "far peak": (
-        *(normal, -math.inf, math.inf, (), {"loc": 1e3, "scale": 1e-3}),
-        *(stats.norm(1e3, 1e-3), 1e-9),
-    ),
+    "normal": (normal, LINE, {"loc": 3.0, "scale": 2.0}, stats.norm(3, 2), 1e-13),
+    "far peak": (normal, LINE, {"loc": 1e3, "scale": 1e-3}, stats.norm(1e3, 1e-3), 1e-9),
     "narrow peak": (
-        *(normal, 0.0, 2e3, (), {"loc": 1000.3, "scale": 1e-3}),
+        *(normal, (0.0, 2e3, ()), {"loc": 1000.3, "scale": 1e-3}),
         *(stats.norm(1000.3, 1e-3), 1e-9),
     ),
-    "exponential": (
-        lambda t, a: -a * t,
-        0.0,
-        math.inf,
-        (),
-        {"a": 3.0},
-        stats.expon(0, 1 / 3),
-        1e-13,
-    ),
-    "gamma": (
-        lambda t, a: (a - 1) * t.log() - t,
-        *(0.0, math.inf, (), {"a": 0.3}, stats.gamma(0.3), 1e-12),
-    ),
+    "exponential": (lambda t, a: -a * t, HALF, {"a": 3.0}, stats.expon(0, 1 / 3), 1e-13),
+    "gamma": (lambda t, a: (a - 1) * t.log() - t, HALF, {"a": 0.3}, stats.gamma(0.3), 1e-12),
     "beta": (
         lambda t, a: (a - 1) * torch.log(t) - 0.3 * torch.log1p(-t),
-        *(0.0, 1.0, (), {"a": 0.6}, stats.beta(0.6, 0.7), 1e-8),
+        *((0.0, 1.0, ()), {"a": 0.6}, stats.beta(0.6, 0.7), 1e-8),
     ),
     "laplace": (
         lambda t, a: -(t - 1).abs() / a,
-        *(-math.inf, math.inf, (1.0,), {"a": 0.5}, stats.laplace(1, 0.5), 1e-13),
+        *((-math.inf, math.inf, (1.0,)), {"a": 0.5}, stats.laplace(1, 0.5), 1e-13),
     ),
-    "student": (
-        lambda t, a: -(a + 1) / 2 * torch.log1p(t.square() / a),
-        *(-math.inf, math.inf, (), {"a": 3.0}, stats.t(3), 1e-13),
-    ),
-    "root at breakpoints": (power, -2.0, 3.0, (-1.0, 1.0), {"m": 0.5}, stats.rdist(3), 2e-11),
-    "the same, open": (power, -math.inf, math.inf, (1, -1), {"m": 0.5}, stats.rdist(3), 2e-11),
+    "student": (student, LINE, {"a": 3.0}, stats.t(3), 1e-13),
+    "root": (power, (-2.0, 3.0, (-1.0, 1.0)), {"m": 0.5}, stats.rdist(3), 2e-11),
+    "open root": (power, (-math.inf, math.inf, (1, -1)), {"m": 0.5}, stats.rdist(3), 2e-11),
 }
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_quantities_are_scipys(name: str) -> None:
-    function, low, high, marks, parameters, law, close = LAWS[name]
-    p, t = make(function, low, high, marks, **parameters), torch.as_tensor(law.ppf(LEVELS.numpy()))
+    function, ends, parameters, law, close = LAWS[name]
+    p, t = make(function, *ends, **parameters), torch.as_tensor(law.ppf(LEVELS.numpy()))
     found = [(p.mean - law.mean()) / law.std(), p.variance / law.var() - 1]
     found += [p.entropy() - law.entropy(), *(p.cdf(t) - LEVELS)]
     found += [*(p.log_prob(t) - torch.as_tensor(law.logpdf(t.numpy())))]

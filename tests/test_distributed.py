@@ -1,4 +1,4 @@
-"""Attention over several processes: fits of shards, and training of whole models."""
+"""Attention over several processes: the steps that one process takes, and what is refused."""
 
 import math
 import warnings
@@ -20,68 +20,30 @@ from sparsefam.attention import (
     ForgettingMemory,
     LearnedAlpha,
     RidgeRegression,
-    ValueFunction,
     context,
 )
 from sparsefam.bases import GaussianRBF
 
-# Shards of one sequence: the fit and the gradients of one process
-
+# Shards of one sequence
 RANKS = 4
 # Shards of 13, none, 20 and 17.
 SHARDS = (0, 13, 13, 33, 50)
 
 
-class Outcome(NamedTuple):
-    """Coefficients and penalties, and gradients in positions, values and centers."""
-
-    coefficients: Tensor
-    penalty: Tensor
-    grads: list[Tensor]
-
-
-def observations(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def observations() -> tuple[Tensor, Tensor, Tensor]:
     """Positions, values and a mask, under which the last shard of one example is empty."""
-    generator = torch.Generator().manual_seed(0)
-    t = torch.rand(2, 50, generator=generator, dtype=torch.float64)
-    values = torch.sin(9 * t).unsqueeze(-1) + 0.3 * torch.randn(
-        2, 50, 3, generator=generator, dtype=torch.float64
-    )
-    mask = torch.rand(2, 50, generator=generator) < 0.7
+    torch.manual_seed(0)
+    mask = torch.rand(2, 50) < 0.7
     mask[0, SHARDS[3] :] = False
-    return t.to(dtype), values.to(dtype), mask
-
-
-def loss(function: ValueFunction) -> Tensor:
-    """Read at places between the ends."""
-    at = torch.linspace(0.1, 0.9, 7, dtype=function.coefficients.dtype).expand(2, -1)
-    return function(at).square().sum()
-
-
-def fitted(
-    kind: str, dtype: torch.dtype, part: slice, group: object = None, ranks: int = 1
-) -> Outcome:
-    """The fit of a part of the observations, and gradients of the share of one rank of the loss."""
-    t, values, mask = (x[:, part] for x in observations(dtype))
-    centers = nn.Parameter(torch.linspace(0, 1, 8, dtype=dtype))
-    shared = kind == "shared"
-    t = (t[0] if shared else t).clone().requires_grad_()
-    values = values.clone().requires_grad_()
-    penalty = "gcv" if kind == "gcv" else 0.1
-    regression = RidgeRegression(GaussianRBF(centers, 0.1), penalty, group=group)
-    function = regression.fit(t, values, None if shared else mask)
-    grads = torch.autograd.grad(loss(function) / ranks, (t, values, centers))
-    chosen = torch.as_tensor(function.penalty).detach()
-    return Outcome(function.coefficients.detach(), chosen, list(grads))
+    return torch.rand(2, 50).double(), torch.randn(2, 50, 3).double(), mask
 
 
 def refusals(rank: int) -> list[str]:
     """What a rank is told of a value, and of a position, that is not finite on the third."""
     told = []
     for name in ("values", "positions"):
-        t, values, mask = (
-            x[:, SHARDS[rank] : SHARDS[rank + 1]].clone() for x in observations(torch.float64)
-        )
+        part = slice(*SHARDS[rank : rank + 2])
+        t, values, mask = (x[:, part].clone() for x in observations())
         if rank == 2:
             mask[:] = True
             if name == "values":
@@ -97,7 +59,7 @@ def refusals(rank: int) -> list[str]:
 
 def require_that_streams_are_shared(rank: int) -> None:
     """Memories that every rank feeds with its part of each chunk."""
-    t, values, _ = observations(torch.float64)
+    t, values, _ = observations()
     basis = GaussianRBF.grid(8, 0.1).double()
     for kind in (ForgettingMemory, ContractingMemory):
         ours, theirs = (kind(RidgeRegression(basis, group=g)) for g in (dist.group.WORLD, None))
@@ -106,55 +68,27 @@ def require_that_streams_are_shared(rank: int) -> None:
             mine = slice(chunk.start + rank, chunk.stop, dist.get_world_size())
             found, state = ours(t[:, mine], values[:, mine], state)
             whole, exact = theirs(t[:, chunk], values[:, chunk], exact)
-        assert error(found.coefficients, whole.coefficients) < 1e-11
+        torch.testing.assert_close(found.coefficients, whole.coefficients, rtol=1e-9, atol=1e-9)
 
 
-CASES = [(kind, dtype) for kind in ("fixed", "shared", "gcv") for dtype in (torch.float64,)]
-CASES.append(("fixed", torch.float32))
-
-
-def work(rank: int) -> tuple[list[Outcome], list[str]]:
+def work(rank: int) -> list[str]:
     with pytest.raises(ValueError, match="group must be a mesh of one dimension, got 2"):
         RidgeRegression(GaussianRBF.grid(8, 0.1), group=init_device_mesh("cpu", (2, 2)))
     require_that_streams_are_shared(rank)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    groups = (dist.group.WORLD, mesh)
-    part = slice(SHARDS[rank], SHARDS[rank + 1])
-    found = [
-        fitted(*case, part, groups[i % 2], dist.get_world_size()) for i, case in enumerate(CASES)
-    ]
-    return found, refusals(rank)
+    return refusals(rank)
 
 
-def error(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
-
-
-def test_shards_are_fitted_as_one_sequence() -> None:
+def test_memories_share_streams_and_ranks_are_told_of_bad_values() -> None:
     results = on_ranks(RANKS, work)
-    for i, case in enumerate(CASES):
-        limit = 1e-6 if case[1] == torch.float32 else 1e-11
-        whole = fitted(*case, slice(None))
-        shards = [outcomes[i] for outcomes, _ in results]
-        for shard in shards:
-            assert error(shard.coefficients, whole.coefficients) < limit
-            assert error(shard.penalty, whole.penalty) < limit
-        of_t, of_values, of_centers = zip(*(shard.grads for shard in shards), strict=True)
-        exact = whole.grads
-        assert error(torch.cat(of_t, -1), exact[0]) < limit
-        assert error(torch.cat(of_values, 1), exact[1]) < limit
-        # Of what every rank has a copy, the gradients add up, as DDP knows.
-        assert error(torch.stack(of_centers).sum(0), exact[2]) < limit
     wrong = ("values", "nan at index [1, 4, 2]"), ("positions", "inf at index [1, 4]")
     for i, (name, where) in enumerate(wrong):
-        told = [messages[i] for _, messages in results]
+        told = [messages[i] for messages in results]
         assert told[2] == f"{name} must be finite where they take part, got {where}"
         rule = f"statistics.{('cross', 'num_observations')[i]} must be finite, got nan"
         assert all(told[rank].startswith(rule) for rank in (0, 1, 3))
 
 
 # Models: the steps that one process takes
-
 STEPS, RATE = 2, 0.5
 # Of four parts the second is short, and the third is empty.
 CUTS = {1: (0, 120), 2: (0, 50, 120), 4: (0, 60, 63, 63, 120)}
@@ -286,7 +220,7 @@ def require_one_process(cases: list[Case], ranks: int) -> None:
                 assert (found[i][1][name] - exact).norm() <= limit, (case, name)
 
 
-PLAIN = [Case("fully_shard"), Case("sequence"), Case("sequence", dtype=torch.float32)]
+PLAIN = [Case("fully_shard"), Case("sequence", "learned"), Case("sequence", dtype=torch.float32)]
 
 
 def test_two_processes_take_the_steps_of_one() -> None:
@@ -294,7 +228,7 @@ def test_two_processes_take_the_steps_of_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["plain", "learned", "moments", "kernel", "mixture"])
+@pytest.mark.parametrize("config", ["plain", "moments", "kernel", "mixture"])
 def test_four_processes_take_the_steps_of_one(config: str) -> None:
     wrappers = ["fully_shard"] if config == "moments" else ["fully_shard", "both"]
     require_one_process([Case(wrapper, config) for wrapper in wrappers], 4)

@@ -42,17 +42,14 @@ def total(a: Tensor) -> Tensor:
     return (weights * torch.exp(a * x[:, 0])).sum() * (shares * radii).sum() * (rule * y**2).sum()
 
 
-def test_rules_made_inside_a_transform_serve_outside_and_in_compiled_graphs() -> None:
+def test_rules_made_inside_a_transform_serve_outside() -> None:
     a = torch.tensor([0.3, 0.9], dtype=DOUBLE)
     quadrature._cached.cache_clear()
     slopes = torch.vmap(torch.func.grad(total))(a)
     with torch.inference_mode():
         direction_rule(6, 3, a)
-    torch._dynamo.reset()
-    compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
     for x, slope in zip(a, slopes, strict=True):
         x = x.clone().requires_grad_()
-        assert compiled(x).item() == pytest.approx(total(x).item(), rel=1e-14)
         (found,) = torch.autograd.grad(total(x), x)
         assert found.item() == pytest.approx(slope.item(), rel=1e-12)
         assert direction_rule(6, 3, x)[0].mul(x).sum().requires_grad

@@ -1,48 +1,18 @@
 """Elliptical densities: parametrisations, accuracy, conditionals and covariances."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import mpmath
-import numpy as np
 import pytest
 import torch
-from cases import every_dtype
-from scipy.integrate import quad
-from scipy.special import betaincinv
+from refusals import refused
 from torch import Tensor
 from vectors import DOUBLE, centre, elliptical, factor, member
 
-from sparsefam import (
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    TruncatedParaboloid,
-)
+from sparsefam import MultivariateBetaGaussian, MultivariateNormal, TruncatedParaboloid
+from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial, Product
+
 
 # Parametrisations
-
-
-@pytest.mark.parametrize("alpha", [1.05, 1.5, 3.0])
-@pytest.mark.parametrize("dim", [2, 3, 16])
-def test_sigma_makes_the_clipped_score_a_density(dim: int, alpha: float) -> None:
-    # p = [(alpha - 1)(f + R^2/2)]_+^m; its mass is that of r^(D-1) over the sphere's surface.
-    p = MultivariateBetaGaussian.from_sigma_tril(centre(dim), factor(dim), alpha)
-    radius = torch.exp((p.scale_tril.logdet() - factor(dim).logdet()) / dim).item()
-    torch.testing.assert_close(p.scale_tril, radius * factor(dim), rtol=1e-13, atol=1e-14)
-    m = 1 / (alpha - 1)
-
-    def mass(r: float) -> float:
-        return r ** (dim - 1) * ((alpha - 1) * (radius**2 - r**2) / 2) ** m
-
-    surface = 2 * math.pi ** (dim / 2) / math.gamma(dim / 2) * factor(dim).det().item()
-    found = surface * quad(mass, 0, radius, epsabs=0, epsrel=1e-12, limit=200)[0]
-    assert found == pytest.approx(1, rel=1e-10)
-    shift = p.mean + 0.3 * p.scale_tril[..., 0]
-    level = (alpha - 1) * (p.score(shift) + radius**2 / 2)
-    torch.testing.assert_close(p.log_prob(shift), m * level.log(), rtol=1e-11, atol=1e-12)
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, 3.0])
 @pytest.mark.parametrize("dim", [1, 5, 16])
 def test_parametrisations_come_back(dim: int, alpha: float) -> None:
@@ -93,83 +63,7 @@ def test_the_normal_is_torchs(name: str) -> None:
     assert p.support.check(torch.full((3,), 1e9)).all()
 
 
-# Accuracy
-
-
-@every_dtype
-@pytest.mark.parametrize("dim", [2, 5])
-def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
-    tril = factor(dim, dtype)
-    tril[-1, -1] = 1e-6
-    loc = centre(dim, dtype)
-    assert torch.linalg.cond(tril.double()) > 5e5
-    p = MultivariateBetaGaussian(loc, tril, 1.5)
-    u = 0.6 * torch.nn.functional.normalize(torch.cos(torch.arange(6.0 * dim).reshape(6, dim)))
-    t = loc + (tril @ u.to(dtype).mT).mT
-    for row, found in zip(t, p.log_prob(t), strict=True):
-        exact, moved = exact_log_prob(p, row)
-        assert abs(found.item() - exact) < 8 * torch.finfo(dtype).eps * moved
-    relative = (p.covariance_matrix - (tril.double() @ tril.double().mT) / (dim + 6)).abs()
-    assert (relative <= 4 * torch.finfo(dtype).eps * p.covariance_matrix.abs().max()).all()
-
-
-def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float]:
-    """Return log p in 60 digits, and its condition number with respect to all entries."""
-    dim, m = len(t), p.generator.number
-    with mpmath.workdps(60):
-        tril = mpmath.matrix(p.scale_tril.double().tolist())
-        offset = mpmath.matrix(
-            [mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(t.tolist(), p.loc.tolist(), strict=True)]
-        )
-        inverse = tril**-1
-        u = inverse * offset
-        squared = sum(x**2 for x in u)
-        log_c = mpmath.loggamma(m + 1 + dim / 2) - mpmath.loggamma(m + 1)
-        log_c -= mpmath.mpf(dim) / 2 * mpmath.log(mpmath.pi)
-        log_det = sum(mpmath.log(tril[i, i]) for i in range(dim))
-        value = log_c + m * mpmath.log(1 - squared) - log_det
-        slope = 2 * m / (1 - squared)
-        sizes = [
-            abs(x) + sum(abs(tril[i, j] * u[j]) for j in range(dim)) for i, x in enumerate(offset)
-        ]
-        moved = sum(abs(u[i] * inverse[i, j]) * sizes[j] for i in range(dim) for j in range(dim))
-        return float(value), float(1 + abs(value) + abs(log_det) + slope * moved)
-
-
-# Samples
-
-
-@every_dtype
-@pytest.mark.parametrize("dim", [1, 8])
-@pytest.mark.parametrize("value", [1.02, 3.0])
-def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: torch.dtype) -> None:
-    alpha = torch.full((40,), value, dtype=dtype, requires_grad=True)
-    eye = torch.eye(dim, dtype=dtype)
-    u = MultivariateBetaGaussian(torch.zeros(dim, dtype=dtype), eye, alpha).rsample()
-    squared = u.square().sum(-1)
-    (slope,) = torch.autograd.grad(squared.sum(), alpha)
-    # The quantile function's slope by a central difference, at the level of each draw.
-    with mpmath.workdps(40):
-        levels = [_level(s, dim, 1 / (value - 1)) for s in squared.tolist()]
-    step = 1e-4 * (value - 1)
-    high, low = (
-        betaincinv(dim / 2, 1 / (value + s - 1) + 1, np.array(levels)) for s in (step, -step)
-    )
-    expected = torch.from_numpy((high - low) / (2 * step))
-    close = (slope.double() - expected).abs() < 2e-6 * expected.abs().max() + 1e-4 * expected.abs()
-    # Near one the level itself has no digits left to invert.
-    known = torch.tensor(levels) < 1 - 1e-9
-    assert close[known].all()
-    assert known.sum() > 35
-
-
-def _level(squared: float, dim: int, m: float) -> float:
-    return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
-
-
 # Arguments
-
-
 EYE = torch.eye(2)
 SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
 UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
@@ -177,8 +71,7 @@ ZERO = torch.zeros(2)
 REMEDY = r"add a small multiple of the identity, or model the subspace"
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),
         (lambda: TruncatedParaboloid.from_sigma(ZERO, SINGULAR), "sigma must be .*" + REMEDY),
@@ -195,16 +88,11 @@ REMEDY = r"add a small multiple of the identity, or model the subspace"
         (lambda: member(3).conditional([0, 1, 2], torch.zeros(3)), "indices must leave a coord"),
         (lambda: member(3).conditional(0, 0.5), r"value must be a tensor \(\*batch, 1\), got 0.5"),
         (lambda: member(3).conditional(0, ZERO[:1] + 99), "value must be inside the support, .*99"),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 # Conditionals
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, torch.tensor(1.7, dtype=DOUBLE), math.inf])
 def test_a_conditional_is_the_density_over_the_marginal(alpha: Tensor | float) -> None:
     p = member(5, alpha)
@@ -231,3 +119,17 @@ def test_gradients_of_conditionals(alpha: float) -> None:
         return given.entropy() + given.mean.sum()
 
     assert torch.autograd.gradcheck(entropy, inputs)
+
+
+# Covariances
+def test_pairs_that_no_rule_resolves_are_refused() -> None:
+    loc, tril = torch.tensor([0.3, -0.2]).double(), torch.tensor([[0.9, 0.0], [0.2, 0.6]]).double()
+    p = MultivariateBetaGaussian(loc, tril, 1.5)
+    steps = Product(Indicator([-0.3, 0.1, 0.5]), Polynomial(1)).double()
+    hill = GaussianRBF([[0.3, -0.2]], 0.004).double()
+    waves = Fourier([[0.2, 0.0], [-0.8, -1.5]]).double()
+    for phi in (steps, hill):
+        with pytest.raises(ValueError, match="phi and psi must be smooth enough for quadrature"):
+            p.generalized_covariance(phi, waves)
+    q = MultivariateBetaGaussian(loc, tril, 1.5, validate_args=False)
+    assert q.generalized_covariance(hill, waves).isfinite().all()

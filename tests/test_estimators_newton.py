@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
 
 from sparsefam.distributions.kernel_mesh import KernelMesh
 from sparsefam.estimators import SparseDensity
@@ -24,28 +23,6 @@ def objective(alpha: float, count: int = 12) -> tuple[Objective, KernelMesh]:
     return Objective.of(alpha, kernel, points, mesh, EXACT).with_data(
         x, torch.ones(40).double()
     ), mesh
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0])
-def test_sums_over_nodes_are_a_density_of_these(alpha: float) -> None:
-    """By scipy's root of the mass; each weight's power is the density's."""
-    problem, _ = objective(alpha)
-    eps, c = alpha - 1, 3 * torch.randn(problem.mean.shape, dtype=torch.float64)
-    scores, measure = (problem.on_nodes @ c).numpy(), problem.measure.numpy()
-
-    def density(level: float) -> Any:
-        if eps == 0:
-            return np.exp(scores - level)
-        return np.clip(1 + eps * (scores - level), 0, None) ** (1 / eps)
-
-    due = brentq(lambda level: measure @ density(level) - 1, -20, scores.max() + 10, xtol=1e-13)
-    away, _, _ = problem._normalized(-2 * c)
-    for tangent in (None, away):  # Newton's steps start from the other density's tangent
-        (_, level, _), weights, escort = problem._normalized(c, tangent)
-        assert float(level) == pytest.approx(due, abs=1e-10)
-        np.testing.assert_allclose(weights, measure * density(due), atol=1e-11)
-        lowered = measure * np.where(density(due) > 0, density(due) ** (1 - eps), 0)
-        np.testing.assert_allclose(escort, lowered, atol=1e-10)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])

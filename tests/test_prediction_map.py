@@ -4,36 +4,13 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 from torch import distributions as td
 
 import sparsefam as sf
 from sparsefam import scores
 
-F64 = torch.float64
-
-
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=F64)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "types"),
-    [
-        (1, (sf.Normal, sf.Laplace, sf.MultivariateNormal)),
-        (1.5, (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
-        (2.0, (sf.TruncatedParabola, sf.Triangular, sf.TruncatedParaboloid)),
-        (math.inf, (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
-        (torch.tensor(2.0), (sf.BetaGaussian, sf.BetaLaplace, sf.MultivariateBetaGaussian)),
-    ],
-)
-def test_types(alpha: float, types: tuple[type, ...]) -> None:
-    vectors = scores.MultivariateQuadratic([0.1, 0.0], torch.eye(2))
-    numbers = scores.Quadratic(0.1, sigma=0.3), scores.AbsoluteDeviation(0.1, b=0.3)
-    assert tuple(type(sf.rpm(score, alpha)) for score in (*numbers, vectors)) == types
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
+test_errors_name_the_argument = refused(
     [
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 0.5), "alpha must be at least 1, got 0.5"),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), torch.tensor(1.0)), "alpha must be greater"),
@@ -44,11 +21,8 @@ def test_types(alpha: float, types: tuple[type, ...]) -> None:
         ),
         (lambda: sf.rpm(scores.Quadratic(0.0, 1.0), 2, base="normal"), "base must be None"),
         (lambda: scores.Finite(torch.full((2, 3), -math.inf)), "at least one category"),
-    ],
+    ]
 )
-def test_errors_name_the_argument(call, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()
 
 
 def test_densities_of_torchs_are_their_own_maps() -> None:

@@ -4,18 +4,18 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy
 import torch
+from memory import allocated_megabytes
 from numpy.typing import NDArray
+from refusals import refused
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks.harness import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
 from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module
@@ -69,8 +69,6 @@ def always_bands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The solution
-
-
 @pytest.mark.parametrize(
     ("basis", "penalty"),
     [
@@ -142,8 +140,6 @@ def test_float32_loses_nothing_to_overlapping_functions(
 
 
 # The roughness, and fits that are penalised for it
-
-
 def smoothed(
     basis: Basis, t: Tensor, values: Tensor, smoothing: float, ends: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
@@ -272,8 +268,6 @@ def test_states_of_ridge_regressions_are_refused_by_other_fits() -> None:
 
 
 # The value function
-
-
 def test_value_function_takes_vectors() -> None:
     t, values, _ = data(ndim=3)
     function = RidgeRegression(GaussianRBF.grid(8, 0.5, ndim=3)).fit(t, values)
@@ -288,23 +282,7 @@ def test_value_function_takes_vectors() -> None:
     assert torch.allclose(function(grid[:, 0, 0])[1], found[1, 0, 0])
 
 
-@pytest.mark.parametrize("extra", [(), (4, 5)])
-def test_expectation_is_the_integral_of_the_value_function(extra: tuple[int, ...]) -> None:
-    t, values, _ = data()
-    function = RidgeRegression(rbf()).fit(t, values)
-    loc, scale = torch.rand(3, *extra, dtype=DOUBLE), 0.05 + torch.rand(3, *extra, dtype=DOUBLE)
-    x = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
-    nodes = loc.unsqueeze(-1) + scale.unsqueeze(-1) * x
-    weights = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * (x[1] - x[0])
-    integral = (weights.unsqueeze(-1) * function(nodes)).sum(-2)
-    torch.testing.assert_close(
-        function.expect(Normal(loc, scale)), integral, rtol=1e-10, atol=1e-12
-    )
-
-
 # Sums over chunks and of pieces, gradients and transforms
-
-
 class Attributes(Basis):
     """Waves whose frequencies are a tensor but no parameter, as in some wrappers."""
 
@@ -333,16 +311,7 @@ GRADIENTS: dict[str, tuple[Callable[[Tensor], Basis], Tensor]] = {
 
 
 @pytest.mark.parametrize("kind", GRADIENTS)
-@pytest.mark.parametrize(
-    ("chunk_size", "shared", "masked"),
-    [
-        (None, False, True),
-        (None, True, False),
-        (4, False, False),
-        (4, True, False),
-        (4, True, True),
-    ],
-)
+@pytest.mark.parametrize(("chunk_size", "shared", "masked"), [(None, False, True), (4, True, True)])
 def test_gradients_reach_positions_values_and_basis(
     kind: str, chunk_size: int | None, shared: bool, masked: bool, always_bands: None
 ) -> None:
@@ -385,26 +354,10 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
     assert max(sizes) < 50 * 16
 
 
-def test_autocast_leaves_the_sums_alone() -> None:
-    t, values, _ = (x.float() for x in data(2, 50, 3))
-    regression = RidgeRegression(GaussianRBF.grid(8, 0.15), chunk_size=20)
-
-    def run() -> list[Tensor]:
-        leaf = values.clone().requires_grad_()
-        found = regression.fit(t, leaf).coefficients
-        return [found, *torch.autograd.grad(found.square().sum(), leaf)]
-
-    expected = run()
-    with torch.autocast("cpu", torch.bfloat16):
-        for found, exact in zip(run(), expected, strict=True):
-            assert torch.equal(found, exact)
-
-
-@pytest.mark.parametrize("length", [4096, 65_536])
-def test_bands_of_4096_splines_in_float32(length: int) -> None:
+def test_bands_of_4096_splines_in_float32() -> None:
     """Errors and gradients against a banded solver in float64, and memory that is linear in N."""
-    t = torch.rand(1, length)
-    values = torch.randn(1, length, 8, requires_grad=True)
+    t = torch.rand(1, 4096)
+    values = torch.randn(1, 4096, 8, requires_grad=True)
 
     def fit(size: int = 4096) -> list[Tensor]:
         regression = RidgeRegression(clamped(size, dtype=torch.float32), 1e-2)
@@ -454,26 +407,12 @@ def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: N
             assert not found[:, 20:].any()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"basis": learned(3), "chunk_size": 4}, {"basis": clamped(16, 1)}],
-    ids=["matrix", "bands"],
-)
-def test_fits_compile_map_export_and_keep_the_checks(
-    options: dict[str, Any], always_bands: None
-) -> None:
+def test_fits_compile_map_and_keep_the_checks(always_bands: None) -> None:
     t, values, mask = data(2, 9, 1)
-    regression = RidgeRegression(**options)
+    regression = RidgeRegression(clamped(16, 1))
 
-    class Loss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.regression = regression
-
-        def forward(self, t: Tensor, values: Tensor, mask: Tensor = mask) -> Tensor:
-            return self.regression.fit(t, values, mask)(t).square().sum()
-
-    loss = Loss()
+    def loss(t: Tensor, values: Tensor) -> Tensor:
+        return regression.fit(t, values, mask)(t).square().sum()
 
     def grads(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
         leaves = (t.clone().requires_grad_(), values.clone().requires_grad_())
@@ -489,10 +428,6 @@ def test_fits_compile_map_export_and_keep_the_checks(
     each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
     for found, exact in zip(each, expected[:2], strict=True):
         torch.testing.assert_close(found[2], exact, rtol=1e-10, atol=1e-12)
-    length = {1: torch.export.Dim("length", min=2, max=1000)}
-    exported = torch.export.export(Loss(), (t, values, mask), dynamic_shapes=(length,) * 3)
-    longer = data(2, 77, 1)
-    torch.testing.assert_close(exported.module()(*longer), loss(*longer), rtol=1e-12, atol=0)
 
 
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,7 +480,6 @@ def test_positions_out_of_reach_are_warned_of_once(basis: Basis) -> None:
 
 
 # Generalised cross-validation
-
 Array = NDArray[np.float64]
 
 
@@ -663,8 +597,6 @@ def test_rounding_decides_nothing_for_fewer_observations_than_functions(count: i
 
 
 # Errors
-
-
 def nan_at(tensor: Tensor, *index: int) -> Tensor:
     tensor = tensor.clone()
     tensor[index] = math.nan
@@ -681,15 +613,11 @@ WHOLE = RidgeRegression(clamped(160), "gcv")
 FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),
         (lambda: RidgeRegression(3), "basis must be a Basis or None, got 3"),
-        (
-            lambda: RidgeRegression(smoothing=-1.0),
-            "smoothing must be .gcv., or finite and at least 0, got -1.0",
-        ),
+        (lambda: RidgeRegression(smoothing=-1.0), "smoothing must be .gcv., or finite and at leas"),
         (lambda: RidgeRegression(smoothing=math.nan), "smoothing must be .gcv., .* got nan"),
         (lambda: RidgeRegression(rbf(), 0.1, smoothing=0.1), "penalty and smoothing must not both"),
         (lambda: RidgeRegression(CUBIC), r"domain must be given .* \(low, high\) .*got None"),
@@ -698,10 +626,7 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             lambda: RidgeRegression(rbf(40), smoothing=0.0).fit(T[:, :5], VALUES[:, :5]),
             "smoothing must exceed the rounding errors .* got 0.0",
         ),
-        (
-            lambda: FIT(T, VALUES, MASK, key_padding_mask=~MASK),
-            "mask, True where observations take part, and key_padding_mask, .* not both",
-        ),
+        (lambda: FIT(T, VALUES, MASK, key_padding_mask=~MASK), "mask, True where observations tak"),
         (lambda: RidgeRegression(rbf(), chunk_size=0), "chunk_size must be at least 1, got 0"),
         (lambda: FIT(T[0], VALUES[0]), r"values must have shape \(B, L, E\), .*got \(20, 2\)"),
         (lambda: FIT(T[:2], VALUES), r"positions must have shape \(3, 20\).*got \(2, 20\)"),
@@ -734,19 +659,13 @@ FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
             "statistics.cross must be finite, got -?inf at index .0, 0, 0.",
         ),
         (lambda: WHOLE.solve(BANDS), r"statistics.gram must .*160, 160\), got \(3, 160, 4\)"),
-        (
-            lambda: BANDS.plus(WHOLE.statistics(T, VALUES)),
-            r"other.gram must have shape .*, 160, 4\), got .*, 160, 160\)",
-        ),
+        (lambda: BANDS.plus(WHOLE.statistics(T, VALUES)), r"other.gram must have shape .*, 160, 4"),
         (
             lambda: RidgeRegression(clamped(160), 0.0).fit(torch.full((20,), 0.5), VALUES),
             "penalty must exceed the rounding errors",
         ),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 @pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": 0.1}])

@@ -1,11 +1,10 @@
 """Scores as functions of locations: values, shapes, gradients, and refused arguments."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from refusals import refused
 
 from sparsefam import scores
 
@@ -21,10 +20,6 @@ TRIL = torch.tensor(
 EYE = torch.eye(2)
 
 
-def cosh(x: Tensor) -> Tensor:
-    return torch.cosh(x)
-
-
 def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
     f = scores.MultivariateQuadratic.from_sigma(CENTRE, TRIL @ TRIL.mT)
     torch.testing.assert_close(f.sigma_tril, TRIL.expand(2, 2, 3, 3), rtol=1e-12, atol=1e-12)
@@ -34,25 +29,7 @@ def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
     torch.testing.assert_close(same(T.unsqueeze(-1)), line(T), rtol=1e-14, atol=0)
 
 
-def test_an_ill_conditioned_matrix_keeps_single_precision() -> None:
-    """Sigma has condition 1e12 here: its inverse would have no digit in float32."""
-    tril = torch.tensor([[1.0, 0.0], [0.75, 1e-6]])
-    t = torch.tensor([[0.5, 0.375 + 2.0**-21], [1e-6, 0.0], [-3.0, 2.0]])
-    found, expected = (
-        scores.MultivariateQuadratic(torch.zeros(2, dtype=dtype), tril.to(dtype))(t.to(dtype))
-        for dtype in (torch.float32, DOUBLE)
-    )
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
-
-
-def test_finite_scores_are_indexed_by_category() -> None:
-    f = scores.Finite(torch.tensor([[1.0, -math.inf, 3.0], [4.0, 5.0, 6.0]]))
-    assert f(torch.tensor(2)).tolist() == [3.0, 6.0]
-    assert f(torch.tensor([0, 1])).tolist() == [[1.0, -math.inf], [4.0, 5.0]]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: scores.Quadratic(0.0, math.inf), r"sigma must be positive and finite, got .*inf"),
         (lambda: scores.AbsoluteDeviation(0.0, 0.0), r"b must be positive and finite, got .*0"),
@@ -66,17 +43,10 @@ def test_finite_scores_are_indexed_by_category() -> None:
             lambda: scores.MultivariateQuadratic([0.0, 0.0], EYE)(torch.zeros(4, 1)),
             r"t must have shape \(\.\.\., 2\), got \(4, 1\)",
         ),
+        (lambda: scores.LocationScale(0.0, 1.0, lambda x: x.numpy()), "g must be a callable on te"),
         (lambda: scores.Finite(torch.tensor([0.0, math.inf])), r"numbers below \+inf, got .*inf"),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(make: Callable[[], scores.Score], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_first_calls_of_numpy_functions_are_refused() -> None:
-    with pytest.raises(ValueError, match="g must be a callable on tensors, elementwise"):
-        scores.LocationScale(0.0, 1.0, lambda x: x.numpy())
 
 
 def test_functions_of_another_shape_are_refused_in_inference_mode() -> None:

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.contours import measured
 from sparsefam.numerics import gaussian_contour, shared_contour
 from sparsefam.numerics.gaussian_ball import gaussians_under_ball
-from sparsefam.numerics.shared_contour import CONTOURS, LEAST_EXPONENT
 
 F64 = torch.float64
 
@@ -43,16 +41,6 @@ def found(inputs: tuple[Tensor, ...], exponent: float, dtype: torch.dtype) -> tu
 def relative(x: Tensor, y: Tensor) -> float:
     """The largest norm-wise error of a row."""
     return ((x - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).max().item()
-
-
-RANGES = [*zip((LEAST_EXPONENT, *CONTOURS), CONTOURS, strict=False)]
-
-
-@pytest.mark.parametrize(("least", "most"), RANGES)
-def test_no_expectation_is_off_by_more_than_two_millionths(least: float, most: float) -> None:
-    """Of the largest one, at the longest supports that each contour serves, and at shorter ones."""
-    for longest in CONTOURS[most]:
-        assert measured(least, most, longest, 4) < 2e-6
 
 
 SHAPES = [
@@ -136,20 +124,10 @@ def test_widths_that_are_unlike_take_contours_of_pairs() -> None:
     truth = gaussians_under_ball(*(x.double() for x in (loc, tril, centers, spread)), 1.0)
     for function in (
         gaussians_under_ball,
-        torch.compile(gaussians_under_ball, backend="aot_eager"),
         torch.vmap(gaussians_under_ball, (0, 0, None, None, None)),
     ):
         value = function(loc, tril, centers, spread, 1.0)
         assert relative(value.double(), truth) < 2e-6
-
-
-@pytest.mark.parametrize("width", [1e-13, 1e15])
-def test_units_as_small_or_large_as_float32_holds(width: float) -> None:
-    loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
-    inputs = [2 * width * x for x in (loc, tril, centers)] + [torch.full((len(centers),), width)]
-    value = gaussians_under_ball(*inputs, 1.0)
-    truth = gaussians_under_ball(*(x.double() for x in inputs), 1.0)
-    assert relative(value.double(), truth) < 2e-6
 
 
 def test_second_derivatives_are_those_of_pairs() -> None:
@@ -177,9 +155,3 @@ def test_gradients_of_many_outputs_at_once() -> None:
     each = torch.stack([torch.autograd.grad(x, loc, retain_graph=True)[0] for x in total])
     for found in (batched, mapped(torch.eye(3))):
         torch.testing.assert_close(found, each, rtol=1e-5, atol=1e-5)
-
-
-def test_no_row_with_digits() -> None:
-    inputs = scene(2, 2, 200.0, 300.0)
-    for x, y in zip(found(inputs, 1.0, torch.float32), found(inputs, 1.0, F64), strict=True):
-        assert relative(x, y) < 2e-5

@@ -92,15 +92,6 @@ def test_prop_2_needs_alpha_of_at_most_2() -> None:
         assert sign * (ends - normalizer(alpha, 0.0, 0.0)) > 1e-4
 
 
-def test_lemma_1_has_a_power_of_2_pi() -> None:
-    line = torch.tensor([[1.0], [2.0]])  # D = 2, R = 1
-    at = (line @ torch.tensor([[0.3]])).squeeze(-1)
-    normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
-    density, rest = normal.log_prob(at).exp(), torch.exp(-0.5 * at @ at)
-    assert close(density, (2 * math.pi) ** (-2 / 2) * rest)
-    assert not close(density, (2 * math.pi) ** (-1 / 2) * rest, 0.1)
-
-
 def test_footnote_3_has_another_q_than_appendix_c() -> None:
     p = sf.BetaGaussian(0.0, 1.0, alpha=1.5)
 
@@ -111,10 +102,42 @@ def test_footnote_3_has_another_q_than_appendix_c() -> None:
     assert not close(p.alpha * p.tsallis_entropy(), tsallis(0.5), 0.1)
 
 
-def test_gini_simpson_is_twice_the_entropy() -> None:
-    probs = torch.tensor([0.5, 0.3, 0.2])
+def test_signs_factors_and_ends_by_one_example_each() -> None:
+    at = torch.tensor([[1.0], [2.0]]) @ torch.tensor([0.3])  # Lemma 1 for D = 2, R = 1
+    normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    density, rest = normal.log_prob(at).exp(), torch.exp(-0.5 * at @ at)
+    assert close(density, rest / (2 * math.pi)) and not close(density, rest / 2.5, 0.1)
+    probs = torch.tensor([0.5, 0.3, 0.2])  # Gini-Simpson is twice the entropy
     gini = 1 - probs.square().sum()
     assert close(sf.SparseCategorical(probs, 2.0).tsallis_entropy(), gini / 2)
+    f, Z, alpha = torch.tensor(0.7), torch.tensor(2.0), 1.5  # Lemma 1 of the kernel paper
+    lemma = exp_beta(f - log_beta(Z, alpha), 2 - alpha)
+    assert close(lemma, exp_beta(f * Z ** (alpha - 1), 2 - alpha) / Z)
+    assert not close(lemma, exp_beta(f / Z ** (alpha - 1), 2 - alpha) / Z, 0.1)
+    exact = quad(lambda t: math.exp(t**3 + t**4) * norm.pdf(t), -1, 1)[0]  # eq. 8
+    wrong, right = (
+        quad(lambda t, s=s: math.exp(s * t**2 / 2 + t**3 + t**4), -1, 1)[0] / math.sqrt(2 * math.pi)
+        for s in (1, -1)
+    )
+    assert close(right, exact) and not close(wrong, exact, 0.1)
+    for j in range(4):  # App. A.1
+        exact = quad(lambda t: math.exp(t) * norm.pdf(t), j, j + 1)[0]
+        mass = norm.cdf(j + 1) - norm.cdf(j)
+        assert math.exp(j) * mass < exact < math.exp(j + 1) * mass
+    # Lemma 2 for F = exp, f = 0, g = 1, k = 2: no F'' between 0 and 1 makes the line true.
+    remainders = np.exp(np.linspace(0, 1, 101))
+    assert (1 + 1 + remainders).min() > math.e
+    assert (1 + 1 + remainders / 2).min() < math.e < (1 + 1 + remainders / 2).max()
+    # The bound of term (iii) on [0, 1], with p = 1 and q = 2 on the left half.
+    left = 1 / (alpha - 1) * (0.5 * abs(1 - 2 ** (alpha - 1)) + 0.5 * 1)
+    assert left > 1.4 > 0.8 > (1 + 1) ** (alpha - 2) * 1
+
+    def objective(s: float, sign: int) -> float:  # section 3.1: E f - sign * entropy of N(0, s^2)
+        return -(s**2) / 2 - sign * 0.5 * math.log(2 * math.pi * math.e * s**2)
+
+    widths = [10.0**-k for k in range(4)]  # the narrower the better: no maximum
+    assert all(objective(b, 1) > objective(a, 1) for a, b in pairwise(widths))
+    assert all(objective(1.0, -1) >= objective(s, -1) for s in (0.5, 0.9, 1.1, 2.0))
 
 
 def ray(power: int, r0: float, s: float) -> float:
@@ -150,42 +173,12 @@ def test_eqs_58_to_81_are_correct() -> None:
     assert torch.allclose(p.escort().covariance_matrix, sigma2 / area)  # eq. 64
 
 
-def test_eq_8_has_a_wrong_sign() -> None:
-    exact = quad(lambda t: math.exp(t**3 + t**4) * norm.pdf(t), -1, 1)[0]
-    wrong, right = (
-        quad(lambda t, s=s: math.exp(s * t**2 / 2 + t**3 + t**4), -1, 1)[0] / math.sqrt(2 * math.pi)
-        for s in (1, -1)
-    )
-    assert close(right, exact) and not close(wrong, exact, 0.1)
-
-
 def test_cor_1_excludes_equality() -> None:
     mass = [quad(lambda t: math.exp(t * t) * norm.pdf(t), -r, r)[0] for r in (2, 4, 6)]
     assert mass[0] < 4 and mass[2] > 1e6
     base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
     with pytest.raises(ValueError, match=r"Prop\. 1"):
         sf.KernelExp(torch.ones(1), torch.ones(1), lambda x, z: (x @ z.T) ** 2, base)
-
-
-def test_app_a1_takes_the_wrong_end() -> None:
-    for j in range(4):
-        exact = quad(lambda t: math.exp(t) * norm.pdf(t), j, j + 1)[0]
-        mass = norm.cdf(j + 1) - norm.cdf(j)
-        assert math.exp(j) * mass < exact < math.exp(j + 1) * mass
-
-
-def test_lemma_1_of_the_kernel_paper() -> None:
-    f, Z, alpha = torch.tensor(0.7), torch.tensor(2.0), 1.5
-    lemma = exp_beta(f - log_beta(Z, alpha), 2 - alpha)
-    assert close(lemma, exp_beta(f * Z ** (alpha - 1), 2 - alpha) / Z)
-    assert not close(lemma, exp_beta(f / Z ** (alpha - 1), 2 - alpha) / Z, 0.1)
-
-
-def test_lemma_2_lacks_factorials() -> None:
-    """For F = exp, f = 0, g = 1, k = 2: no point between 0 and 1 makes the printed line true."""
-    remainders = np.exp(np.linspace(0, 1, 101))  # F'' between 0 and 1
-    assert (1 + 1 + remainders).min() > math.e
-    assert (1 + 1 + remainders / 2).min() < math.e < (1 + 1 + remainders / 2).max()
 
 
 def test_lemma_4_has_a_wrong_sign_and_power() -> None:
@@ -226,22 +219,6 @@ def test_eq_12_has_a_wrong_sign() -> None:
     product = ((p - q) * (slope_at(q) - slope_at(r))).sum()
     assert close(bregman(p, r), bregman(p, q) + bregman(q, r) + product)
     assert not close(bregman(p, r), bregman(p, q) + bregman(q, r) - product, 0.1)
-
-
-def test_the_bound_of_term_iii_fails() -> None:
-    """On [0, 1], with p = 1 and q = 2 on the left half."""
-    alpha = 1.5
-    left = 1 / (alpha - 1) * (0.5 * abs(1 - 2 ** (alpha - 1)) + 0.5 * 1)
-    assert left > 1.4 > 0.8 > (1 + 1) ** (alpha - 2) * 1
-
-
-def test_section_3_1_needs_the_negative_entropy() -> None:
-    def objective(s: float, sign: int) -> float:  # E f - sign * entropy, for N(0, s^2)
-        return -(s**2) / 2 - sign * 0.5 * math.log(2 * math.pi * math.e * s**2)
-
-    widths = [10.0**-k for k in range(4)]  # the narrower the better: no maximum
-    assert all(objective(b, 1) > objective(a, 1) for a, b in pairwise(widths))
-    assert all(objective(1.0, -1) >= objective(s, -1) for s in (0.5, 0.9, 1.1, 2.0))
 
 
 def test_eq_60_on_a_closed_grid_counts_an_angle_twice() -> None:
@@ -315,8 +292,6 @@ def test_outside_is_inside_of_another_score() -> None:
 
 
 # docs/theory/derivations.md
-
-
 def test_the_derivation_of_beta_gaussians() -> None:
     sigma, alpha, m = 0.8, 1.7, 1 / 0.7
     gammas = math.lgamma(m + 1.5) - math.lgamma(m + 1)

@@ -2,11 +2,11 @@
 
 import math
 import pickle
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor
 from torch.distributions import biject_to, constraints, transform_to
 
@@ -39,8 +39,6 @@ def test_the_real_line_holds_all_but_nan() -> None:
 
 
 # Ellipsoids
-
-
 def ellipsoid(size: int, dtype: torch.dtype, smallest: float = 0.1) -> Ellipsoid:
     """A batch (3, 2) of them, whose axes are as long as 1 and as short as `smallest`."""
     lengths = torch.logspace(0, math.log10(smallest), size, dtype=dtype).unsqueeze(-1)
@@ -101,8 +99,6 @@ def test_ellipsoids_can_be_compared_and_mapped() -> None:
     mapped = torch.func.vmap(image)(*flat)
     torch.testing.assert_close(mapped[0], t.flatten(0, 1))
     assert mapped[1].all()
-    compiled = torch.compile(image, fullgraph=True, backend="aot_eager")(*flat)
-    torch.testing.assert_close(compiled, mapped)
 
 
 NAN, INF = math.nan, math.inf
@@ -248,18 +244,14 @@ def test_any_of_asks_each_member() -> None:
             AnyOf(supports)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_bad_arguments_are_named = refused(
     [
         (lambda: Interval(0.0, 1.0).check("a"), "value must be a tensor, got str"),
         (lambda: RealLine(torch.tensor(0.0)).check(0.5), "value must be a tensor, got float"),
         (lambda: Region(3, 1), "contains must be a function of locations, got 3"),
         (lambda: Region(torch.isfinite, -1), "event_dim must be at least 0, got -1"),
-    ],
+    ]
 )
-def test_bad_arguments_are_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 @pytest.mark.parametrize("ends", [[[0, 0], [1, 2], [3, 3]], [[0, 0], [0, 0], [1, 2]]])
