@@ -277,7 +277,9 @@ class LineDistribution(SparseDistribution):
         first, last = region.unbind(-1)
         first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
         count = _MOMENTS[1] if fine else _MASSES[1]
-        share = low.new_tensor([k / count for k in range(count + 1)])
+        # Beside the middle, where a kink may be: second derivatives need cuts apart from it.
+        inner = [(k + 0.07) / count for k in range(1, count)]
+        share = low.new_tensor([0.0, *inner, 1.0])
         cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
         return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
 
