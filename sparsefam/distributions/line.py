@@ -122,13 +122,14 @@ class DoubleExponential(Line):
         order: int = 20,
     ) -> None:
         super().__init__(order, 1, order, centre.new_empty(0, *centre.shape))
+        # Detached, as a replayed trace of torch.jit ignores no_grad.
+        centre, spread = centre.detach(), spread.detach()
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
-        with torch.no_grad():
-            self._a = self.onto_line(centre)
-            self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0)
-            # As far as the exponentials of T do not overflow.
-            reach = _REACH[centre.dtype]
-            self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
+        self._a = self.onto_line(centre).detach()
+        self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
+        # As far as the exponentials of T do not overflow.
+        reach = _REACH[centre.dtype]
+        self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
 
     def onto(self, t: Tensor) -> Tensor:
         """Return y at t (..., *batch), clamped to the range."""
@@ -258,7 +259,7 @@ class LineDistribution(SparseDistribution):
 
         ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
         found = matters(height, *ends, (COARSE, EVEN), least, places.unsqueeze(1))
-        return torch.stack(found, -1).squeeze(0)
+        return torch.stack(found, -1).squeeze(0).detach()
 
     def _cuts_at(
         self,
@@ -464,7 +465,6 @@ class LineDistribution(SparseDistribution):
         line, (first, last) = self._line, self._ends()
         cuts, below, masses = self._panels(line)
         goal = value * below[..., -1]
-        # Detached, as a replayed trace of torch.jit ignores no_grad.
         series, known = _integral_series(masses.detach()), goal.detach()
         # All Legendre polynomials are 1 at the upper end.
         piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
