@@ -181,10 +181,12 @@ def normals() -> Table:
     rows = []
     for loc in (0.0, 0.5, 0.8, 1.0, 1.5):
         found = [make(torch.tensor([loc]), scale, low, high) for make in makers]
-        cells = [f"{float(p.mean):.2f} ± {float(p.variance.sqrt()):.2f}" for p in found]
+        cells = [f"{abs(float(p.mean)):.2f} ± {float(p.variance.sqrt()):.2f}" for p in found]
         rows.append([f"{loc:g}", *cells, f"{1 - float(Normal(loc, 0.5).cdf(high)):.0%}"])
     title = "Means and standard deviations of actions of normals with scale 0.5 on [-1, 1]"
-    return Table(title, ["loc", "truncated", "scale-adjusted", "censored", "of these at 1"], rows)
+    return Table(
+        title, ["loc", "truncated", "scale-adjusted", "censored", "of the last at 1"], rows
+    )
 
 
 def returns() -> list[list[str]]:
