@@ -51,10 +51,10 @@ def truncated_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> A
 
 
 def adjusted_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
-    """A truncated normal whose scale is multiplied by the mass of the normal between the bounds."""
+    """A truncated normal whose scale shrinks with the mass of the normal between the bounds."""
     base = Normal(loc, scale, validate_args=False)
     mass = sf.Truncated(base, low, high, validate_args=False).log_mass.exp()
-    return truncated_normal(loc, scale * mass, low, high)
+    return truncated_normal(loc, scale * (0.1 + 0.9 * mass), low, high)
 
 
 def censored_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
