@@ -51,10 +51,10 @@ def truncated_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> A
 
 
 def adjusted_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
-    """A truncated normal whose scale is multiplied by the mass of the normal between the bounds."""
+    """A truncated normal whose scale shrinks with the mass of the normal between the bounds."""
     base = Normal(loc, scale, validate_args=False)
     mass = sf.Truncated(base, low, high, validate_args=False).log_mass.exp()
-    return truncated_normal(loc, scale * mass, low, high)
+    return truncated_normal(loc, scale * (0.1 + 0.9 * mass), low, high)
 
 
 def censored_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
@@ -181,10 +181,12 @@ def normals() -> Table:
     rows = []
     for loc in (0.0, 0.5, 0.8, 1.0, 1.5):
         found = [make(torch.tensor([loc]), scale, low, high) for make in makers]
-        cells = [f"{float(p.mean):.2f} ± {float(p.variance.sqrt()):.2f}" for p in found]
+        cells = [f"{abs(float(p.mean)):.2f} ± {float(p.variance.sqrt()):.2f}" for p in found]
         rows.append([f"{loc:g}", *cells, f"{1 - float(Normal(loc, 0.5).cdf(high)):.0%}"])
     title = "Means and standard deviations of actions of normals with scale 0.5 on [-1, 1]"
-    return Table(title, ["loc", "truncated", "scale-adjusted", "censored", "of these at 1"], rows)
+    return Table(
+        title, ["loc", "truncated", "scale-adjusted", "censored", "of the last at 1"], rows
+    )
 
 
 def returns() -> list[list[str]]:
