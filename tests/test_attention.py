@@ -443,6 +443,39 @@ class Contexts(nn.Module):
         return context
 
 
+# Packed weights that are no contiguous piece of memory are copied, on any device.
+@pytest.mark.filterwarnings("ignore:No complete tensor found in the group")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("score", "alpha", "penalty", "masks"),
+    [
+        *((score, 2.0, 0.01, 0) for score in SCORES),
+        ("quadratic", LearnedAlpha(2, [1.3, 1.8]), "gcv", 0),
+        ("quadratic", 1.5, 0.01, 1),
+        ("moments", 1.0, 0.01, 2),
+    ],
+    ids=[*SCORES, "learned", "padding", "mask"],
+)
+def test_exported_layers_say_the_same(
+    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch.compile, which other tests call, switches validation off for the rest of the process.
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+    layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
+    program = torch.export.export(
+        Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=False
+    )
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    # More positions than a chunk has, and other numbers of queries and examples.
+    for shape in ((4, 30, 5), (2, 300, 3)) if masks == 2 else ((4, 30, 5), (512, 300, 3)):
+        other = export_inputs(masks, *shape)
+        expected = layer(*other)[0]
+        assert (loaded(*other) - expected).norm() < 1e-5 * expected.norm()
+
+
 def export_inputs(
     masks: int, batch: int = 3, length: int = 9, queries: int = 4
 ) -> tuple[Tensor, ...]:

@@ -2,9 +2,13 @@
 
 import math
 
+import mpmath
+import numpy as np
 import pytest
 import torch
+from cases import every_dtype
 from refusals import refused
+from scipy.special import betaincinv
 from torch import Tensor
 from vectors import DOUBLE, centre, elliptical, factor, member
 
@@ -61,6 +65,80 @@ def test_the_normal_is_torchs(name: str) -> None:
         expected = torch.distributions.kl_divergence(*pair)
         torch.testing.assert_close(torch.distributions.kl_divergence(a, b), expected)
     assert p.support.check(torch.full((3,), 1e9)).all()
+
+
+# Accuracy
+
+
+@every_dtype
+@pytest.mark.parametrize("dim", [2, 5])
+def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
+    tril = factor(dim, dtype)
+    tril[-1, -1] = 1e-6
+    loc = centre(dim, dtype)
+    assert torch.linalg.cond(tril.double()) > 5e5
+    p = MultivariateBetaGaussian(loc, tril, 1.5)
+    u = 0.6 * torch.nn.functional.normalize(torch.cos(torch.arange(6.0 * dim).reshape(6, dim)))
+    t = loc + (tril @ u.to(dtype).mT).mT
+    for row, found in zip(t, p.log_prob(t), strict=True):
+        exact, moved = exact_log_prob(p, row)
+        assert abs(found.item() - exact) < 8 * torch.finfo(dtype).eps * moved
+    relative = (p.covariance_matrix - (tril.double() @ tril.double().mT) / (dim + 6)).abs()
+    assert (relative <= 4 * torch.finfo(dtype).eps * p.covariance_matrix.abs().max()).all()
+
+
+def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float]:
+    """Return log p in 60 digits, and its condition number with respect to all entries."""
+    dim, m = len(t), p.generator.number
+    with mpmath.workdps(60):
+        tril = mpmath.matrix(p.scale_tril.double().tolist())
+        offset = mpmath.matrix(
+            [mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(t.tolist(), p.loc.tolist(), strict=True)]
+        )
+        inverse = tril**-1
+        u = inverse * offset
+        squared = sum(x**2 for x in u)
+        log_c = mpmath.loggamma(m + 1 + dim / 2) - mpmath.loggamma(m + 1)
+        log_c -= mpmath.mpf(dim) / 2 * mpmath.log(mpmath.pi)
+        log_det = sum(mpmath.log(tril[i, i]) for i in range(dim))
+        value = log_c + m * mpmath.log(1 - squared) - log_det
+        slope = 2 * m / (1 - squared)
+        sizes = [
+            abs(x) + sum(abs(tril[i, j] * u[j]) for j in range(dim)) for i, x in enumerate(offset)
+        ]
+        moved = sum(abs(u[i] * inverse[i, j]) * sizes[j] for i in range(dim) for j in range(dim))
+        return float(value), float(1 + abs(value) + abs(log_det) + slope * moved)
+
+
+# Samples
+
+
+@every_dtype
+@pytest.mark.parametrize("dim", [1, 8])
+@pytest.mark.parametrize("value", [1.02, 3.0])
+def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: torch.dtype) -> None:
+    alpha = torch.full((40,), value, dtype=dtype, requires_grad=True)
+    eye = torch.eye(dim, dtype=dtype)
+    u = MultivariateBetaGaussian(torch.zeros(dim, dtype=dtype), eye, alpha).rsample()
+    squared = u.square().sum(-1)
+    (slope,) = torch.autograd.grad(squared.sum(), alpha)
+    # The quantile function's slope by a central difference, at the level of each draw.
+    with mpmath.workdps(40):
+        levels = [_level(s, dim, 1 / (value - 1)) for s in squared.tolist()]
+    step = 1e-4 * (value - 1)
+    high, low = (
+        betaincinv(dim / 2, 1 / (value + s - 1) + 1, np.array(levels)) for s in (step, -step)
+    )
+    expected = torch.from_numpy((high - low) / (2 * step))
+    close = (slope.double() - expected).abs() < 2e-6 * expected.abs().max() + 1e-4 * expected.abs()
+    # Near one the level itself has no digits left to invert.
+    known = torch.tensor(levels) < 1 - 1e-9
+    assert close[known].all()
+    assert known.sum() > 35
+
+
+def _level(squared: float, dim: int, m: float) -> float:
+    return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
 
 
 # Arguments

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from refusals import refused
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.bases import BSpline, Fourier, GaussianRBF, Polynomial
+from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
 SINGLE = torch.float32
 # Parametrisations
@@ -290,3 +291,74 @@ def test_gradients_next_to_the_limit(name: str, dtype: torch.dtype) -> None:
         value = function(family(*leaves)).sum()
         grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         assert all(g.isfinite() for g in grads), quantity
+    for alpha in (1 + 1e-6, 1.01, 1.5, 7.0, 1e3):
+        width = torch.tensor([1e-3, 0.5, 40.0])
+        p = family(0.0, width, alpha)
+        back = p.sigma if name == "gaussian" else p.b
+        # The half-width is a power of it whose exponent vanishes as alpha grows.
+        condition = 1 + (alpha - 1) / (2 if name == "gaussian" else 1)
+        torch.testing.assert_close(back, width, rtol=2e-6 * condition, atol=0)
+
+
+# Half-widths far from everything else
+
+WIDTHS: dict[str, Callable[..., sf.SymmetricDistribution]] = {
+    "parabola": sf.TruncatedParabola,
+    "gaussian-1.3": partial(sf.BetaGaussian, alpha=1.3),
+    "laplace-1.7": partial(sf.BetaLaplace, alpha=1.7),
+    "location-scale": partial(sf.LocationScale, g=lambda x: x**4 / 4 + x**2 / 3),
+    "normal": sf.Normal,
+    "laplace": sf.Laplace,
+}
+every_width = pytest.mark.parametrize("make", WIDTHS.values(), ids=WIDTHS)
+
+
+def placed(make: Callable[..., Any], loc: float, scale: float, dtype: torch.dtype) -> Any:
+    """With parameters in float32, whatever the dtype."""
+    return make(*torch.tensor([loc, scale]).to(dtype))
+
+
+@every_dtype
+@every_width
+def test_covariances_of_powers_and_waves_of_narrow_densities(
+    make: Callable[..., sf.SymmetricDistribution], dtype: torch.dtype
+) -> None:
+    for loc, scale in itertools.product((0.0, 0.1875, -100.0), (1e-9, 1e-5, 1e-2, 1.0, 1e3)):
+        p, wide = placed(make, loc, scale, dtype), placed(make, loc, scale, DOUBLE)
+        v, centre = wide.variance, wide.loc
+        fourth = wide.scale**4 * wide.generator.moment(4) - v**2
+        zero = torch.zeros_like(v)
+        expected = [[zero] * 3, [zero, v, 2 * centre * v], [zero, 2 * centre * v]]
+        expected[2].append(fourth + 4 * centre**2 * v)
+        value = p.generalized_covariance(Polynomial(2), Polynomial(2), 1.0).double()
+        for i, j in itertools.product(range(3), repeat=2):
+            size = (expected[i][i] * expected[j][j]).sqrt()
+            limit = 1e-12 if dtype == DOUBLE else 2e-6
+            assert (value[i, j] - expected[i][j]).abs() <= limit * size
+        if scale > 1e-5:
+            continue
+        # Up to the variance relative to 1 waves are linear.
+        waves = p.generalized_covariance(Fourier(torch.tensor([2.0]).to(dtype)), Polynomial(1), 1.0)
+        linear = torch.stack([-2 * (2 * centre).sin() * v, 2 * (2 * centre).cos() * v])
+        limit = 1e-9 if dtype == DOUBLE else 2e-6
+        assert (waves[:, 1].double() - linear).norm() <= limit * linear.norm()
+
+
+@every_dtype
+@every_width
+def test_narrow_densities_see_values_and_sides_of_jumps(
+    make: Callable[..., sf.SymmetricDistribution], dtype: torch.dtype
+) -> None:
+    edges = torch.tensor([-1.0, 0.3125, 2.0], dtype=dtype)
+    knots = torch.tensor([-1, -1, -1, 0, 0.5, 2, 2, 2], dtype=dtype)
+    limit = 2e-6 if dtype == SINGLE else 1e-11
+    for scale in (1e-3, 1e-5, 1e-7, 1e-9, 1e-30):
+        on_edge = placed(make, 0.3125, scale, dtype)
+        halves = torch.full((2,), 0.5, dtype=dtype)
+        torch.testing.assert_close(on_edge.expect(Indicator(edges)), halves, rtol=limit, atol=0)
+        spline = BSpline(knots, 2)
+        value = on_edge.expect(spline)
+        assert (value.sum() - 1).abs() < limit
+        # Within the variance times half of the second derivative.
+        distance = (value - spline(on_edge.loc)).abs().max()
+        assert distance <= 10 * on_edge.variance + limit

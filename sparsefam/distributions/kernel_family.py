@@ -233,7 +233,9 @@ class KernelDistribution(SparseDistribution):
         mesh = self.mesh.for_basis(psi)
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
-        if nodes * size * width + count * nodes * width > count * size * (nodes + width):
+        # An exported graph serves any number of densities.
+        fixed = not torch.compiler.is_exporting()
+        if fixed and nodes * width * (size + count) > count * size * (nodes + width):
             return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
         return self._solution.combined_means(values @ coefficients.to(values), mesh).to(dtype)
 
